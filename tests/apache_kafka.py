@@ -1,0 +1,110 @@
+"""Apache Kafka itself, from Maven Central: its tools read what the broker wrote, its broker judges the judges."""
+from __future__ import annotations
+
+import functools
+import hashlib
+import pathlib
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+
+from live import ROOT, Process
+
+SOURCES = ROOT / 'tests' / 'jvm'
+CACHE = ROOT / 'build' / 'judges' / 'jvm'
+MAVEN_LIMIT_S = 900
+TOOL_LIMIT_S = 120
+
+
+@functools.cache
+def classpath() -> str:
+    """The jars of Kafka and the compiled judge, fetched and compiled when the sources changed."""
+    sources = sorted(SOURCES.rglob('*.java'))
+    digest = hashlib.sha256(b''.join(path.read_bytes() for path in [SOURCES / 'pom.xml', *sources])).hexdigest()
+    directory = CACHE / digest[:16]
+    listing = directory / 'classpath'
+    if not listing.exists():
+        classes = directory / 'classes'
+        classes.mkdir(parents=True, exist_ok=True)
+        jars = directory / 'jars'
+        _run(['mvn', '-q', '-B', '-f', str(SOURCES / 'pom.xml'), 'dependency:build-classpath',
+              f'-Dmdep.outputFile={jars}'], MAVEN_LIMIT_S)
+        _run(['javac', '-d', str(classes), '-cp', jars.read_text(), *map(str, sources)], TOOL_LIMIT_S)
+        listing.write_text(f'{classes}:{jars.read_text()}')
+    return listing.read_text()
+
+
+def java(main_class: str, *arguments: str, log_level: str = 'error') -> list[str]:
+    """A command that runs a class of Kafka's, or the judge, in a small virtual machine."""
+    return ['java', '-Xmx512m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1', '-Djava.net.preferIPv4Stack=true',
+            f'-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}', '-cp', classpath(), main_class, *arguments]
+
+
+def run_tool(main_class: str, *arguments: str) -> str:
+    """The output of one of Kafka's tools. AssertionError with its output if it fails."""
+    return _run(java(main_class, *arguments), TOOL_LIMIT_S)
+
+
+def dump_log(*files: pathlib.Path, decode: str | None = None) -> str:
+    """kafka-dump-log of files of a partition; `decode`: transaction-log, offsets or cluster-metadata rows in words."""
+    options = ['--print-data-log', '--deep-iteration', *([f'--{decode}-decoder'] if decode else [])]
+    return run_tool('org.apache.kafka.tools.DumpLogSegments', *options, '--files', ','.join(map(str, files)))
+
+
+def _run(command: list[str], limit_s: int) -> str:
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=limit_s, check=False)
+    assert done.returncode == 0, f'{command[0]} exited with {done.returncode}:\n{done.stdout}'
+    return done.stdout
+
+
+def _free_port() -> int:
+    with socket.create_server(('127.0.0.1', 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+class LiveKafka(Process):
+    """Apache Kafka as one broker and controller, with the face of `LiveBroker`."""
+
+    def __init__(self, directory: pathlib.Path, settings: Mapping[str, str] | None = None):
+        super().__init__()
+        self.directory = directory
+        self.settings = {name: value for name, value in (settings or {}).items() if not name.startswith('kbroker.')}
+        self.address = f'127.0.0.1:{_free_port()}'
+        self._controller = f'127.0.0.1:{_free_port()}'
+
+    def start(self) -> None:
+        """Start on the directory; one that is new is formatted first."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        file = self.directory.parent / f'{self.directory.name}.properties'
+        file.write_text(''.join(f'{name}={value}\n' for name, value in self._properties().items()))
+        if not (self.directory / 'meta.properties').exists():
+            run_tool('kafka.tools.StorageTool', 'format', '--cluster-id', 'a2Jyb2tlci1qdWRnZXMtMA', '--config',
+                     str(file))
+        self.launch(java('kafka.Kafka', str(file), log_level='info'))
+
+    def _properties(self) -> dict[str, str]:
+        return {
+            'process.roles': 'broker,controller', 'node.id': '1',
+            'controller.quorum.voters': f'1@{self._controller}', 'controller.listener.names': 'CONTROLLER',
+            'listeners': f'PLAINTEXT://{self.address},CONTROLLER://{self._controller}',
+            'log.dirs': str(self.directory), 'offsets.topic.replication.factor': '1',
+            'transaction.state.log.replication.factor': '1', 'transaction.state.log.min.isr': '1', **self.settings,
+        }
+
+    def is_ready_line(self, line: str) -> bool:
+        return 'Kafka Server started' in line
+
+    def stop(self) -> None:
+        """A clean shutdown; Java exits with 143 after SIGTERM."""
+        code = self.end_by(signal.SIGTERM)
+        assert code in (0, 143), f'exit code {code}:\n' + ''.join(self.lines[-50:])
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def tracebacks(self) -> list[str]:
+        """Nothing: what Apache Kafka logs is not ours to judge."""
+        return []

@@ -1,0 +1,39 @@
+"""Messages out of plain values, for tests that send them."""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.protocol import messages
+from kbroker.record.batch import encode_batch
+
+
+def build(name: str, **fields: Any) -> Any:
+    """The message `name` of these fields, whose structs are dicts."""
+    message_class = getattr(messages, name)
+    return _build(message_class, message_class, message_class.schema.struct, fields)
+
+
+def _build(message_class: Any, struct_class: Any, struct: Any, values: dict[str, Any]) -> Any:
+    made = {}
+    by_name = {field.name: field for field in struct.fields}
+    for name, value in values.items():
+        nested = by_name[name].struct
+        if nested is not None and value is not None:
+            nested_class = getattr(message_class, nested.name)
+            value = (
+                [_build(message_class, nested_class, nested, item) for item in value]
+                if by_name[name].is_array
+                else _build(message_class, nested_class, nested, value)
+            )
+        made[name] = value
+    return struct_class(**made)
+
+
+def batch_of(now_ms: int, *values: Any, **options: Any) -> bytes:
+    """A batch of values, of (key, value), or of (timestamp in ms, key, value); the time is `now_ms` unless given."""
+    records = [
+        value if isinstance(value, tuple) and len(value) == 3
+        else (now_ms, *value) if isinstance(value, tuple) else (now_ms, b'key', value)
+        for value in values
+    ]
+    return bytes(encode_batch(records, **options))
