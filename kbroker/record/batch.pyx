@@ -1,0 +1,403 @@
+"""Record batches, version 2: read, check, write (KIP-98; the layout stands in batch.pxd)."""
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+
+from kbroker.wire.bytes cimport put_unsigned_varint, unsigned_varint_size, write_int16, write_int32, write_int64, zigzag
+from kbroker.wire.crc32c cimport crc32c_update
+
+from kbroker.errors import ErrorCode, KafkaError
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_PARTITION_LEADER_EPOCH = -1
+NO_TIMESTAMP_MS = -1
+
+cdef enum:
+    RELEASE_GIL_BYTES = 8192  # below, giving up the GIL costs more than another thread gains
+
+
+class CorruptBatchError(KafkaError):
+    """The bytes are not a batch: CORRUPT_MESSAGE."""
+
+    def __init__(self, message: str):
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
+
+
+cdef class BatchHeader:
+    """What a batch says about itself. Made by `read_header`."""
+
+    def __init__(self):
+        raise TypeError('a BatchHeader comes from read_header')
+
+    cdef int64_t get_size_bytes(self) noexcept:
+        return <int64_t>self.batch_length + LOG_OVERHEAD_BYTES
+
+    cdef int64_t get_last_offset(self) noexcept:
+        return self.base_offset + self.last_offset_delta
+
+    cdef int32_t get_last_sequence(self) noexcept:
+        return sequence_after(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def size_bytes(self):
+        """Bytes of the whole batch, its header included."""
+        return self.get_size_bytes()
+
+    @property
+    def last_offset(self):
+        return self.get_last_offset()
+
+    @property
+    def last_sequence(self):
+        """The sequence of the last record, wrapping to 0 after 2^31-1; -1 without a base sequence."""
+        return self.get_last_sequence()
+
+    @property
+    def compression(self):
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are not given out."""
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def is_log_append_time(self):
+        return bool(self.attributes & LOG_APPEND_TIME_BIT)
+
+    @property
+    def is_transactional(self):
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self):
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def delete_horizon_ms(self):
+        """When tombstones and markers of this batch may go (KIP-534), or None."""
+        return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
+
+    def __repr__(self):
+        return (f'<BatchHeader offsets {self.base_offset}..{self.last_offset}, {self.records_count} records, '
+                f'{self.size_bytes} bytes, attributes {self.attributes:#x}, '
+                f'producer {self.producer_id}/{self.producer_epoch}/{self.base_sequence}>')
+
+
+cdef BatchHeader header_of(const BatchFields *fields):
+    cdef BatchHeader header = BatchHeader.__new__(BatchHeader)
+    header.base_offset = fields.base_offset
+    header.batch_length = fields.batch_length
+    header.partition_leader_epoch = fields.partition_leader_epoch
+    header.magic = fields.magic
+    header.crc = fields.crc
+    header.attributes = fields.attributes
+    header.last_offset_delta = fields.last_offset_delta
+    header.base_timestamp_ms = fields.base_timestamp_ms
+    header.max_timestamp_ms = fields.max_timestamp_ms
+    header.producer_id = fields.producer_id
+    header.producer_epoch = fields.producer_epoch
+    header.base_sequence = fields.base_sequence
+    header.records_count = fields.records_count
+    return header
+
+
+cdef int refuse_header(HeaderFault fault, const BatchFields *fields, Py_ssize_t available) except -1:
+    """Say what is wrong with a header, as CorruptBatchError."""
+    if fault == HEADER_CUT:
+        raise CorruptBatchError(f'found {available} bytes, expected a batch header of {HEADER_BYTES}')
+    if fault == BATCH_LENGTH_WRONG:
+        raise CorruptBatchError(f'found batch length {fields.batch_length}, '
+                                f'expected at least {HEADER_BYTES - LOG_OVERHEAD_BYTES}')
+    raise CorruptBatchError(f'found magic {fields.magic}, expected {MAGIC}')
+
+
+cdef int check_crc_at(const uint8_t *data, Py_ssize_t available, const BatchFields *fields) except -1:
+    """CorruptBatchError unless the whole batch lies in `available` bytes and fits its checksum."""
+    cdef int64_t size_bytes = batch_size_bytes(fields)
+    cdef uint32_t computed
+    if size_bytes > available:
+        raise CorruptBatchError(f'found {available} bytes of the batch, expected {size_bytes}')
+    if size_bytes < RELEASE_GIL_BYTES:
+        computed = crc32c_update(0, data + ATTRIBUTES_AT, <size_t>(size_bytes - ATTRIBUTES_AT))
+    else:
+        with nogil:
+            computed = crc32c_update(0, data + ATTRIBUTES_AT, <size_t>(size_bytes - ATTRIBUTES_AT))
+    if computed != fields.crc:
+        raise CorruptBatchError(f'found CRC {fields.crc:#010x}, expected {computed:#010x}')
+    return 0
+
+
+cdef int read_fields(const Py_buffer *view, Py_ssize_t position, BatchFields *fields) except -1:
+    cdef HeaderFault fault
+    if position < 0 or position > view.len:
+        raise CorruptBatchError(f'position {position} lies outside the {view.len} bytes')
+    fault = parse_header(<const uint8_t *>view.buf + position, view.len - position, fields)
+    if fault != HEADER_READ:
+        refuse_header(fault, fields, view.len - position)
+    return 0
+
+
+def read_header(data, Py_ssize_t position=0):
+    """The header of the batch at `position`. The rest of the batch need not be there, and its CRC is not checked.
+
+    CorruptBatchError: fewer than 61 bytes, a magic other than 2, or a batch length below 49.
+    """
+    cdef Py_buffer view
+    cdef BatchFields fields
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        read_fields(&view, position, &fields)
+        return header_of(&fields)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def check_crc(data, BatchHeader header not None, Py_ssize_t position=0):
+    """CorruptBatchError unless the batch at `position` is there to its end and fits the CRC of its header."""
+    cdef Py_buffer view
+    cdef BatchFields fields
+    fields.batch_length = header.batch_length
+    fields.crc = header.crc
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if position < 0 or position > view.len:
+            raise CorruptBatchError(f'position {position} lies outside the {view.len} bytes')
+        check_crc_at(<const uint8_t *>view.buf + position, view.len - position, &fields)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def iter_batches(data):
+    """Each whole batch of a buffer as (header, view), up to an incomplete tail. CRCs are not checked.
+
+    CorruptBatchError where the next 61 bytes are not a header.
+    """
+    view = memoryview(data).cast('B')
+    cdef Py_ssize_t position = 0, end = len(view)
+    cdef BatchHeader header
+    cdef int64_t size_bytes
+    while end - position >= HEADER_BYTES:
+        header = read_header(view, position)
+        size_bytes = header.get_size_bytes()
+        if size_bytes > end - position:
+            return
+        yield header, view[position:position + size_bytes]
+        position += size_bytes
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+cdef class _RecordWriter:
+    """Records appended to a bytearray that grows ahead of what is used."""
+    cdef bytearray data
+    cdef Py_ssize_t used
+
+    def __cinit__(self, Py_ssize_t head_bytes):
+        self.data = bytearray(head_bytes + 512)
+        self.used = head_bytes
+
+    cdef uint8_t *room(self, Py_ssize_t n) except NULL:
+        """Where the next `n` bytes go."""
+        cdef uint8_t *at
+        if self.used + n > PyByteArray_GET_SIZE(self.data):
+            PyByteArray_Resize(self.data, 2 * self.used + n)
+        at = <uint8_t *>PyByteArray_AS_STRING(self.data) + self.used
+        self.used += n
+        return at
+
+    cdef int write(self, int64_t timestamp_delta_ms, int32_t offset_delta, bytes key, bytes value,
+                   list headers) except -1:
+        cdef Py_ssize_t size = 1 + varint_size(timestamp_delta_ms) + varint_size(offset_delta)
+        cdef uint8_t *at
+        size += blob_size(key) + blob_size(value) + varint_size(len(headers))
+        for name, content in headers:
+            size += blob_size(<bytes>name) + blob_size(<bytes>content)
+        at = put_varint(self.room(varint_size(size) + size), size)
+        at[0] = 0  # attributes of a record: none are given out
+        at = put_varint(at + 1, timestamp_delta_ms)
+        at = put_varint(at, offset_delta)
+        at = put_blob(at, key)
+        at = put_blob(at, value)
+        at = put_varint(at, len(headers))
+        for name, content in headers:
+            at = put_blob(at, <bytes>name)
+            at = put_blob(at, <bytes>content)
+        return 0
+
+    cdef bytearray finish(self):
+        PyByteArray_Resize(self.data, self.used)
+        return self.data
+
+
+cdef inline Py_ssize_t varint_size(int64_t value) noexcept:
+    return unsigned_varint_size(zigzag(value))
+
+
+cdef inline uint8_t *put_varint(uint8_t *at, int64_t value) noexcept:
+    return put_unsigned_varint(at, zigzag(value))
+
+
+cdef inline Py_ssize_t blob_size(bytes blob):
+    """Length and bytes; None is length -1."""
+    if blob is None:
+        return 1
+    return varint_size(PyBytes_GET_SIZE(blob)) + PyBytes_GET_SIZE(blob)
+
+
+cdef inline uint8_t *put_blob(uint8_t *at, bytes blob):
+    if blob is None:
+        return put_varint(at, -1)
+    at = put_varint(at, PyBytes_GET_SIZE(blob))
+    memcpy(at, PyBytes_AS_STRING(blob), PyBytes_GET_SIZE(blob))
+    return at + PyBytes_GET_SIZE(blob)
+
+
+cdef bytes as_bytes(blob):
+    """None, or any buffer; TypeError for a str or a number."""
+    if blob is None or type(blob) is bytes:
+        return <bytes>blob
+    return bytes(memoryview(blob))
+
+
+cdef list as_headers(headers):
+    if not headers:
+        return []
+    return [(name.encode('utf-8', 'surrogateescape'), as_bytes(content)) for name, content in headers]
+
+
+cdef tuple as_row(record, int64_t base_offset, int64_t next_delta):
+    """(offset delta, timestamp, key, value, headers) of a Record or a (timestamp_ms, key, value[, headers]) tuple."""
+    cdef int64_t delta = next_delta
+    if isinstance(record, tuple):
+        timestamp_ms, key, value, *rest = record
+        headers = rest[0] if rest else ()
+    else:
+        timestamp_ms, key, value, headers = record.timestamp_ms, record.key, record.value, record.headers
+        if record.offset >= 0:
+            delta = record.offset - base_offset
+    if not next_delta <= delta <= 0x7fffffff:
+        raise ValueError(f'found offset {base_offset + delta}, expected {base_offset + next_delta} or above, '
+                         f'within 2^31-1 of the base offset')
+    return delta, timestamp_ms, as_bytes(key), as_bytes(value), as_headers(headers)
+
+
+cdef list as_rows(records, int64_t base_offset):
+    cdef list rows = []
+    cdef int64_t next_delta = 0
+    for record in records:
+        row = as_row(record, base_offset, next_delta)
+        rows.append(row)
+        next_delta = <int64_t>row[0] + 1
+    return rows
+
+
+cdef object last_delta_of(list rows, asked):
+    """The last offset delta of the batch: what is asked for, unless it leaves records out."""
+    if not rows:
+        if asked is None:
+            raise ValueError('a batch without records needs a last_offset_delta')
+        return asked
+    delta = rows[len(rows) - 1][0]
+    if asked is not None and asked < delta:
+        raise ValueError(f'found last offset delta {asked}, expected at least {delta}')
+    return delta if asked is None else asked
+
+
+def encode_batch(records, *, int64_t base_offset=0, int32_t partition_leader_epoch=-1, int compression=0, level=None,
+                 log_append_time_ms=None, int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1,
+                 bint transactional=False, bint control=False, delete_horizon_ms=None, base_timestamp_ms=None,
+                 max_timestamp_ms=None, last_offset_delta=None):
+    """One batch as a bytearray.
+
+    `records`: Record objects, whose offsets may leave gaps (an offset of -1 means the next), or
+    (timestamp_ms, key, value[, headers]) tuples at the next offset each. Without any, the batch is the husk that
+    compaction leaves for its producer's sequence: uncompressed, base timestamp -1; `last_offset_delta` must be given.
+    `base_timestamp_ms` defaults to the first record's, `max_timestamp_ms` to the largest, `last_offset_delta` to the
+    last record's.
+    ValueError: offsets that do not ascend from `base_offset`, or a `last_offset_delta` before the last record.
+    """
+    cdef _RecordWriter writer = _RecordWriter(HEADER_BYTES)
+    cdef list rows = as_rows(records, base_offset)
+    last_offset_delta = last_delta_of(rows, last_offset_delta)
+    if max_timestamp_ms is None:
+        max_timestamp_ms = max((row[1] for row in rows), default=-1)
+    if not rows:
+        compression, delete_horizon_ms, base_timestamp_ms = 0, None, -1
+    elif delete_horizon_ms is not None:
+        base_timestamp_ms = delete_horizon_ms
+    elif base_timestamp_ms is None:
+        base_timestamp_ms = rows[0][1]
+
+    cdef int64_t base_ms = base_timestamp_ms
+    for delta, timestamp_ms, key, value, headers in rows:
+        writer.write(<int64_t>timestamp_ms - base_ms, delta, key, value, headers)
+    cdef bytearray batch = writer.finish()
+    if compression:
+        from kbroker.record.compression import compress
+        batch[HEADER_BYTES:] = compress(compression, memoryview(batch)[HEADER_BYTES:].tobytes(), level)
+
+    cdef BatchFields fields
+    fields.base_offset = base_offset
+    fields.partition_leader_epoch = partition_leader_epoch
+    fields.attributes = (
+        compression
+        | (LOG_APPEND_TIME_BIT if log_append_time_ms is not None else 0)
+        | (TRANSACTIONAL_BIT if transactional else 0)
+        | (CONTROL_BIT if control else 0)
+        | (DELETE_HORIZON_BIT if delete_horizon_ms is not None else 0)
+    )
+    fields.last_offset_delta = last_offset_delta
+    fields.base_timestamp_ms = base_ms
+    fields.max_timestamp_ms = max_timestamp_ms if log_append_time_ms is None else log_append_time_ms
+    fields.producer_id = producer_id
+    fields.producer_epoch = producer_epoch
+    fields.base_sequence = base_sequence
+    fields.records_count = <int32_t>len(rows)
+    write_header(<uint8_t *>PyByteArray_AS_STRING(batch), PyByteArray_GET_SIZE(batch), &fields)
+    return batch
+
+
+cdef int write_header(uint8_t *at, Py_ssize_t size_bytes, const BatchFields *fields) except -1:
+    """Write length, header and CRC in front of the records that follow already."""
+    if size_bytes - LOG_OVERHEAD_BYTES > 0x7fffffff:
+        raise ValueError(f'found a batch of {size_bytes} bytes, expected less than 2 GiB')
+    write_int64(at, fields.base_offset)
+    write_int32(at + 8, <int32_t>(size_bytes - LOG_OVERHEAD_BYTES))
+    write_int32(at + PARTITION_LEADER_EPOCH_AT, fields.partition_leader_epoch)
+    at[MAGIC_AT] = MAGIC
+    write_int16(at + ATTRIBUTES_AT, fields.attributes)
+    write_int32(at + LAST_OFFSET_DELTA_AT, fields.last_offset_delta)
+    write_int64(at + BASE_TIMESTAMP_AT, fields.base_timestamp_ms)
+    write_int64(at + MAX_TIMESTAMP_AT, fields.max_timestamp_ms)
+    write_int64(at + PRODUCER_ID_AT, fields.producer_id)
+    write_int16(at + PRODUCER_EPOCH_AT, fields.producer_epoch)
+    write_int32(at + BASE_SEQUENCE_AT, fields.base_sequence)
+    write_int32(at + RECORDS_COUNT_AT, fields.records_count)
+    write_int32(at + CRC_AT, <int32_t>crc32c_update(0, at + ATTRIBUTES_AT, size_bytes - ATTRIBUTES_AT))
+    return 0
+
+
+def set_base_offset(batch, int64_t base_offset):
+    """Place the base offset in a writable batch; the CRC does not cover it."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
+    try:
+        if view.len < HEADER_BYTES:
+            refuse_header(HEADER_CUT, NULL, view.len)
+        write_int64(<uint8_t *>view.buf, base_offset)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def set_partition_leader_epoch(batch, int32_t partition_leader_epoch):
+    """Place the leader epoch in a writable batch; the CRC does not cover it."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
+    try:
+        if view.len < HEADER_BYTES:
+            refuse_header(HEADER_CUT, NULL, view.len)
+        write_int32(<uint8_t *>view.buf + PARTITION_LEADER_EPOCH_AT, partition_leader_epoch)
+    finally:
+        PyBuffer_Release(&view)

@@ -1,0 +1,20 @@
+"""Records of a batch, readable from C without a Python object."""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from kbroker.record.batch cimport BatchFields
+from kbroker.wire.bytes cimport Cursor
+
+
+cdef struct RecordFields:
+    int64_t timestamp_delta_ms
+    int32_t offset_delta
+    Py_ssize_t key_size        # -1: null
+    const uint8_t *key
+    Py_ssize_t value_size      # -1: null
+    const uint8_t *value
+    int32_t headers_count
+    Cursor headers
+
+
+cdef int take_record(Cursor *cursor, RecordFields *record) except -1 nogil
+cdef bytes records_of(const uint8_t *data, const BatchFields *fields, Py_ssize_t max_decompressed_bytes)

@@ -1,0 +1,466 @@
+"""The records inside a batch: read as objects, or validated without making one.
+
+A record: length varint (bytes after it), attributes int8, timestamp delta varlong, offset delta varint, key and value
+each as length varint (-1 null) and bytes, header count varint, and per header a key (length varint, UTF-8) and a value
+like the above.
+"""
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint64_t
+
+from kbroker.record.batch cimport (
+    ATTRIBUTES_AT, COMPRESSION_MASK, CONTROL_BIT, HEADER_BYTES, HEADER_READ, LOG_APPEND_TIME_BIT, MAGIC_WRONG,
+    BatchFields, HeaderFault, batch_size_bytes, check_crc_at, parse_header, refuse_header, sequence_after, write_header,
+)
+from kbroker.wire.bytes cimport Cursor, take, take_varint, take_varlong
+
+from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.record.batch import CorruptBatchError
+from kbroker.record.compression import Compression, compress, decompress
+
+# A batch of max.message.bytes may hold a thousand times as much and more once decompressed. Kafka streams it; here it
+# is held whole, so what an uncompressed batch could not bring (socket.request.max.bytes: 100 MiB) a compressed one may
+# not either. A Java producer that is told MESSAGE_TOO_LARGE splits the batch and sends the halves.
+MAX_DECOMPRESSED_BYTES = 100 * 1024 * 1024
+
+# A response names this many faulty records of a batch; millions may fit into one.
+MAX_RECORD_ERRORS = 1000
+
+cdef int64_t NO_TIMESTAMP = -1
+
+cdef enum:
+    RELEASE_GIL_BYTES = 8192
+
+
+cdef inline const uint8_t *take_blob(Cursor *cursor, Py_ssize_t *size) except NULL nogil:
+    """A length that may be -1 (null), and that many bytes."""
+    size[0] = take_varint(cursor)
+    if size[0] == -1:
+        return cursor.at
+    return take(cursor, size[0])
+
+
+cdef int refuse_record(const char *what, int64_t found) except -1 with gil:
+    raise ProtocolError(f'{what.decode()}: found {found}')
+
+
+cdef int take_record(Cursor *cursor, RecordFields *record) except -1 nogil:
+    """Read one record and check that its parts fill its length. ProtocolError where they do not."""
+    cdef Cursor body
+    cdef Py_ssize_t size = take_varint(cursor)
+    cdef int i
+    body.at = take(cursor, size)
+    body.end = cursor.at
+    take(&body, 1)  # attributes: no bit has a meaning
+    record.timestamp_delta_ms = take_varlong(&body)
+    record.offset_delta = take_varint(&body)
+    record.key = take_blob(&body, &record.key_size)
+    record.value = take_blob(&body, &record.value_size)
+    record.headers_count = take_varint(&body)
+    if record.headers_count < 0:
+        refuse_record(b'header count of a record, expected 0 or more', record.headers_count)
+    record.headers = body
+    for i in range(record.headers_count):
+        take(&body, take_varint(&body))
+        take_blob(&body, &size)
+    if body.at != body.end:
+        refuse_record(b'bytes after the last header of a record, expected none', body.end - body.at)
+    return 0
+
+
+cdef inline int64_t add_wrapping(int64_t a, int64_t b) noexcept nogil:
+    """A hostile delta must not overflow a signed integer, which C leaves undefined."""
+    return <int64_t>(<uint64_t>a + <uint64_t>b)
+
+
+# --- as objects ------------------------------------------------------------------------------------------------------
+
+
+cdef class Record:
+    """One record.
+
+    `timestamp_ms` is the append time where the batch says LogAppendTime; `sequence` is -1 without a base sequence.
+    Header keys that are not UTF-8 keep their bytes as surrogate escapes.
+    """
+    cdef readonly int64_t offset
+    cdef readonly int64_t timestamp_ms
+    cdef readonly bytes key
+    cdef readonly bytes value
+    cdef readonly list headers
+    cdef readonly int32_t sequence
+
+    def __init__(self, int64_t offset, int64_t timestamp_ms, bytes key, bytes value, headers=(), int32_t sequence=-1):
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+        self.key = key
+        self.value = value
+        self.headers = list(headers)
+        self.sequence = sequence
+
+    def __eq__(self, other):
+        if not isinstance(other, Record):
+            return NotImplemented
+        return as_tuple(self) == as_tuple(other)
+
+    __hash__ = None
+
+    def __repr__(self):
+        return (f'Record(offset={self.offset}, timestamp_ms={self.timestamp_ms}, key={self.key!r}, '
+                f'value={self.value!r}, headers={self.headers!r}, sequence={self.sequence})')
+
+
+cdef tuple as_tuple(Record record):
+    return record.offset, record.timestamp_ms, record.key, record.value, record.headers, record.sequence
+
+
+cdef inline bytes blob_of(const uint8_t *start, Py_ssize_t size):
+    return None if size < 0 else PyBytes_FromStringAndSize(<const char *>start, size)
+
+
+cdef list headers_of(RecordFields *fields):
+    cdef list headers = []
+    cdef Cursor cursor = fields.headers
+    cdef const uint8_t *start
+    cdef Py_ssize_t size
+    cdef bytes key
+    cdef int i
+    for i in range(fields.headers_count):
+        size = take_varint(&cursor)
+        key = blob_of(take(&cursor, size), size)
+        start = take_blob(&cursor, &size)
+        headers.append((key.decode('utf-8', 'surrogateescape'), blob_of(start, size)))
+    return headers
+
+
+cdef Record record_of(RecordFields *fields, const BatchFields *batch):
+    cdef Record record = Record.__new__(Record)
+    record.offset = add_wrapping(batch.base_offset, fields.offset_delta)
+    if batch.attributes & LOG_APPEND_TIME_BIT:
+        record.timestamp_ms = batch.max_timestamp_ms
+    else:
+        record.timestamp_ms = add_wrapping(batch.base_timestamp_ms, fields.timestamp_delta_ms)
+    record.key = blob_of(fields.key, fields.key_size)
+    record.value = blob_of(fields.value, fields.value_size)
+    record.headers = headers_of(fields)
+    record.sequence = sequence_after(batch.base_sequence, fields.offset_delta)
+    return record
+
+
+cdef bytes records_of(const uint8_t *data, const BatchFields *fields, Py_ssize_t max_decompressed_bytes):
+    """The records of the whole batch at `data`, decompressed."""
+    cdef Py_ssize_t size_bytes = batch_size_bytes(fields) - HEADER_BYTES
+    cdef bytes block = PyBytes_FromStringAndSize(<const char *>data + HEADER_BYTES, size_bytes)
+    cdef int codec = fields.attributes & COMPRESSION_MASK
+    return decompress(codec, block, max_decompressed_bytes) if codec else block
+
+
+def iter_records(batch, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
+    """The records of the whole batch at the start of `batch`, one after the other. Its CRC is not checked.
+
+    KafkaError: CORRUPT_MESSAGE (CorruptBatchError for what is not a batch, or not `records_count` records);
+    MESSAGE_TOO_LARGE for more than `max_decompressed_bytes` of records.
+    """
+    cdef Py_buffer view
+    cdef BatchFields fields
+    cdef RecordFields record
+    cdef HeaderFault fault
+    cdef Cursor cursor
+    cdef bytes block
+    cdef int i
+    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+    try:
+        fault = parse_header(<const uint8_t *>view.buf, view.len, &fields)
+        if fault != HEADER_READ:
+            refuse_header(fault, &fields, view.len)
+        if batch_size_bytes(&fields) > view.len:
+            raise CorruptBatchError(f'found {view.len} bytes of the batch, expected {batch_size_bytes(&fields)}')
+        block = records_of(<const uint8_t *>view.buf, &fields, max_decompressed_bytes)
+    finally:
+        PyBuffer_Release(&view)
+    cursor.at = <const uint8_t *>PyBytes_AS_STRING(block)
+    cursor.end = cursor.at + PyBytes_GET_SIZE(block)
+    for i in range(fields.records_count):
+        try:
+            take_record(&cursor, &record)
+        except ProtocolError as error:
+            raise CorruptBatchError(f'record {i} of {fields.records_count}: {error}') from None
+        yield record_of(&record, &fields)
+    if cursor.at != cursor.end:
+        raise CorruptBatchError(f'found {cursor.end - cursor.at} bytes after the last of {fields.records_count} '
+                                'records, expected none')
+
+
+def decode_records(batch, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
+    """The records of a whole batch as a list; see `iter_records`."""
+    return list(iter_records(batch, max_decompressed_bytes=max_decompressed_bytes))
+
+
+# --- what a producer sends -------------------------------------------------------------------------------------------
+
+
+cdef class ProduceRules:
+    """What the configuration of a topic asks of a produced batch; made once, when the configuration changes."""
+    cdef readonly int64_t max_message_bytes
+    cdef readonly int64_t segment_bytes
+    cdef readonly bint is_compacted
+    cdef readonly bint is_log_append_time
+    cdef readonly int64_t timestamp_before_max_ms
+    cdef readonly int64_t timestamp_after_max_ms
+    cdef readonly int compression
+    cdef readonly object compression_level
+    cdef readonly Py_ssize_t max_decompressed_bytes
+
+    def __init__(self, log_config, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
+        self.max_message_bytes = log_config.max_message_bytes
+        self.segment_bytes = log_config.segment_bytes
+        self.is_compacted = 'compact' in log_config.cleanup_policy
+        self.is_log_append_time = log_config.message_timestamp_type == 'LogAppendTime'
+        self.timestamp_before_max_ms = log_config.message_timestamp_before_max_ms
+        self.timestamp_after_max_ms = log_config.message_timestamp_after_max_ms
+        self.compression, self.compression_level = compression_of(log_config)
+        self.max_decompressed_bytes = max_decompressed_bytes
+
+
+cdef tuple compression_of(log_config):
+    """(codec, level) of `compression.type`; codec -1 keeps the producer's."""
+    name = log_config.compression_type
+    if name == 'producer':
+        return -1, None
+    if name == 'uncompressed':
+        return 0, None
+    return int(Compression[name.upper()]), getattr(log_config, f'compression_{name}_level', None)
+
+
+class InvalidRecordsError(KafkaError):
+    """Single records of a batch were refused.
+
+    `record_errors`: (index in the batch, why), at most MAX_RECORD_ERRORS of them.
+    """
+
+    def __init__(self, code, message, record_errors):
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+
+cdef struct Walk:
+    # what each record must keep to
+    bint key_needed
+    bint timestamp_bounded
+    int64_t earliest_ms
+    int64_t latest_ms
+    # what was found
+    int64_t max_timestamp_ms
+    int32_t faults
+
+
+cdef Walk walk_by(ProduceRules rules, int64_t now_ms):
+    cdef Walk walk
+    walk.key_needed = rules.is_compacted
+    walk.timestamp_bounded = not rules.is_log_append_time
+    walk.earliest_ms = INT64_MIN
+    if rules.timestamp_before_max_ms < INT64_MAX:  # as it stands by default: no bound
+        walk.earliest_ms = now_ms - rules.timestamp_before_max_ms
+    walk.latest_ms = INT64_MAX
+    if rules.timestamp_after_max_ms < INT64_MAX - now_ms:
+        walk.latest_ms = now_ms + rules.timestamp_after_max_ms
+    walk.max_timestamp_ms = NO_TIMESTAMP
+    walk.faults = 0
+    return walk
+
+
+cdef inline bint lacks_key(const Walk *walk, const RecordFields *record) noexcept nogil:
+    return walk.key_needed and record.key_size < 0
+
+
+cdef inline bint is_out_of_time(const Walk *walk, int64_t timestamp_ms) noexcept nogil:
+    if not walk.timestamp_bounded or timestamp_ms == NO_TIMESTAMP:
+        return False
+    return timestamp_ms < walk.earliest_ms or timestamp_ms > walk.latest_ms
+
+
+cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk) except -1 nogil:
+    """Read all records: ProtocolError where they are not `records_count` records with the offsets 0, 1, 2, ..."""
+    cdef RecordFields record
+    cdef int64_t timestamp_ms
+    cdef int32_t i
+    for i in range(batch.records_count):
+        take_record(&cursor, &record)
+        if record.offset_delta != i:
+            refuse_record(b'offset delta of a record, expected its index', record.offset_delta)
+        timestamp_ms = add_wrapping(batch.base_timestamp_ms, record.timestamp_delta_ms)
+        if timestamp_ms > walk.max_timestamp_ms:
+            walk.max_timestamp_ms = timestamp_ms
+        if lacks_key(walk, &record) or is_out_of_time(walk, timestamp_ms):
+            walk.faults += 1
+    if cursor.at != cursor.end:
+        refuse_record(b'bytes after the last record, expected none', cursor.end - cursor.at)
+    return 0
+
+
+cdef object faults_found(Cursor cursor, const BatchFields *batch, const Walk *walk):
+    """The error that names the faulty records of a batch that was walked and had some."""
+    cdef RecordFields record
+    cdef int64_t timestamp_ms
+    cdef int32_t i
+    cdef list errors = []
+    code = ErrorCode.INVALID_RECORD
+    for i in range(batch.records_count):
+        take_record(&cursor, &record)
+        timestamp_ms = add_wrapping(batch.base_timestamp_ms, record.timestamp_delta_ms)
+        if lacks_key(walk, &record):
+            reason = 'found no key, expected one because the topic is compacted'
+        elif is_out_of_time(walk, timestamp_ms):
+            reason = f'found timestamp {timestamp_ms}, expected {walk.earliest_ms} to {walk.latest_ms}'
+            code = ErrorCode.INVALID_TIMESTAMP
+        else:
+            continue
+        if len(errors) < MAX_RECORD_ERRORS:
+            errors.append((i, reason))
+    message = f'{walk.faults} of {batch.records_count} records are refused; the first: {errors[0][1]}'
+    return InvalidRecordsError(code, message, errors)
+
+
+cdef int refuse_batch(str message) except -1:
+    raise KafkaError(ErrorCode.INVALID_RECORD, message)
+
+
+cdef int refuse_size(code, int64_t found, int64_t allowed) except -1:
+    raise KafkaError(code, f'found a batch of {found} bytes, expected at most {allowed}')
+
+
+cdef int check_fields(const BatchFields *batch, ProduceRules rules, bint allow_zstd) except -1:
+    """What the header alone decides, once its CRC has been found right."""
+    cdef int codec = batch.attributes & COMPRESSION_MASK
+    if batch.base_offset != 0:
+        refuse_batch(f'found base offset {batch.base_offset}, expected 0')
+    if batch.records_count <= 0:
+        refuse_batch(f'found {batch.records_count} records, expected at least one')
+    if batch.last_offset_delta != batch.records_count - 1:
+        refuse_batch(f'found last offset delta {batch.last_offset_delta}, '
+                     f'expected {batch.records_count - 1} for {batch.records_count} records')
+    if batch.attributes & CONTROL_BIT:
+        refuse_batch('found a control batch, expected data: only the broker writes control batches')
+    if batch.producer_id >= 0 and batch.base_sequence < 0:
+        refuse_batch(f'found base sequence {batch.base_sequence} with producer id {batch.producer_id}, '
+                     'expected 0 or more')
+    if codec > Compression.ZSTD or (codec == Compression.ZSTD and not allow_zstd):
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+                         f'found codec {codec}, expected one that this version of the request knows (zstd since 7)')
+    return 0
+
+
+cdef int check_frame(const Py_buffer *view, BatchFields *batch, ProduceRules rules) except -1:
+    """Exactly one batch, not larger than allowed, whose bytes are those that were checksummed."""
+    cdef HeaderFault fault
+    if view.len == 0:
+        refuse_batch('found no batch, expected one')
+    fault = parse_header(<const uint8_t *>view.buf, view.len, batch)
+    if fault == MAGIC_WRONG and batch.magic in (0, 1):
+        refuse_batch(f'found magic {batch.magic}, expected 2')
+    if fault != HEADER_READ:
+        refuse_header(fault, batch, view.len)
+    if batch_size_bytes(batch) > rules.max_message_bytes:
+        refuse_size(ErrorCode.MESSAGE_TOO_LARGE, batch_size_bytes(batch), rules.max_message_bytes)
+    check_crc_at(<const uint8_t *>view.buf, view.len, batch)
+    if batch_size_bytes(batch) < view.len:
+        refuse_batch(f'found {view.len - batch_size_bytes(batch)} bytes after the batch, expected exactly one batch')
+    return 0
+
+
+cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except *:
+    """Every record of the batch; `max_timestamp_ms` of what is returned is the largest timestamp among them."""
+    cdef Walk walk = walk_by(rules, now_ms)
+    try:
+        if cursor.end - cursor.at < RELEASE_GIL_BYTES:
+            walk_records(cursor, batch, &walk)
+        else:
+            with nogil:
+                walk_records(cursor, batch, &walk)
+    except ProtocolError as error:
+        refuse_batch(str(error))
+    if walk.faults:
+        raise faults_found(cursor, batch, &walk)
+    return walk
+
+
+cdef bytearray recompressed(bytes records, ProduceRules rules):
+    """A new batch of the same records in the codec of the topic; the header is still to be written."""
+    cdef bytearray batch = bytearray(HEADER_BYTES)
+    batch += compress(rules.compression, records, rules.compression_level)
+    if len(batch) > rules.max_message_bytes:
+        refuse_size(ErrorCode.MESSAGE_TOO_LARGE, len(batch), rules.max_message_bytes)
+    return batch
+
+
+cdef int put_header(batch, const BatchFields *fields) except -1:
+    cdef Py_buffer view
+    PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
+    try:
+        write_header(<uint8_t *>view.buf, view.len, fields)
+    finally:
+        PyBuffer_Release(&view)
+    return 0
+
+
+cdef bint place_timestamps(BatchFields *fields, bint is_log_append_time, int64_t max_timestamp_ms) noexcept:
+    """The timestamp type and the maximum that the broker vouches for; true if they are not what the producer wrote."""
+    cdef int16_t attributes = fields.attributes & ~LOG_APPEND_TIME_BIT
+    if is_log_append_time:
+        attributes |= LOG_APPEND_TIME_BIT
+    elif attributes == fields.attributes and fields.max_timestamp_ms == max_timestamp_ms:
+        return False
+    fields.attributes = attributes
+    fields.max_timestamp_ms = max_timestamp_ms
+    return True
+
+
+def prepare_produced(batch, ProduceRules rules not None, int64_t now_ms, *, bint allow_zstd=True):
+    """Validate the `records` of one partition of a Produce request as Kafka does, and give what may be appended.
+
+    That is `batch` itself where nothing or only the header had to change (maximum timestamp, LogAppendTime; in place
+    if it is writable, else in a copy), or a new bytearray in the codec that the topic asks for. Base offset and leader
+    epoch stay as sent: the log places them. `allow_zstd`: false below Produce version 7.
+
+    KafkaError, in this order: INVALID_RECORD (no batch; magic 0 or 1), CORRUPT_MESSAGE (header), MESSAGE_TOO_LARGE,
+    CORRUPT_MESSAGE (length, CRC), INVALID_RECORD (more than one batch, offsets, counts, control bit, sequence),
+    UNSUPPORTED_COMPRESSION_TYPE, CORRUPT_MESSAGE and MESSAGE_TOO_LARGE
+    (decompression), INVALID_RECORD (structure of a record), InvalidRecordsError (INVALID_RECORD for missing keys,
+    INVALID_TIMESTAMP), MESSAGE_TOO_LARGE (recompressed), RECORD_LIST_TOO_LARGE.
+    """
+    cdef Py_buffer view
+    cdef BatchFields fields
+    cdef Cursor cursor
+    cdef Walk walk
+    cdef bytes block = None
+    cdef int codec, target
+    cdef bint header_changes
+    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+    try:
+        check_frame(&view, &fields, rules)
+        check_fields(&fields, rules, allow_zstd)
+        codec = fields.attributes & COMPRESSION_MASK
+        target = codec if rules.compression < 0 else rules.compression
+        cursor.at = <const uint8_t *>view.buf + HEADER_BYTES
+        cursor.end = <const uint8_t *>view.buf + view.len
+        if codec or target:
+            block = records_of(<const uint8_t *>view.buf, &fields, rules.max_decompressed_bytes)
+            cursor.at = <const uint8_t *>PyBytes_AS_STRING(block)
+            cursor.end = cursor.at + PyBytes_GET_SIZE(block)
+        walk = check_records(cursor, &fields, rules, now_ms)
+    finally:
+        PyBuffer_Release(&view)
+
+    if rules.is_log_append_time:
+        walk.max_timestamp_ms = now_ms
+    header_changes = place_timestamps(&fields, rules.is_log_append_time, walk.max_timestamp_ms)
+    if target != codec:
+        fields.attributes = (fields.attributes & ~COMPRESSION_MASK) | target
+        batch = recompressed(block, rules)
+        header_changes = True
+    elif header_changes and memoryview(batch).readonly:
+        batch = bytearray(batch)
+    if len(batch) > rules.segment_bytes:
+        refuse_size(ErrorCode.RECORD_LIST_TOO_LARGE, len(batch), rules.segment_bytes)
+    if header_changes:
+        put_header(batch, &fields)
+    return batch
