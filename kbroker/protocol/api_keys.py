@@ -1,0 +1,87 @@
+"""The API keys, and the versions of the headers that go with them."""
+import enum
+import functools
+
+from kbroker.protocol import schema
+
+
+class ApiKey(enum.IntEnum):
+    """The requests that have a table, by Kafka's name."""
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    DESCRIBE_QUORUM = 55
+    UPDATE_FEATURES = 57
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+@functools.cache
+def _flexible_from() -> dict[int, int]:
+    return {
+        declaration.key: declaration.flexible_from
+        for declaration in schema.declarations().values()
+        if declaration.kind == 'api' and declaration.key is not None
+    }
+
+
+def request_header_version(key: int, version: int) -> int:
+    """2 (with a tag buffer) for a flexible request, else 1. Raises KeyError for a key that has no table."""
+    return 2 if version >= _flexible_from()[key] else 1
+
+
+def response_header_version(key: int, version: int) -> int:
+    """1 (with a tag buffer) for a flexible response, else 0. Raises KeyError for a key that has no table.
+
+    ApiVersions is always answered under header 0: the client does not know yet what the broker can read (KIP-511).
+    """
+    if key == ApiKey.API_VERSIONS:
+        return 0
+    return 1 if version >= _flexible_from()[key] else 0

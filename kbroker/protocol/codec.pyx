@@ -1,0 +1,512 @@
+"""Reads and writes messages by plan. The recursion is as deep as the table nests its structs, whatever the bytes say."""
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_Clear
+from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_Check
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF
+from cpython.unicode cimport PyUnicode_Check
+from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
+from libc.string cimport memcpy, memmove
+
+from kbroker.protocol.plan cimport (
+    BOOL, BYTES, INT8, INT16, INT32, INT64, RECORDS, STRING, STRUCT, UINT16, UUID, Plan, Step, equal_fields, get_slot,
+    plan_of, set_slot,
+)
+from kbroker.wire.bytes cimport (
+    Cursor, put_unsigned_varint, read_int16, read_int32, read_int64, take, take_unsigned_varint, unsigned_varint_size,
+    write_int16, write_int32, write_int64,
+)
+
+from kbroker.errors import ProtocolError
+
+
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        pass
+    object PyType_GenericAlloc(PyTypeObject *type, Py_ssize_t items)
+    PyObject *PyUnicode_DecodeUTF8(const char *text, Py_ssize_t size, const char *errors) noexcept
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    double PyFloat_AsDouble(object number) except? -1.0
+
+
+cdef Py_ssize_t LONGEST_STRING = 32767          # Kafka refuses a longer one, compact or not
+cdef Py_ssize_t UUID_BYTES = 16
+cdef Py_ssize_t LARGEST_MESSAGE = 0x7fffffff    # a frame's size is an int32
+
+
+class EncodeError(ValueError):
+    """A field holds what its type cannot carry in this version. Says which field, what it holds and what was expected."""
+
+
+# ---- decode
+
+
+cdef struct Input:
+    Cursor cursor
+    const uint8_t *start
+
+
+cdef inline Py_ssize_t take_length(Cursor *cursor, bint compact, bint short) except? -2:
+    """A length, -1 for null. It is not checked against what is left."""
+    if compact:
+        return <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
+    if short:
+        return read_int16(take(cursor, 2))
+    return read_int32(take(cursor, 4))
+
+
+cdef object refuse_null(Py_ssize_t length):
+    if length == -1:
+        raise ProtocolError('null where null is not allowed')
+    raise ProtocolError(f'a length of {length}')
+
+
+cdef object read_string(Cursor *cursor, Step *step, bint nullable):
+    cdef Py_ssize_t length = take_length(cursor, step.compact, True)
+    cdef const uint8_t *text
+    cdef PyObject *decoded
+    if length < 0:
+        return None if nullable and length == -1 else refuse_null(length)
+    if length > LONGEST_STRING:
+        raise ProtocolError(f'a string of {length} bytes, at most {LONGEST_STRING} expected')
+    text = take(cursor, length)
+    decoded = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
+    if decoded == NULL:
+        PyErr_Clear()
+        sample = PyBytes_FromStringAndSize(<const char *>text, min(length, 40))
+        raise ProtocolError(f'a string that is not UTF-8: {sample!r}')
+    value = <object>decoded
+    Py_DECREF(value)                    # the reference that decoding made
+    return value
+
+
+cdef object read_bytes(Input *data, Step *step, bint nullable, object view):
+    cdef Py_ssize_t at, length = take_length(&data.cursor, step.compact, False)
+    cdef const uint8_t *start
+    if length < 0:
+        return None if nullable and length == -1 else refuse_null(length)
+    start = take(&data.cursor, length)
+    if step.op == RECORDS:
+        at = start - data.start
+        return view[at:at + length]
+    return PyBytes_FromStringAndSize(<const char *>start, length)
+
+
+cdef object read_value(Input *data, Step *step, bint nullable, object view):
+    cdef Cursor *cursor = &data.cursor
+    cdef double number
+    cdef int64_t bits
+    cdef int op = step.op
+    if op == INT32:
+        return read_int32(take(cursor, 4))
+    if op == INT64:
+        return read_int64(take(cursor, 8))
+    if op == INT16:
+        return read_int16(take(cursor, 2))
+    if op == STRING:
+        return read_string(cursor, step, nullable)
+    if op == STRUCT:
+        if nullable and <int8_t>take(cursor, 1)[0] < 0:
+            return None
+        return read_struct(data, <Plan>step.plan, view)
+    if op == BYTES or op == RECORDS:
+        return read_bytes(data, step, nullable, view)
+    if op == BOOL:
+        return take(cursor, 1)[0] != 0
+    if op == INT8:
+        return <int8_t>take(cursor, 1)[0]
+    if op == UUID:
+        return PyBytes_FromStringAndSize(<const char *>take(cursor, UUID_BYTES), UUID_BYTES)
+    if op == UINT16:
+        return <uint16_t>read_int16(take(cursor, 2))
+    bits = read_int64(take(cursor, 8))
+    memcpy(&number, &bits, sizeof(number))
+    return number
+
+
+cdef object read_array(Input *data, Step *step, object view):
+    cdef Py_ssize_t i, left, count = take_length(&data.cursor, step.compact, False)
+    cdef list values
+    if count < 0:
+        return None if step.nullable and count == -1 else refuse_null(count)
+    left = data.cursor.end - data.cursor.at
+    if count > left // step.element_bytes:
+        raise ProtocolError(f'an array of {count} elements of at least {step.element_bytes} bytes, {left} bytes left')
+    values = []
+    for i in range(count):
+        values.append(read_value(data, step, False, view))
+    return values
+
+
+cdef inline int read_field(Input *data, Step *step, object message, object view) except -1:
+    value = read_array(data, step, view) if step.is_array else read_value(data, step, step.nullable, view)
+    set_slot(<PyObject *>message, step.slot, <PyObject *>value)
+    return 0
+
+
+cdef int read_tags(Input *data, Plan plan, object message, object view) except -1:
+    """The tag buffer: a count, then tag, size and value of each. Unknown tags are skipped."""
+    cdef Cursor *cursor = &data.cursor
+    cdef const uint8_t *value
+    cdef const uint8_t *end = cursor.end
+    cdef uint64_t tag, size, count = take_unsigned_varint(cursor, 5)
+    cdef Py_ssize_t i
+    while count:
+        count -= 1
+        tag = take_unsigned_varint(cursor, 5)
+        size = take_unsigned_varint(cursor, 5)
+        value = take(cursor, <Py_ssize_t>size)
+        for i in range(plan.tag_count):
+            if <uint64_t>plan.tags[i] == tag:
+                cursor.at, cursor.end = value, value + size
+                read_field(data, &plan.steps[plan.step_count + i], message, view)
+                if cursor.at != cursor.end:
+                    raise ProtocolError(f'{cursor.end - cursor.at} bytes left over in tag {tag}')
+                cursor.end = end
+                break
+    return 0
+
+
+cdef object read_struct(Input *data, Plan plan, object view):
+    cdef object message = PyType_GenericAlloc(<PyTypeObject *>plan.cls, 0)
+    cdef Py_ssize_t i
+    for i in range(plan.absent_count):
+        default = plan.layout.new_default(plan.absent[i])
+        set_slot(<PyObject *>message, plan.layout.slots[plan.absent[i]], <PyObject *>default)
+    for i in range(plan.step_count):
+        read_field(data, &plan.steps[i], message, view)
+    if plan.flexible:
+        read_tags(data, plan, message, view)
+    return message
+
+
+cdef object decode_some(object message_class, object data, int version, Py_ssize_t position, bint whole, Py_ssize_t *end):
+    cdef Py_buffer buffer
+    cdef Input reader
+    cdef Plan plan
+    try:
+        plan = plan_of(message_class, version)
+    except KeyError:
+        raise ProtocolError(f'{message_class.__name__} has no version {version}') from None
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        if not 0 <= position <= buffer.len:
+            raise ValueError(f'position {position} is outside the {buffer.len} bytes')
+        reader.start = <const uint8_t *>buffer.buf
+        reader.cursor.at = reader.start + position
+        reader.cursor.end = reader.start + buffer.len
+        try:
+            message = read_struct(&reader, plan, PyMemoryView_FromObject(data) if plan.has_records else None)
+            if whole and reader.cursor.at != reader.cursor.end:
+                raise ProtocolError(f'{reader.cursor.end - reader.cursor.at} bytes left over')
+        except ProtocolError as error:
+            at = reader.cursor.at - reader.start
+            raise ProtocolError(f'{message_class.__name__} version {version}, near byte {at}: {error}') from None
+        end[0] = reader.cursor.at - reader.start
+        return message
+    finally:
+        PyBuffer_Release(&buffer)
+
+
+def decode(message_class, data, int version, Py_ssize_t position=0):
+    """The message that fills `data` from `position` to its end.
+
+    `records` fields are memoryviews into `data`, which keep a bytearray from being resized; everything else is copied.
+    Raises ProtocolError when the bytes are not such a message, or when the message has no such version.
+    """
+    cdef Py_ssize_t end
+    return decode_some(message_class, data, version, position, True, &end)
+
+
+def decode_prefix(message_class, data, int version, Py_ssize_t position=0):
+    """(message, position after it): as `decode`, but bytes may follow."""
+    cdef Py_ssize_t end
+    message = decode_some(message_class, data, version, position, False, &end)
+    return message, end
+
+
+# ---- encode
+
+
+@cython.final
+cdef class Writer:
+    """A growing buffer, and the segments that are already closed."""
+    cdef:
+        uint8_t *start
+        Py_ssize_t size
+        Py_ssize_t capacity
+        list segments           # None when only bytes may come out
+
+    def __cinit__(self, list segments):
+        self.capacity = 512
+        self.start = <uint8_t *>PyMem_Malloc(self.capacity)
+        if self.start == NULL:
+            raise MemoryError
+        self.segments = segments
+
+    def __dealloc__(self):
+        PyMem_Free(self.start)
+
+    cdef inline uint8_t *room(self, Py_ssize_t bytes_count) except NULL:
+        """Space for so many bytes more, counted as written."""
+        cdef uint8_t *at
+        if bytes_count > self.capacity - self.size:
+            self.grow(bytes_count)
+        at = self.start + self.size
+        self.size += bytes_count
+        return at
+
+    cdef int grow(self, Py_ssize_t bytes_count) except -1:
+        cdef Py_ssize_t capacity
+        cdef uint8_t *start
+        if bytes_count > LARGEST_MESSAGE - self.size:
+            raise ValueError(f'more than {LARGEST_MESSAGE} bytes')
+        capacity = max(2 * self.capacity, self.size + bytes_count)
+        start = <uint8_t *>PyMem_Realloc(self.start, capacity)
+        if start == NULL:
+            raise MemoryError
+        self.start = start
+        self.capacity = capacity
+        return 0
+
+    cdef bytes close_segment(self):
+        data = PyBytes_FromStringAndSize(<const char *>self.start, self.size)
+        self.size = 0
+        return data
+
+
+cdef inline int write_unsigned_varint(Writer out, uint64_t value) except -1:
+    put_unsigned_varint(out.room(unsigned_varint_size(value)), value)
+    return 0
+
+
+cdef inline int write_length(Writer out, Py_ssize_t length, bint compact, bint short) except -1:
+    if compact:
+        write_unsigned_varint(out, <uint64_t>(length + 1))
+    elif short:
+        write_int16(out.room(2), <int16_t>length)
+    elif length > 0x7fffffff:
+        raise ValueError(f'a length of {length}')
+    else:
+        write_int32(out.room(4), <int32_t>length)
+    return 0
+
+
+cdef int64_t integer(object value, int64_t lowest, int64_t highest) except? -1:
+    cdef int overflow = 0
+    cdef int64_t number
+    if not PyLong_Check(value):
+        raise TypeError(f'{value!r} is not an integer')
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow or not lowest <= number <= highest:
+        raise ValueError(f'{value} is outside {lowest} to {highest}')
+    return number
+
+
+cdef int write_string(Writer out, object value, Step *step) except -1:
+    cdef Py_ssize_t length = 0
+    cdef const char *text
+    if not PyUnicode_Check(value):
+        raise TypeError(f'{value!r} is not a string')
+    text = PyUnicode_AsUTF8AndSize(value, &length)
+    if length > LONGEST_STRING:
+        raise ValueError(f'a string of {length} bytes, at most {LONGEST_STRING} expected')
+    write_length(out, length, step.compact, True)
+    memcpy(out.room(length), text, length)
+    return 0
+
+
+cdef int write_bytes(Writer out, object value, Step *step) except -1:
+    cdef Py_buffer buffer
+    if PyBytes_CheckExact(value):
+        write_length(out, PyBytes_GET_SIZE(value), step.compact, False)
+        memcpy(out.room(PyBytes_GET_SIZE(value)), PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+        return 0
+    if step.op == RECORDS and out.segments is not None and not PyObject_CheckBuffer(value):
+        write_length(out, value.size_bytes, step.compact, False)
+        out.segments.append(out.close_segment())
+        out.segments.append(value)
+        return 0
+    PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
+    try:
+        write_length(out, buffer.len, step.compact, False)
+        memcpy(out.room(buffer.len), buffer.buf, buffer.len)
+    finally:
+        PyBuffer_Release(&buffer)
+    return 0
+
+
+cdef int write_null(Writer out, Step *step, bint nullable) except -1:
+    if not nullable:
+        raise ValueError('null where null is not allowed')
+    if step.op == STRUCT and not step.is_array:
+        out.room(1)[0] = 0xff
+    else:
+        write_length(out, -1, step.compact, step.op == STRING and not step.is_array)
+    return 0
+
+
+cdef int write_value(Writer out, object value, Step *step, bint nullable) except -1:
+    cdef int op = step.op
+    cdef double number
+    cdef int64_t bits
+    if op == INT32:
+        write_int32(out.room(4), <int32_t>integer(value, -0x80000000, 0x7fffffff))
+    elif op == INT64:
+        write_int64(out.room(8), integer(value, INT64_MIN, INT64_MAX))
+    elif op == INT16:
+        write_int16(out.room(2), <int16_t>integer(value, -0x8000, 0x7fff))
+    elif op == STRING:
+        if value is None:
+            return write_null(out, step, nullable)
+        write_string(out, value, step)
+    elif op == STRUCT:
+        if value is None:
+            return write_null(out, step, nullable)
+        if nullable:
+            out.room(1)[0] = 1
+        write_struct(out, value, <Plan>step.plan)
+    elif op == BYTES or op == RECORDS:
+        if value is None:
+            return write_null(out, step, nullable)
+        write_bytes(out, value, step)
+    elif op == BOOL:
+        out.room(1)[0] = 1 if value else 0
+    elif op == INT8:
+        out.room(1)[0] = <uint8_t>integer(value, -0x80, 0x7f)
+    elif op == UUID:
+        if not PyBytes_CheckExact(value) or PyBytes_GET_SIZE(value) != UUID_BYTES:
+            raise ValueError(f'{value!r} is not a uuid of {UUID_BYTES} bytes')
+        memcpy(out.room(UUID_BYTES), PyBytes_AS_STRING(value), UUID_BYTES)
+    elif op == UINT16:
+        write_int16(out.room(2), <int16_t>integer(value, 0, 0xffff))
+    else:
+        number = PyFloat_AsDouble(value)
+        memcpy(&bits, &number, sizeof(bits))
+        write_int64(out.room(8), bits)
+    return 0
+
+
+cdef int write_array(Writer out, object values, Step *step) except -1:
+    cdef Py_ssize_t i, count
+    if values is None:
+        return write_null(out, step, step.nullable)
+    if not PyList_CheckExact(values):
+        if not isinstance(values, (list, tuple)):
+            raise TypeError(f'{type(values).__name__} is not a list')
+        values = list(values)
+    count = PyList_GET_SIZE(values)
+    write_length(out, count, step.compact, False)
+    for i in range(count):
+        if i >= PyList_GET_SIZE(values):            # a `size_bytes` property may run any code
+            raise ValueError('a list that shrinks while it is written')
+        value = <object>PyList_GET_ITEM(values, i)
+        write_value(out, value, step, False)
+    return 0
+
+
+cdef int write_field(Writer out, PyObject *value, Step *step) except -1:
+    if value == NULL:
+        raise ValueError('deleted')
+    held = <object>value                            # whatever happens to the slot meanwhile
+    if step.is_array:
+        return write_array(out, held, step)
+    return write_value(out, held, step, step.nullable)
+
+
+cdef int write_tag(Writer out, PyObject *value, Step *step, int64_t tag) except -1:
+    """Tag, size, value. The size is patched in: it is nearly always one byte."""
+    cdef Py_ssize_t at, size, more
+    write_unsigned_varint(out, tag)
+    at = out.size
+    out.room(1)
+    write_field(out, value, step)
+    size = out.size - at - 1
+    more = unsigned_varint_size(size) - 1
+    if more:
+        out.room(more)
+        memmove(out.start + at + 1 + more, out.start + at + 1, size)
+    put_unsigned_varint(out.start + at, size)
+    return 0
+
+
+cdef bint differs(PyObject *value, Step *step, object default) except -1:
+    """Whether a tagged field must be written."""
+    if value == NULL:
+        return True                     # writing it says what is wrong
+    if step.is_array and default is not None:
+        return <object>value is None or len(<object>value) != 0
+    if step.op == STRUCT and default is not None and type(<object>value) is type(default):
+        return not equal_fields(value, <PyObject *>default, (<Plan>step.plan).layout)
+    return <object>value != default
+
+
+cdef int write_struct(Writer out, object message, Plan plan) except -1:
+    cdef Py_ssize_t i = 0
+    cdef Py_ssize_t tags_written = 0
+    cdef uint64_t present = 0
+    cdef PyObject *value
+    cdef Step *step
+    if type(message) is not plan.cls:
+        raise TypeError(f'{plan.cls.__name__} expected, not {type(message).__name__}')
+    try:
+        for i in range(plan.step_count):
+            write_field(out, get_slot(<PyObject *>message, plan.steps[i].slot), &plan.steps[i])
+        if not plan.flexible:
+            return 0
+        for i in range(plan.step_count, plan.step_count + plan.tag_count):
+            step = &plan.steps[i]
+            if differs(get_slot(<PyObject *>message, step.slot), step, plan.defaults[i - plan.step_count]):
+                present |= <uint64_t>1 << (i - plan.step_count)
+                tags_written += 1
+        write_unsigned_varint(out, tags_written)
+        if present:
+            for i in range(plan.step_count, plan.step_count + plan.tag_count):
+                if present >> (i - plan.step_count) & 1:
+                    step = &plan.steps[i]
+                    write_tag(out, get_slot(<PyObject *>message, step.slot), step, plan.tags[i - plan.step_count])
+        return 0
+    except EncodeError:
+        raise
+    except (ValueError, TypeError, AttributeError, BufferError) as error:
+        raise EncodeError(f'{plan.cls.__name__}.{plan.name_of(&plan.steps[i])}: {error}') from None
+
+
+cdef Writer encode_some(object message, int version, object prefix, list segments):
+    cdef type message_class = type(message)
+    cdef Writer out = Writer(segments)
+    try:
+        plan = plan_of(message_class, version)
+    except KeyError:
+        raise EncodeError(f'{message_class.__name__} has no version {version}') from None
+    if prefix:
+        memcpy(out.room(PyBytes_GET_SIZE(prefix)), PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix))
+    try:
+        write_struct(out, message, plan)
+    except EncodeError as error:
+        raise EncodeError(f'{message_class.__name__} version {version}: {error}') from None
+    return out
+
+
+def encode(message, int version) -> bytes:
+    """The message in a version. Fields that the version lacks are left out, whatever they hold.
+
+    Raises EncodeError (a ValueError) naming the field when a value does not fit its type or null is not allowed there,
+    and when the message has no such version.
+    """
+    return encode_some(message, version, None, None).close_segment()
+
+
+def encode_segments(message, int version, bytes prefix=b'') -> list:
+    """As `encode`, in pieces: a `records` field that holds no bytes but an object with `size_bytes` (a slice of a file)
+    becomes an element of the list, between the bytes before and after it. `prefix` goes before the first byte."""
+    cdef list segments = []
+    cdef Writer out = encode_some(message, version, prefix, segments)
+    if out.size:
+        segments.append(out.close_segment())
+    return segments

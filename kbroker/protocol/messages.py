@@ -1,0 +1,109 @@
+"""Every message of the tables as a class, by Kafka's name: `from kbroker.protocol.messages import EndTxnRequest`.
+
+A class is made when it is first asked for. It takes its fields as keywords, the others get their defaults; a nested
+struct is an attribute of its message by Kafka's name, however deep: `ProduceResponse.PartitionProduceResponse`. A
+message has no version: `encode` and `decode` are told one, and a field that it lacks is left out, or takes its
+default.
+
+Class attributes of a message: `versions` (first, last), `flexible_from` (schema.NEVER if none), `api_key` (of a
+request, a response or a metadata record, else None), `row_type` and `row_topic` (of a coordinator row, else None),
+`schema`.
+"""
+from typing import Any
+
+from kbroker.protocol import schema
+from kbroker.protocol.plan import Layout, Message, Plan
+
+
+def __getattr__(name: str) -> Any:
+    if name not in schema.declarations():
+        raise AttributeError(f'no table has a message {name}')
+    message_class = _message_class(schema.load(name))
+    globals()[name] = message_class
+    return message_class
+
+
+def __dir__() -> list[str]:
+    return sorted(schema.declarations())
+
+
+def _message_class(message: schema.Message) -> type[Message]:
+    declaration = message.declaration
+    is_row = declaration.kind == 'row'
+    attributes = {
+        'schema': message,
+        'versions': (declaration.versions.first, declaration.versions.last),
+        'flexible_from': declaration.flexible_from,
+        'api_key': None if is_row else declaration.key,
+        'row_type': declaration.key if is_row else None,
+        'row_topic': declaration.topic,
+        '_add_plan': classmethod(
+            lambda cls, version: _add_plan(cls, message.struct, version, version >= declaration.flexible_from)
+        ),
+    }
+    classes: dict[str, type[Message]] = {}
+    for struct in message.structs.values():
+        _nested_class(struct, declaration.name, classes)
+    return _struct_class(message.struct, declaration.name, classes, attributes | classes)
+
+
+def _nested_class(struct: schema.Struct, message_name: str, classes: dict[str, type[Message]]) -> None:
+    """Make the class of a struct, after those that it holds."""
+    if struct.name not in classes:
+        for field in struct.fields:
+            if field.struct is not None:
+                _nested_class(field.struct, message_name, classes)
+        classes[struct.name] = _struct_class(struct, f'{message_name}.{struct.name}', classes, {})
+
+
+def _struct_class(
+    struct: schema.Struct, qualified_name: str, classes: dict[str, type[Message]], attributes: dict[str, Any]
+) -> type[Message]:
+    names = [field.name for field in struct.fields]
+    if clash := attributes.keys() & set(names):
+        raise schema.TableError(f'{qualified_name}: the field name {sorted(clash)[0]} is taken')
+    made: Any = type(
+        struct.name,
+        (Message,),
+        {
+            '__slots__': names,
+            '__module__': __name__,
+            '__qualname__': qualified_name,
+            '_plans': {},
+            '_classes': classes,
+            **attributes,
+        },
+    )
+    made._layout = Layout(made, names, [_default(field, classes) for field in struct.fields])
+    return made
+
+
+def _default(field: schema.Field, classes: dict[str, type[Message]]) -> object:
+    if isinstance(field.default, schema.Struct):
+        return classes[field.default.name]
+    return list if field.default == [] else field.default
+
+
+def _add_plan(struct_class: Any, struct: schema.Struct, version: int, flexible: bool) -> Plan:
+    """The plan of a struct in a version, those of its nested structs included, made once."""
+    if version in struct_class._plans:
+        return struct_class._plans[version]
+    steps, tagged, absent = [], [], []
+    for index, field in enumerate(struct.fields):
+        if version not in field.versions:
+            absent.append(index)
+            continue
+        nested = None
+        if field.struct is not None:
+            nested = _add_plan(struct_class._classes[field.struct.name], field.struct, version, flexible)
+        compact = flexible and not field.inflexible
+        step = (index, field.type, field.is_array, field.may_be_null(version), compact, nested)
+        if field.tag is not None:
+            tagged.append((field.tag, *step))
+            absent.append(index)
+        else:
+            steps.append(step)
+    plan = struct_class._plans[version] = Plan(
+        struct_class, flexible, steps, sorted(tagged, key=lambda row: row[0]), absent
+    )
+    return plan

@@ -1,0 +1,57 @@
+"""Records of `__cluster_metadata`: unsigned varints for frame version, api key and record version, then the body."""
+import functools
+from typing import Any
+
+from kbroker.errors import CorruptLogError, ProtocolError
+from kbroker.protocol import messages, schema
+from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.plan import Message
+
+FRAME_VERSION = 1
+LONGEST_VARINT = 5
+
+
+@functools.cache
+def _record_classes() -> dict[int, type[Message]]:
+    return {
+        declaration.key: getattr(messages, declaration.name)
+        for declaration in schema.declarations().values()
+        if declaration.kind == 'record' and declaration.key is not None
+    }
+
+
+def encode_metadata_record(record: Message, version: int) -> bytes:
+    """Raises EncodeError."""
+    if record.api_key is None or _record_classes().get(record.api_key) is not type(record):
+        raise TypeError(f'{type(record).__name__} is not a metadata record')
+    return bytes((FRAME_VERSION, record.api_key, version)) + encode(record, version)
+
+
+def decode_metadata_record(data: Any) -> tuple[Message, int]:
+    """(record, its version). A version above the known ones is read as the highest known one, as Kafka does; the
+    version that comes back is the one found. Unknown tagged fields are skipped.
+
+    Raises CorruptLogError for another frame version, an unknown api key, a body that does not fit, or bytes left over.
+    """
+    frame_version, position = _unsigned_varint(data, 0)
+    if frame_version != FRAME_VERSION:
+        raise CorruptLogError(f'metadata record of frame version {frame_version}, {FRAME_VERSION} expected')
+    api_key, position = _unsigned_varint(data, position)
+    version, position = _unsigned_varint(data, position)
+    record_class = _record_classes().get(api_key)
+    if record_class is None:
+        raise CorruptLogError(f'metadata record of unknown api key {api_key}, version {version}')
+    highest = schema.declarations()[record_class.__name__].versions.last
+    try:
+        return decode(record_class, data, min(version, highest), position), version
+    except ProtocolError as error:
+        raise CorruptLogError(f'metadata record of api key {api_key}, version {version}: {error}') from None
+
+
+def _unsigned_varint(data: Any, position: int) -> tuple[int, int]:
+    value = 0
+    for i, group in enumerate(data[position:position + LONGEST_VARINT]):
+        value |= (group & 0x7f) << 7 * i
+        if group < 0x80:
+            return value, position + i + 1
+    raise CorruptLogError(f'no unsigned varint at byte {position} of the {len(data)} bytes of a metadata record')

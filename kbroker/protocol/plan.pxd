@@ -1,0 +1,85 @@
+# cython: language_level=3
+"""What plan.pyx shares with the codec: the slots of messages, `Plan` and `Layout` as C sees them."""
+cimport cython
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t
+
+
+cdef extern from *:
+    """
+    #include <structmember.h>
+    /* Where a member of __slots__ lives in its object, or -1 with TypeError. */
+    static inline Py_ssize_t kb_slot_offset(PyObject *descriptor) {
+        if (!PyObject_TypeCheck(descriptor, &PyMemberDescr_Type)) {
+            PyErr_SetString(PyExc_TypeError, "not a member of __slots__");
+            return -1;
+        }
+        return ((PyMemberDescrObject *)descriptor)->d_member->offset;
+    }
+    static inline PyObject *kb_get_slot(PyObject *object, Py_ssize_t offset) {
+        return *(PyObject **)((char *)object + offset);
+    }
+    /* Takes a new reference to `value`; drops the one that the slot held. */
+    static inline void kb_set_slot(PyObject *object, Py_ssize_t offset, PyObject *value) {
+        PyObject **slot = (PyObject **)((char *)object + offset);
+        PyObject *before = *slot;
+        Py_INCREF(value);
+        *slot = value;
+        Py_XDECREF(before);
+    }
+    """
+    Py_ssize_t slot_offset "kb_slot_offset"(object descriptor) except -1
+    PyObject *get_slot "kb_get_slot"(PyObject *message, Py_ssize_t offset) noexcept
+    void set_slot "kb_set_slot"(PyObject *message, Py_ssize_t offset, PyObject *value) noexcept
+
+
+cdef enum Op:
+    BOOL, INT8, INT16, UINT16, INT32, INT64, FLOAT64, UUID, STRING, BYTES, RECORDS, STRUCT
+
+
+cdef struct Step:
+    int op
+    bint is_array
+    bint nullable
+    bint compact                # lengths are unsigned varints of length + 1
+    Py_ssize_t slot
+    Py_ssize_t element_bytes    # the least that an element of the array takes
+    PyObject *plan              # of a struct; Plan.parts holds the reference
+
+
+cdef class Message:
+    pass
+
+
+@cython.final
+cdef class Layout:
+    cdef:
+        readonly list names
+        list defaults           # a value; `list` for a new list, its class for a new struct
+        Py_ssize_t *slots
+        Py_ssize_t count
+
+    cdef object new_default(self, Py_ssize_t i)
+
+
+@cython.final
+cdef class Plan:
+    cdef:
+        readonly type cls
+        readonly bint flexible
+        readonly bint has_records
+        readonly Py_ssize_t least_bytes         # the least that a struct takes on the wire
+        Layout layout
+        list parts
+        list defaults                           # of the tagged fields
+        Step *steps                             # step_count in wire order, then tag_count tagged ones
+        int64_t *tags
+        Py_ssize_t *absent
+        Py_ssize_t step_count, tag_count, absent_count
+
+    cdef str name_of(self, Step *step)
+    cdef Py_ssize_t fill(self, Step *step, tuple row) except -1
+
+
+cdef bint equal_fields(PyObject *one, PyObject *other, Layout layout) except -1
+cdef Plan plan_of(object message_class, int version)

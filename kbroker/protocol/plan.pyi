@@ -1,0 +1,24 @@
+"""Types of plan.pyx; the documentation stands there."""
+from typing import Any
+
+class Message:
+    def __init__(self, **values: Any) -> None: ...
+    def __getattr__(self, name: str) -> Any: ...  # the fields, and what messages.py puts on the class
+
+class Layout:
+    names: list[str]
+    def __init__(self, cls: type[Message], names: list[str], defaults: list[Any]) -> None: ...
+
+class Plan:
+    cls: type[Message]
+    flexible: bool
+    has_records: bool
+    least_bytes: int
+    def __init__(
+        self,
+        cls: type[Message],
+        flexible: bool,
+        steps: list[tuple[Any, ...]],
+        tagged: list[tuple[Any, ...]],
+        absent: list[int],
+    ) -> None: ...

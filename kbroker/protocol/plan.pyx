@@ -1,0 +1,196 @@
+"""Messages as Python objects with slots, and the plans by which the codec moves them.
+
+A `Plan` is what one struct looks like in one version: steps in wire order, each an operation and the offset of the slot
+that the value lives in, so that a step moves a pointer instead of looking a name up.
+"""
+cimport cython
+from cpython.dict cimport PyDict_GetItem
+from cpython.list cimport PyList_GET_ITEM
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.object cimport PyObject
+from cpython.type cimport PyType_Check
+from libc.stdint cimport int64_t
+
+
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        pass
+    object PyType_GenericAlloc(PyTypeObject *type, Py_ssize_t items)
+
+
+cdef dict OPS = {
+    'bool': BOOL, 'int8': INT8, 'int16': INT16, 'uint16': UINT16, 'int32': INT32, 'int64': INT64, 'float64': FLOAT64,
+    'uuid': UUID, 'string': STRING, 'bytes': BYTES, 'records': RECORDS, 'struct': STRUCT,
+}
+cdef Py_ssize_t UUID_BYTES = 16
+cdef Py_ssize_t MOST_TAGS = 64                  # the codec keeps a bit for each
+
+
+cdef class Message:
+    """What every message and nested struct derives from: keyword construction, equality, repr.
+
+    A subclass has __slots__ and, as `_layout`, the `Layout` of them.
+    """
+
+    def __init__(self, **values):
+        cdef PyObject *value
+        cdef Layout layout = type(self)._layout
+        cdef Py_ssize_t i, given = 0
+        for i in range(layout.count):
+            value = PyDict_GetItem(values, <object>PyList_GET_ITEM(layout.names, i))
+            if value != NULL:
+                given += 1
+                set_slot(<PyObject *>self, layout.slots[i], value)
+            else:
+                default = layout.new_default(i)
+                set_slot(<PyObject *>self, layout.slots[i], <PyObject *>default)
+        if given != len(values):
+            unknown = sorted(set(values).difference(layout.names))
+            raise TypeError(f'{type(self).__name__} has no field {unknown[0]!r}')
+
+    def __eq__(self, other):
+        if type(self) is not type(other):
+            return NotImplemented
+        return equal_fields(<PyObject *>self, <PyObject *>other, type(self)._layout)
+
+    def __repr__(self):
+        cdef Layout layout = type(self)._layout
+        return f'{type(self).__name__}({", ".join(f"{name}={getattr(self, name)!r}" for name in layout.names)})'
+
+
+cdef bint equal_fields(PyObject *one, PyObject *other, Layout layout) except -1:
+    cdef Py_ssize_t i
+    cdef PyObject *mine
+    cdef PyObject *theirs
+    for i in range(layout.count):
+        mine = get_slot(one, layout.slots[i])
+        theirs = get_slot(other, layout.slots[i])
+        if mine != theirs and (mine == NULL or theirs == NULL or <object>mine != <object>theirs):
+            return False
+    return True
+
+
+@cython.final
+cdef class Layout:
+    """Where the fields of a class live, and what they start as."""
+    def __cinit__(self, type cls, list names, list defaults):
+        self.count = len(names)
+        self.slots = <Py_ssize_t *>PyMem_Calloc(self.count or 1, sizeof(Py_ssize_t))
+        if self.slots == NULL:
+            raise MemoryError
+        self.names = names
+        self.defaults = defaults
+        for i in range(self.count):
+            self.slots[i] = slot_offset(getattr(cls, names[i]))
+
+    def __dealloc__(self):
+        PyMem_Free(self.slots)
+
+    cdef object new_default(self, Py_ssize_t i):
+        """What field `i` starts as. Lists and structs are new ones each time: they can be changed."""
+        default = <object>PyList_GET_ITEM(self.defaults, i)
+        if default is list:
+            return []
+        if PyType_Check(default):
+            return new_message(<type>default)
+        return default
+
+
+cdef object new_message(type cls):
+    """A message with every field at its default, without a call of its class."""
+    cdef object message = PyType_GenericAlloc(<PyTypeObject *>cls, 0)
+    cdef Layout layout = cls._layout
+    cdef Py_ssize_t i
+    for i in range(layout.count):
+        value = layout.new_default(i)
+        set_slot(<PyObject *>message, layout.slots[i], <PyObject *>value)
+    return message
+
+
+@cython.final
+cdef class Plan:
+    """How one struct is read and written in one version.
+
+    `steps` and `tagged`: (field index, op, is_array, nullable, compact, plan or None), and for `tagged` the tag before
+    them, ascending. `absent`: indexes of the fields that a decoded message takes as default before its tags are read.
+    """
+    def __cinit__(self, type cls, bint flexible, list steps, list tagged, list absent):
+        cdef Py_ssize_t i
+        self.cls = cls
+        self.flexible = flexible
+        self.layout = cls._layout
+        self.parts = []
+        self.defaults = []
+        self.step_count, self.tag_count, self.absent_count = len(steps), len(tagged), len(absent)
+        self.steps = <Step *>PyMem_Calloc(self.step_count + self.tag_count + 1, sizeof(Step))
+        self.tags = <int64_t *>PyMem_Calloc(self.tag_count + 1, sizeof(int64_t))
+        self.absent = <Py_ssize_t *>PyMem_Calloc(self.absent_count + 1, sizeof(Py_ssize_t))
+        if self.tag_count > MOST_TAGS:
+            raise TypeError(f'{cls.__name__} has {self.tag_count} tags, at most {MOST_TAGS} expected')
+        if self.steps == NULL or self.tags == NULL or self.absent == NULL:
+            raise MemoryError
+        self.least_bytes = 1 if flexible else 0
+        for i, step in enumerate(steps):
+            self.least_bytes += self.fill(&self.steps[i], step)
+        for i, (tag, *step) in enumerate(tagged):
+            self.fill(&self.steps[self.step_count + i], tuple(step))
+            self.tags[i] = tag
+            self.defaults.append(self.layout.new_default(step[0]))
+        for i in range(self.absent_count):
+            self.absent[i] = absent[i]
+
+    def __dealloc__(self):
+        PyMem_Free(self.steps)
+        PyMem_Free(self.tags)
+        PyMem_Free(self.absent)
+
+    cdef str name_of(self, Step *step):
+        cdef Py_ssize_t i
+        for i in range(self.layout.count):
+            if self.layout.slots[i] == step.slot:
+                return self.layout.names[i]
+        raise SystemError(f'{self.cls.__name__} has no field at {step.slot}')
+
+    cdef Py_ssize_t fill(self, Step *step, tuple row) except -1:
+        """Returns the least bytes that the step reads."""
+        cdef Py_ssize_t least
+        cdef Plan part
+        index, op, step.is_array, step.nullable, step.compact, nested = row
+        step.op = OPS[op]
+        step.slot = self.layout.slots[index]
+        if step.op == STRUCT:
+            part = nested
+            self.parts.append(part)
+            step.plan = <PyObject *>part
+            self.has_records = self.has_records or part.has_records
+            least = 1 if step.nullable and not step.is_array else part.least_bytes
+        elif step.op == UUID:
+            least = UUID_BYTES
+        elif step.op == INT64 or step.op == FLOAT64:
+            least = 8
+        elif step.op == INT32:
+            least = 4
+        elif step.op == INT16 or step.op == UINT16:
+            least = 2
+        elif step.op == BOOL or step.op == INT8:
+            least = 1
+        else:
+            self.has_records = self.has_records or step.op == RECORDS
+            least = 1 if step.compact else 2 if step.op == STRING else 4
+        if not step.is_array:
+            return least
+        if least == 0:
+            raise TypeError(f'{self.cls.__name__}: an array of elements that take no bytes')
+        step.element_bytes = least
+        return 1 if step.compact else 4
+
+
+cdef Plan plan_of(object message_class, int version):
+    """The plan of a message in a version. Raises KeyError when the message has no such version."""
+    cdef PyObject *plan = PyDict_GetItem(message_class._plans, version)
+    if plan != NULL:
+        return <Plan>plan
+    first, last = message_class.versions
+    if not first <= version <= last:
+        raise KeyError(version)
+    return message_class._add_plan(version)

@@ -1,0 +1,247 @@
+"""The message tables, read.
+
+A table states a message once, for all its versions: a line a field, two spaces a level, `#` opens a comment.
+
+    api 26 EndTxn  versions 0-5  flexible 3+
+    row OffsetCommit  topic __consumer_offsets  type 1  versions 0-4  flexible 4+
+    record 12 FeatureLevelRecord  versions 0  flexible 0+
+    message VotersRecord  versions 0  flexible 0+
+
+An `api` has the sections `request` and `response`: EndTxnRequest and EndTxnResponse. A `row` of a coordinator's topic
+has `key` and `value`: OffsetCommitKey, which has only version 0 and is never flexible, and OffsetCommitValue. A
+`record` is one of `__cluster_metadata`, with its api key. A field is
+
+    name  type  [versions]  [null versions]  [tag N]  [inflexible]  [= default]
+
+`[]type` is an array, `type?` may be null in all versions, `null 2-7` in those. Without versions a field is in all
+versions of the message. A tagged field goes into the tag buffer that ends a struct of a flexible version (KIP-482),
+and only when it differs from its default. `inflexible` keeps the old string length in flexible versions (the client
+id of a request header). A capitalised type is a struct; its fields follow one level deeper, the first time it is
+named in a message.
+
+Reading is lazy: the first question splits the files by their header lines; a message is parsed when it is asked for.
+"""
+import dataclasses
+import functools
+import pathlib
+import re
+
+TABLES = pathlib.Path(__file__).with_name('tables')
+NEVER = 32767       # the version that no message reaches
+
+PRIMITIVES: dict[str, object] = {
+    'bool': False,
+    'int8': 0,
+    'int16': 0,
+    'uint16': 0,
+    'int32': 0,
+    'int64': 0,
+    'float64': 0.0,
+    'uuid': bytes(16),
+    'string': '',
+    'bytes': b'',
+    'records': None,
+}
+
+HEADER = re.compile(
+    r'(?P<kind>api|row|record|message) +(?:(?P<key>\d+) +)?(?P<name>[A-Z]\w+)'
+    r'(?: +topic +(?P<topic>\w+) +type +(?P<type>\d+))?'
+    r' +versions +(?P<versions>[\d-]+) +flexible +(?P<flexible>\d+\+|never)'
+)
+FIELD = re.compile(
+    r'(?P<indent> +)(?P<name>[a-z]\w*) +(?P<array>\[\])?(?P<type>\w+)(?P<null>\?)?(?: +(?P<versions>\d+(?:-\d+|\+)))?'
+    r'(?: +null +(?P<null_versions>\d+(?:-\d+|\+)))?(?: +tag +(?P<tag>\d+))?'
+    r'(?: +(?P<inflexible>inflexible))?(?: += +(?P<default>\S+))?'
+)
+SECTIONS = {'api': {'request': 'Request', 'response': 'Response'}, 'row': {'key': 'Key', 'value': 'Value'}}
+
+
+class TableError(Exception):
+    """A table is not what this module's docstring says. Names the line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Versions:
+    """An inclusive range of versions."""
+    first: int = 0
+    last: int = NEVER
+
+    def __contains__(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+
+@dataclasses.dataclass
+class Field:
+    name: str
+    type: str                   # a key of PRIMITIVES, or 'struct'
+    is_array: bool
+    struct: 'Struct | None'
+    versions: Versions
+    null_versions: Versions | None
+    tag: int | None
+    inflexible: bool
+    default: object             # None, a number, text, bytes; [] for an array; for a struct that is not null: a new one
+
+    def may_be_null(self, version: int) -> bool:
+        return self.null_versions is not None and version in self.null_versions
+
+
+@dataclasses.dataclass
+class Struct:
+    name: str
+    fields: list[Field]
+
+
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """A header line, and the lines below it that are not parsed yet."""
+    kind: str                   # api, row, record, message
+    name: str                   # of the message: EndTxnRequest
+    key: int | None             # the api key of an api or record, the type of a row
+    topic: str | None           # of a row
+    versions: Versions
+    flexible_from: int          # NEVER if no version is flexible
+    lines: list[tuple[str, str]]        # (where, line)
+
+
+@dataclasses.dataclass
+class Message:
+    declaration: Declaration
+    struct: Struct
+    structs: dict[str, Struct]          # the nested ones by name, in the order of the table
+
+
+@functools.cache
+def declarations() -> dict[str, Declaration]:
+    """Every message of every table by name, its fields unread."""
+    found: dict[str, Declaration] = {}
+    for path in sorted(TABLES.glob('*.txt')):
+        for declaration in _split(path.name, path.read_text('utf-8')):
+            if declaration.name in found:
+                raise TableError(f'{path.name}: {declaration.name} is declared twice')
+            found[declaration.name] = declaration
+    return found
+
+
+def load(name: str) -> Message:
+    """The message of this name, parsed. Raises KeyError when no table has it, TableError when its table is wrong."""
+    return parse(declarations()[name])
+
+
+def _split(file: str, text: str) -> list[Declaration]:
+    found: list[Declaration] = []
+    header: Declaration | None = None
+    current: Declaration | None = None
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.partition('#')[0].rstrip()
+        where = f'{file}:{number}: {raw.strip()}'
+        if not line:
+            continue
+        if line[0] == ' ':
+            if current is None:
+                raise TableError(f'{where}: a field outside a message')
+            current.lines.append((where, line))
+            continue
+        if header is not None and line in SECTIONS.get(header.kind, {}):
+            current = _section(header, line)
+        else:
+            header = _header(where, line)
+            current = None if header.kind in SECTIONS else header
+        if current is not None:
+            found.append(current)
+    return found
+
+
+def _section(header: Declaration, section: str) -> Declaration:
+    name = header.name + SECTIONS[header.kind][section]
+    if section == 'key':                # the keys of rows have one version
+        return dataclasses.replace(header, name=name, lines=[], versions=Versions(0, 0), flexible_from=NEVER)
+    return dataclasses.replace(header, name=name, lines=[])
+
+
+def _header(where: str, line: str) -> Declaration:
+    match = HEADER.fullmatch(line)
+    if match is None:
+        raise TableError(f'{where}: neither a header nor a section')
+    key = match['type'] or match['key']
+    flexible_from = NEVER if match['flexible'] == 'never' else int(match['flexible'][:-1])
+    return Declaration(
+        match['kind'],
+        match['name'],
+        None if key is None else int(key),
+        match['topic'],
+        _versions(match['versions']),
+        flexible_from,
+        [],
+    )
+
+
+def _versions(text: str | None) -> Versions:
+    if text is None:
+        return Versions()
+    if text.endswith('+'):
+        return Versions(int(text[:-1]))
+    first, _, last = text.partition('-')
+    return Versions(int(first), int(last or first))
+
+
+def parse(declaration: Declaration) -> Message:
+    """Read the fields of a message. Raises TableError."""
+    root = Struct(declaration.name, [])
+    structs: dict[str, Struct] = {}
+    open_structs = [(0, root)]                      # (indent of the field that names it, struct)
+    for where, line in declaration.lines:
+        match = FIELD.fullmatch(line)
+        if match is None:
+            raise TableError(f'{where}: not a field')
+        indent = len(match['indent'])
+        while open_structs[-1][0] >= indent:
+            open_structs.pop()
+        if indent != open_structs[-1][0] + 2:
+            raise TableError(f'{where}: indented by {indent}, expected {open_structs[-1][0] + 2}')
+        parent = open_structs[-1][1]
+        struct = None
+        if match['type'] not in PRIMITIVES:
+            if any(match['type'] == each.name for _, each in open_structs):
+                raise TableError(f'{where}: {match["type"]} within itself')
+            struct = structs.get(match['type'])
+            if struct is None:
+                struct = structs[match['type']] = Struct(match['type'], [])
+                open_structs.append((indent, struct))
+        if any(match['name'] == field.name for field in parent.fields):
+            raise TableError(f'{where}: named twice in {parent.name}')
+        parent.fields.append(_field(where, match, struct))
+    for each in structs.values():
+        if not each.fields:
+            raise TableError(f'{declaration.name}: {each.name} has no fields')
+    return Message(declaration, root, structs)
+
+
+def _field(where: str, match: re.Match[str], struct: Struct | None) -> Field:
+    null_versions = None
+    if match['null'] or match['null_versions']:
+        null_versions = _versions(match['null_versions'])
+    type_name = 'struct' if struct is not None else match['type']
+    default: object
+    if match['default'] == 'null':
+        if null_versions is None:
+            raise TableError(f'{where}: null by default, but never null')
+        default = None
+    elif match['array']:
+        default = []
+    elif struct is not None:
+        default = struct
+    elif match['default'] is None:
+        default = PRIMITIVES[type_name]
+    elif type_name == 'bool':
+        default = match['default'] == 'true'
+    elif type_name.startswith(('int', 'uint')):
+        default = int(match['default'], 0)
+    elif type_name == 'string':
+        default = match['default']
+    else:
+        raise TableError(f'{where}: no default for {type_name}')
+    return Field(
+        match['name'], type_name, match['array'] is not None, struct, _versions(match['versions']), null_versions,
+        None if match['tag'] is None else int(match['tag']), match['inflexible'] is not None, default,
+    )

@@ -1,0 +1,230 @@
+"""Every message in every version, byte for byte against two other implementations of Kafka's schemas.
+
+kafka-python and kio judge on their own: each reads what the codec wrote, names the same fields with the same values
+(kio: names and order only, it wraps the values in types), and writes the same bytes again. kafka-python's own default
+message is compared too. What differs stands in DIFFERENT_DEFAULTS, PRESENTED_DIFFERENTLY and VERSION_PREFIXED, with
+the reason.
+"""
+import dataclasses
+import importlib
+import io
+import random
+import re
+
+import kio.index
+import pytest
+from kio.schema.index import schema_name_map
+from kio.serial import entity_reader, entity_writer
+from kio.static.constants import EntityType
+
+from kbroker.protocol import messages, schema
+from kbroker.protocol.codec import encode
+from kbroker.protocol.plan import Message
+
+SEEDS = range(4)
+
+# Not in either library: rows of the coordinators' topics and metadata records. Their judges are the golden vectors in
+# tests/protocol/test_rows.py and test_metadata_records.py.
+UNJUDGED_KINDS = {'row', 'record'}
+
+# Messages whose default in kafka-python differs from Kafka's, with the reason.
+DIFFERENT_DEFAULTS = {
+    'ListOffsetsRequest': 'kafka-python sets replica_id to -1, as consumers must; Kafka\'s schema leaves it 0',
+}
+
+# Fields that kafka-python presents in its own way, though it reads and writes the same bytes.
+PRESENTED_DIFFERENTLY = {
+    'authorized_operations': 'a set of operations; None for -2147483648, nobody asked',
+    'cluster_authorized_operations': 'the same, and named authorized_operations',
+    'topic_authorized_operations': 'the same, and named authorized_operations',
+    'replica_state': 'None, not the default struct, when the tag is absent',
+}
+
+# Messages that kafka-python prefixes with an int16 version, as they stand in JoinGroup and SyncGroup.
+VERSION_PREFIXED = {'ConsumerProtocolSubscription', 'ConsumerProtocolAssignment'}
+
+
+def names_judged_by(find) -> list[str]:
+    return [name for name in sorted(schema.declarations()) if find(name) is not None]
+
+
+def versions_of(name: str) -> range:
+    first, last = getattr(messages, name).versions
+    return range(first, last + 1)
+
+
+def filled(message_class: type[Message], version: int, random_source: random.Random) -> Message:
+    """A message in which every field that the version has holds something; values that kio's types accept too."""
+    def fill(struct: schema.Struct, struct_class: type[Message]) -> Message:
+        return struct_class(**{field.name: value(field) for field in struct.fields if version in field.versions})
+
+    def value(field: schema.Field):
+        if field.may_be_null(version) and random_source.random() < 0.2:
+            return None
+        if field.is_array:
+            return [one(field) for _ in range(random_source.randrange(4))]
+        return one(field)
+
+    def one(field: schema.Field):
+        if field.struct is not None:
+            return fill(field.struct, getattr(message_class, field.struct.name))
+        if field.type == 'bool':
+            return random_source.random() < 0.5
+        if field.type == 'float64':
+            return random_source.randrange(1000) / 8
+        if field.type == 'uuid':
+            return random_source.randbytes(16)
+        if field.type == 'string':
+            return random_source.choice(('', 'topic', 'é' * 70, 'a longer string ' * 9))
+        if field.type in ('bytes', 'records'):
+            return random_source.randbytes(random_source.choice((0, 5, 200)))
+        if 'error_code' in field.name:
+            # kafka-python takes an ApiVersions response that carries an error for a version 0 body.
+            return 0 if message_class is messages.ApiVersionsResponse else random_source.choice((0, 35, 90))
+        return random_source.randrange(100)
+
+    return fill(message_class.schema.struct, message_class)
+
+
+def instances(name: str):
+    """(message, version): the default one and random ones."""
+    message_class = getattr(messages, name)
+    for version in versions_of(name):
+        yield message_class(), version
+        for seed in SEEDS:
+            yield filled(message_class, version, random.Random(f'{name} {version} {seed}')), version
+
+
+def in_version(value, message_class: type[Message], struct: schema.Struct, version: int) -> dict:
+    """The fields that the version has, as dicts."""
+    def plain(field: schema.Field, each):
+        if isinstance(each, Message):
+            return in_version(each, message_class, field.struct, version)
+        return [plain(field, one) for one in each] if isinstance(each, list) else each
+
+    return {
+        field.name: plain(field, getattr(value, field.name)) for field in struct.fields if version in field.versions
+    }
+
+
+# ---- kafka-python
+
+def kafka_python_class(name: str):
+    """None where it has no class: the last test says for which; and headers, and KRaft's control records."""
+    for module_name in ('admin', 'consumer', 'metadata', 'producer', 'sasl'):
+        found = getattr(importlib.import_module(f'kafka.protocol.{module_name}'), name, None)
+        if found is not None and schema.declarations()[name].kind not in UNJUDGED_KINDS:
+            return found
+    return None
+
+
+@pytest.mark.parametrize('name', names_judged_by(kafka_python_class))
+def test_kafka_python_reads_and_writes_the_same(name):
+    message_class, their_class = getattr(messages, name), kafka_python_class(name)
+    for message, version in instances(name):
+        data = encode(message, version)
+        if name in VERSION_PREFIXED:
+            data = version.to_bytes(2, 'big') + data
+        theirs = their_class.decode(data, version=version)
+        if hasattr(their_class, 'with_header'):
+            theirs._header = None
+        expected = in_version(message, message_class, message_class.schema.struct, version)
+        assert normalised(theirs.to_dict(json=False)) == normalised(expected), (name, version)
+        assert bytes(theirs.encode(version=version)) == data, (name, version)
+
+
+@pytest.mark.parametrize('name', names_judged_by(kafka_python_class))
+def test_kafka_python_has_the_same_defaults(name):
+    their_class = kafka_python_class(name)
+    for version in versions_of(name):
+        data = encode(getattr(messages, name)(), version)
+        if name in VERSION_PREFIXED:
+            data = version.to_bytes(2, 'big') + data
+        same = bytes(their_class(version=version).encode(version=version)) == data
+        assert same != (name in DIFFERENT_DEFAULTS), (name, version)
+
+
+def normalised(value):
+    """kafka-python's uuid objects as bytes; views and tuples as bytes and lists."""
+    if isinstance(value, dict):
+        return {key: normalised(each) for key, each in value.items() if key not in PRESENTED_DIFFERENTLY}
+    if isinstance(value, (list, tuple)):
+        return [normalised(each) for each in value]
+    if hasattr(value, 'hex') and hasattr(value, 'int'):
+        return value.bytes
+    return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
+
+
+# ---- kio
+
+def kio_location(name: str):
+    """(schema name, entity type), or None where it has no entity."""
+    for suffix, entity_type in (('Request', EntityType.request), ('Response', EntityType.response)):
+        if name.endswith(suffix):
+            return snake(name.removesuffix(suffix)), entity_type
+    if schema.declarations()[name].kind in UNJUDGED_KINDS:
+        return None
+    return snake(name), EntityType.header if name in ('RequestHeader', 'ResponseHeader') else EntityType.data
+
+
+def snake(name: str) -> str:
+    return re.sub(r'(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])', '_', name).lower()
+
+
+@pytest.mark.parametrize('name', names_judged_by(kio_location))
+def test_kio_reads_and_writes_the_same(name):
+    schema_name, entity_type = kio_location(name)
+    for message, version in instances(name):
+        entity = kio.index.load_entity_schema(schema_name, version, entity_type)
+        data = encode(message, version)
+        theirs, size = entity_reader(entity)(data, 0)
+        assert size == len(data), (name, version)
+        out = io.BytesIO()
+        entity_writer(entity)(out, theirs)
+        assert out.getvalue() == data, (name, version)
+        assert_same_names(theirs, message, message.schema.struct, version)
+
+
+def assert_same_names(theirs, message: Message, struct: schema.Struct, version: int) -> None:
+    fields = [field for field in struct.fields if version in field.versions]
+    their_names = [field.name for field in dataclasses.fields(theirs)]
+    assert [bare(name) for name in their_names] == [bare(field.name) for field in fields], (
+        type(theirs).__module__,
+        version,
+    )
+    for field in fields:
+        if field.struct is not None:
+            name = next(each for each in their_names if bare(each) == bare(field.name))
+            inner_theirs, inner = getattr(theirs, name), getattr(message, field.name)
+            if not field.is_array:
+                inner_theirs, inner = (inner_theirs,), (inner,)
+            for one_of_theirs, one in zip(inner_theirs or (), inner or (), strict=True):
+                if one is not None:
+                    assert_same_names(one_of_theirs, one, field.struct, version)
+
+
+def bare(name: str) -> str:
+    """kio drops the unit of durations, and writes KRaft as k_raft."""
+    return name.removesuffix('_ms').replace('k_raft', 'kraft')
+
+
+def test_both_libraries_know_every_message_but_rows_and_records():
+    for name, declaration in schema.declarations().items():
+        if declaration.kind not in UNJUDGED_KINDS:
+            assert kio_location(name)[0] in schema_name_map, name
+    by_kafka_python = {name for name, declaration in schema.declarations().items() if declaration.kind == 'api'}
+    assert by_kafka_python - set(names_judged_by(kafka_python_class)) == {
+        'ConsumerGroupHeartbeatRequest',
+        'ConsumerGroupHeartbeatResponse',
+        'ConsumerGroupDescribeRequest',
+        'ConsumerGroupDescribeResponse',
+    }
+
+
+def test_the_versions_are_those_of_kafka_4_3():
+    """kio generates from the schemas of a release; the range of each message is the one that it has entities for."""
+    for name, declaration in schema.declarations().items():
+        if declaration.kind not in UNJUDGED_KINDS:
+            schema_name, entity_type = kio_location(name)
+            theirs = [version for version, entities in schema_name_map[schema_name].items() if entity_type in entities]
+            assert (min(theirs), max(theirs)) == (declaration.versions.first, declaration.versions.last), name
