@@ -1,0 +1,111 @@
+"""Batches of a file, one after the other, read through a window."""
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memmove
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from kbroker.errors import CorruptLogError
+from kbroker.record.batch cimport (
+    HEADER_BYTES, HEADER_CUT, HEADER_READ, BatchFields, HeaderFault, batch_size_bytes, header_of, parse_header)
+from kbroker.wire.crc32c cimport crc32c_update
+
+
+cdef class BatchWalk:
+    """`next` steps to a batch and reads its header into `fields`; `data` gives the whole of it, valid until the next step."""
+
+    def __dealloc__(self):
+        free(self.window)
+
+    cdef const uint8_t *need(self, int64_t position, int64_t size) except NULL nogil:
+        """`size` bytes from `position`, which is not below that of an earlier call; they must lie before `end`."""
+        if self.window_start + self.window_bytes - position < size:
+            with gil:
+                self.refill(position, size)
+        return self.window + (position - self.window_start)
+
+    cdef int refill(self, int64_t position, int64_t size) except -1:
+        """Move the window to `position` and read on; of what it holds the part behind `position` is kept."""
+        cdef int64_t kept = max(<int64_t>0, self.window_start + self.window_bytes - position)
+        cdef int64_t wanted
+        cdef uint8_t *wider
+        if size > self.capacity:
+            wider = <uint8_t *>malloc(size)
+            if wider == NULL:
+                raise MemoryError()
+            free(self.window)
+            self.window = wider
+            self.capacity = size
+            kept = 0
+        elif kept > 0:
+            memmove(self.window, self.window + (position - self.window_start), kept)
+        self.window_start = position
+        self.window_bytes = kept
+        wanted = min(self.capacity, self.end - position) - kept
+        self.window_bytes += self.file.pread(self.window + kept, wanted, position + kept)
+        if self.window_bytes < size:
+            raise CorruptLogError(f'{self.file.path}: found {self.window_bytes} bytes at {position}, expected {size}')
+        return 0
+
+    cdef bint next(self) except -1 nogil:
+        """False at the end, and where no whole batch follows: then `fault` says why and `position` where."""
+        self.position = self.next_position
+        self.fault = HEADER_READ
+        if self.position >= self.end:
+            return False
+        if self.end - self.position < HEADER_BYTES:
+            self.fault = HEADER_CUT
+            return False
+        self.fault = parse_header(self.need(self.position, HEADER_BYTES), HEADER_BYTES, &self.fields)
+        if self.fault == HEADER_READ and batch_size_bytes(&self.fields) > self.end - self.position:
+            self.fault = HEADER_CUT
+        if self.fault != HEADER_READ:
+            return False
+        self.next_position = self.position + batch_size_bytes(&self.fields)
+        return True
+
+    cdef const uint8_t *data(self) except NULL nogil:
+        return self.need(self.position, batch_size_bytes(&self.fields))
+
+    cdef bint crc_matches(self) except -1:
+        cdef const uint8_t *data = self.data()
+        cdef size_t size = batch_size_bytes(&self.fields)
+        cdef bint matches
+        with nogil:
+            matches = crc32c_update(0, data + 21, size - 21) == self.fields.crc
+        return matches
+
+    def __iter__(self):
+        """(header, copy of the batch) of each; CorruptLogError where bytes are left that are no batch."""
+        while self.next():
+            yield header_of(&self.fields), memoryview(PyBytes_FromStringAndSize(<const char *>self.data(), self.next_position - self.position))
+        if self.fault != HEADER_READ:
+            raise CorruptLogError(f'{self.file.path}: found no batch at {self.position}, expected one before the end at {self.end}')
+
+
+cdef BatchWalk walk_batches(File file, int64_t position, int64_t end, int64_t window_bytes):
+    """Walk the batches of `file` from `position`, where one begins, to `end`."""
+    cdef BatchWalk walk = BatchWalk.__new__(BatchWalk)
+    walk.file = file
+    walk.next_position = position
+    walk.end = end
+    walk.capacity = max(<int64_t>HEADER_BYTES, min(window_bytes, end - position))
+    walk.window = <uint8_t *>malloc(walk.capacity)
+    if walk.window == NULL:
+        raise MemoryError()
+    return walk
+
+
+cdef int64_t find_batch(File file, int64_t position, int64_t end) except -2:
+    """Where the first whole batch with a right checksum begins, looked for at every byte from `position`; -1 if there is none."""
+    cdef BatchWalk walk = walk_batches(file, position, end, SCAN_BYTES)
+    while position + HEADER_BYTES <= end:
+        walk.next_position = position
+        if walk.next() and walk.crc_matches():
+            return position
+        position += 1
+    return -1
+
+
+def read_batches(File file not None, int64_t position, int64_t end) -> BatchWalk:
+    """The batches of a file between two positions, for `for header, batch in ...`."""
+    return walk_batches(file, position, end, SCAN_BYTES)

@@ -1,0 +1,13 @@
+# cython: language_level=3
+from libc.stdint cimport int64_t, uint8_t
+
+
+cdef class File:
+    cdef readonly str path
+    cdef int descriptor
+
+    cdef int pwrite(self, const uint8_t *data, size_t size, int64_t position) except -1
+    cdef int64_t pread(self, uint8_t *into, size_t size, int64_t position) except -1
+    cdef int fdatasync(self) except -1
+    cdef int truncate(self, int64_t size) except -1
+    cdef int allocate(self, int64_t position, int64_t size) except -1

@@ -1,0 +1,268 @@
+"""The one door to the disk.
+
+Everything the broker reads or writes goes through a `FileSystem` and its `File`s, so that a test can fail, freeze or tear
+any of it. On the hot path a `File` is called through C methods; the system calls run without the GIL.
+
+A file is closed when the last reference to it goes. Nobody closes one under a worker thread that syncs it, nor under
+a response that still sends from it after its segment was deleted.
+"""
+import fcntl
+import os
+
+from libc.errno cimport EINTR, EOPNOTSUPP, ENOSPC, errno
+from libc.stdint cimport int64_t, uint8_t
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_DIRECTORY, O_RDONLY, O_RDWR
+from posix.types cimport off_t
+from posix.unistd cimport close as c_close, fdatasync as c_fdatasync, fsync as c_fsync, ftruncate, pread as c_pread, pwrite as c_pwrite
+
+
+cdef extern from *:
+    """
+    #include <fcntl.h>
+    #include <linux/falloc.h>
+    int fallocate(int fd, int mode, off_t offset, off_t len);
+    """
+    int fallocate(int fd, int mode, off_t offset, off_t length) nogil
+    int FALLOC_FL_KEEP_SIZE
+
+
+cdef int fail(str path, int code) except -1:
+    raise OSError(code, os.strerror(code), path)
+
+
+cdef class File:
+    """One open file. Every method raises OSError."""
+
+    def __cinit__(self):
+        self.descriptor = -1
+
+    def __init__(self, str path, bint create=False):
+        self.path = path
+        self.descriptor = os.open(path, O_RDWR | O_CLOEXEC | (O_CREAT if create else 0), 0o644)
+
+    def __dealloc__(self):
+        if self.descriptor >= 0:
+            c_close(self.descriptor)
+
+    cdef int pwrite(self, const uint8_t *data, size_t size, int64_t position) except -1:
+        """Write all of it. After an error any part of it may be in the file."""
+        cdef ssize_t written
+        cdef int code = 0
+        with nogil:
+            while size:
+                written = c_pwrite(self.descriptor, data, size, position)
+                if written < 0:
+                    code = errno
+                    if code == EINTR:
+                        continue
+                    break
+                code = 0
+                data += written
+                size -= written
+                position += written
+        return 0 if size == 0 else fail(self.path, code)
+
+    cdef int64_t pread(self, uint8_t *into, size_t size, int64_t position) except -1:
+        """Read up to `size` bytes; fewer than that only at the end of the file."""
+        cdef ssize_t got
+        cdef size_t total = 0
+        cdef int code = 0
+        with nogil:
+            while total < size:
+                got = c_pread(self.descriptor, into + total, size - total, position + total)
+                if got > 0:
+                    total += got
+                elif got == 0:
+                    break
+                elif errno != EINTR:
+                    code = errno
+                    break
+        return total if code == 0 else fail(self.path, code)
+
+    cdef int fdatasync(self) except -1:
+        cdef int result, code
+        with nogil:
+            result = c_fdatasync(self.descriptor)
+            code = errno
+        return 0 if result == 0 else fail(self.path, code)
+
+    cdef int truncate(self, int64_t size) except -1:
+        """Set the size. Space that `allocate` reserved beyond it is given back, even when the size stays."""
+        cdef int result, code
+        with nogil:
+            result = ftruncate(self.descriptor, size)
+            code = errno
+        return 0 if result == 0 else fail(self.path, code)
+
+    cdef int allocate(self, int64_t position, int64_t size) except -1:
+        """Reserve space for writes to come without changing the file's size: an fdatasync then has less to do.
+
+        Returns 1, or 0 where there is nothing to reserve from: the write itself will tell whether that matters.
+        """
+        cdef int result, code
+        with nogil:
+            result = fallocate(self.descriptor, FALLOC_FL_KEEP_SIZE, position, size)
+            code = errno
+        if result == 0:
+            return 1
+        return 0 if code == EOPNOTSUPP or code == ENOSPC or code == EINTR else fail(self.path, code)
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def size(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+    def write_at(self, data, int64_t position) -> None:
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            self.pwrite(<const uint8_t *>view.buf, view.len, position)
+        finally:
+            PyBuffer_Release(&view)
+
+    def read_at(self, Py_ssize_t size, int64_t position) -> bytes:
+        """Up to `size` bytes; fewer than that only at the end of the file."""
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
+        cdef int64_t got = self.pread(<uint8_t *>PyBytes_AS_STRING(data), size, position)
+        return data if got == size else data[:got]
+
+    def resize(self, int64_t size) -> None:
+        self.truncate(size)
+
+    def sync(self) -> None:
+        """Make what was written durable. After an error nobody knows what is on the disk: never call it again."""
+        self.fdatasync()
+
+
+cdef class Directory(File):
+    """A directory, for its `sync`: names made, renamed or removed in it are durable afterwards."""
+
+    def __init__(self, str path):
+        self.path = path
+        self.descriptor = os.open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+
+    cdef int fdatasync(self) except -1:
+        cdef int result, code
+        with nogil:
+            result = c_fsync(self.descriptor)
+            code = errno
+        return 0 if result == 0 else fail(self.path, code)
+
+
+cdef class InterposedFile(File):
+    """A file whose changes pass through Python: `on_write`, `on_truncate` and `on_sync` see each before it happens, and may raise.
+
+    `on_write` returns how many of the bytes reach the file: all of them, or fewer and the write fails after those.
+    """
+
+    cdef int pwrite(self, const uint8_t *data, size_t size, int64_t position) except -1:
+        error = self.on_write(PyBytes_FromStringAndSize(<const char *>data, size), position)
+        if error is None:
+            return File.pwrite(self, data, size, position)
+        reached, exception = error
+        File.pwrite(self, data, min(size, <size_t>reached), position)
+        raise exception
+
+    cdef int truncate(self, int64_t size) except -1:
+        self.on_truncate(size)
+        return File.truncate(self, size)
+
+    cdef int fdatasync(self) except -1:
+        self.on_sync()
+        return File.fdatasync(self)
+
+    def on_write(self, data: bytes, position: int):
+        """None to let it pass, or (bytes that reach the file, the OSError to raise)."""
+
+    def on_truncate(self, size: int) -> None:
+        pass
+
+    def on_sync(self) -> None:
+        pass
+
+
+class FileSystem:
+    """The machine's files. Every method raises OSError."""
+
+    def open(self, path: str, create: bool = False) -> File:
+        return File(path, create)
+
+    def open_directory(self, path: str) -> File:
+        return Directory(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        """Wall-clock time of the last change, in milliseconds."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def free_bytes(self, path: str) -> int:
+        """What an unprivileged process may still write in this file system."""
+        state = os.statvfs(path)
+        return state.f_bavail * state.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        state = os.statvfs(path)
+        return state.f_blocks * state.f_frsize
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(path)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; durable only after the directory is synced."""
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory and the files in it. A partition directory has no directories inside."""
+        for name in self.listdir(path):
+            self.unlink(os.path.join(path, name))
+        self.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.open_directory(path).sync()
+
+    def read_file(self, path: str) -> bytes:
+        file = self.open(path)
+        return file.read_at(file.size(), 0)
+
+    def write_file(self, path: str, data: bytes) -> File:
+        """Replace the content in place, without a sync: for files whose checksum tells when they are torn."""
+        file = self.open(path, create=True)
+        file.resize(0)
+        file.write_at(data, 0)
+        return file
+
+    def write_file_atomically(self, path: str, data: bytes) -> None:
+        """Readers, and a power cut, see the old content or the new: `<path>.tmp`, synced, renamed, directory synced."""
+        self.write_file(path + '.tmp', data).sync()
+        self.rename(path + '.tmp', path)
+        self.sync_directory(os.path.dirname(path))
+
+    def lock(self, path: str) -> File:
+        """Hold the POSIX record lock on the whole file for as long as the returned File lives.
+
+        Raises BlockingIOError or PermissionError when another process holds it. Closing any other descriptor of
+        the same file in this process would drop the lock: open it through this method only.
+        """
+        file = File(path, True)
+        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return file

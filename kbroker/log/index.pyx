@@ -1,0 +1,275 @@
+"""Sparse indexes of a segment: offset -> position (`.index`) and timestamp -> offset (`.timeindex`).
+
+`.index` entry, 8 bytes                              `.timeindex` entry, 12 bytes
+  0  int32  last offset of a batch - base offset       0  int64  greatest timestamp in the segment so far
+  4  int32  position of that batch in the .log         8  int32  last offset of the batch that has it - base offset
+
+Keys grow strictly. While a segment is appended to, its index files have their full size, the unused part being zeros
+(a sparse file costs no space); sealing trims them. After an unclean stop an index that was not sealed is rebuilt,
+never read, so the newest entries may wait in memory and go to the file many at a time, with a write that can fail in
+an orderly way where a store into mapped memory would kill the process. Reads are from the mapped file.
+"""
+import os
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
+
+from kbroker.errors import CorruptLogError
+from kbroker.log.fs cimport File
+from kbroker.wire.bytes cimport read_int32, read_int64, write_int32, write_int64
+
+
+cdef extern from '<sys/mman.h>' nogil:
+    void *mmap(void *address, size_t length, int protection, int flags, int descriptor, long offset)
+    int munmap(void *address, size_t length)
+    int PROT_READ
+    int MAP_SHARED
+    void *MAP_FAILED
+
+
+cdef class Index:
+    """What both indexes share: a file of equal entries, sorted by key, of which the newest may still be in memory.
+
+    A new index takes entries at once. One read from disk is sealed until `unseal`; `check` must pass before it is used.
+    """
+
+    def __init__(self, fs, str path, int64_t base_offset, int64_t max_bytes, *, int64_t file_bytes=-1):
+        """`file_bytes` is the size of the file as found on disk, -1 where there is none."""
+        self.fs = fs
+        self.path = path
+        self.base_offset = base_offset
+        self.max_entries = max_bytes // self.entry_bytes
+        self.found_bytes = file_bytes
+        self.entries = max(file_bytes, <int64_t>0) // self.entry_bytes
+        self.sealed = True
+
+    def __dealloc__(self):
+        self.unmap()
+
+    cdef File open_file(self):
+        """The file, opened for what is to be done now: a thousand partitions must not hold thousands of descriptors."""
+        return self.fs.open(self.path, True)
+
+    cdef int map(self) except -1:
+        """Map what is in the file. The mapping of an unsealed index covers the entries to come."""
+        cdef size_t needed = (self.entries - self.tail_entries) * self.entry_bytes
+        cdef void *address
+        cdef File file
+        if self.mapped_bytes >= needed:
+            return 0
+        self.unmap()
+        file = self.open_file()
+        if not self.sealed:
+            needed = self.max_entries * self.entry_bytes
+        address = mmap(NULL, needed, PROT_READ, MAP_SHARED, file.fileno(), 0)
+        if address == MAP_FAILED:
+            raise OSError(f'{self.path}: cannot map {needed} bytes')
+        self.mapped = <const uint8_t *>address
+        self.mapped_bytes = needed
+        return 0
+
+    cdef int unmap(self) noexcept:
+        if self.mapped != NULL:
+            munmap(<void *><size_t>self.mapped, self.mapped_bytes)
+            self.mapped = NULL
+            self.mapped_bytes = 0
+        return 0
+
+    cdef const uint8_t *entry(self, int64_t number) noexcept:
+        """`number` is below `entries`, and `map` was called if it is in the file."""
+        cdef int64_t in_file = self.entries - self.tail_entries
+        if number >= in_file:
+            return &self.tail[(number - in_file) * self.entry_bytes]
+        return self.mapped + number * self.entry_bytes
+
+    cdef int64_t read_key(self, int64_t number) noexcept:
+        cdef const uint8_t *entry = self.entry(number)
+        return read_int64(entry) if self.key_bytes == 8 else read_int32(entry)
+
+    cdef int64_t read_value(self, int64_t number) noexcept:
+        return read_int32(self.entry(number) + self.key_bytes)
+
+    cdef int64_t search(self, int64_t target, bint by_value) except -2:
+        """The number of the last entry whose key (or value) is at or below `target`, -1 when there is none."""
+        cdef int64_t low = 0, high = self.entries, middle, found
+        cdef int64_t in_file = self.entries - self.tail_entries
+        if self.tail_entries and (self.read_value(in_file) if by_value else self.read_key(in_file)) <= target:
+            low = in_file
+        elif in_file == 0:
+            return -1
+        else:
+            self.map()
+            high = in_file
+        while low < high:
+            middle = (low + high) >> 1
+            found = self.read_value(middle) if by_value else self.read_key(middle)
+            if found <= target:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    cdef int make_room(self) except -1:
+        """After this the next `put` cannot fail: its file exists in full size and memory has a free place."""
+        if self.sealed:
+            self.unseal()
+        if self.tail_entries == TAIL_ENTRIES:
+            self.write_tail()
+        return 0
+
+    cdef int put(self, int64_t key, int64_t value) except -1:
+        cdef uint8_t *at
+        self.make_room()
+        at = &self.tail[self.tail_entries * self.entry_bytes]
+        if self.key_bytes == 8:
+            write_int64(at, key)
+        else:
+            write_int32(at, <int32_t>key)
+        write_int32(at + self.key_bytes, <int32_t>value)
+        self.tail_entries += 1
+        self.entries += 1
+        self.last_key = key
+        return 0
+
+    cdef int write_tail(self) except -1:
+        cdef int64_t in_file = self.entries - self.tail_entries
+        if self.tail_entries:
+            self.open_file().pwrite(self.tail, self.tail_entries * self.entry_bytes, in_file * self.entry_bytes)
+            self.tail_entries = 0
+        return 0
+
+    cdef int unseal(self) except -1:
+        """Give the file its full size, zeros behind the last entry, so that entries can be added."""
+        cdef File file = self.open_file()
+        self.unmap()
+        file.truncate(self.entries * self.entry_bytes)
+        file.truncate(self.max_entries * self.entry_bytes)
+        self.sealed = False
+        return 0
+
+    def seal(self) -> None:
+        """Write what waits in memory and trim the file to its entries. Creates the file where there is none."""
+        self.unmap()
+        self.write_tail()
+        self.open_file().truncate(self.entries * self.entry_bytes)
+        self.sealed = True
+
+    def reset(self) -> None:
+        """Forget all entries: the index is about to be rebuilt."""
+        self.unmap()
+        self.tail_entries = 0
+        self.entries = 0
+        self.last_key = 0
+        self.open_file().truncate(0)
+        self.sealed = True
+
+    cdef int load_last_key(self) except -1:
+        self.last_key = 0
+        if self.entries:
+            self.map()
+            self.last_key = self.read_key(self.entries - 1)
+        return 0
+
+    def check(self) -> None:
+        """Raise CorruptLogError unless the file as found on disk may be an index: whole entries, the last one in order."""
+        if self.found_bytes < 0:
+            raise CorruptLogError(f'{self.path}: found no such file, expected the index of a segment')
+        if self.found_bytes % self.entry_bytes:
+            raise CorruptLogError(f'{self.path}: found {self.found_bytes} bytes, expected a multiple of {self.entry_bytes}')
+        self.load_last_key()
+        if self.entries and not self.last_entry_is_plausible():
+            raise CorruptLogError(f'{self.path}: found ({self.read_key(self.entries - 1)}, {self.read_value(self.entries - 1)}) '
+                                  f'as the last of {self.entries} entries, expected one above the first')
+
+    cdef bint last_entry_is_plausible(self) noexcept:
+        """Whether the last entry, which is mapped, may stand behind the first. Each index knows how to tell."""
+        return True
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, int64_t number) -> tuple[int, int]:
+        """(key, value) as stored: (relative offset, position) or (timestamp in ms, relative offset)."""
+        if not 0 <= number < self.entries:
+            raise IndexError(f'{self.path}: entry {number} of {self.entries}')
+        self.map()
+        return self.read_key(number), self.read_value(number)
+
+    def __iter__(self):
+        for number in range(self.entries):
+            yield self[number]
+
+    def sync_file(self) -> File:
+        """The file, for a sync. Its waiting entries are written first."""
+        self.write_tail()
+        return self.open_file()
+
+
+cdef class OffsetIndex(Index):
+    """`.index`. The first batch of a segment is never indexed, so a relative offset is never 0."""
+
+    def __cinit__(self):
+        self.entry_bytes = 8
+        self.key_bytes = 4
+
+    cdef int append(self, int64_t last_offset, int64_t position) except -1:
+        if self.entries and last_offset - self.base_offset <= self.last_key:
+            raise CorruptLogError(f'{self.path}: offset {last_offset} after {self.base_offset + self.last_key}, expected a higher one')
+        return self.put(last_offset - self.base_offset, position)
+
+    def add(self, int64_t last_offset, int64_t position) -> None:
+        self.append(last_offset, position)
+
+    cdef int64_t position_for_offset(self, int64_t offset) except -1:
+        """Where to begin a scan for the batch that holds `offset`: the indexed batch at or before it, else 0."""
+        cdef int64_t number = self.search(offset - self.base_offset, False)
+        return 0 if number < 0 else self.read_value(number)
+
+    cdef int64_t position_at_or_below(self, int64_t position) except -1:
+        """The start of the last indexed batch that begins at or before `position`, else 0."""
+        cdef int64_t number = self.search(position, True)
+        return 0 if number < 0 else self.read_value(number)
+
+    def lookup(self, int64_t offset) -> int:
+        return self.position_for_offset(offset)
+
+    cdef bint last_entry_is_plausible(self) noexcept:
+        return self.read_key(self.entries - 1) > 0 and self.read_value(self.entries - 1) > 0
+
+
+cdef class TimeIndex(Index):
+    """`.timeindex`. One entry is kept free for the final one, which sealing a segment adds."""
+
+    def __cinit__(self):
+        self.entry_bytes = 12
+        self.key_bytes = 8
+
+    cdef int maybe_append(self, int64_t timestamp_ms, int64_t offset) except -1:
+        """Add an entry if its timestamp is above the last one's."""
+        if self.entries == 0 or timestamp_ms > self.last_key:
+            return self.put(timestamp_ms, offset - self.base_offset)
+        return 0
+
+    def add(self, int64_t timestamp_ms, int64_t offset) -> None:
+        self.maybe_append(timestamp_ms, offset)
+
+    cdef bint is_full(self) noexcept:
+        return self.entries >= self.max_entries - 1
+
+    cdef int64_t offset_before(self, int64_t timestamp_ms) except -1:
+        """An offset of the segment before which every timestamp is below `timestamp_ms`."""
+        cdef int64_t number = self.search(timestamp_ms - 1, False)
+        return self.base_offset if number < 0 else self.base_offset + self.read_value(number)
+
+    def lookup(self, int64_t timestamp_ms) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry at or below `timestamp_ms`; (-1, base offset) when there is none."""
+        cdef int64_t number = self.search(timestamp_ms, False)
+        if number < 0:
+            return -1, self.base_offset
+        return self.read_key(number), self.base_offset + self.read_value(number)
+
+    cdef bint last_entry_is_plausible(self) noexcept:
+        cdef int64_t timestamp_ms = self.read_key(self.entries - 1), relative_offset = self.read_value(self.entries - 1)
+        if self.entries == 1:
+            return relative_offset > 0 or (relative_offset == 0 and timestamp_ms != 0)
+        return relative_offset >= 0 and timestamp_ms > self.read_key(0)

@@ -1,0 +1,106 @@
+"""Which leader epoch began at which offset (KIP-101, KIP-279), in memory and in `leader-epoch-checkpoint`.
+
+Every batch carries its epoch, so the file can be built again from the log. It is replaced at once when an epoch begins
+but synced only with the next flush of the log: `unsynced` is the file that waits for it.
+"""
+import os
+
+from kbroker.errors import CorruptLogError
+from kbroker.log.checkpoints import LEADER_EPOCH_FILE, encode_rows, parse_number, read_rows
+from kbroker.log.fs import File, FileSystem
+
+UNKNOWN = -1
+
+
+class LeaderEpochs:
+    """Epochs and start offsets both grow. Raises OSError, and CorruptLogError when the file is damaged."""
+
+    def __init__(self, fs: FileSystem, directory: str, *, read: bool = True):
+        self._fs = fs
+        self._path = os.path.join(directory, LEADER_EPOCH_FILE)
+        self._rows: list[tuple[int, int]] = []
+        self.unsynced: File | None = None
+        for epoch, start_offset in read_rows(fs, self._path, 2) if read else []:
+            self._add(parse_number(self._path, epoch), parse_number(self._path, start_offset))
+
+    @property
+    def rows(self) -> list[tuple[int, int]]:
+        """(epoch, start offset), oldest first."""
+        return list(self._rows)
+
+    @property
+    def latest(self) -> int:
+        """The highest epoch, -1 when there is none."""
+        return self._rows[-1][0] if self._rows else UNKNOWN
+
+    def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> None:
+        """Note that `epoch` begins at `start_offset`, unless it is known already. Negative epochs are not noted.
+
+        With `write` the file is replaced before the new row is adopted.
+        """
+        if epoch < 0 or epoch <= self.latest:
+            return
+        rows = [row for row in self._rows if row[1] < start_offset]
+        rows.append((epoch, start_offset))
+        self._replace(rows, write)
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest known epoch at or below `epoch`, as OffsetForLeaderEpoch answers.
+
+        (-1, -1) when nothing is known about it: it is negative, above the latest, or there are no epochs. An epoch
+        below the first known one answers itself and the start of the first.
+        """
+        if not self._rows or epoch < 0 or epoch > self.latest:
+            return UNKNOWN, UNKNOWN
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        if epoch < self._rows[0][0]:
+            return epoch, self._rows[0][1]
+        floor, following = max(
+            (pair for pair in zip(self._rows, self._rows[1:], strict=False) if pair[0][0] <= epoch),
+            key=lambda pair: pair[0][0])
+        return floor[0], following[1]
+
+    def epoch_for(self, offset: int) -> int:
+        """The epoch in which `offset` was written, -1 if unknown."""
+        return next((epoch for epoch, start_offset in reversed(self._rows) if start_offset <= offset), UNKNOWN)
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or above `end_offset`: the log ends there now."""
+        self._replace([row for row in self._rows if row[1] < end_offset], True)
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that end at or below `start_offset`; the one in force there begins there now."""
+        below = [row for row in self._rows if row[1] <= start_offset]
+        rows = [row for row in self._rows if row[1] > start_offset]
+        if below:
+            rows.insert(0, (below[-1][0], max(start_offset, below[-1][1])))
+        self._replace(rows, True)
+
+    def write(self) -> None:
+        """Replace the file with what is in memory: for epochs assigned with `write=False`."""
+        rows = [f'{epoch} {start_offset}' for epoch, start_offset in self._rows]
+        file = self._fs.write_file(self._path + '.tmp', encode_rows(rows))
+        self._fs.rename(self._path + '.tmp', self._path)
+        self.unsynced = file
+
+    def clear(self) -> None:
+        """Forget all epochs in memory: they are about to be read from the log again."""
+        self._rows = []
+
+    def _add(self, epoch: int, start_offset: int) -> None:
+        if self._rows and (epoch <= self._rows[-1][0] or start_offset < self._rows[-1][1]):
+            raise CorruptLogError(f'{self._path}: found epoch {epoch} from offset {start_offset} after epoch '
+                                  f'{self._rows[-1][0]} from {self._rows[-1][1]}, expected both to grow')
+        self._rows.append((epoch, start_offset))
+
+    def _replace(self, rows: list[tuple[int, int]], write: bool) -> None:
+        if rows == self._rows:
+            return
+        before, self._rows = self._rows, rows
+        if write:
+            try:
+                self.write()
+            except OSError:
+                self._rows = before
+                raise

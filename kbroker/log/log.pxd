@@ -1,0 +1,69 @@
+# cython: language_level=3
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from kbroker.log.fs cimport File
+from kbroker.log.producer_state cimport Marker, ProducerStateTable
+from kbroker.log.segment cimport Segment
+from kbroker.record.batch cimport BatchFields
+
+
+cdef class AppendResult:
+    cdef readonly int64_t base_offset
+    cdef readonly int64_t last_offset
+    cdef readonly int64_t append_time_ms
+    cdef readonly int64_t log_start_offset
+    cdef readonly bint is_duplicate
+
+
+cdef class LogSlice:
+    cdef readonly File file
+    cdef readonly int64_t position
+    cdef readonly int64_t size_bytes
+    cdef readonly int64_t start_offset
+    cdef readonly int64_t end_offset
+
+
+cdef class Log:
+    cdef readonly object fs
+    cdef readonly str directory
+    cdef readonly str topic
+    cdef readonly int32_t partition
+    cdef readonly object config
+    cdef readonly object clock
+    cdef readonly object timers
+    cdef readonly int64_t log_start_offset
+    cdef readonly int64_t log_end_offset
+    cdef readonly int64_t flushed_offset
+    cdef readonly ProducerStateTable producer_state
+    cdef readonly object leader_epochs
+    cdef readonly object snapshots
+    cdef readonly list segments
+    cdef readonly object failure
+    cdef Segment active
+    cdef list rolled
+    cdef list pending_snapshots
+    cdef tuple unsynced_files
+    cdef object on_failure
+    cdef int64_t directory_changed_at
+    cdef int32_t latest_epoch
+    cdef int64_t segment_bytes
+    cdef int64_t segment_ms
+    cdef int64_t flush_messages
+
+    cpdef AppendResult append(self, batch, int origin, int32_t leader_epoch, guard=*, int transaction_version=*,
+                              bint verification_required=*)
+    cdef AppendResult append_at(self, uint8_t *data, int64_t size, int origin, int32_t leader_epoch, object guard,
+                                int transaction_version, bint verification_required)
+    cdef int write(self, uint8_t *data, const BatchFields *batch, const Marker *marker, int64_t size, int32_t leader_epoch) except -1
+    cdef Segment segment_for(self, int64_t offset)
+    cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
+    cdef LogSlice slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
+    cdef int set_roll_jitter(self) except -1
+    cdef int start_segment(self) except -1
+    cdef int go_offline(self, str what, error) except -1
+    cdef int fail_read(self, int64_t offset, error) except -1
+    cdef object find_timestamp(self, Segment segment, int64_t timestamp_ms)
+    cdef int discard_unadopted(self) except -1
+    cdef int write_snapshot(self, int64_t offset, bytes data) except -1
+    cdef int check_online(self) except -1
+    cdef bint must_flush(self) noexcept

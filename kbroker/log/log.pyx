@@ -1,0 +1,529 @@
+"""A partition's log: segments, producer state and leader epochs behind one door.
+
+An append goes: judge (producer state, nothing changes), place offset and epoch in the caller's buffer, roll if due, write, adopt. A
+failed write or sync adopts nothing and takes the log offline: what the disk holds is then known only to the next recovery.
+"""
+import logging
+import os
+import random
+from itertools import pairwise
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk, walk_batches
+from kbroker.log.fs cimport File
+from kbroker.log.producer_state cimport (
+    ABORT_MARKER, NO_MARKER, ORIGIN_REPLICATION, CachedBatch, Marker, ProducerStateTable, read_marker)
+from kbroker.log.recovery import Opening
+from kbroker.log.retention import delete_segments, expired_segments, replace_segments
+from kbroker.log.segment cimport Place, Segment
+from kbroker.record.batch cimport (
+    HEADER_READ, LOG_APPEND_TIME_BIT, BatchFields, batch_last_offset, batch_size_bytes, header_of, parse_header, refuse_header)
+from kbroker.record.batch import CorruptBatchError
+from kbroker.record.records import decode_records
+from kbroker.wire.bytes cimport write_int32, write_int64
+
+logger = logging.getLogger(__name__)
+
+
+cdef class AppendResult:
+    """Where a batch went. `append_time_ms` is -1 unless the topic stamps records with it; a duplicate answers with the
+    offsets of the first append and that batch's timestamp."""
+
+    def __init__(self, int64_t base_offset, int64_t last_offset, int64_t append_time_ms=-1, int64_t log_start_offset=0,
+                 bint is_duplicate=False):
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.append_time_ms = append_time_ms
+        self.log_start_offset = log_start_offset
+        self.is_duplicate = is_duplicate
+
+    def __repr__(self):
+        return (f'AppendResult({self.base_offset}, {self.last_offset}, append_time_ms={self.append_time_ms}, '
+                f'log_start_offset={self.log_start_offset}, is_duplicate={self.is_duplicate})')
+
+
+cdef class LogSlice:
+    """Whole batches in a file. The first may begin below the offset asked for; `end_offset` follows the last one.
+
+    The file stays readable while the slice lives, also when its segment is deleted.
+    """
+
+    def __init__(self, File file not None, int64_t position, int64_t size_bytes, int64_t start_offset, int64_t end_offset):
+        self.file = file
+        self.position = position
+        self.size_bytes = size_bytes
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+
+    def read(self) -> bytes:
+        """The bytes. Raises OSError, and CorruptLogError if the file became shorter."""
+        data = self.file.read_at(self.size_bytes, self.position)
+        if len(data) != self.size_bytes:
+            raise CorruptLogError(f'{self.file.path}: found {len(data)} bytes at {self.position}, expected {self.size_bytes}')
+        return data
+
+    def __repr__(self):
+        return f'<LogSlice {self.size_bytes} bytes at {self.position} of {self.file.path}, offsets {self.start_offset}..{self.end_offset}>'
+
+
+cdef class Log:
+    """Opened, or created in an empty or missing directory, by its constructor, which recovers it after an unclean stop.
+
+    Every method may raise KafkaError KAFKA_STORAGE_ERROR: the disk failed, `failure` is set and stays. The constructor raises OSError,
+    and CorruptLogError for damage that it cannot mend (or must not: `refuse_damage`).
+    """
+
+    def __init__(self, fs, str directory, str topic, int32_t partition, config, clock, *, int64_t log_start_offset=0,
+                 int64_t recovery_point=0, bint clean_shutdown=True, timers=None, bint refuse_damage=False,
+                 int64_t producer_expiration_ms=86400000, unsynced_files=(), on_failure=None):
+        """`timers` delay the removal of deleted files by file.delete.delay.ms; without them it is immediate.
+
+        `unsynced_files` are files of a new partition that the first flush has to sync together with the log. `on_failure`
+        is called with the KafkaError when the disk has failed.
+        """
+        self.fs = fs
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.clock = clock
+        self.timers = timers
+        self.unsynced_files = tuple(unsynced_files)
+        self.on_failure = on_failure
+        self.update_config(config)
+        if not fs.exists(directory):
+            fs.mkdir(directory)
+            fs.sync_directory(os.path.dirname(directory))
+        opening = Opening(fs, directory, config, clock, log_start_offset, recovery_point, clean_shutdown, refuse_damage,
+                          producers=ProducerStateTable(producer_expiration_ms))
+        self.segments = opening.segments
+        self.producer_state = opening.producers
+        self.leader_epochs = opening.leader_epochs
+        self.snapshots = opening.snapshots
+        self.active = self.segments[len(self.segments) - 1]
+        self.set_roll_jitter()
+        self.latest_epoch = self.leader_epochs.latest
+        self.log_start_offset = opening.log_start_offset
+        self.log_end_offset = opening.log_end_offset
+        self.flushed_offset = self.log_end_offset
+        self.rolled = []
+        self.pending_snapshots = []
+        self.directory_changed_at = -1 if self.active.size_bytes else self.log_end_offset
+
+    def update_config(self, config) -> None:
+        """Take a new LogConfig. Segments that exist keep the index sizes they were made with."""
+        self.config = config
+        self.segment_bytes = config.segment_bytes
+        self.segment_ms = config.segment_ms
+        if 'compact' in config.cleanup_policy:      # what is to be compacted in time has to be in a closed segment in time
+            self.segment_ms = min(self.segment_ms, config.max_compaction_lag_ms)
+        self.flush_messages = config.flush_messages
+
+    cdef int set_roll_jitter(self) except -1:
+        """Roll a little earlier than segment.ms, so that partitions made together do not all roll together."""
+        if self.config.segment_jitter_ms > 0:
+            self.active.jitter_ms = random.randrange(min(self.config.segment_jitter_ms, self.segment_ms))
+        return 0
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    # ---- append ----
+
+    cpdef AppendResult append(self, batch, int origin, int32_t leader_epoch, guard=None, int transaction_version=0,
+                              bint verification_required=False):
+        """Append one validated batch from a writable buffer, in which its base offset and leader epoch are placed.
+
+        `guard` is what `start_verification` gave; it must be that if `verification_required` and the batch opens a
+        transaction here. `transaction_version` is the one of a marker's coordinator. Raises KafkaError with Kafka's code
+        when the producer state refuses the batch (KIP-98, KIP-890), RECORD_LIST_TOO_LARGE when no segment can hold it.
+        """
+        cdef Py_buffer view
+        PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
+        try:
+            return self.append_at(<uint8_t *>view.buf, view.len, origin, leader_epoch, guard, transaction_version, verification_required)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef AppendResult append_at(self, uint8_t *data, int64_t size, int origin, int32_t leader_epoch, object guard,
+                                int transaction_version, bint verification_required):
+        cdef BatchFields batch
+        cdef Marker marker
+        cdef CachedBatch known
+        cdef AppendResult result = AppendResult.__new__(AppendResult)
+        fault = parse_header(data, size, &batch)
+        if fault != HEADER_READ:
+            refuse_header(fault, &batch, size)
+        if batch_size_bytes(&batch) != size or batch.last_offset_delta < 0:
+            raise CorruptBatchError(f'found a batch of {batch_size_bytes(&batch)} bytes with {batch.last_offset_delta + 1} offsets, '
+                                    f'expected {size} bytes and one offset or more')
+        if size > self.segment_bytes:
+            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, f'found a batch of {size} bytes, expected {self.segment_bytes} at most')
+        self.check_online()
+        batch.base_offset = self.log_end_offset
+        read_marker(data, size, &batch, &marker)
+        result.log_start_offset = self.log_start_offset
+        if batch.producer_id >= 0 and self.producer_state.check(
+                &batch, &marker, origin, guard, transaction_version, verification_required, &known):
+            result.base_offset = known.last_offset - known.offset_delta
+            result.last_offset = known.last_offset
+            result.append_time_ms = known.timestamp_ms
+            result.is_duplicate = True
+            return result
+        try:
+            self.write(data, &batch, &marker, size, leader_epoch)
+        except OSError as error:
+            self.discard_unadopted()
+            self.go_offline(f'cannot append {size} bytes at offset {self.log_end_offset}', error)
+        result.base_offset = batch.base_offset
+        result.last_offset = batch_last_offset(&batch)
+        result.append_time_ms = batch.max_timestamp_ms if batch.attributes & LOG_APPEND_TIME_BIT else -1
+        return result
+
+    cdef int write(self, uint8_t *data, const BatchFields *batch, const Marker *marker, int64_t size, int32_t leader_epoch) except -1:
+        """Write, then adopt. Nothing of what is adopted can fail; before it, an OSError leaves the state as it was.
+
+        The order walks like this: the batch is in the file; a consumer that sees the end of a transaction that was aborted finds its row,
+        for the row is written before the last stable offset, which is derived from the producer state, can move.
+        """
+        if self.active.must_roll(batch, size, self.segment_bytes, self.segment_ms, self.clock.wall_ms() if batch.max_timestamp_ms < 0 else 0):
+            self.start_segment()
+        if leader_epoch > self.latest_epoch:
+            self.leader_epochs.assign(leader_epoch, batch.base_offset)
+            self.latest_epoch = leader_epoch
+            self.directory_changed_at = batch.base_offset
+        write_int64(data, batch.base_offset)
+        write_int32(data + 12, leader_epoch)
+        self.active.reserve(size)
+        self.active.write(data, size)
+        if marker.kind == ABORT_MARKER:
+            row = self.producer_state.completed_by(batch)
+            if row is not None:
+                self.active.transactions.append(row)
+        self.active.adopt(batch, size)
+        self.log_end_offset = batch_last_offset(batch) + 1
+        self.producer_state.adopt(batch, marker)
+        return 0
+
+    def roll(self) -> None:
+        """Close the active segment and go on in a new one, unless it is empty."""
+        self.check_online()
+        if self.active.size_bytes:
+            try:
+                self.start_segment()
+            except OSError as error:
+                self.go_offline('cannot roll', error)
+
+    cdef int start_segment(self) except -1:
+        """The old segment still has to be synced; the snapshot waits for that, for it must not get ahead of the synced log."""
+        self.active.seal()
+        new = Segment(self.fs, self.directory, self.log_end_offset, self.config, self.clock.wall_ms())
+        self.rolled.append(self.active)
+        self.pending_snapshots.append((self.log_end_offset, self.producer_state.encode_snapshot()))
+        self.directory_changed_at = self.log_end_offset
+        self.segments.append(new)
+        self.active = new
+        self.set_roll_jitter()
+        return 0
+
+    cdef int go_offline(self, str what, error) except -1:
+        """Remember the failure, tell of it, and raise it; every later call does."""
+        failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{self.directory}: {what}: {error}')
+        self.failure = failure
+        if self.on_failure is not None:
+            self.on_failure(failure)
+        raise failure from error
+
+    def take_offline(self, failure) -> None:
+        """Another log of the directory failed: every later call raises `failure`."""
+        if self.failure is None:
+            self.failure = failure
+
+    cdef int discard_unadopted(self) except -1:
+        """Cut what a failed append may have left behind the last batch, if the disk still can: nobody was told of it."""
+        try:
+            self.active.discard_unadopted()
+        except OSError as error:
+            logger.warning('%s: cannot cut an unfinished write: %s', self.directory, error)
+        return 0
+
+    cdef int check_online(self) except -1:
+        if self.failure is not None:
+            raise self.failure
+        return 0
+
+    # ---- durability ----
+
+    cdef bint must_flush(self) noexcept:
+        """Whether a log that answers from the page cache must be flushed all the same: after a roll, so that recovery after a crash need
+        not begin at the first segment, and after flush.messages."""
+        return len(self.rolled) > 0 or self.log_end_offset - self.flushed_offset >= self.flush_messages
+
+    @property
+    def recovery_point(self) -> int:
+        """The base offset of the oldest segment that was not synced since it was closed.
+
+        A flush syncs the batches of the active segment but not its indexes, so a segment that was flushed to its end and
+        then closed still has to be recovered after a power cut.
+        """
+        cdef Segment oldest = self.rolled[0] if self.rolled else self.active
+        return min(self.flushed_offset, oldest.base_offset)
+
+    def files_to_sync(self) -> tuple[list[File], int]:
+        """(files, offset): once all files are synced, in this order and by any thread, everything below `offset` is durable."""
+        self.check_online()
+        files = []
+        for segment in self.rolled:
+            files += segment.files_to_sync(sealed=True)
+        if self.flushed_offset < self.log_end_offset:
+            files += self.active.files_to_sync(sealed=False)
+        if self.directory_changed_at >= 0:
+            if self.leader_epochs.unsynced is not None:
+                files.append(self.leader_epochs.unsynced)
+            files.append(self.fs.open_directory(self.directory))
+        return [*files, *self.unsynced_files], self.log_end_offset
+
+    def mark_flushed(self, int64_t offset) -> None:
+        """The files that `files_to_sync` gave together with `offset` are synced. Writes the snapshots that waited for it."""
+        self.flushed_offset = max(self.flushed_offset, offset)
+        # A segment, or a name, made after files_to_sync was asked begins at `offset` or above: it waits for the next round.
+        self.rolled = [segment for segment in self.rolled if segment.next_offset >= offset]
+        self.unsynced_files = ()
+        if self.directory_changed_at < offset:
+            self.directory_changed_at = -1
+            self.leader_epochs.unsynced = None
+        while self.pending_snapshots and self.pending_snapshots[0][0] <= offset:
+            snapshot_offset, data = self.pending_snapshots.pop(0)
+            self.write_snapshot(snapshot_offset, data)
+
+    cdef int write_snapshot(self, int64_t offset, bytes data) except -1:
+        """A snapshot that cannot be written costs the next opening time, no more."""
+        try:
+            self.snapshots.write(offset, data)
+        except OSError as error:
+            logger.warning('%s: cannot write the snapshot of offset %d: %s', self.directory, offset, error)
+        return 0
+
+    def fail_sync(self, error) -> None:
+        """A sync of one of the files failed: the log goes offline, for nobody knows what is on the disk."""
+        self.go_offline('cannot sync', error)
+
+    def flush(self) -> None:
+        """Sync everything appended, here and now."""
+        files, offset = self.files_to_sync()
+        try:
+            for file in files:
+                file.sync()
+        except OSError as error:
+            self.fail_sync(error)
+        self.mark_flushed(offset)
+
+    # ---- read ----
+
+    cdef Segment segment_for(self, int64_t offset):
+        """The last segment that begins at or below `offset`; the first one if none does."""
+        cdef Py_ssize_t low = 0, high = len(self.segments), middle
+        if self.active.base_offset <= offset:
+            return self.active
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if (<Segment>self.segments[middle]).base_offset <= offset:
+                low = middle
+            else:
+                high = middle
+        return self.segments[low]
+
+    cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
+        """Whole batches from `offset` on that end below `upper_bound_offset`, of one segment, at most `max_bytes` of them; None where
+        there are none. With `min_one_batch` the first one comes even if it is larger. Raises KafkaError OFFSET_OUT_OF_RANGE."""
+        self.check_online()
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE,
+                             f'found offset {offset}, expected {self.log_start_offset}..{self.log_end_offset}')
+        upper_bound_offset = min(upper_bound_offset, self.log_end_offset)
+        if offset >= upper_bound_offset:
+            return None
+        try:
+            return self.slice(offset, max_bytes, upper_bound_offset, min_one_batch)
+        except (OSError, CorruptLogError) as error:
+            self.fail_read(offset, error)
+
+    cdef int fail_read(self, int64_t offset, error) except -1:
+        """A disk that cannot be read takes the log offline; bytes that are no batch are CORRUPT_MESSAGE, and the rest stays readable."""
+        if isinstance(error, CorruptLogError):
+            logger.error('%s', error)
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        self.go_offline(f'cannot read at offset {offset}', error)
+
+    cdef LogSlice slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
+        cdef Place start, end
+        cdef Segment segment
+        cdef BatchWalk walk
+        segment = self.segment_for(offset)
+        segment.place_of(offset, &start)
+        while start.position == segment.size_bytes and segment is not self.active:     # compaction removed the end of the segment
+            segment = self.segments[self.segments.index(segment) + 1]
+            segment.place_of(offset, &start)
+        end.position, end.offset = segment.size_bytes, segment.next_offset
+        if upper_bound_offset < segment.next_offset:
+            segment.place_of(upper_bound_offset, &end)
+        if start.position >= end.position:
+            return None
+        if end.position - start.position > max_bytes:
+            segment.place_below(start.position + max_bytes, &end)
+            if end.position <= start.position:
+                if not min_one_batch:
+                    return None
+                walk = walk_batches(segment.file(), start.position, segment.size_bytes, SEARCH_BYTES)
+                walk.next()
+                end.position, end.offset = walk.next_position, batch_last_offset(&walk.fields) + 1
+        return LogSlice(segment.file(), start.position, end.position - start.position, start.offset, end.offset)
+
+    def batches(self, int64_t start_offset=0):
+        """(header, copy of the batch) of each batch that ends at or above `start_offset`, up to the end as it is now."""
+        cdef Segment segment
+        cdef Place place
+        cdef int64_t end_offset = self.log_end_offset
+        self.check_online()
+        start_offset = max(start_offset, self.log_start_offset)
+        try:
+            while start_offset < end_offset:
+                segment = self.segment_for(start_offset)    # anew each time: cleaning and retention go on meanwhile
+                segment.place_of(start_offset, &place)
+                start_offset = segment.next_offset
+                yield from segment.walk(place.position)
+        except (OSError, CorruptLogError) as error:
+            self.fail_read(start_offset, error)
+
+    def aborted_transactions(self, int64_t fetch_offset, int64_t upper_bound_offset) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that touch [fetch_offset, upper_bound_offset), in marker order."""
+        found = []
+        first = self.segments.index(self.segment_for(fetch_offset))
+        for segment in self.segments[first:]:
+            rows, complete = segment.transactions.collect(fetch_offset, upper_bound_offset)
+            found += [(row.producer_id, row.first_offset) for row in rows]
+            if complete:
+                break
+        return found
+
+    def first_unstable_offset(self) -> int | None:
+        """Where the earliest transaction begins that is open, or whose marker the high watermark has not passed; never below the start."""
+        cdef int64_t first = self.producer_state.first_unstable()
+        return None if first < 0 else max(first, self.log_start_offset)
+
+    def on_high_watermark(self, int64_t high_watermark) -> None:
+        """Completed transactions whose marker is below it no longer hold back the last stable offset."""
+        if self.producer_state.unreplicated:
+            self.producer_state.on_high_watermark(high_watermark)
+
+    def offset_for_timestamp(self, int64_t timestamp_ms) -> tuple[int, int, int] | None:
+        """(timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`, None when there is none."""
+        self.check_online()
+        try:
+            for segment in list(self.segments):
+                found = self.find_timestamp(segment, timestamp_ms)
+                if found is not None:
+                    return found
+            return None
+        except (OSError, CorruptLogError) as error:
+            self.fail_read(self.log_start_offset, error)
+
+    cdef object find_timestamp(self, Segment segment, int64_t timestamp_ms):
+        cdef int64_t offset = self.log_start_offset
+        while True:
+            found = segment.batch_with_timestamp(timestamp_ms, offset)
+            if found is None:
+                return None
+            header, batch = found
+            for record in decode_records(batch):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start_offset:
+                    return record.timestamp_ms, record.offset, header.partition_leader_epoch
+            offset = header.last_offset + 1
+
+    def max_timestamp(self) -> tuple[int, int, int] | None:
+        """(timestamp in ms, offset, leader epoch) of the first record with the greatest timestamp, None for an empty log."""
+        self.check_online()
+        segment = max(self.segments, key=lambda each: each.max_timestamp_ms)
+        if segment.max_timestamp_ms < 0:
+            return None
+        try:
+            found = segment.batch_at_or_after(segment.max_timestamp_offset)
+        except (OSError, CorruptLogError) as error:
+            self.fail_read(segment.max_timestamp_offset, error)
+        if found is None:
+            return None
+        _, header, batch = found
+        records = decode_records(batch)
+        if not records:
+            return None
+        record = max(records, key=lambda each: each.timestamp_ms)
+        return record.timestamp_ms, record.offset, header.partition_leader_epoch
+
+    # ---- what leaves the log ----
+
+    def delete_records(self, int64_t offset) -> None:
+        """Move the start of the log up to `offset`: what is below it can no longer be read, and retention deletes it.
+
+        Raises KafkaError OFFSET_OUT_OF_RANGE above the end. The new start is durable once the checkpoint of log starts is written.
+        """
+        self.check_online()
+        if offset > self.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f'found offset {offset}, expected {self.log_end_offset} at most')
+        if offset > self.log_start_offset:
+            try:
+                self.leader_epochs.truncate_from_start(offset)
+            except OSError as error:
+                self.go_offline('cannot write the leader epochs', error)
+            self.log_start_offset = offset
+
+    def apply_retention(self, int64_t high_watermark) -> list[Segment]:
+        """Delete what the cleanup policy lets go, and what lies below the start. Returns the segments that went."""
+        self.check_online()
+        try:
+            expired = expired_segments(self, high_watermark, self.clock.wall_ms())
+            if expired:
+                if len(expired) == len(self.segments):
+                    self.roll()
+                self.segments = self.segments[len(expired):]
+                self.rolled = [segment for segment in self.rolled if segment not in expired]
+                delete_segments(self, expired)
+                self.delete_records(self.segments[0].base_offset)
+            return expired
+        except OSError as error:
+            self.go_offline('cannot delete old segments', error)
+
+    def replace_segments(self, list old, list new) -> None:
+        """Put cleaned segments, made with the suffix `.cleaned` and sealed, in the place of `old`, which follow one another."""
+        self.check_online()
+        try:
+            opened = replace_segments(self, old, new)
+        except OSError as error:
+            self.go_offline('cannot replace segments', error)
+        first = self.segments.index(old[0])
+        self.segments[first:first + len(old)] = opened
+        self.rolled = [segment for segment in self.rolled if segment not in old]
+        self.pending_snapshots = [(offset, data) for offset, data in self.pending_snapshots
+                                  if offset >= opened[len(opened) - 1].next_offset]
+
+    def close(self, bint clean=True) -> None:
+        """Sync everything, take a snapshot, trim the files: what a clean start trusts. With `clean=False` only let go."""
+        if clean and self.failure is None:
+            try:
+                self.active.seal()
+                self.flush()
+                for file in self.active.files_to_sync(sealed=True):
+                    file.sync()
+                if self.producer_state.end_offset > max(self.snapshots.latest, self.log_start_offset):
+                    self.snapshots.write(self.log_end_offset, self.producer_state.encode_snapshot())
+                self.snapshots.keep_for([segment.base_offset for segment in self.segments])
+                self.fs.sync_directory(self.directory)
+            except OSError as error:
+                self.go_offline('cannot close', error)
+        self.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{self.directory}: the log is closed')
+
+    def __repr__(self):
+        return f'<Log {self.topic}-{self.partition}, offsets {self.log_start_offset}..{self.log_end_offset}, {len(self.segments)} segments>'

@@ -1,0 +1,369 @@
+"""All logs of a log directory: lock, partition directories, checkpoints, what happens at intervals, the clean stop."""
+import json
+import logging
+import os
+import re
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from kbroker.clock import Clock, Timers
+from kbroker.config import Config, LogConfig
+from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
+from kbroker.log.checkpoints import (
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    PartitionOffsets,
+    read_partition_offsets,
+    write_partition_offsets,
+)
+from kbroker.log.fs import File, FileSystem
+from kbroker.log.log import Log
+from kbroker.log.partition_metadata import read_topic_id, write_topic_id
+
+LOCK_FILE = '.lock'
+CLEAN_SHUTDOWN_FILE = '.kafka_cleanshutdown'
+METADATA_DIRECTORY = '__cluster_metadata-0'
+NOT_PARTITIONS = {METADATA_DIRECTORY, 'remote-log-index-cache'}
+"""Directories that belong to others, or to nobody here."""
+
+LONGEST_NAME = 255
+LONGEST_TOPIC = 249
+UNKNOWN_BROKER_EPOCH = -1
+
+logger = logging.getLogger(__name__)
+
+PartitionKey = tuple[str, int]
+
+
+class DirectoryName(NamedTuple):
+    """`orders-3` is ('orders', 3, ''); a third part 'delete', 'stray' or 'future' is a partition that is out of use."""
+
+    topic: str
+    partition: int
+    state: str
+
+
+def parse_directory_name(name: str) -> DirectoryName | None:
+    """None when it is no partition directory."""
+    match = re.fullmatch(r'([a-zA-Z0-9._-]+)-(\d+)', name)
+    if match and len(match[1]) <= LONGEST_TOPIC and match[1] not in ('.', '..'):
+        return DirectoryName(match[1], int(match[2]), '')
+    match = re.fullmatch(r'([a-zA-Z0-9._-]*)-(\d+)\.[0-9a-f]{32}-(delete|stray|future)', name)
+    return DirectoryName(match[1], int(match[2]), match[3]) if match else None
+
+
+def name_out_of_use(topic: str, partition: int, state: str) -> str:
+    """A new name for a directory that is to be deleted or set aside; the topic is cut to what a file name holds."""
+    suffix = f'-{partition}.{uuid.uuid4().hex}-{state}'
+    return topic[:LONGEST_NAME - len(suffix)] + suffix
+
+
+class LogManager:
+    """Opening takes the lock, so only one broker, Kafka or this one, works on a directory; it writes nothing else.
+
+    `begin` comes next.
+
+    Raises LogDirectoryError for a directory that is in use or holds what it should not, and OSError. `clean_shutdown`
+    tells whether the last broker stopped cleanly, and `previous_broker_epoch` which one it was (-1: unknown).
+    """
+
+    def __init__(self, fs: FileSystem, directory: str, config: Config, clock: Clock, timers: Timers):
+        self.fs = fs
+        self.directory = directory
+        self.logs: dict[PartitionKey, Log] = {}
+        self.high_watermark: Callable[[Log], int] = lambda log: log.flushed_offset
+        """How high a log may be read: set by the room that knows."""
+        self.failure: KafkaError | None = None
+        """Why nothing can be written any more: the directory is offline, as a whole, until the next start."""
+        self.on_failure: Callable[[KafkaError], object] = lambda failure: None
+        self._config = config
+        self._clock = clock
+        self._timers = timers
+        self._stop_timers: list[Callable[[], None]] = []
+        self._has_begun = False
+        if not fs.exists(directory):
+            fs.mkdir(directory)
+        self._list_partitions()     # once before the lock file is made: a directory that is refused is left as it is
+        self._lock: File | None = self._take_lock()
+        try:
+            self.found = self._list_partitions()
+            self.clean_shutdown, self.previous_broker_epoch = self._read_clean_shutdown()
+            self._recovery_points = self._read_checkpoint(RECOVERY_POINT_FILE)
+            self._log_start_offsets = self._read_checkpoint(LOG_START_OFFSET_FILE)
+            self._checkpoints_are_stale = False
+            """Whether the files may speak of partitions that are gone."""
+        except BaseException:
+            self._lock = None
+            raise
+
+    def begin(self) -> None:
+        """Nobody has an objection to the directory: it is this broker's from here on. The first `open_log` implies it.
+
+        The mark of the clean stop goes, durably, before any log is touched; what was to be deleted will be. OSError.
+        """
+        if self._has_begun:
+            return
+        self._has_begun = True
+        mark = os.path.join(self.directory, CLEAN_SHUTDOWN_FILE)
+        if self.fs.exists(mark):
+            self.fs.unlink(mark)
+            self.fs.sync_directory(self.directory)
+        for name in self.fs.listdir(self.directory):
+            parsed = parse_directory_name(name)
+            if parsed is not None and parsed.state == 'delete':
+                self._timers.after(self._config.log_segment_delete_delay_ms,
+                                   partial(self._remove_directory, os.path.join(self.directory, name)))
+            elif parsed is not None and parsed.state:
+                logger.warning('%s: kept, but not served', os.path.join(self.directory, name))
+
+    # ---- opening and creating ----
+
+    def open_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
+        """Open, or create, the log of a partition. `found` lists those that are on the disk.
+
+        KafkaError INCONSISTENT_TOPIC_ID when the directory is that of another topic of the same name: `set_aside` it.
+        """
+        self.begin()
+        path = self.path(topic, partition)
+        unsynced: list[File] = []
+        if not self.fs.exists(path):
+            self.fs.mkdir(path)
+        found_id = read_topic_id(self.fs, path)
+        if found_id is None:
+            unsynced = [write_topic_id(self.fs, path, topic_id), self.fs.open_directory(path),
+                        self.fs.open_directory(self.directory)]
+        elif found_id != topic_id:
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID,
+                             f'{path}: found topic id {found_id.hex()}, expected {topic_id.hex()}')
+        log = Log(self.fs, path, topic, partition, config, self._clock,
+                  log_start_offset=self._log_start_offsets.get((topic, partition), 0),
+                  recovery_point=self._recovery_points.get((topic, partition), 0),
+                  clean_shutdown=self.clean_shutdown, timers=self._timers,
+                  producer_expiration_ms=self._config.producer_id_expiration_ms, unsynced_files=unsynced,
+                  on_failure=self.fail)
+        self.logs[topic, partition] = log
+        return log
+
+    def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
+        """A new partition. KafkaError KAFKA_STORAGE_ERROR.
+
+        What the checkpoints say of a deleted topic of the same name goes first: after a crash it would count for this
+        one. The partition itself is not synced: the log's first flush makes its directory and `partition.metadata`
+        durable too.
+        """
+        self._forget_offsets(topic, partition)
+        if self._checkpoints_are_stale:
+            self.checkpoint_recovery_points()
+            self.checkpoint_log_start_offsets()
+            self._checkpoints_are_stale = False
+        if self.failure is not None:
+            raise self.failure
+        try:
+            return self.open_log(topic, partition, topic_id, config)
+        except OSError as error:
+            raise self.fail(f'cannot create {topic}-{partition}: {error}') from error
+
+    def topic_id_of(self, topic: str, partition: int) -> bytes | None:
+        """The topic id that a partition directory names, None when it names none. Raises CorruptLogError."""
+        return read_topic_id(self.fs, self.path(topic, partition))
+
+    def path(self, topic: str, partition: int) -> str:
+        return os.path.join(self.directory, f'{topic}-{partition}')
+
+    # ---- leaving ----
+
+    def delete_log(self, topic: str, partition: int) -> None:
+        """Take a partition away at once, under another name; its files go after file.delete.delay.ms.
+
+        KafkaError KAFKA_STORAGE_ERROR.
+        """
+        log = self.logs.pop((topic, partition), None)
+        delay_ms = log.config.file_delete_delay_ms if log is not None else 0
+        if log is not None:
+            log.close(clean=False)
+        try:
+            path = self._rename(topic, partition, 'delete')
+        except OSError as error:
+            raise self.fail(f'cannot delete {topic}-{partition}: {error}') from error
+        self._timers.after(delay_ms, partial(self._remove_directory, path))
+
+    def set_aside(self, topic: str, partition: int) -> str:
+        """Rename a partition directory that belongs to no topic to `-stray`, as Kafka does. Returns its path."""
+        self.logs.pop((topic, partition), None)
+        path = self._rename(topic, partition, 'stray')
+        logger.warning('%s: belongs to no topic; kept as %s', self.path(topic, partition), path)
+        return path
+
+    def _rename(self, topic: str, partition: int, state: str) -> str:
+        path = os.path.join(self.directory, name_out_of_use(topic, partition, state))
+        self.fs.rename(self.path(topic, partition), path)
+        self.fs.sync_directory(self.directory)
+        self._forget_offsets(topic, partition)
+        self._checkpoints_are_stale = True
+        self.found.discard((topic, partition))
+        return path
+
+    def _forget_offsets(self, topic: str, partition: int) -> None:
+        for offsets in (self._recovery_points, self._log_start_offsets):
+            if offsets.pop((topic, partition), None) is not None:
+                self._checkpoints_are_stale = True
+
+    def _remove_directory(self, path: str) -> None:
+        try:
+            self.fs.remove_directory(path)
+        except OSError as error:
+            logger.warning('%s: cannot be removed: %s', path, error)
+
+    # ---- what happens at intervals ----
+
+    def start(self) -> None:
+        """Begin to write checkpoints, apply retention and forget idle producers at their intervals."""
+        config = self._config
+        for interval_ms, callback in (
+                (config.log_flush_offset_checkpoint_interval_ms, self.checkpoint_recovery_points),
+                (config.log_flush_start_offset_checkpoint_interval_ms, self.checkpoint_log_start_offsets),
+                (config.replica_high_watermark_checkpoint_interval_ms, self.checkpoint_high_watermarks),
+                (config.log_retention_check_interval_ms, self.apply_retention),
+                (config.producer_id_expiration_check_interval_ms, self.remove_expired_producers)):
+            self._stop_timers.append(self._timers.every(interval_ms, callback))
+
+    def checkpoint_recovery_points(self) -> None:
+        """Write up to where each log is known to be on the disk: recovery begins there."""
+        self._write_recovery_points({key: log.recovery_point for key, log in self.logs.items()})
+
+    def _write_recovery_points(self, points: PartitionOffsets) -> None:
+        self._write_checkpoint(RECOVERY_POINT_FILE, {**self._recovery_points, **points})
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Write the start of each log that begins inside its first segment."""
+        offsets = {key: log.log_start_offset for key, log in self.logs.items()
+                   if log.log_start_offset > log.segments[0].base_offset}
+        kept = {key: offset for key, offset in self._log_start_offsets.items() if key not in self.logs}
+        self._write_checkpoint(LOG_START_OFFSET_FILE, {**kept, **offsets})
+
+    def checkpoint_high_watermarks(self) -> None:
+        self._write_checkpoint(HIGH_WATERMARK_FILE, {key: self.high_watermark(log) for key, log in self.logs.items()})
+
+    def apply_retention(self) -> None:
+        """Delete what each topic's policy lets go."""
+        for log in self._online_logs():
+            try:
+                log.apply_retention(self.high_watermark(log))
+            except KafkaError as error:
+                logger.error('%s: retention failed: %s', log.directory, error)
+
+    def remove_expired_producers(self) -> None:
+        now_ms = self._clock.wall_ms()
+        for log in self._online_logs():
+            log.producer_state.remove_expired(now_ms)
+
+    def _online_logs(self) -> list[Log]:
+        return [log for log in self.logs.values() if log.failure is None]
+
+    # ---- failure ----
+
+    def fail(self, reason: object) -> KafkaError:
+        """Take the directory offline: no log of it is read or written until the next start, which recovers.
+
+        What the disk holds after a write or a sync that failed is known to nobody. Returns the error for clients.
+        """
+        if self.failure is None:
+            self.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'the log directory is offline: {reason}')
+            logger.critical('%s is offline until the next start, which will find everything that was acknowledged: %s',
+                            self.directory, reason)
+            self._stop_intervals()
+            for log in self.logs.values():
+                log.take_offline(self.failure)
+            self.on_failure(self.failure)
+        return self.failure
+
+    def _stop_intervals(self) -> None:
+        for stop in self._stop_timers:
+            stop()
+        self._stop_timers = []
+
+    # ---- the clean stop ----
+
+    def close(self, broker_epoch: int = UNKNOWN_BROKER_EPOCH, *, clean: bool = True) -> None:
+        """Close all logs and write the checkpoints, last of all the mark of a clean stop; then let go of the lock.
+
+        A log that failed, or fails now, leaves no mark: the next start recovers. With `clean=False` nothing is written.
+        """
+        self._stop_intervals()
+        if clean:
+            self._close_cleanly(broker_epoch)
+        else:
+            for log in self.logs.values():
+                log.close(clean=False)
+        self.logs = {}
+        self._lock = None
+
+    def _close_cleanly(self, broker_epoch: int) -> None:
+        failed = [log for log in self.logs.values() if log.failure is not None]
+        high_watermarks = {key: log.log_end_offset for key, log in self.logs.items() if log not in failed}
+        for log in self.logs.values():
+            try:
+                log.close()
+            except KafkaError as error:
+                logger.error('%s: cannot be closed cleanly: %s', log.directory, error)
+                failed.append(log)
+        self._write_recovery_points({key: log.recovery_point if log in failed else log.log_end_offset
+                                     for key, log in self.logs.items()})
+        self.checkpoint_log_start_offsets()
+        self._write_checkpoint(HIGH_WATERMARK_FILE, high_watermarks)
+        if not failed:
+            content = json.dumps({'version': 0, 'brokerEpoch': broker_epoch}, separators=(',', ':'))
+            self.fs.write_file_atomically(os.path.join(self.directory, CLEAN_SHUTDOWN_FILE), content.encode())
+
+    # ---- reading a directory at start ----
+
+    def _take_lock(self) -> File:
+        path = os.path.join(self.directory, LOCK_FILE)
+        try:
+            return self.fs.lock(path)
+        except (BlockingIOError, PermissionError) as error:
+            raise LogDirectoryError(
+                f'{path} is locked: another broker, this one or a Kafka, works on {self.directory}') from error
+
+    def _list_partitions(self) -> set[PartitionKey]:
+        """The partitions on the disk. A directory that is none, nor one that is out of use, is refused."""
+        found = set()
+        for name in sorted(self.fs.listdir(self.directory)):
+            path = os.path.join(self.directory, name)
+            if name in NOT_PARTITIONS or not self.fs.is_directory(path):
+                continue
+            parsed = parse_directory_name(name)
+            if parsed is None:
+                raise LogDirectoryError(f'{path}: found a directory that is not named <topic>-<partition>. Kafka does '
+                                        'not start on such a log directory, and nor does this broker: move it away')
+            if not parsed.state:
+                found.add((parsed.topic, parsed.partition))
+        return found
+
+    def _read_clean_shutdown(self) -> tuple[bool, int]:
+        """Whether the last stop was clean, and that broker's epoch."""
+        path = os.path.join(self.directory, CLEAN_SHUTDOWN_FILE)
+        if not self.fs.exists(path):
+            return False, UNKNOWN_BROKER_EPOCH
+        try:
+            content = json.loads(self.fs.read_file(path))
+            broker_epoch = int(content['brokerEpoch'])
+        except (ValueError, KeyError, TypeError):
+            broker_epoch = UNKNOWN_BROKER_EPOCH
+        return True, broker_epoch
+
+    def _read_checkpoint(self, name: str) -> PartitionOffsets:
+        try:
+            return read_partition_offsets(self.fs, self.directory, name)
+        except CorruptLogError as error:
+            logger.warning('%s; taken as empty', error)
+            return {}
+
+    def _write_checkpoint(self, name: str, offsets: PartitionOffsets) -> None:
+        try:
+            write_partition_offsets(self.fs, self.directory, name, offsets)
+        except OSError as error:
+            self.fail(f'cannot write {name}: {error}')

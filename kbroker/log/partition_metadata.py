@@ -1,0 +1,57 @@
+"""`partition.metadata`: which topic, by id, a partition directory belongs to."""
+import base64
+import binascii
+import os
+import re
+
+from kbroker.errors import CorruptLogError
+from kbroker.log.fs import File, FileSystem
+
+FILE_NAME = 'partition.metadata'
+TOPIC_ID_BYTES = 16
+NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
+_BEGINNING = 'version: 0\ntopic_id: '
+_TORN_ID = re.compile(re.escape(_BEGINNING) + '[a-zA-Z0-9_-]{1,21}')
+
+
+def format_uuid(uuid: bytes) -> str:
+    """Kafka's text form of 16 bytes: URL-safe base64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(uuid).decode().rstrip('=')
+
+
+def parse_uuid(text: str) -> bytes:
+    """Raises ValueError unless `text` is the form of 16 bytes."""
+    try:
+        uuid = base64.urlsafe_b64decode(text + '==')
+    except binascii.Error as error:
+        raise ValueError(f'found {text!r}, expected 22 characters of URL-safe base64') from error
+    if len(uuid) != TOPIC_ID_BYTES or format_uuid(uuid) != text:
+        raise ValueError(f'found {text!r}, expected 22 characters of URL-safe base64')
+    return uuid
+
+
+def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:
+    """None when there is no such file, or only the beginning of one. Raises CorruptLogError.
+
+    A power cut before the first flush of a new partition tears the file; nobody was told of any record then.
+    """
+    path = os.path.join(directory, FILE_NAME)
+    text = fs.read_file(path).decode('utf-8', 'replace').rstrip('\0') if fs.exists(path) else ''
+    if _BEGINNING.startswith(text) or _TORN_ID.fullmatch(text):
+        return None
+    match = re.fullmatch(r'version: *(\d+)\r?\ntopic_id: *(\S+)\s*', text)
+    try:
+        topic_id = parse_uuid(match[2]) if match else NO_TOPIC_ID
+    except ValueError as error:
+        raise CorruptLogError(f'{path}: {error}') from error
+    if topic_id == NO_TOPIC_ID:
+        raise CorruptLogError(f'{path}: found {text!r}, expected a version and a topic id that is not zero')
+    return topic_id
+
+
+def write_topic_id(fs: FileSystem, directory: str, topic_id: bytes) -> File:
+    """Replace the file, without a sync. Returns it, and the flush that makes the partition durable has to sync it."""
+    path = os.path.join(directory, FILE_NAME)
+    file = fs.write_file(path + '.tmp', f'{_BEGINNING}{format_uuid(topic_id)}'.encode())
+    fs.rename(path + '.tmp', path)
+    return file

@@ -1,0 +1,74 @@
+# cython: language_level=3
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from kbroker.record.batch cimport BatchFields
+
+cdef enum:
+    WINDOW_BATCHES = 5
+
+cdef enum:
+    ORIGIN_CLIENT = 0
+    ORIGIN_COORDINATOR = 1
+    ORIGIN_REPLICATION = 2
+
+
+cdef struct CachedBatch:
+    int32_t last_sequence
+    int32_t offset_delta
+    int64_t last_offset
+    int64_t timestamp_ms
+
+
+cdef enum MarkerKind:
+    NO_MARKER
+    ABORT_MARKER
+    COMMIT_MARKER
+
+
+cdef struct Marker:
+    MarkerKind kind
+    int32_t coordinator_epoch
+    int64_t timestamp_ms
+
+
+cdef MarkerKind read_marker(const uint8_t *batch, int64_t size, const BatchFields *fields, Marker *marker) except *
+
+
+cdef class ProducerEntry:
+    cdef readonly int64_t producer_id
+    cdef readonly int16_t producer_epoch
+    cdef readonly int32_t coordinator_epoch
+    cdef readonly int64_t last_timestamp_ms
+    cdef readonly int64_t transaction_first_offset
+    cdef CachedBatch window[WINDOW_BATCHES]
+    cdef int newest
+    cdef int cached
+
+    cdef const CachedBatch *last_batch(self) noexcept
+    cdef int take_epoch(self, int16_t producer_epoch) noexcept
+    cdef int add_batch(self, const BatchFields *batch) noexcept
+    cdef const CachedBatch *find_duplicate(self, const BatchFields *batch) noexcept
+
+
+cdef class ProducerStateTable:
+    cdef readonly dict entries
+    cdef readonly dict ongoing
+    cdef readonly dict verifications
+    cdef object unreplicated
+    cdef readonly int64_t end_offset
+    cdef public int64_t expiration_ms
+
+    cdef int check(self, const BatchFields *batch, const Marker *marker, int origin, object guard, int transaction_version,
+                   bint verification_required, CachedBatch *duplicate) except -1
+    cpdef bint has_open_transaction(self, int64_t producer_id, int16_t producer_epoch)
+    cdef int check_data(self, ProducerEntry entry, const BatchFields *batch, int origin) except -1
+    cdef int check_sequence(self, ProducerEntry entry, const BatchFields *batch) except -1
+    cdef int check_marker(self, ProducerEntry entry, const BatchFields *batch, const Marker *marker, int origin,
+                          int transaction_version) except -1
+    cdef object completed_by(self, const BatchFields *batch)
+    cdef int adopt(self, const BatchFields *batch, const Marker *marker) except -1
+    cdef int replay(self, const uint8_t *data, const BatchFields *batch) except -1
+    cdef int clear_verification(self, int64_t producer_id, int16_t producer_epoch, bint by_marker) except -1
+    cdef bint is_expired(self, ProducerEntry entry, int64_t now_ms) noexcept
+    cdef int64_t first_unstable(self) noexcept
+    cdef int64_t stable_offset_without(self, int64_t producer_id, int64_t marker_offset) noexcept

@@ -1,0 +1,48 @@
+from typing import NamedTuple
+
+from _typeshed import ReadableBuffer
+
+from kbroker.log.transaction_index import AbortedTransaction
+
+class ActiveProducer(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_first_offset: int
+
+class ProducerEntry:
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_timestamp_ms: int
+    transaction_first_offset: int
+    last_sequence: int
+    last_offset: int
+    batches: list[tuple[int, int, int, int]]
+
+class Verification:
+    producer_epoch: int
+    lowest_sequence: int
+    supports_epoch_bump: bool
+    timestamp_ms: int
+
+class ProducerStateTable:
+    entries: dict[int, ProducerEntry]
+    ongoing: dict[int, int]
+    verifications: dict[int, Verification]
+    end_offset: int
+    expiration_ms: int
+    def __init__(self, expiration_ms: int = ...) -> None: ...
+    def clear(self, end_offset: int) -> None: ...
+    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool: ...
+    def start_verification(self, producer_id: int, producer_epoch: int, base_sequence: int, supports_epoch_bump: bool,
+                           now_ms: int) -> Verification | None: ...
+    def replay_batch(self, batch: ReadableBuffer) -> AbortedTransaction | None: ...
+    def on_high_watermark(self, high_watermark: int) -> None: ...
+    def active_producers(self) -> list[ActiveProducer]: ...
+    def get(self, producer_id: int) -> ProducerEntry | None: ...
+    def remove_expired(self, now_ms: int) -> int: ...
+    def encode_snapshot(self) -> bytes: ...
+    def load_snapshot(self, data: bytes, end_offset: int, now_ms: int) -> None: ...

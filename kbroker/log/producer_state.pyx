@@ -1,0 +1,475 @@
+"""What a partition knows about its producers: the rules of idempotence and of transactions (KIP-98, KIP-360, KIP-890).
+
+`check` judges a batch and changes nothing; `adopt` takes over a batch that is in the log. Between them lies the write, so that a
+failed write leaves this table as it was. `replay` is `adopt` for what a log holds already.
+"""
+from collections import deque
+from typing import NamedTuple
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+
+from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.log.transaction_index import AbortedTransaction
+from kbroker.record.batch cimport (
+    CONTROL_BIT, HEADER_BYTES, HEADER_READ, TRANSACTIONAL_BIT, BatchFields, batch_last_offset, batch_size_bytes, parse_header,
+    refuse_header, sequence_after)
+from kbroker.wire.bytes cimport (
+    Cursor, read_int16, read_int32, read_int64, take, take_varint, take_varlong, write_int16, write_int32, write_int64)
+from kbroker.wire.crc32c cimport crc32c_update
+
+cdef enum:
+    SNAPSHOT_VERSION = 1
+    SNAPSHOT_HEAD_BYTES = 10    # int16 version, uint32 CRC-32C of all that follows it, int32 count
+    SNAPSHOT_CRC_FROM = 6
+    SNAPSHOT_ENTRY_BYTES = 46
+    LAST_EPOCH = 32767
+    LAST_SEQUENCE = 2147483647
+    DEFAULT_EXPIRATION_MS = 86400000
+
+
+class ActiveProducer(NamedTuple):
+    """One producer as DescribeProducers shows it; -1 where a value is not known."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_first_offset: int
+
+
+cdef MarkerKind read_marker(const uint8_t *batch, int64_t size, const BatchFields *fields, Marker *marker) except *:
+    """Read the one record of a control batch. Other control types, and a batch emptied by compaction, are no marker.
+
+    Raises ProtocolError when the record reaches beyond the batch.
+    """
+    cdef Cursor cursor
+    cdef const uint8_t *key
+    cdef const uint8_t *value
+    cdef int16_t control_type
+    marker.kind = NO_MARKER
+    if not fields.attributes & CONTROL_BIT or not fields.attributes & TRANSACTIONAL_BIT or fields.records_count == 0:
+        return NO_MARKER
+    cursor.at = batch + HEADER_BYTES
+    cursor.end = batch + size
+    take_varint(&cursor)                                            # length of the record
+    take(&cursor, 1)                                                # attributes
+    marker.timestamp_ms = fields.base_timestamp_ms + take_varlong(&cursor)
+    take_varint(&cursor)                                            # offset delta
+    key = take(&cursor, max(4, take_varint(&cursor)))               # int16 version, int16 type; longer in later versions
+    control_type = read_int16(key + 2)
+    if control_type != 0 and control_type != 1:
+        return NO_MARKER
+    value = take(&cursor, max(6, take_varint(&cursor)))             # int16 version, int32 coordinator epoch
+    marker.coordinator_epoch = read_int32(value + 2)
+    marker.kind = COMMIT_MARKER if control_type == 1 else ABORT_MARKER
+    return marker.kind
+
+
+cdef class ProducerEntry:
+    """One producer id: its epoch, its last batches (at most five, of one epoch), its open transaction."""
+
+    def __init__(self, int64_t producer_id):
+        self.producer_id = producer_id
+        self.producer_epoch = -1
+        self.coordinator_epoch = -1
+        self.last_timestamp_ms = -1
+        self.transaction_first_offset = -1
+
+    cdef const CachedBatch *last_batch(self) noexcept:
+        """NULL when none is known."""
+        return &self.window[self.newest] if self.cached else NULL
+
+    cdef int take_epoch(self, int16_t producer_epoch) noexcept:
+        if producer_epoch != self.producer_epoch:
+            self.producer_epoch = producer_epoch
+            self.cached = 0
+        return 0
+
+    cdef int add_batch(self, const BatchFields *batch) noexcept:
+        cdef CachedBatch *slot
+        self.take_epoch(batch.producer_epoch)
+        self.newest = (self.newest + 1) % WINDOW_BATCHES
+        self.cached = min(self.cached + 1, <int>WINDOW_BATCHES)
+        slot = &self.window[self.newest]
+        slot.last_sequence = sequence_after(batch.base_sequence, batch.last_offset_delta)
+        slot.offset_delta = batch.last_offset_delta
+        slot.last_offset = batch_last_offset(batch)
+        slot.timestamp_ms = batch.max_timestamp_ms
+        self.last_timestamp_ms = batch.max_timestamp_ms
+        return 0
+
+    cdef const CachedBatch *find_duplicate(self, const BatchFields *batch) noexcept:
+        """The cached batch of the same epoch with the same first and last sequence, or NULL."""
+        cdef int i
+        cdef const CachedBatch *slot
+        if batch.producer_epoch != self.producer_epoch:
+            return NULL
+        for i in range(self.cached):
+            slot = &self.window[(self.newest - i + WINDOW_BATCHES) % WINDOW_BATCHES]
+            if (slot.offset_delta == batch.last_offset_delta
+                    and slot.last_sequence == sequence_after(batch.base_sequence, batch.last_offset_delta)):
+                return slot
+        return NULL
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the last data batch of the current epoch, -1 when none is known."""
+        return self.window[self.newest].last_sequence if self.cached else -1
+
+    @property
+    def last_offset(self) -> int:
+        """Of the last data batch of the current epoch, -1 when none is known."""
+        return self.window[self.newest].last_offset if self.cached else -1
+
+    @property
+    def batches(self) -> list[tuple[int, int, int, int]]:
+        """(last sequence, last offset, offset delta, timestamp in ms) of the batches known, oldest first."""
+        cdef CachedBatch slot
+        found = []
+        for i in range(self.cached - 1, -1, -1):
+            slot = self.window[(self.newest - i + WINDOW_BATCHES) % WINDOW_BATCHES]
+            found.append((slot.last_sequence, slot.last_offset, slot.offset_delta, slot.timestamp_ms))
+        return found
+
+
+class Verification:
+    """A producer that asked whether its transaction holds this partition, and has not appended since.
+
+    The entry itself is the guard: an append must bring the very object that is stored here (KIP-890).
+    """
+
+    __slots__ = ('lowest_sequence', 'producer_epoch', 'supports_epoch_bump', 'timestamp_ms')
+
+    def __init__(self, producer_epoch: int, lowest_sequence: int, supports_epoch_bump: bool, timestamp_ms: int):
+        self.producer_epoch = producer_epoch
+        self.lowest_sequence = lowest_sequence
+        self.supports_epoch_bump = supports_epoch_bump
+        self.timestamp_ms = timestamp_ms
+
+
+cdef class ProducerStateTable:
+    """All producers of a partition. `end_offset`: batches below it are in here."""
+
+    def __init__(self, int64_t expiration_ms=DEFAULT_EXPIRATION_MS):
+        self.expiration_ms = expiration_ms
+        self.clear(0)
+
+    def clear(self, int64_t end_offset) -> None:
+        """Forget everything; the next batch expected is at `end_offset`."""
+        self.entries = {}           # producer id -> ProducerEntry
+        self.ongoing = {}           # first offset of an open transaction -> producer id; offsets grow in dict order
+        self.verifications = {}     # producer id -> Verification
+        self.unreplicated = deque()  # (marker offset, first offset); both grow: see adopt
+        self.end_offset = end_offset
+
+    # ---- judging a batch ----
+
+    cdef int check(self, const BatchFields *batch, const Marker *marker, int origin, object guard, int transaction_version,
+                   bint verification_required, CachedBatch *duplicate) except -1:
+        """0: append it. 1: `duplicate` is set to the batch that the log holds already. Raises KafkaError otherwise."""
+        cdef ProducerEntry entry = self.entries.get(batch.producer_id)
+        cdef const CachedBatch *known
+        cdef bint is_control = batch.attributes & CONTROL_BIT
+        if origin == ORIGIN_CLIENT and entry is not None:
+            known = entry.find_duplicate(batch)
+            if known != NULL:
+                duplicate[0] = known[0]
+                return 1
+        if (origin <= ORIGIN_COORDINATOR and batch.attributes & TRANSACTIONAL_BIT
+                and not self.has_open_transaction(batch.producer_id, batch.producer_epoch)):
+            if entry is not None and batch.producer_epoch < entry.producer_epoch:
+                refuse_epoch(batch, entry.producer_epoch)
+            if verification_required and not is_control and (
+                    guard is None or self.verifications.get(batch.producer_id) is not guard):
+                raise KafkaError(ErrorCode.INVALID_TXN_STATE, f'producer {batch.producer_id} epoch {batch.producer_epoch}: '
+                                 'found no verification of the partition for this append, expected one')
+        if is_control:
+            if marker.kind != NO_MARKER:
+                self.check_marker(entry, batch, marker, origin, transaction_version)
+            return 0
+        self.check_data(entry, batch, origin)
+        return 0
+
+    cdef int check_data(self, ProducerEntry entry, const BatchFields *batch, int origin) except -1:
+        if entry is not None and batch.producer_epoch < entry.producer_epoch and origin != ORIGIN_REPLICATION:
+            refuse_epoch(batch, entry.producer_epoch)
+        if origin == ORIGIN_CLIENT:
+            self.check_sequence(entry, batch)
+        if entry is not None and entry.transaction_first_offset >= 0 and not batch.attributes & TRANSACTIONAL_BIT:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, f'producer {batch.producer_id}: found a batch outside the transaction '
+                             f'open since offset {entry.transaction_first_offset}, expected a transactional one')
+        return 0
+
+    cdef int check_sequence(self, ProducerEntry entry, const BatchFields *batch) except -1:
+        cdef int64_t expected
+        cdef const CachedBatch *last
+        verification = self.verifications.get(batch.producer_id)
+        if verification is not None:
+            if verification.supports_epoch_bump and entry is None and batch.base_sequence != 0:
+                refuse_sequence(batch, 0)
+            if batch.base_sequence > verification.lowest_sequence:
+                refuse_sequence(batch, verification.lowest_sequence)
+        if entry is None or entry.producer_epoch < 0:
+            return 0
+        if batch.producer_epoch != entry.producer_epoch:
+            expected = 0
+        else:
+            last = entry.last_batch()
+            expected = 0 if last == NULL or last.last_sequence == LAST_SEQUENCE else <int64_t>last.last_sequence + 1
+        if batch.base_sequence != expected:
+            refuse_sequence(batch, expected)
+        return 0
+
+    cdef int check_marker(self, ProducerEntry entry, const BatchFields *batch, const Marker *marker, int origin,
+                          int transaction_version) except -1:
+        """KIP-890: a coordinator of transaction version 2 raises the epoch with each marker.
+
+        It may repeat a marker whose answer was lost: the same epoch passes while no transaction is open (KAFKA-19999).
+        """
+        if entry is None or origin == ORIGIN_REPLICATION:
+            return 0
+        if batch.producer_epoch < entry.producer_epoch or (
+                transaction_version >= 2 and batch.producer_epoch == entry.producer_epoch
+                and entry.transaction_first_offset >= 0 and batch.producer_epoch != LAST_EPOCH):
+            refuse_epoch(batch, entry.producer_epoch)
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, f'producer {batch.producer_id}: found coordinator epoch '
+                             f'{marker.coordinator_epoch}, expected {entry.coordinator_epoch} or above')
+        return 0
+
+    cpdef bint has_open_transaction(self, int64_t producer_id, int16_t producer_epoch):
+        """Whether the producer has a transaction open here in exactly this epoch."""
+        cdef ProducerEntry entry = self.entries.get(producer_id)
+        return entry is not None and entry.transaction_first_offset >= 0 and entry.producer_epoch == producer_epoch
+
+    # ---- taking over a batch that is in the log ----
+
+    cdef object completed_by(self, const BatchFields *batch):
+        """The row that an ABORT marker adds to the transaction index, or None where it ends no open transaction."""
+        cdef ProducerEntry entry = self.entries.get(batch.producer_id)
+        cdef int64_t marker_offset = batch_last_offset(batch)
+        if entry is None or entry.transaction_first_offset < 0:
+            return None
+        return AbortedTransaction(entry.producer_id, entry.transaction_first_offset, marker_offset,
+                                  self.stable_offset_without(entry.producer_id, marker_offset))
+
+    cdef int adopt(self, const BatchFields *batch, const Marker *marker) except -1:
+        """Take over an appended batch; its offsets are final. Adding to a dict or deque is all that could fail."""
+        cdef ProducerEntry entry
+        cdef int64_t marker_offset
+        self.end_offset = batch_last_offset(batch) + 1
+        if batch.producer_id < 0 or batch.attributes & CONTROL_BIT and marker.kind == NO_MARKER:
+            return 0
+        entry = self.entries.get(batch.producer_id)
+        if entry is None:
+            entry = ProducerEntry(batch.producer_id)
+            self.entries[batch.producer_id] = entry
+        if self.verifications and batch.attributes & TRANSACTIONAL_BIT:
+            self.clear_verification(batch.producer_id, batch.producer_epoch, marker.kind != NO_MARKER)
+        if marker.kind == NO_MARKER:
+            entry.add_batch(batch)
+            if batch.attributes & TRANSACTIONAL_BIT and entry.transaction_first_offset < 0:
+                entry.transaction_first_offset = batch.base_offset
+                self.ongoing[batch.base_offset] = batch.producer_id
+            return 0
+        entry.take_epoch(batch.producer_epoch)
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp_ms = marker.timestamp_ms
+        if entry.transaction_first_offset >= 0:
+            # A completed transaction leaves when the high watermark passes its marker. One that began later and whose marker
+            # is lower can never again be the first: it is forgotten at once, and the deque's head is the smallest.
+            while self.unreplicated and self.unreplicated[len(self.unreplicated) - 1][1] >= entry.transaction_first_offset:
+                self.unreplicated.pop()
+            self.unreplicated.append((batch_last_offset(batch), entry.transaction_first_offset))
+            del self.ongoing[entry.transaction_first_offset]
+            entry.transaction_first_offset = -1
+        return 0
+
+    cdef int replay(self, const uint8_t *data, const BatchFields *batch) except -1:
+        """Take over a batch found in the log; `data` is the whole of it."""
+        cdef Marker marker
+        read_marker(data, <int64_t>batch.batch_length + 12, batch, &marker)
+        return self.adopt(batch, &marker)
+
+    def replay_batch(self, const uint8_t[::1] batch not None):
+        """Take over a batch found in the log. Returns the row of the transaction index if it is a marker that aborts, else None.
+
+        Raises CorruptBatchError when it is no batch.
+        """
+        cdef BatchFields fields
+        cdef Marker marker
+        fault = parse_header(&batch[0], len(batch), &fields)
+        if fault != HEADER_READ or batch_size_bytes(&fields) != len(batch):
+            refuse_header(fault, &fields, len(batch))
+        read_marker(&batch[0], len(batch), &fields, &marker)
+        row = self.completed_by(&fields) if marker.kind == ABORT_MARKER else None
+        self.adopt(&fields, &marker)
+        return row
+
+    # ---- verification (KIP-890, part 1) ----
+
+    def start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint supports_epoch_bump,
+                           int64_t now_ms):
+        """The guard that the append must bring, or None when the transaction is open here already.
+
+        Raises KafkaError INVALID_PRODUCER_EPOCH when the producer has been seen with a later epoch.
+        """
+        cdef ProducerEntry entry = self.entries.get(producer_id)
+        if entry is not None and producer_epoch < entry.producer_epoch:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f'producer {producer_id}: found epoch {producer_epoch}, '
+                             f'expected {entry.producer_epoch} or above')
+        if self.has_open_transaction(producer_id, producer_epoch):
+            return None
+        verification = self.verifications.get(producer_id)
+        if verification is None:
+            verification = Verification(producer_epoch, base_sequence, supports_epoch_bump, now_ms)
+            self.verifications[producer_id] = verification
+        elif producer_epoch > verification.producer_epoch:
+            verification.producer_epoch = producer_epoch
+            verification.lowest_sequence = base_sequence
+        elif producer_epoch == verification.producer_epoch:
+            verification.lowest_sequence = min(verification.lowest_sequence, base_sequence)
+        return verification
+
+    cdef int clear_verification(self, int64_t producer_id, int16_t producer_epoch, bint by_marker) except -1:
+        """After an append. A marker leaves an entry of its own epoch alone where each transaction raises the epoch:
+        that entry belongs to the next transaction (KAFKA-18654)."""
+        verification = self.verifications.get(producer_id)
+        if verification is None or (
+                by_marker and verification.supports_epoch_bump and verification.producer_epoch == producer_epoch):
+            return 0
+        del self.verifications[producer_id]
+        return 0
+
+    # ---- what the last stable offset is made of ----
+
+    cdef int64_t first_unstable(self) noexcept:
+        """The first offset of the earliest transaction that is open, or whose marker the high watermark has not passed; -1: none."""
+        cdef int64_t first = -1
+        cdef int64_t completed
+        for first in self.ongoing:
+            break
+        if self.unreplicated:
+            completed = self.unreplicated[0][1]
+            if first < 0 or completed < first:
+                return completed
+        return first
+
+    cdef int64_t stable_offset_without(self, int64_t producer_id, int64_t marker_offset) noexcept:
+        """The last stable offset once the marker at `marker_offset` has ended this producer's transaction."""
+        for first, owner in self.ongoing.items():
+            if owner != producer_id:
+                return first
+        return marker_offset + 1
+
+    def on_high_watermark(self, int64_t high_watermark) -> None:
+        """Forget the completed transactions whose marker is below it."""
+        while self.unreplicated and self.unreplicated[0][0] < high_watermark:
+            self.unreplicated.popleft()
+
+    # ---- lists and expiry ----
+
+    def active_producers(self) -> list[ActiveProducer]:
+        """All producers known, for DescribeProducers."""
+        return [ActiveProducer(entry.producer_id, entry.producer_epoch, entry.last_sequence, entry.last_timestamp_ms,
+                               entry.coordinator_epoch, entry.transaction_first_offset) for entry in self.entries.values()]
+
+    def get(self, int64_t producer_id) -> ProducerEntry | None:
+        return self.entries.get(producer_id)
+
+    def remove_expired(self, int64_t now_ms) -> int:
+        """Forget producers idle for `expiration_ms` or longer with no transaction open, and as old verifications.
+
+        Returns how many producers went.
+        """
+        expired = [entry.producer_id for entry in self.entries.values() if self.is_expired(entry, now_ms)]
+        for producer_id in expired:
+            del self.entries[producer_id]
+        for producer_id, verification in list(self.verifications.items()):
+            if now_ms - verification.timestamp_ms >= self.expiration_ms:
+                del self.verifications[producer_id]
+        return len(expired)
+
+    cdef bint is_expired(self, ProducerEntry entry, int64_t now_ms) noexcept:
+        return entry.transaction_first_offset < 0 and now_ms - entry.last_timestamp_ms >= self.expiration_ms
+
+    # ---- snapshots ----
+    # Entry: int64 producer_id, int16 producer_epoch, int32 last_sequence, int64 last_offset, int32 offset_delta, int64 timestamp,
+    # int32 coordinator_epoch, int64 transaction_first_offset. Only the last batch is kept: sequence and offset are -1 without one.
+
+    def encode_snapshot(self) -> bytes:
+        """The content of an `<end_offset>.snapshot` file."""
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, SNAPSHOT_HEAD_BYTES + SNAPSHOT_ENTRY_BYTES * len(self.entries))
+        cdef uint8_t *start = <uint8_t *>PyBytes_AS_STRING(data)
+        cdef uint8_t *at = start + SNAPSHOT_HEAD_BYTES
+        cdef ProducerEntry entry
+        cdef const CachedBatch *last
+        for entry in self.entries.values():
+            last = entry.last_batch()
+            write_int64(at, entry.producer_id)
+            write_int16(at + 8, entry.producer_epoch)
+            write_int32(at + 10, last.last_sequence if last != NULL else -1)
+            write_int64(at + 14, last.last_offset if last != NULL else -1)
+            write_int32(at + 22, last.offset_delta if last != NULL else 0)
+            write_int64(at + 26, entry.last_timestamp_ms)
+            write_int32(at + 34, entry.coordinator_epoch)
+            write_int64(at + 38, entry.transaction_first_offset)
+            at += SNAPSHOT_ENTRY_BYTES
+        write_int16(start, SNAPSHOT_VERSION)
+        write_int32(start + 6, <int32_t>len(self.entries))
+        write_int32(start + 2, <int32_t>crc32c_update(0, start + SNAPSHOT_CRC_FROM, at - start - SNAPSHOT_CRC_FROM))
+        return data
+
+    def load_snapshot(self, bytes data not None, int64_t end_offset, int64_t now_ms) -> None:
+        """Become what a snapshot of `end_offset` says, without the producers that have expired since.
+
+        Raises CorruptLogError, and then holds nothing.
+        """
+        cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef uint32_t crc
+        cdef int32_t number
+        cdef ProducerEntry entry
+        self.clear(end_offset)
+        if size < SNAPSHOT_HEAD_BYTES or read_int16(at) != SNAPSHOT_VERSION:
+            raise CorruptLogError(f'producer snapshot: found {size} bytes that begin with {data[:2].hex()}, expected version 1')
+        if size != SNAPSHOT_HEAD_BYTES + <int64_t>SNAPSHOT_ENTRY_BYTES * read_int32(at + 6):
+            raise CorruptLogError(f'producer snapshot: found {size} bytes, expected {read_int32(at + 6)} entries')
+        crc = crc32c_update(0, at + SNAPSHOT_CRC_FROM, size - SNAPSHOT_CRC_FROM)
+        if crc != <uint32_t>read_int32(at + 2):
+            raise CorruptLogError(f'producer snapshot: found CRC {<uint32_t>read_int32(at + 2):#010x}, expected {crc:#010x}')
+        open_transactions = []
+        for number in range(read_int32(at + 6)):
+            entry = read_snapshot_entry(at + SNAPSHOT_HEAD_BYTES + number * SNAPSHOT_ENTRY_BYTES)
+            if not self.is_expired(entry, now_ms):
+                self.entries[entry.producer_id] = entry
+                if entry.transaction_first_offset >= 0:
+                    open_transactions.append((entry.transaction_first_offset, entry.producer_id))
+        self.ongoing.update(sorted(open_transactions))
+
+
+cdef ProducerEntry read_snapshot_entry(const uint8_t *at):
+    cdef ProducerEntry entry = ProducerEntry(read_int64(at))
+    cdef CachedBatch *slot = &entry.window[0]
+    entry.producer_epoch = read_int16(at + 8)
+    slot.last_sequence = read_int32(at + 10)
+    slot.last_offset = read_int64(at + 14)
+    slot.offset_delta = read_int32(at + 22)
+    slot.timestamp_ms = read_int64(at + 26)
+    entry.last_timestamp_ms = slot.timestamp_ms
+    entry.coordinator_epoch = read_int32(at + 34)
+    entry.transaction_first_offset = read_int64(at + 38)
+    entry.cached = slot.last_offset >= 0
+    return entry
+
+
+cdef int refuse_epoch(const BatchFields *batch, int current) except -1:
+    raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH,
+                     f'producer {batch.producer_id}: found epoch {batch.producer_epoch}, the log has seen {current}')
+
+
+cdef int refuse_sequence(const BatchFields *batch, int64_t expected) except -1:
+    raise KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f'producer {batch.producer_id} epoch {batch.producer_epoch}: '
+                     f'found sequence {batch.base_sequence}, expected {expected}')

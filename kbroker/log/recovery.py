@@ -1,0 +1,227 @@
+"""Opening a partition directory: from files to segments, producer state and leader epochs.
+
+After a clean stop the indexes are trusted once they look sound, and the state comes from the newest snapshot. After
+an unclean one every segment at or above the recovery point is read whole: checksums, sizes and order of its
+batches, and its indexes and the state that its batches imply are built again.
+
+The log ends before the first bytes that are no batch, as in Apache Kafka. At the end of the log those are a write
+that the power cut tore, and nobody was told that it succeeded. Where valid batches follow them it is damage to data
+that may have been acknowledged: what is cut off is then kept beside the log in `.cut` files, which no broker reads,
+and said in the broker's log.
+"""
+import logging
+import os
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from kbroker.clock import Clock
+from kbroker.errors import CorruptLogError
+from kbroker.log.checkpoints import LEADER_EPOCH_FILE
+from kbroker.log.fs import FileSystem
+from kbroker.log.leader_epochs import LeaderEpochs
+from kbroker.log.producer_state import ProducerStateTable
+from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, RecoveryResult, Segment
+from kbroker.log.snapshots import ProducerSnapshots
+from kbroker.log.swap import finish_swaps, parse_file_name
+
+CUT_SUFFIX = '.cut'
+TEMPORARY_SUFFIX = '.tmp'
+COPY_BYTES = 1 << 20
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Opening:
+    """A partition directory as it is being opened."""
+
+    fs: FileSystem
+    directory: str
+    config: Any
+    clock: Clock
+    log_start_offset: int
+    recovery_point: int
+    clean: bool
+    refuse_damage: bool
+    segments: list[Segment] = field(default_factory=list)
+    producers: ProducerStateTable = field(default_factory=ProducerStateTable)
+    was_cut: bool = False
+
+    def __post_init__(self) -> None:
+        self._remove_unfinished()
+        finish_swaps(self.fs, self.directory)
+        names = self.fs.listdir(self.directory)
+        self.snapshots = ProducerSnapshots(self.fs, self.directory, names)
+        if not self.clean:
+            self.snapshots.remove_damaged()
+        self.segments = self._find_segments(names)
+        self.leader_epochs, epochs_are_known = self._read_leader_epochs()
+        if self.segments:
+            self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+        to_recover = self._segments_to_recover() if epochs_are_known else set(self.segments)
+        self._build_state(to_recover)
+        if self.segments and self.log_end_offset < self.log_start_offset:
+            logger.warning('%s: the log ends at %d, below its start %d: nothing of it is visible, it begins anew',
+                           self.directory, self.log_end_offset, self.log_start_offset)
+            for segment in self.segments:
+                self._remove(segment, keep=False)
+            self.segments = []
+        if not self.segments:
+            self.segments = [Segment(self.fs, self.directory, self.log_start_offset, self.config, self.clock.wall_ms())]
+            self.producers.clear(self.log_start_offset)
+        if self.was_cut or any(segment.size_bytes for segment in to_recover):
+            self._make_durable(to_recover)
+        self.snapshots.remove_outside(self.log_start_offset, self.log_end_offset)
+        self.snapshots.keep_for([segment.base_offset for segment in self.segments])
+        self.leader_epochs.truncate_from_end(self.log_end_offset)
+        self.leader_epochs.truncate_from_start(self.log_start_offset)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.segments[-1].next_offset if self.segments else self.log_start_offset
+
+    def _remove_unfinished(self) -> None:
+        """What a crash kept from being renamed to its final name."""
+        for name in self.fs.listdir(self.directory):
+            if name.endswith(TEMPORARY_SUFFIX):
+                self.fs.unlink(os.path.join(self.directory, name))
+
+    def _read_leader_epochs(self) -> tuple[LeaderEpochs, bool]:
+        """The epochs, and whether they can be trusted."""
+        try:
+            epochs = LeaderEpochs(self.fs, self.directory)
+            return epochs, bool(epochs.rows)
+        except CorruptLogError as error:
+            logger.warning('%s; it is built again from the batches', error)
+            self.fs.unlink(os.path.join(self.directory, LEADER_EPOCH_FILE))
+            return LeaderEpochs(self.fs, self.directory, read=False), False
+
+    def _find_segments(self, names: list[str]) -> list[Segment]:
+        """All segments in order. Index files without a log go."""
+        sizes: dict[int, dict[str, int]] = {}
+        for name in names:
+            parsed = parse_file_name(name)
+            if parsed and parsed.kind in SEGMENT_SUFFIXES and not parsed.state:
+                sizes.setdefault(parsed.offset, {})[parsed.kind] = self.fs.size(os.path.join(self.directory, name))
+        segments = []
+        for base_offset, files in sorted(sizes.items()):
+            segment = Segment(self.fs, self.directory, base_offset, self.config, self.clock.wall_ms(),
+                              file_sizes={LOG_SUFFIX: 0, **files})
+            if LOG_SUFFIX in files:
+                segments.append(segment)
+                continue
+            for kind in files:
+                logger.warning('%s: found an index without its log; it goes', segment.path(kind))
+                self.fs.unlink(segment.path(kind))
+        for segment, following in pairwise(segments):
+            segment.set_next_offset(following.base_offset)
+        return segments
+
+    def _segments_to_recover(self) -> set[Segment]:
+        found = set()
+        for segment in self.segments:
+            is_last = segment is self.segments[-1]
+            if not self.clean and (is_last or segment.next_offset > self.recovery_point):
+                found.add(segment)
+                continue
+            try:
+                segment.check_indexes()
+                if is_last:
+                    segment.find_end()
+            except CorruptLogError as error:
+                logger.warning('%s; the segment is recovered', error)
+                found.add(segment)
+        return found
+
+    def _build_state(self, to_recover: set[Segment]) -> None:
+        """Producer state at the end of the log; segments in `to_recover` are recovered on the way."""
+        first = next((segment.base_offset for segment in self.segments if segment in to_recover), self.log_end_offset)
+        self.snapshots.load(self.producers, self.log_start_offset, first, self.clock.wall_ms())
+        for number, segment in enumerate(self.segments):
+            if segment in to_recover:
+                if self._recover(segment):
+                    self.was_cut = True
+                    self._cut_after(number)
+                    return
+                if number + 1 < len(self.segments):
+                    segment.set_next_offset(self.segments[number + 1].base_offset)
+            elif segment.next_offset > self.producers.end_offset:
+                segment.replay(self.producers, self.producers.end_offset)
+
+    def _recover(self, segment: Segment) -> bool:
+        """Whether the log ends in this segment because it was cut."""
+        result = segment.recover(self.producers, self.leader_epochs)
+        if result.damage is not None:
+            self._report(segment, result)
+        if segment is self.segments[-1] or result.damage is not None:
+            segment.truncate_file()
+            return result.damage is not None
+        segment.seal()
+        return self._lost_its_end(segment)
+
+    def _lost_its_end(self, segment: Segment) -> bool:
+        """Whether a power cut took the end of a segment, though a later one is there: the disk writes in any order.
+
+        Nobody was told that the later batches succeeded, and with a hole before them the sequences of their producers
+        would not match. Compaction makes such gaps too, and Kafka may have compacted above its last recovery point: a
+        compacted topic keeps them.
+        """
+        following = self.segments[self.segments.index(segment) + 1]
+        if self.clean or 'compact' in self.config.cleanup_policy or not (
+                segment.next_offset < following.base_offset > self.recovery_point):
+            return False
+        logger.warning('%s: ends at offset %d, expected %d', segment.log_file_path(), segment.next_offset - 1,
+                       following.base_offset - 1)
+        return True
+
+    def _report(self, segment: Segment, result: RecoveryResult) -> None:
+        lost_bytes = result.file_bytes - result.valid_bytes
+        text = (f'{segment.log_file_path()}: found {result.damage} at {result.valid_bytes}; {result.batches} batches '
+                f'before it up to offset {segment.next_offset - 1} are kept, {lost_bytes} bytes are cut off')
+        if result.next_valid_position < 0:
+            logger.warning('%s', text)
+            return
+        if self.refuse_damage:
+            raise CorruptLogError(f'{segment.log_file_path()}: found {result.damage} at {result.valid_bytes}, expected '
+                                  f'a batch: valid ones follow at {result.next_valid_position}')
+        path = f'{segment.log_file_path()}.{result.valid_bytes}{CUT_SUFFIX}'
+        source, target = segment.open_file(), self.fs.open(path, True)
+        for position in range(0, lost_bytes, COPY_BYTES):
+            target.write_at(source.read_at(COPY_BYTES, result.valid_bytes + position), position)
+        target.sync()
+        logger.error('%s, although valid batches follow at %d: the disk lost data. What is cut off is kept in %s',
+                     text, result.next_valid_position, path)
+
+    def _cut_after(self, number: int) -> None:
+        for segment in self.segments[number + 1:]:
+            if self.refuse_damage and segment.size_bytes:
+                raise CorruptLogError(f'{segment.log_file_path()}: found {segment.size_bytes} bytes behind a damaged '
+                                      'segment, expected none')
+            self._remove(segment, keep=segment.size_bytes > 0)
+        del self.segments[number + 1:]
+
+    def _remove(self, segment: Segment, *, keep: bool) -> None:
+        """Take a segment out of the log. `keep` leaves its batches beside it."""
+        path = segment.log_file_path()
+        logger.warning('%s: %d bytes from offset %d on are cut off%s', path, segment.size_bytes, segment.base_offset,
+                       f' and kept in {path}{CUT_SUFFIX}' if keep else '')
+        if keep:
+            self.fs.rename(path, path + CUT_SUFFIX)
+        for name in segment.existing_files():
+            self.fs.unlink(os.path.join(self.directory, name))
+
+    def _make_durable(self, recovered: set[Segment]) -> None:
+        """Sync what was recovered, then write what is derived from it: a snapshot never gets ahead of the log."""
+        for segment in self.segments:
+            if segment in recovered:
+                for file in segment.files_to_sync(sealed=segment is not self.segments[-1]):
+                    file.sync()
+        self.leader_epochs.truncate_from_end(self.log_end_offset)
+        self.leader_epochs.write()
+        if self.leader_epochs.unsynced is not None:
+            self.leader_epochs.unsynced.sync()
+            self.leader_epochs.unsynced = None
+        self.fs.sync_directory(self.directory)
+        if self.producers.end_offset > self.log_start_offset:
+            self.snapshots.write(self.producers.end_offset, self.producers.encode_snapshot())

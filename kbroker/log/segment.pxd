@@ -1,0 +1,52 @@
+# cython: language_level=3
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from kbroker.log.batch_walk cimport BatchWalk
+from kbroker.log.fs cimport File
+from kbroker.log.index cimport OffsetIndex, TimeIndex
+from kbroker.record.batch cimport BatchFields
+
+
+cdef struct Place:
+    int64_t position            # where a batch begins, or the end of the segment
+    int64_t offset              # its first offset, or the one that follows the segment's last
+
+
+cdef class Segment:
+    cdef readonly object fs
+    cdef readonly str directory
+    cdef readonly int64_t base_offset
+    cdef readonly int64_t next_offset
+    cdef readonly int64_t size_bytes
+    cdef readonly int64_t max_timestamp_ms
+    cdef readonly int64_t max_timestamp_offset
+    cdef readonly OffsetIndex offset_index
+    cdef readonly TimeIndex time_index
+    cdef readonly object transactions
+    cdef str log_path
+    cdef File log_file
+    cdef int64_t first_timestamp_ms
+    cdef int64_t created_ms
+    cdef int64_t jitter_ms
+    cdef int64_t bytes_since_entry
+    cdef int64_t index_interval_bytes
+    cdef int64_t allocated_bytes
+    cdef int64_t allocation_limit_bytes
+    cdef bint allocates_all
+    cdef Place *recent
+    cdef int64_t remembered
+
+    cdef File file(self)
+    cdef bint must_roll(self, const BatchFields *batch, int64_t size, int64_t segment_bytes, int64_t segment_ms, int64_t now_ms) except -1
+    cdef int reserve(self, int64_t size) except -1
+    cdef int write(self, const uint8_t *data, int64_t size) except -1
+    cdef int adopt(self, const BatchFields *batch, int64_t size) except -1
+    cdef int expect_end(self, BatchWalk walk) except -1
+    cdef int begin_recovery(self) except -1
+    cdef int remember(self, int64_t base_offset) except -1
+    cdef const Place *recall(self, int64_t target, bint by_position) noexcept
+    cdef int forget(self) noexcept
+    cdef int note_timestamp(self, const BatchFields *batch) noexcept
+    cdef int index_batch(self, const BatchFields *batch, int64_t position, int64_t size) except -1
+    cdef int place_of(self, int64_t offset, Place *place) except -1
+    cdef int place_below(self, int64_t position, Place *place) except -1

@@ -1,0 +1,403 @@
+"""One segment of a log: batches end to end in `<base offset>.log`, and the indexes beside it."""
+import os
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+from kbroker.errors import CorruptLogError
+from kbroker.log.batch_walk cimport SCAN_BYTES, SEARCH_BYTES, BatchWalk, find_batch, walk_batches
+from kbroker.log.fs cimport File
+from kbroker.log.index cimport OffsetIndex, TimeIndex
+from kbroker.log.producer_state cimport ABORT_MARKER, Marker, ProducerStateTable, read_marker
+from kbroker.log.transaction_index import TransactionIndex
+from kbroker.record.batch cimport HEADER_READ, BatchFields, batch_last_offset, batch_size_bytes, header_of
+
+LOG_SUFFIX = '.log'
+OFFSET_INDEX_SUFFIX = '.index'
+TIME_INDEX_SUFFIX = '.timeindex'
+TRANSACTION_INDEX_SUFFIX = '.txnindex'
+SNAPSHOT_SUFFIX = '.snapshot'
+SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+cdef enum:
+    RECENT_BATCHES = 64
+    FIRST_ALLOCATION_BYTES = 65536
+    LARGEST_ALLOCATION_BYTES = 16777216
+    MAX_RELATIVE_OFFSET = 2147483647
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """Kafka names files by offset: 20 digits, then what they are."""
+    return f'{offset:020d}{suffix}'
+
+
+class RecoveryResult:
+    """What a recovery found. `damage` is None when every byte belongs to a valid batch."""
+
+    def __init__(self, batches: int, valid_bytes: int, file_bytes: int, damage: str | None, next_valid_position: int):
+        self.batches = batches
+        self.valid_bytes = valid_bytes
+        self.file_bytes = file_bytes
+        self.damage = damage
+        self.next_valid_position = next_valid_position
+        """Where a valid batch begins behind the damage: bit rot, not a torn tail. -1 when there is none."""
+
+
+cdef class Segment:
+    """Files are opened when they are first needed. Raises OSError, and CorruptLogError for bytes that are no batch.
+
+    `next_offset` is known for a segment that was recovered or whose end was found, and for one made in this process.
+    """
+
+    def __init__(self, fs, str directory, int64_t base_offset, config, int64_t created_ms, *, dict file_sizes=None, str suffix=''):
+        """`file_sizes`: the sizes of this segment's files by suffix, where they exist. `suffix` is added to all names."""
+        sizes = file_sizes or {}
+        self.fs = fs
+        self.directory = directory
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.size_bytes = sizes.get(LOG_SUFFIX, 0)
+        self.allocated_bytes = self.size_bytes
+        self.created_ms = created_ms
+        self.first_timestamp_ms = -1
+        self.max_timestamp_ms = -1
+        self.max_timestamp_offset = base_offset
+        self.index_interval_bytes = config.index_interval_bytes
+        self.allocation_limit_bytes = config.segment_bytes
+        self.allocates_all = config.preallocate
+        self.offset_index = OffsetIndex(fs, self.path(OFFSET_INDEX_SUFFIX + suffix), base_offset, config.segment_index_bytes,
+                                        file_bytes=sizes.get(OFFSET_INDEX_SUFFIX, -1))
+        self.time_index = TimeIndex(fs, self.path(TIME_INDEX_SUFFIX + suffix), base_offset, config.segment_index_bytes,
+                                    file_bytes=sizes.get(TIME_INDEX_SUFFIX, -1))
+        self.transactions = TransactionIndex(fs, self.path(TRANSACTION_INDEX_SUFFIX + suffix), base_offset,
+                                             exists=TRANSACTION_INDEX_SUFFIX in sizes)
+        self.log_path = self.path(LOG_SUFFIX + suffix)
+        if LOG_SUFFIX not in sizes:
+            self.log_file = fs.open(self.log_path, True)
+
+    def __dealloc__(self):
+        free(self.recent)
+
+    def path(self, suffix: str) -> str:
+        return os.path.join(self.directory, file_name(self.base_offset, suffix))
+
+    cdef File file(self):
+        if self.log_file is None:
+            self.log_file = self.fs.open(self.log_path)
+        return self.log_file
+
+    # ---- append: `reserve` and `write` may fail and change nothing that counts, `adopt` cannot fail ----
+
+    cdef bint must_roll(self, const BatchFields *batch, int64_t size, int64_t segment_bytes, int64_t segment_ms,
+                        int64_t now_ms) except -1:
+        """Whether the batch has to go to a new segment. A segment that still is empty always takes it."""
+        cdef int64_t age_ms
+        if self.size_bytes == 0:
+            return False
+        if self.size_bytes > segment_bytes - size or batch_last_offset(batch) - self.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        if self.offset_index.entries >= self.offset_index.max_entries or self.time_index.is_full():
+            return True
+        if self.first_timestamp_ms < 0:
+            self.first_timestamp()
+        if batch.max_timestamp_ms >= 0 and self.first_timestamp_ms >= 0:
+            age_ms = batch.max_timestamp_ms - self.first_timestamp_ms
+        else:
+            age_ms = now_ms - self.created_ms
+        return age_ms > segment_ms - self.jitter_ms
+
+    def first_timestamp(self) -> int:
+        """The greatest timestamp of the first batch in ms, -1 when unknown: the age of a segment is measured from there."""
+        cdef BatchWalk walk
+        if self.first_timestamp_ms < 0 and self.size_bytes:
+            walk = walk_batches(self.file(), 0, self.size_bytes, SEARCH_BYTES)
+            if walk.next():
+                self.first_timestamp_ms = walk.fields.max_timestamp_ms
+        return self.first_timestamp_ms
+
+    cdef int reserve(self, int64_t size) except -1:
+        """Make room for a batch: in the indexes if it will be indexed, and on the disk, in chunks that grow with the segment."""
+        cdef int64_t chunk
+        if self.bytes_since_entry > self.index_interval_bytes or self.offset_index.sealed:
+            self.offset_index.make_room()
+            self.time_index.make_room()
+        if self.size_bytes + size <= self.allocated_bytes:
+            return 0
+        chunk = max(<int64_t>FIRST_ALLOCATION_BYTES, min(self.size_bytes, <int64_t>LARGEST_ALLOCATION_BYTES))
+        if self.allocates_all:
+            chunk = self.allocation_limit_bytes
+        chunk = max(size, min(chunk, self.allocation_limit_bytes - self.size_bytes))
+        self.file().allocate(self.size_bytes, chunk)
+        self.allocated_bytes = self.size_bytes + chunk
+        return 0
+
+    cdef int write(self, const uint8_t *data, int64_t size) except -1:
+        """Write a batch behind the last one. Only `adopt` makes it part of the segment."""
+        return self.file().pwrite(data, size, self.size_bytes)
+
+    cdef int adopt(self, const BatchFields *batch, int64_t size) except -1:
+        """The batch just written is part of the segment. `reserve` has made sure that no index has to write."""
+        self.note_timestamp(batch)
+        self.index_batch(batch, self.size_bytes, size)
+        if self.size_bytes == 0:
+            self.first_timestamp_ms = batch.max_timestamp_ms
+        self.remember(batch.base_offset)
+        self.size_bytes += size
+        self.next_offset = batch_last_offset(batch) + 1
+        return 0
+
+    cdef int remember(self, int64_t base_offset) except -1:
+        """Keep where the last batches begin: what consumers at the tail ask for needs no index and no read."""
+        if self.recent == NULL:
+            self.recent = <Place *>malloc(RECENT_BATCHES * sizeof(Place))
+            if self.recent == NULL:
+                raise MemoryError()
+        self.recent[self.remembered % RECENT_BATCHES] = Place(self.size_bytes, base_offset)
+        self.remembered += 1
+        return 0
+
+    cdef const Place *recall(self, int64_t target, bint by_position) noexcept:
+        """The last remembered batch that begins at or below an offset (or position); NULL when it is none of those."""
+        cdef int64_t oldest = max(<int64_t>0, self.remembered - RECENT_BATCHES)
+        cdef int64_t low = oldest, high = self.remembered, middle
+        cdef const Place *place
+        while low < high:
+            middle = (low + high) >> 1
+            place = &self.recent[middle % RECENT_BATCHES]
+            if (place.position if by_position else place.offset) <= target:
+                low = middle + 1
+            else:
+                high = middle
+        return NULL if low == oldest else &self.recent[(low - 1) % RECENT_BATCHES]
+
+    cdef int forget(self) noexcept:
+        free(self.recent)
+        self.recent = NULL
+        self.remembered = 0
+        return 0
+
+    cdef int note_timestamp(self, const BatchFields *batch) noexcept:
+        if batch.max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = batch.max_timestamp_ms
+            self.max_timestamp_offset = batch_last_offset(batch)
+        return 0
+
+    cdef int index_batch(self, const BatchFields *batch, int64_t position, int64_t size) except -1:
+        if self.bytes_since_entry > self.index_interval_bytes:
+            self.offset_index.append(batch_last_offset(batch), position)
+            self.time_index.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
+            self.bytes_since_entry = 0
+        self.bytes_since_entry += size
+        return 0
+
+    def discard_unadopted(self) -> None:
+        """Cut what a failed write may have left behind the last batch."""
+        self.file().truncate(self.size_bytes)
+
+    # ---- search ----
+
+    cdef int place_of(self, int64_t offset, Place *place) except -1:
+        """The first batch whose last offset is at or above `offset`, else the end of the segment."""
+        cdef BatchWalk walk
+        cdef const Place *known
+        if offset < self.next_offset:
+            known = self.recall(offset, False)
+            if known != NULL:
+                place[0] = known[0]
+                return 0
+            walk = walk_batches(self.file(), self.offset_index.position_for_offset(offset), self.size_bytes, SEARCH_BYTES)
+            while walk.next():
+                if batch_last_offset(&walk.fields) >= offset:
+                    place.position = walk.position
+                    place.offset = walk.fields.base_offset
+                    return 0
+            self.expect_end(walk)
+        place.position = self.size_bytes
+        place.offset = self.next_offset
+        return 0
+
+    cdef int place_below(self, int64_t position, Place *place) except -1:
+        """The last place between two batches at or below `position`."""
+        cdef BatchWalk walk
+        cdef const Place *known
+        if position >= self.size_bytes:
+            place.position = self.size_bytes
+            place.offset = self.next_offset
+            return 0
+        known = self.recall(position, True)
+        if known != NULL:
+            place[0] = known[0]
+            return 0
+        walk = walk_batches(self.file(), self.offset_index.position_at_or_below(position), self.size_bytes, SEARCH_BYTES)
+        while walk.next():
+            if walk.next_position > position:
+                break
+        else:
+            self.expect_end(walk)
+        place.position = walk.position
+        place.offset = walk.fields.base_offset
+        return 0
+
+    cdef int expect_end(self, BatchWalk walk) except -1:
+        if walk.fault != HEADER_READ:
+            raise CorruptLogError(f'{self.file().path}: found no batch at {walk.position}, expected one before the end '
+                                  f'at {self.size_bytes}')
+        return 0
+
+    def batch_at_or_after(self, int64_t offset):
+        """(position, header, batch) of the first batch whose last offset is at or above `offset`, None at the end."""
+        cdef Place place
+        cdef BatchWalk walk
+        self.place_of(offset, &place)
+        walk = walk_batches(self.file(), place.position, self.size_bytes, SEARCH_BYTES)
+        if not walk.next():
+            return None
+        batch = PyBytes_FromStringAndSize(<const char *>walk.data(), batch_size_bytes(&walk.fields))
+        return place.position, header_of(&walk.fields), memoryview(batch)
+
+    def batch_with_timestamp(self, int64_t timestamp_ms, int64_t start_offset):
+        """(header, batch) of the first batch that ends at or above `start_offset` and has a record of that time or later."""
+        cdef BatchWalk walk
+        cdef Place place
+        if self.max_timestamp_ms < timestamp_ms:
+            return None
+        self.place_of(max(start_offset, self.time_index.offset_before(timestamp_ms)), &place)
+        walk = walk_batches(self.file(), place.position, self.size_bytes, SEARCH_BYTES)
+        while walk.next():
+            if walk.fields.max_timestamp_ms >= timestamp_ms:
+                return header_of(&walk.fields), memoryview(
+                    PyBytes_FromStringAndSize(<const char *>walk.data(), batch_size_bytes(&walk.fields)))
+        self.expect_end(walk)
+        return None
+
+    def walk(self, int64_t position=0) -> BatchWalk:
+        """The batches from `position` on, for `for header, batch in ...`."""
+        return walk_batches(self.file(), position, self.size_bytes, SCAN_BYTES)
+
+    # ---- opening ----
+
+    def check_indexes(self) -> None:
+        """Raise CorruptLogError for an index that is missing, or cannot be one. An empty segment needs none."""
+        if self.size_bytes == 0:
+            return
+        self.offset_index.check()
+        self.time_index.check()
+        self.transactions.check()
+        if self.time_index.entries:
+            self.max_timestamp_ms, relative_offset = self.time_index[self.time_index.entries - 1]
+            self.max_timestamp_offset = self.base_offset + relative_offset
+
+    def find_end(self) -> None:
+        """Set `next_offset` of a segment that was closed cleanly: by the headers behind its last index entry."""
+        cdef BatchWalk walk
+        cdef int64_t position = 0
+        if self.offset_index.entries:
+            position = self.offset_index[self.offset_index.entries - 1][1]
+        if position > self.size_bytes:
+            raise CorruptLogError(f'{self.offset_index.path}: found position {position}, expected one below {self.size_bytes}')
+        if self.size_bytes:
+            walk = walk_batches(self.file(), position, self.size_bytes, SEARCH_BYTES)
+            while walk.next():
+                self.note_timestamp(&walk.fields)
+                self.next_offset = batch_last_offset(&walk.fields) + 1
+            self.expect_end(walk)
+
+    def set_next_offset(self, int64_t next_offset) -> None:
+        """What the base offset of the next segment says about this one."""
+        self.next_offset = next_offset
+
+    def recover(self, ProducerStateTable producers not None, leader_epochs) -> RecoveryResult:
+        """Check every batch, rebuild the three indexes, and replay into `producers` and `leader_epochs` (not written).
+
+        Stops before the first bytes that are no valid batch and sets the segment's end there; `truncate_file` then cuts them.
+        """
+        cdef BatchWalk walk = walk_batches(self.file(), 0, self.size_bytes, SCAN_BYTES)
+        cdef int64_t file_bytes = self.size_bytes, batches = 0
+        cdef int32_t latest_epoch = leader_epochs.latest
+        cdef str damage = None
+        cdef Marker marker
+        self.begin_recovery()
+        while True:
+            if not walk.next():
+                if walk.fault != HEADER_READ:
+                    damage = 'no whole batch'
+                break
+            if not walk.crc_matches():
+                damage = 'a wrong checksum'
+                break
+            if walk.fields.base_offset < self.next_offset or batch_last_offset(&walk.fields) - self.base_offset > MAX_RELATIVE_OFFSET:
+                damage = f'offset {walk.fields.base_offset} after {self.next_offset - 1}'
+                break
+            if read_marker(walk.data(), batch_size_bytes(&walk.fields), &walk.fields, &marker) == ABORT_MARKER:
+                row = producers.completed_by(&walk.fields)
+                if row is not None:
+                    self.transactions.append(row)
+            if walk.fields.partition_leader_epoch > latest_epoch:
+                latest_epoch = walk.fields.partition_leader_epoch
+                leader_epochs.assign(latest_epoch, walk.fields.base_offset, write=False)
+            producers.adopt(&walk.fields, &marker)
+            self.adopt(&walk.fields, batch_size_bytes(&walk.fields))
+            batches += 1
+        self.forget()   # compaction leaves gaps between batches: only what is appended here is known to have none
+        return RecoveryResult(batches, walk.position, file_bytes, damage,
+                              -1 if damage is None else find_batch(self.file(), walk.position + 1, file_bytes))
+
+    cdef int begin_recovery(self) except -1:
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.transactions.reset()
+        self.forget()
+        self.size_bytes = 0
+        self.next_offset = self.base_offset
+        self.bytes_since_entry = 0
+        self.first_timestamp_ms = -1
+        self.max_timestamp_ms = -1
+        self.max_timestamp_offset = self.base_offset
+        return 0
+
+    def replay(self, ProducerStateTable producers not None, int64_t start_offset) -> None:
+        """Show `producers` the batches from `start_offset` on."""
+        cdef Place place
+        cdef BatchWalk walk
+        self.place_of(start_offset, &place)
+        walk = walk_batches(self.file(), place.position, self.size_bytes, SCAN_BYTES)
+        while walk.next():
+            producers.replay(walk.data(), &walk.fields)
+        self.expect_end(walk)
+
+    # ---- closing ----
+
+    def seal(self) -> None:
+        """Nothing will be appended: the last time entry is added, indexes are trimmed, reserved space is given back."""
+        if self.max_timestamp_ms >= 0:
+            self.time_index.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
+        self.forget()
+        self.offset_index.seal()
+        self.time_index.seal()
+        self.truncate_file()
+
+    def truncate_file(self) -> None:
+        """Cut the file where the segment ends, and give back what was reserved behind it."""
+        self.file().truncate(self.size_bytes)
+        self.allocated_bytes = self.size_bytes
+
+    def files_to_sync(self, *, sealed: bool) -> list[File]:
+        """The transaction index before the log whose markers it explains; the other indexes only when they are complete."""
+        files = [self.transactions.file()] if self.transactions.exists else []
+        if sealed:
+            files += [self.offset_index.sync_file(), self.time_index.sync_file()]
+        return [*files, self.file()]
+
+    def log_file_path(self) -> str:
+        return self.path(LOG_SUFFIX)
+
+    def open_file(self) -> File:
+        return self.file()
+
+    def last_modified_ms(self) -> int:
+        return self.fs.modified_ms(self.path(LOG_SUFFIX))
+
+    def existing_files(self) -> list[str]:
+        """The names of this segment's files."""
+        return [os.path.basename(self.path(suffix)) for suffix in SEGMENT_SUFFIXES if self.fs.exists(self.path(suffix))]

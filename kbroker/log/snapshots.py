@@ -1,0 +1,81 @@
+"""The `<offset>.snapshot` files of a partition: producer state as it was below an offset."""
+import logging
+import os
+
+from kbroker.errors import CorruptLogError
+from kbroker.log.fs import FileSystem
+from kbroker.log.producer_state import ProducerStateTable
+from kbroker.log.segment import SNAPSHOT_SUFFIX, file_name
+
+logger = logging.getLogger(__name__)
+
+
+class ProducerSnapshots:
+    """Which snapshots there are, and their reading and writing. Raises OSError.
+
+    The files are not synced: a torn one fails its checksum and is not used. Who writes one has synced the log up to its
+    offset.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str, names: list[str]):
+        """`names`: what is in the directory."""
+        self._fs = fs
+        self._directory = directory
+        self.offsets = sorted(int(name.removesuffix(SNAPSHOT_SUFFIX)) for name in names
+                              if name.endswith(SNAPSHOT_SUFFIX) and name.removesuffix(SNAPSHOT_SUFFIX).isdecimal())
+
+    def path(self, offset: int) -> str:
+        return os.path.join(self._directory, file_name(offset, SNAPSHOT_SUFFIX))
+
+    @property
+    def latest(self) -> int:
+        """The highest offset with a snapshot, -1 when there is none."""
+        return self.offsets[-1] if self.offsets else -1
+
+    def write(self, offset: int, data: bytes) -> None:
+        try:
+            self._fs.write_file(self.path(offset), data)
+        except OSError:
+            if self._fs.exists(self.path(offset)):
+                self._fs.unlink(self.path(offset))
+            raise
+        if offset not in self.offsets:
+            self.offsets = sorted([*self.offsets, offset])
+
+    def remove(self, offset: int) -> None:
+        self._fs.unlink(self.path(offset))
+        self.offsets.remove(offset)
+
+    def remove_damaged(self) -> None:
+        """After an unclean stop any of them may be torn."""
+        for offset in list(self.offsets):
+            try:
+                ProducerStateTable().load_snapshot(self._fs.read_file(self.path(offset)), offset, 0)
+            except CorruptLogError as error:
+                logger.warning('%s: %s; it goes', self.path(offset), error)
+                self.remove(offset)
+
+    def remove_outside(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Those at or below the start say nothing about the log, those above its end speak of what is lost."""
+        for offset in list(self.offsets):
+            if offset <= log_start_offset or offset > log_end_offset:
+                self.remove(offset)
+
+    def load(self, producers: ProducerStateTable, start_offset: int, at_most: int, now_ms: int) -> None:
+        """Fill `producers` from the newest readable snapshot up to `at_most`, or empty it, at `start_offset`."""
+        for offset in reversed(self.offsets):
+            if start_offset < offset <= at_most:
+                try:
+                    producers.load_snapshot(self._fs.read_file(self.path(offset)), offset, now_ms)
+                    return
+                except CorruptLogError as error:
+                    logger.warning('%s: %s; an older one is used', self.path(offset), error)
+                    self.remove(offset)
+        producers.clear(start_offset)
+
+    def keep_for(self, segment_bases: list[int]) -> None:
+        """Keep one for each segment's base and the newest above all bases: what an opening needs at most."""
+        newest = self.latest
+        for offset in list(self.offsets):
+            if offset not in segment_bases and not (offset == newest and offset > segment_bases[-1]):
+                self.remove(offset)

@@ -1,0 +1,83 @@
+"""Putting cleaned segments in the place of old ones so that a crash at any point leaves the old ones or the new ones.
+
+1. `.cleaned` files are complete and synced, then renamed to `.swap`, the segment with the highest base first:
+   from the first rename on the new ones win.
+2. The files of the old segments are renamed to `.deleted`, then `.swap` loses its suffix; the directory is synced.
+
+At start: `.cleaned` files were not complete, so they go, and with them the `.swap` files at or above the lowest of them
+(their swap had only begun). A `.swap` that stays wins: normal files in its range of offsets go, and it takes its final
+name.
+"""
+import logging
+import os
+import re
+from typing import NamedTuple
+
+from kbroker.log.batch_walk import read_batches
+from kbroker.log.fs import FileSystem
+from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, file_name
+
+DELETED_SUFFIX = '.deleted'
+CLEANED_SUFFIX = '.cleaned'
+SWAP_SUFFIX = '.swap'
+
+logger = logging.getLogger(__name__)
+
+
+class SegmentFileName(NamedTuple):
+    """`00000000000000000042.index.swap` is (42, '.index', '.swap')."""
+
+    offset: int
+    kind: str
+    state: str
+
+
+def parse_file_name(name: str) -> SegmentFileName | None:
+    """None for a file that is no part of a segment and no snapshot."""
+    match = re.fullmatch(r'(\d+)(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.deleted|\.cleaned|\.swap|)', name)
+    return SegmentFileName(int(match[1]), match[2], match[3]) if match else None
+
+
+def rename_files(fs: FileSystem, directory: str, base_offset: int, old_state: str, new_state: str) -> None:
+    """Rename what exists of a segment's files; the log file last, for it is what counts."""
+    for kind in reversed(SEGMENT_SUFFIXES):
+        old = os.path.join(directory, file_name(base_offset, kind))
+        if fs.exists(old + old_state):
+            fs.rename(old + old_state, old + new_state)
+
+
+def finish_swaps(fs: FileSystem, directory: str) -> None:
+    """Bring a directory to what it was before, or after, a swap that a crash interrupted. `.deleted` files go."""
+    found = [(name, parsed) for name in fs.listdir(directory) if (parsed := parse_file_name(name))]
+    states = {parsed.state for _, parsed in found}
+    if states <= {''}:
+        return
+    cleaned = [parsed.offset for _, parsed in found if parsed.state == CLEANED_SUFFIX]
+    lowest_cleaned = min(cleaned) if cleaned else None
+    swaps = set()
+    for name, parsed in found:
+        if parsed.state in (DELETED_SUFFIX, CLEANED_SUFFIX):
+            fs.unlink(os.path.join(directory, name))
+        elif parsed.state == SWAP_SUFFIX:
+            if lowest_cleaned is not None and parsed.offset >= lowest_cleaned:
+                fs.unlink(os.path.join(directory, name))
+            else:
+                swaps.add(parsed.offset)
+    for base_offset in sorted(swaps):
+        _finish_swap(fs, directory, base_offset, [parsed for _, parsed in found if parsed.state == ''])
+    fs.sync_directory(directory)
+
+
+def _finish_swap(fs: FileSystem, directory: str, base_offset: int, normal: list[SegmentFileName]) -> None:
+    log_path = os.path.join(directory, file_name(base_offset, LOG_SUFFIX) + SWAP_SUFFIX)
+    if fs.exists(log_path):
+        file = fs.open(log_path)
+        next_offset = base_offset + 1
+        for header, _ in read_batches(file, 0, file.size()):
+            next_offset = header.last_offset + 1
+        logger.info('%s: finishing the swap of offsets %d to %d', directory, base_offset, next_offset - 1)
+        for name in normal:
+            path = os.path.join(directory, file_name(name.offset, name.kind))
+            if base_offset <= name.offset < next_offset and name.kind != SNAPSHOT_SUFFIX and fs.exists(path):
+                fs.unlink(path)
+    rename_files(fs, directory, base_offset, SWAP_SUFFIX, '')

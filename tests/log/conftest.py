@@ -1,0 +1,34 @@
+"""What the tests of the log share."""
+import pathlib
+
+import pytest
+
+from kbroker.clock import ManualClock
+from kbroker.config import Config, LogConfig
+from kbroker.log.fs import FileSystem
+from kbroker.log.log import Log
+
+
+@pytest.fixture
+def fs() -> FileSystem:
+    return FileSystem()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def open_log(fs, clock, tmp_path: pathlib.Path):
+    """Opens the partition `topic-0` under the test's directory, with topic settings by name."""
+
+    def opener(clean_shutdown: bool = True, *, file_system: FileSystem = fs, name: str = 'topic-0', timers=None,
+               log_start_offset: int = 0, recovery_point: int = 0, **settings: object) -> Log:
+        overrides = {key.replace('_', '.'): str(value) for key, value in settings.items()}
+        topic, _, partition = name.rpartition('-')
+        return Log(file_system, str(tmp_path / name), topic, int(partition), LogConfig(Config({}), overrides), clock,
+                   clean_shutdown=clean_shutdown, timers=timers, log_start_offset=log_start_offset,
+                   recovery_point=recovery_point)
+
+    return opener

@@ -1,0 +1,248 @@
+"""A log directory: lock, listing, checkpoints, intervals, clean stop."""
+import os
+import subprocess
+import sys
+
+import pytest
+from batches import T, data_batch
+
+from kbroker.clock import ManualClock, Timers
+from kbroker.config import Config, LogConfig
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.log.fs import FileSystem
+from kbroker.log.manager import LogDirectoryError, LogManager, parse_directory_name
+from kbroker.log.origin import Origin
+from kbroker.log.partition_metadata import read_topic_id
+
+SECOND_BROKER = """
+import sys
+from kbroker.clock import Clock, Timers
+from kbroker.config import Config
+from kbroker.log.fs import FileSystem
+from kbroker.log.manager import LogDirectoryError, LogManager
+try:
+    LogManager(FileSystem(), sys.argv[1], Config({}), Clock(), Timers(Clock()))
+except LogDirectoryError as error:
+    print(error)
+"""
+TOPIC_ID = bytes(range(16))
+CONFIG = Config({})
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(T)
+
+
+@pytest.fixture
+def timers(clock):
+    return Timers(clock)
+
+
+@pytest.fixture
+def open_manager(tmp_path, clock, timers):
+    def opener(fs=None) -> LogManager:
+        manager = LogManager(fs or FileSystem(), str(tmp_path / 'data'), CONFIG, clock, timers)
+        manager.begin()
+        return manager
+
+    return opener
+
+
+def topic(**settings):
+    return LogConfig(CONFIG, {name.replace('_', '.'): str(value) for name, value in settings.items()})
+
+
+def write_and_flush(log, count=3, leader_epoch=0):
+    for _ in range(count):
+        log.append(data_batch(), Origin.CLIENT, leader_epoch)
+    log.flush()
+
+
+def test_a_clean_stop_leaves_its_mark_and_the_next_start_takes_it_away(open_manager, tmp_path):
+    manager = open_manager()
+    assert not manager.clean_shutdown
+    write_and_flush(manager.create_log('orders', 0, TOPIC_ID, topic()))
+    manager.close(broker_epoch=14)
+    mark = tmp_path / 'data' / '.kafka_cleanshutdown'
+    assert mark.read_bytes() == b'{"version":0,"brokerEpoch":14}'
+    assert (tmp_path / 'data' / 'recovery-point-offset-checkpoint').read_bytes() == b'0\n1\norders 0 3\n'
+    assert (tmp_path / 'data' / 'replication-offset-checkpoint').read_bytes() == b'0\n1\norders 0 3\n'
+    assert (tmp_path / 'data' / 'log-start-offset-checkpoint').read_bytes() == b'0\n0\n'
+    again = open_manager()
+    assert (again.clean_shutdown, again.previous_broker_epoch, again.found) == (True, 14, {('orders', 0)})
+    assert not mark.exists()
+    assert again.open_log('orders', 0, TOPIC_ID, topic()).log_end_offset == 3
+
+
+@pytest.mark.parametrize('content', [b'', b'{', b'[]', b'{"version":0}'])
+def test_a_mark_that_says_nothing_still_is_one(open_manager, tmp_path, content):
+    (tmp_path / 'data').mkdir()
+    (tmp_path / 'data' / '.kafka_cleanshutdown').write_bytes(content)
+    manager = open_manager()
+    assert (manager.clean_shutdown, manager.previous_broker_epoch) == (True, -1)
+
+
+def test_a_second_broker_is_refused(open_manager, tmp_path):
+    manager = open_manager()
+    result = subprocess.run([sys.executable, '-c', SECOND_BROKER, str(tmp_path / 'data')], capture_output=True,
+                            text=True, check=True)
+    assert 'is locked: another broker' in result.stdout
+    manager.close()
+
+
+def test_a_stopped_broker_gives_the_lock_back(open_manager):
+    open_manager().close()
+    open_manager()
+
+
+@pytest.mark.parametrize('name', ['junk', '.kbroker', 'no-number', 'a b-0', 'x' * 250 + '-0'])
+def test_an_unknown_directory_is_refused_by_name(open_manager, tmp_path, name):
+    (tmp_path / 'data' / name).mkdir(parents=True)
+    with pytest.raises(LogDirectoryError, match='not named <topic>-<partition>'):
+        open_manager()
+    (tmp_path / 'data' / name).rmdir()
+    open_manager()
+
+
+def test_unknown_files_and_the_metadata_log_are_left_alone(open_manager, tmp_path):
+    (tmp_path / 'data' / '__cluster_metadata-0').mkdir(parents=True)
+    (tmp_path / 'data' / 'kbroker.json').write_text('{}')
+    assert open_manager().found == set()
+
+
+def test_directory_names_are_split_at_the_last_dash():
+    assert parse_directory_name('a-b-12') == ('a-b', 12, '')
+    assert parse_directory_name(f'a-b-12.{"0" * 32}-delete') == ('a-b', 12, 'delete')
+    assert parse_directory_name(f't-0.{"0" * 32}-stray') == ('t', 0, 'stray')
+    assert parse_directory_name('t-0-future') is None
+
+
+def test_a_deleted_partition_is_renamed_at_once_and_removed_after_the_delay(open_manager, tmp_path, clock, timers):
+    manager = open_manager()
+    log = manager.create_log('orders', 0, TOPIC_ID, topic(file_delete_delay_ms=1000))
+    write_and_flush(log)
+    piece = log.read(0, 1000, 3, True)
+    manager.delete_log('orders', 0)
+    renamed = [name for name in os.listdir(tmp_path / 'data') if name.endswith('-delete')]
+    assert len(renamed) == 1 and renamed[0].startswith('orders-0.') and not manager.logs
+    clock.advance(999)
+    timers.run_due()
+    assert (tmp_path / 'data' / renamed[0]).exists()
+    clock.advance(1)
+    timers.run_due()
+    assert not (tmp_path / 'data' / renamed[0]).exists()
+    assert len(piece.read()) == piece.size_bytes
+    assert manager.create_log('orders', 0, bytes(16)[:15] + b'\1', topic()).log_end_offset == 0
+
+
+def test_what_was_to_be_deleted_is_deleted_after_a_restart(open_manager, tmp_path, clock, timers):
+    doomed = tmp_path / 'data' / f'orders-0.{"a" * 32}-delete'
+    kept = tmp_path / 'data' / f'orders-1.{"a" * 32}-stray'
+    doomed.mkdir(parents=True)
+    kept.mkdir()
+    (doomed / 'x').write_bytes(b'')
+    assert open_manager().found == set()
+    clock.advance(60_000)
+    timers.run_due()
+    assert not doomed.exists() and kept.exists()
+
+
+def test_a_long_topic_name_is_cut_when_its_partition_is_deleted(open_manager, tmp_path):
+    manager = open_manager()
+    manager.create_log('t' * 249, 7, TOPIC_ID, topic())
+    manager.delete_log('t' * 249, 7)
+    name, = (name for name in os.listdir(tmp_path / 'data') if name.endswith('-delete'))
+    assert len(name) == 255 and parse_directory_name(name).partition == 7
+
+
+def test_another_topic_of_the_same_name_is_told_apart_by_its_id(open_manager, tmp_path):
+    manager = open_manager()
+    write_and_flush(manager.create_log('orders', 0, TOPIC_ID, topic()))
+    manager.close()
+    again = open_manager()
+    with pytest.raises(KafkaError) as raised:
+        again.open_log('orders', 0, TOPIC_ID[::-1], topic())
+    assert raised.value.code == ErrorCode.INCONSISTENT_TOPIC_ID
+    path = again.set_aside('orders', 0)
+    assert path.endswith('-stray') and read_topic_id(FileSystem(), path) == TOPIC_ID
+    assert again.create_log('orders', 0, TOPIC_ID[::-1], topic()).log_end_offset == 0
+
+
+@pytest.mark.parametrize('length', [0, 1, 15, 21, 22, 42])
+def test_torn_partition_metadata_counts_as_none(tmp_path, length):
+    """A power cut before the flush of a new partition left half of the topic id: the broker refused to start."""
+    whole = b'version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw'
+    for content in (whole[:length], whole[:length] + bytes(43 - length)):
+        (tmp_path / 'partition.metadata').write_bytes(content)
+        assert read_topic_id(FileSystem(), str(tmp_path)) is None
+
+
+def test_partition_metadata_is_kafkas_to_the_byte(open_manager, tmp_path):
+    open_manager().create_log('orders', 0, TOPIC_ID, topic())
+    path = tmp_path / 'data' / 'orders-0' / 'partition.metadata'
+    assert path.read_bytes() == b'version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw'
+
+
+def test_checkpoints_are_written_at_their_intervals(open_manager, tmp_path, clock, timers):
+    manager = open_manager()
+    manager.start()
+    log = manager.create_log('orders', 0, TOPIC_ID, topic())
+    write_and_flush(log)
+    log.append(data_batch(), Origin.CLIENT, 0)
+    log.delete_records(2)
+    clock.advance(60_000)
+    timers.run_due()
+    assert (tmp_path / 'data' / 'recovery-point-offset-checkpoint').read_bytes() == b'0\n1\norders 0 0\n'
+    assert (tmp_path / 'data' / 'log-start-offset-checkpoint').read_bytes() == b'0\n1\norders 0 2\n'
+    assert (tmp_path / 'data' / 'replication-offset-checkpoint').read_bytes() == b'0\n1\norders 0 3\n'
+    manager.close(clean=False)
+    again = open_manager().open_log('orders', 0, TOPIC_ID, topic())
+    assert (again.log_start_offset, again.log_end_offset) == (2, 4)
+
+
+def test_a_damaged_checkpoint_means_full_recovery(open_manager, tmp_path):
+    manager = open_manager()
+    write_and_flush(manager.create_log('orders', 0, TOPIC_ID, topic()))
+    manager.close(clean=False)
+    (tmp_path / 'data' / 'recovery-point-offset-checkpoint').write_bytes(b'0\n7\norders 0 2\n')
+    assert open_manager().open_log('orders', 0, TOPIC_ID, topic()).log_end_offset == 3
+
+
+def test_retention_runs_at_its_interval_and_stops_below_the_high_watermark(open_manager, clock, timers):
+    manager = open_manager()
+    manager.start()
+    log = manager.create_log('orders', 0, TOPIC_ID, topic(retention_ms=1000))
+    write_and_flush(log)
+    log.roll()
+    log.append(data_batch(), Origin.CLIENT, 0)
+    manager.high_watermark = lambda log: 2
+    clock.advance(300_000)
+    timers.run_due()
+    assert log.log_start_offset == 0
+    manager.high_watermark = lambda log: 3
+    clock.advance(300_000)
+    timers.run_due()
+    assert log.log_start_offset == 3 and len(log.segments) == 1
+
+
+def test_a_log_that_failed_leaves_no_mark_of_a_clean_stop(open_manager, tmp_path):
+    manager = open_manager()
+    log = manager.create_log('orders', 0, TOPIC_ID, topic())
+    with pytest.raises(KafkaError):
+        log.fail_sync(OSError(5, 'Input/output error'))
+    manager.close()
+    assert not (tmp_path / 'data' / '.kafka_cleanshutdown').exists()
+    assert not open_manager().clean_shutdown
+
+
+def test_a_new_partition_syncs_its_directory_and_metadata_with_its_first_flush(open_manager):
+    log = open_manager().create_log('orders', 0, TOPIC_ID, topic())
+    log.append(data_batch(), Origin.CLIENT, 0)
+    files, offset = log.files_to_sync()
+    names = [os.path.basename(file.path) for file in files]
+    assert names == ['00000000000000000000.log', 'leader-epoch-checkpoint.tmp', 'orders-0', 'partition.metadata.tmp',
+                     'orders-0', 'data']
+    log.mark_flushed(offset)
+    log.append(data_batch(), Origin.CLIENT, 0)
+    assert [os.path.basename(file.path) for file in log.files_to_sync()[0]] == ['00000000000000000000.log']

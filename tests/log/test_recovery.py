@@ -1,0 +1,196 @@
+"""Opening what a stop, clean or not, has left."""
+import logging
+import os
+
+import pytest
+from batches import T, data_batch, marker_batch
+
+from kbroker.errors import CorruptLogError
+from kbroker.log.check import check_partition
+from kbroker.log.fs import FileSystem
+from kbroker.log.log import Log
+from kbroker.log.origin import Origin
+
+
+def fill(log, batches=30, roll_every=10):
+    for number in range(batches):
+        log.append(data_batch(2, timestamp_ms=T + number, value=b'x' * 200), Origin.CLIENT, 0)
+        if number % roll_every == roll_every - 1 and number < batches - 1:
+            log.roll()
+    log.flush()
+
+
+def end_after_kill(log, open_log, **kwargs):
+    log.close(clean=False)
+    again = open_log(clean_shutdown=False, **kwargs)
+    assert not [finding for finding in check_partition(FileSystem(), again.directory) if 'index' not in finding.file]
+    return again
+
+
+def change(path, position, data):
+    with open(path, 'r+b') as file:
+        file.seek(position)
+        file.write(data)
+
+
+@pytest.mark.parametrize('tail', [b'\0' * 4096, b'garbage', bytes(data_batch(5))[:-1], bytes(data_batch(5))[:40]])
+def test_a_torn_tail_is_cut(open_log, tail, caplog):
+    log = open_log()
+    fill(log)
+    path = log.segments[-1].path('.log')
+    size = os.path.getsize(path)
+    with open(path, 'ab') as file:
+        file.write(tail)
+    again = end_after_kill(log, open_log)
+    assert again.log_end_offset == 60 and os.path.getsize(path) == size
+    assert f'{len(tail)} bytes are cut off' in caplog.text
+    assert not [name for name in os.listdir(log.directory) if name.endswith('.cut')]
+
+
+def test_damage_before_valid_batches_cuts_there_and_keeps_what_was_cut(open_log, caplog):
+    log = open_log()
+    fill(log)
+    path = log.segments[1].path('.log')
+    content = FileSystem().read_file(path)
+    position = content.index(b'x' * 200, 2500)
+    change(path, position, b'y')
+    again = end_after_kill(log, open_log)
+    assert 20 < again.log_end_offset < 40 and again.segments[-1].base_offset == 20
+    assert [record.levelno for record in caplog.records if 'the disk lost data' in record.message] == [logging.ERROR]
+    cut = sorted(name for name in os.listdir(log.directory) if name.endswith('.cut'))
+    assert len(cut) == 2
+    kept = FileSystem().read_file(os.path.join(log.directory, cut[0]))
+    assert len(kept) == len(content) - again.segments[-1].size_bytes
+
+
+def test_damage_is_refused_where_nothing_may_be_lost(open_log, fs, clock):
+    log = open_log()
+    fill(log)
+    change(log.segments[0].path('.log'), 300, b'?')
+    log.close(clean=False)
+    before = {name: FileSystem().read_file(os.path.join(log.directory, name))
+              for name in os.listdir(log.directory) if '.log' in name}
+    with pytest.raises(CorruptLogError, match='valid ones follow'):
+        Log(fs, log.directory, 'topic', 0, log.config, clock, clean_shutdown=False, refuse_damage=True)
+    assert before == {name: FileSystem().read_file(os.path.join(log.directory, name)) for name in before}
+
+
+def test_only_segments_at_or_above_the_recovery_point_are_read(open_log):
+    log = open_log()
+    fill(log)
+    change(log.segments[0].path('.log'), 100, b'?????')
+    log.close(clean=False)
+    assert open_log(clean_shutdown=False, recovery_point=20).log_end_offset == 60
+
+
+@pytest.mark.parametrize('clean', [True, False])
+@pytest.mark.parametrize('suffix', ['.index', '.timeindex'])
+@pytest.mark.parametrize('damage', [None, b'\xff' * 24, b'123'])
+def test_a_missing_or_damaged_index_is_built_again(open_log, suffix, damage, clean):
+    log = open_log(index_interval_bytes=300)
+    fill(log)
+    log.close()
+    for segment in log.segments:
+        before = FileSystem().read_file(segment.path(suffix))
+        os.unlink(segment.path(suffix))
+        if damage is not None:
+            FileSystem().write_file(segment.path(suffix), damage)
+        again = open_log(clean, recovery_point=60, index_interval_bytes=300)
+        again.close()
+        assert FileSystem().read_file(segment.path(suffix)) == before
+    assert check_partition(FileSystem(), log.directory) == []
+
+
+def test_an_index_without_its_log_goes(open_log):
+    log = open_log()
+    fill(log)
+    log.close()
+    stray = os.path.join(log.directory, f'{99:020d}.index')
+    FileSystem().write_file(stray, b'')
+    open_log()
+    assert not os.path.exists(stray)
+
+
+def test_lost_leader_epochs_are_built_again_from_the_batches(open_log):
+    log = open_log()
+    for epoch in (0, 0, 2, 5):
+        log.append(data_batch(2), Origin.CLIENT, epoch)
+    rows = log.leader_epochs.rows
+    log.close()
+    for content in (None, b'0\n1\n', b'junk\n1\n0 0\n', b''):
+        os.unlink(os.path.join(log.directory, 'leader-epoch-checkpoint'))
+        if content is not None:
+            FileSystem().write_file(os.path.join(log.directory, 'leader-epoch-checkpoint'), content)
+        again = open_log()
+        assert again.leader_epochs.rows == rows == [(0, 0), (2, 4), (5, 6)]
+        again.close()
+
+
+def test_a_transaction_open_at_the_kill_is_open_after_it_and_the_aborted_one_is_in_the_index(open_log):
+    log = open_log()
+    log.append(data_batch(producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
+    log.append(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
+    log.append(data_batch(producer_id=2, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
+    log.flush()
+    os.unlink(log.segments[0].path('.txnindex'))
+    again = end_after_kill(log, open_log)
+    again.on_high_watermark(again.log_end_offset)
+    assert again.first_unstable_offset() == 2
+    assert again.aborted_transactions(0, 2) == [(1, 0)]
+
+
+def test_a_log_that_ends_below_its_start_begins_anew_there(open_log):
+    log = open_log()
+    fill(log, batches=3)
+    log.close()
+    again = open_log(log_start_offset=100)
+    assert (again.log_start_offset, again.log_end_offset, len(again.segments)) == (100, 100, 1)
+    again.append(data_batch(), Origin.CLIENT, 1)
+    again.close()
+    assert check_partition(FileSystem(), log.directory) == []
+
+
+def test_a_tail_of_an_untrimmed_index_is_not_trusted(open_log):
+    """The files of a killed broker: indexes in full size, zeros behind the entries, and yet a mark of a clean stop."""
+    log = open_log(index_interval_bytes=300)
+    fill(log)
+    assert os.path.getsize(log.segments[-1].path('.index')) == 10_485_760
+    log.close(clean=False)
+    again = open_log(index_interval_bytes=300)
+    assert again.log_end_offset == 60
+    assert all(again.read(offset, 10_000, 60, True).start_offset == offset // 2 * 2 for offset in range(60))
+
+
+def test_damaged_leader_epochs_of_an_empty_log_go(open_log):
+    """A power cut left half a checkpoint beside an empty log: no batch asked for a new one, and Kafka refuses it."""
+    log = open_log()
+    log.close(clean=False)
+    path = os.path.join(log.directory, 'leader-epoch-checkpoint')
+    FileSystem().write_file(path, b'0\n1\n0')
+    open_log(clean_shutdown=False).close()
+    assert not os.path.exists(path) and check_partition(FileSystem(), log.directory) == []
+
+
+def test_files_that_a_crash_kept_from_their_final_name_go(open_log):
+    log = open_log()
+    fill(log)
+    log.close(clean=False)
+    path = os.path.join(log.directory, 'leader-epoch-checkpoint.tmp')
+    FileSystem().write_file(path, b'0\n1\n0')
+    end_after_kill(log, open_log)
+    assert not os.path.exists(path)
+
+
+def test_a_segment_is_below_the_recovery_point_when_its_indexes_are_synced_too(open_log):
+    """A segment was flushed to its end, then closed, then the power failed: the recovery point lay at its end, and its
+    time index, which no flush had synced, stayed a file of zeros."""
+    log = open_log()
+    for batches, recovery_point in ((1, 0), (2, 0)):
+        log.append(data_batch(), Origin.CLIENT, 0)
+        log.flush()
+        assert (log.flushed_offset, log.recovery_point) == (batches, recovery_point)
+    log.roll()
+    assert log.recovery_point == 0
+    log.append(data_batch(), Origin.CLIENT, 0)
+    log.flush()
+    assert (log.flushed_offset, log.recovery_point) == (3, 2)
