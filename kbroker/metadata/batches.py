@@ -1,0 +1,110 @@
+"""Metadata records in and out of record batches.
+
+A batch of the metadata log is uncompressed, has no producer, and all of its records carry the batch's timestamp. Data
+records have no key; the key of a control record is int16 version (0), int16 type, and its body opens with an int16
+version of its own.
+"""
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
+from kbroker.log.fs import File
+from kbroker.metadata.features import record_version
+from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.messages import (
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    VotersRecord,
+)
+from kbroker.protocol.metadata_records import decode_metadata_record, encode_metadata_record
+from kbroker.record.batch import BatchHeader, CorruptBatchError, check_crc, encode_batch, iter_batches
+from kbroker.record.records import decode_records
+
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+MAX_RECORDS = 10_000
+"""Apache Kafka's limits for one atomic change."""
+
+CHUNK_BYTES = 2 * MAX_BATCH_BYTES
+"""What is read at a time: more than the largest batch."""
+
+CONTROL_TYPES: dict[int, type] = {
+    2: LeaderChangeMessage,
+    3: SnapshotHeaderRecord,
+    4: SnapshotFooterRecord,
+    5: KRaftVersionRecord,
+    6: VotersRecord,
+}
+_TYPE_OF_CONTROL = {message: type_ for type_, message in CONTROL_TYPES.items()}
+_KEY = struct.Struct('>hh')
+_VERSION = struct.Struct('>h')
+
+
+def encode_data(records: Iterable[Any], *, base_offset: int, epoch: int, timestamp_ms: int,
+                metadata_version: int) -> bytearray:
+    """One batch of metadata records, each in the version that `metadata_version` allows."""
+    rows = [(timestamp_ms, None, encode_metadata_record(record, record_version(record, metadata_version)))
+            for record in records]
+    return encode_batch(rows, base_offset=base_offset, partition_leader_epoch=epoch)
+
+
+def encode_control(records: Iterable[Any], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:
+    """One control batch. Every body is written in version 0, as Apache Kafka 4.0 to 4.4 do."""
+    rows = [(timestamp_ms, _KEY.pack(0, _TYPE_OF_CONTROL[type(record)]), encode(record, 0)) for record in records]
+    return encode_batch(rows, base_offset=base_offset, partition_leader_epoch=epoch, control=True)
+
+
+def decode_batch(header: BatchHeader, batch: memoryview) -> list[Any]:
+    """The records of a batch whose checksum holds. CorruptLogError when one of them is not known or not well formed."""
+    decode_one = _decode_control if header.is_control else _decode_data
+    found = []
+    try:
+        for record in decode_records(batch):
+            found.append(decode_one(record))
+    except (CorruptLogError, KafkaError, ProtocolError, ValueError) as error:
+        raise CorruptLogError(f'metadata batch at offset {header.base_offset}, record {len(found)}: {error}') from error
+    return found
+
+
+def _decode_data(record: Any) -> Any:
+    if record.value is None:
+        raise ValueError('found no value, expected a metadata record')
+    message, version = decode_metadata_record(record.value)
+    if version > message.versions[1]:
+        # Apache Kafka reads it with the layout it knows; what a newer one means by it may not be overlooked here.
+        raise ValueError(f'found version {version} of {type(message).__name__}, expected at most {message.versions[1]}')
+    return message
+
+
+def _decode_control(record: Any) -> Any:
+    if record.key is None or len(record.key) < _KEY.size or record.value is None or len(record.value) < _VERSION.size:
+        raise ValueError('found a control record without type or body')
+    _, type_ = _KEY.unpack_from(record.key)
+    if type_ not in CONTROL_TYPES:
+        raise ValueError(f'found control record type {type_}, expected one of {sorted(CONTROL_TYPES)}')
+    message = CONTROL_TYPES[type_]
+    version, = _VERSION.unpack_from(record.value)
+    low, high = message.versions  # type: ignore[attr-defined]
+    if not low <= version <= high:
+        raise ValueError(f'found version {version} of {message.__name__}, expected {low} to {high}')
+    return decode(message, record.value, version)
+
+
+def sound_batches(file: File, size_bytes: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """(position, header, bytes) of each batch up to `size_bytes`, or up to the first that is torn or damaged."""
+    position, found = 0, True
+    while found and position < size_bytes:
+        found = False
+        chunk = file.read_at(min(CHUNK_BYTES, size_bytes - position), position)
+        try:
+            for header, batch in iter_batches(chunk):
+                check_crc(batch, header)
+                yield position, header, batch
+                position += header.size_bytes
+                found = True
+        except CorruptBatchError:
+            return

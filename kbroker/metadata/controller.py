@@ -1,0 +1,458 @@
+"""The one voter of the metadata quorum: it leads, registers this broker, and makes every change to the metadata.
+
+An operation builds its records, replays them on a copy of the image, appends them as one batch, and adopts the copy
+once the batch is on the disk. So an operation is there as a whole or not at all, now and after a crash. When a write
+fails nothing is adopted, the operation raises KafkaError(KAFKA_STORAGE_ERROR), and so does every later one: what the
+disk holds is known only after a restart.
+"""
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker.clock import Clock
+from kbroker.config import TOPIC_SETTINGS, Config, Listener, validate_broker_configs, validate_topic_configs
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.log.fs import FileSystem
+from kbroker.metadata.batches import MAX_BATCH_BYTES, MAX_RECORDS, encode_control, encode_data
+from kbroker.metadata.directory import (
+    META_PROPERTIES_FILE,
+    MetaProperties,
+    check_unformatted,
+    check_writable,
+    default_features,
+    feature_levels,
+    format_directory,
+    random_uuid,
+    read_meta_properties,
+)
+from kbroker.metadata.features import (
+    DIRECTORIES_SINCE,
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+)
+from kbroker.metadata.image import (
+    CONTROL_RECORDS,
+    NO_LEADER,
+    MetadataImage,
+    PartitionImage,
+    ResourceType,
+    TopicImage,
+)
+from kbroker.metadata.quorum_log import QuorumLog
+from kbroker.metadata.snapshots import bootstrap_records
+from kbroker.metadata.topic_names import check_collision, check_topic_name
+from kbroker.protocol.messages import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    BrokerRegistrationChangeRecord,
+    ClearElrRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    VotersRecord,
+)
+
+PRODUCER_ID_BLOCK = 1000
+MAX_PRODUCER_ID = 2**63 - 1
+MIN_INSYNC_REPLICAS = 'min.insync.replicas'
+CLUSTER_METADATA = '__cluster_metadata'
+MAX_STRING_BYTES = 2**15 - 1
+"""What a string of a metadata record holds."""
+PLAINTEXT = 0
+"""The security protocol of a registered endpoint."""
+
+_FENCE, _UNFENCE = 1, -1
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """One topic of a CreateTopics request."""
+
+    name: str
+    partitions: int
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class MetadataController:
+    """`open`, then `register`, then any operation, then `begin_shutdown`, `finish_shutdown`.
+
+    `image` is replaced by each operation, not changed: hold the controller, not the image.
+    The caller holds the log directory's `.lock` throughout.
+    """
+
+    supported_features = SUPPORTED_FEATURES
+    """Lowest and highest level by feature; the finalized levels are `image.features`."""
+
+    def __init__(self, image: MetadataImage, log: QuorumLog, properties: MetaProperties, config: Config, clock: Clock):
+        self.image = image
+        self._log = log
+        self._config = config
+        self._clock = clock
+        self.node_id = properties.node_id
+        self.cluster_id = properties.cluster_id
+        self.directory_id = properties.directory_id
+        self.on_failure: Callable[[str], object] = lambda reason: None
+        """Called when a change cannot be written."""
+        self.broker_epoch = -1
+        """Of this registration; -1 before `register`."""
+
+    # -- start and stop
+
+    @classmethod
+    def open(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock) -> MetadataController:
+        """Read the metadata, formatting an empty directory first, and become leader of the next epoch.
+
+        Before anything is written: DirectoryRefusedError when the directory is not this node's alone, CorruptLogError
+        when it is damaged. KafkaError(KAFKA_STORAGE_ERROR) when a write fails; OSError when a read does.
+        """
+        if not fs.exists(os.path.join(log_dir, META_PROPERTIES_FILE)):
+            format_directory(fs, log_dir, config.node_id, clock.wall_ms())
+        controller, bootstrap = cls._read(fs, log_dir, config, clock)
+        controller._lead()
+        if bootstrap:
+            controller._bootstrap(bootstrap)
+        logger.info('leading the metadata of cluster %s in epoch %d, offset %d', controller.cluster_id,
+                    controller._log.epoch, controller._log.end_offset)
+        return controller
+
+    @classmethod
+    def check(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock) -> None:
+        """Raise what `open` would raise before it writes."""
+        if fs.exists(os.path.join(log_dir, META_PROPERTIES_FILE)):
+            cls._read(fs, log_dir, config, clock)
+        else:
+            check_unformatted(fs, log_dir)
+
+    @classmethod
+    def _read(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock) -> tuple[MetadataController, list[Any]]:
+        """The controller of a directory that may be written, and the records that its log has to begin with."""
+        properties = read_meta_properties(fs, log_dir)
+        image = MetadataImage(properties.cluster_id, properties.node_id)
+        log = QuorumLog(fs, log_dir, config.metadata_log_segment_bytes)
+        log.load(image)
+        bootstrap: list[Any] = []
+        if not image.metadata_version:
+            bootstrap = bootstrap_records(fs, log_dir, log.directory) or default_features()
+        check_writable(image, log, properties, config.node_id, bootstrap)
+        return cls(image, log, properties, config, clock), bootstrap
+
+    def _lead(self) -> None:
+        voter = LeaderChangeMessage.Voter(voter_id=self.node_id)
+        records: list[Any] = [LeaderChangeMessage(leader_id=self.node_id, voters=[voter], granting_voters=[voter])]
+        if self._log.end_offset == 0 and self.image.kraft_version:
+            # What formatting wrote into the snapshot at offset 0 is not part of the log yet.
+            records += [KRaftVersionRecord(kraft_version=self.image.kraft_version),
+                        VotersRecord(voters=list(self.image.voters))]
+        self._log.begin_epoch(self.node_id, self.image.kraft_version)
+        self._commit(records)
+        self._log.write_leader_epochs()
+        if self.image.open_transaction is not None:
+            self._commit([AbortTransactionRecord(reason='Controller failover')])
+
+    def _bootstrap(self, records: list[Any]) -> None:
+        """The first data of a log: `records`, which set at least metadata.version, in a transaction of one batch."""
+        levels = feature_levels(records)
+        if levels.get(ELIGIBLE_LEADER_REPLICAS_VERSION):
+            # KIP-966 wants the cluster's min.insync.replicas in the log, where its changes are seen.
+            records = [*records, _config_record(ResourceType.BROKER, '', MIN_INSYNC_REPLICAS,
+                                                str(self._config.min_insync_replicas))]
+        self._commit([BeginTransactionRecord(name='Bootstrap records'), *records, EndTransactionRecord()],
+                     metadata_version=levels[METADATA_VERSION])
+
+    def register(self, listeners: Sequence[Listener]) -> None:
+        """Register a new incarnation of this broker, reachable at `listeners`, and elect it leader of every partition.
+
+        Each start elects anew, after a crash too: leader epochs grow, and what a client holds from before is old.
+        """
+        broker_epoch = self._log.end_offset
+        end_points = [RegisterBrokerRecord.BrokerEndpoint(name=listener.name, host=listener.host, port=listener.port,
+                                                          security_protocol=PLAINTEXT) for listener in listeners]
+        features = [RegisterBrokerRecord.BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+                    for name, (low, high) in SUPPORTED_FEATURES.items()]
+        self._commit([RegisterBrokerRecord(
+            broker_id=self.node_id, incarnation_id=random_uuid(), broker_epoch=broker_epoch, end_points=end_points,
+            features=features, rack=self._config.broker_rack, fenced=True, log_dirs=self._directories())])
+        self.broker_epoch = broker_epoch
+        unfence = BrokerRegistrationChangeRecord(broker_id=self.node_id, broker_epoch=broker_epoch, fenced=_UNFENCE)
+        self._commit_in_batches([unfence, *self._change_partitions(self._elect, lambda partition: True)])
+
+    def begin_shutdown(self) -> None:
+        """Say that this broker stops, and give up leadership. From here on nothing may be appended to a partition."""
+        resign = self._change_partitions(self._resign, lambda partition: partition.leader == self.node_id)
+        if resign:
+            self._commit_in_batches([BrokerRegistrationChangeRecord(
+                broker_id=self.node_id, broker_epoch=self.broker_epoch, in_controlled_shutdown=1), *resign])
+
+    def finish_shutdown(self) -> int:
+        """Fence this broker and close the log, once the partitions are closed.
+
+        Returns the broker epoch for `.kafka_cleanshutdown`.
+        """
+        self._commit([BrokerRegistrationChangeRecord(
+            broker_id=self.node_id, broker_epoch=self.broker_epoch, fenced=_FENCE)])
+        self.close()
+        return self.broker_epoch
+
+    def close(self) -> None:
+        """Let the log go, as a crash would: the next start finds it like that."""
+        self._log.close()
+
+    # -- elections
+
+    def _change_partitions(self, change: Callable[[bytes, PartitionImage], PartitionChangeRecord],
+                           wanted: Callable[[PartitionImage], bool]) -> list[PartitionChangeRecord]:
+        return [change(topic.topic_id, partition)
+                for topic in self.image.topics.values() for partition in topic.partitions if wanted(partition)]
+
+    def _elect(self, topic_id: bytes, partition: PartitionImage) -> PartitionChangeRecord:
+        record = PartitionChangeRecord(partition_id=partition.index, topic_id=topic_id, leader=self.node_id)
+        if self.image.eligible_leader_replicas_enabled:
+            record.eligible_leader_replicas = record.last_known_elr = []
+        if self.image.eligible_leader_replicas_enabled or partition.isr != (self.node_id,):
+            record.isr = [self.node_id]
+        return record
+
+    def _resign(self, topic_id: bytes, partition: PartitionImage) -> PartitionChangeRecord:
+        record = PartitionChangeRecord(partition_id=partition.index, topic_id=topic_id, leader=NO_LEADER)
+        if self.image.eligible_leader_replicas_enabled:
+            record.isr = []
+            record.eligible_leader_replicas = record.last_known_elr = [self.node_id]
+        return record
+
+    # -- topics
+
+    def create_topics(self, new_topics: Sequence[NewTopic], *,
+                      validate_only: bool = False) -> list[TopicImage | KafkaError]:
+        """Create all topics that can be, in one batch. The results: the topic or why not, in request order.
+
+        With `validate_only` nothing is written and the topics returned are what would have been. An error of the whole
+        is raised: POLICY_VIOLATION when the batch would be too large, KAFKA_STORAGE_ERROR.
+        """
+        times = Counter(new.name for new in new_topics)
+        refused: dict[str, KafkaError] = {}
+        records: list[Any] = []
+        accepted: list[str] = []
+        for new in new_topics:
+            try:
+                if times[new.name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, f'Topic {new.name!r} is named {times[new.name]} times')
+                self._check_new_topic(new, accepted)
+            except KafkaError as error:
+                refused[new.name] = error
+            else:
+                accepted.append(new.name)
+                records += self._topic_records(new)
+        after = self._preview(records) if validate_only else self._commit(records)
+        return [refused.get(new.name) or after.topics[new.name] for new in new_topics]
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str | None] | None = None) -> TopicImage:
+        """Create one topic.
+
+        KafkaError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG and those of
+        `create_topics`.
+        """
+        result, = self.create_topics([NewTopic(name, partitions, configs or {})])
+        if isinstance(result, KafkaError):
+            raise result
+        return result
+
+    def _check_new_topic(self, new: NewTopic, accepted: Sequence[str]) -> None:
+        check_topic_name(new.name)
+        if new.name == CLUSTER_METADATA:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f'{CLUSTER_METADATA} is the metadata log and no topic')
+        if new.name in self.image.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f'Topic {new.name!r} already exists')
+        check_collision(new.name, (*self.image.topics, *accepted))
+        if new.partitions < 1:
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f'found {new.partitions} partitions, expected at least 1')
+        _check_batch_length(new.partitions + len(new.configs))
+        _check_config_sizes(new.configs)
+        validate_topic_configs(new.configs, self._config)
+
+    def _topic_records(self, new: NewTopic) -> list[Any]:
+        topic_id = random_uuid()
+        records: list[Any] = [TopicRecord(name=new.name, topic_id=topic_id)]
+        records += [_config_record(ResourceType.TOPIC, new.name, key, value) for key, value in new.configs.items()]
+        if MIN_INSYNC_REPLICAS in new.configs and self.image.eligible_leader_replicas_enabled:
+            records.append(ClearElrRecord(topic_name=new.name))
+        return records + self._partition_records(topic_id, range(new.partitions))
+
+    def _partition_records(self, topic_id: bytes, indexes: Iterable[int]) -> list[PartitionRecord]:
+        return [PartitionRecord(partition_id=index, topic_id=topic_id, replicas=[self.node_id], isr=[self.node_id],
+                                leader=self.node_id, leader_epoch=0, partition_epoch=0, directories=self._directories())
+                for index in indexes]
+
+    def _directories(self) -> list[bytes]:
+        return [self.directory_id] if self.image.metadata_version >= DIRECTORIES_SINCE else []
+
+    def create_partitions(self, name: str, count: int, *, validate_only: bool = False) -> TopicImage:
+        """Give a topic `count` partitions in all.
+
+        KafkaError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, POLICY_VIOLATION.
+        """
+        topic = self._existing(name)
+        found = len(topic.partitions)
+        if count <= found:
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f'found {count} partitions, expected more than the {found} '
+                             f'of topic {name!r}')
+        _check_batch_length(count - found)
+        records = self._partition_records(topic.topic_id, range(found, count))
+        return (self._preview(records) if validate_only else self._commit(records)).topics[name]
+
+    def delete_topics(self, topics: Sequence[str | bytes]) -> list[TopicImage | KafkaError]:
+        """Delete topics, each by name or by id, in one batch. The results: what was deleted or why not, in order."""
+        results: list[TopicImage | KafkaError] = []
+        for topic in topics:
+            try:
+                results.append(self._existing(topic))
+            except KafkaError as error:
+                results.append(error)
+        doomed = {topic.topic_id: topic for topic in results if isinstance(topic, TopicImage)}
+        self._commit([RemoveTopicRecord(topic_id=topic_id) for topic_id in doomed])
+        return results
+
+    def delete_topic(self, topic: str | bytes) -> TopicImage:
+        """Delete one topic with its configs and return what it was.
+
+        KafkaError: UNKNOWN_TOPIC_OR_PARTITION for a name, UNKNOWN_TOPIC_ID for an id.
+        """
+        result, = self.delete_topics([topic])
+        if isinstance(result, KafkaError):
+            raise result
+        return result
+
+    def _existing(self, topic: str | bytes) -> TopicImage:
+        if isinstance(topic, str):
+            if topic not in self.image.topics:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'Topic {topic!r} does not exist')
+            return self.image.topics[topic]
+        if topic not in self.image.topics_by_id:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f'There is no topic of id {topic.hex()}')
+        return self.image.topics_by_id[topic]
+
+    # -- settings
+
+    def alter_configs(self, resource_type: int, name: str, changes: Mapping[str, str | None], *,
+                      validate_only: bool = False) -> dict[str, str]:
+        """Set the keys of `changes`, remove those whose value is None, and return all configs of the resource.
+
+        For a BROKER the name '' means all brokers. The values of topics and brokers are validated here. KafkaError:
+        INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST.
+        """
+        self._check_configs(resource_type, name, changes)
+        current = self.image.configs.get((resource_type, name), {})
+        effective = {key: value for key, value in changes.items() if current.get(key) != value}
+        records: list[Any] = [_config_record(resource_type, name, key, value) for key, value in effective.items()]
+        if MIN_INSYNC_REPLICAS in effective and self.image.eligible_leader_replicas_enabled:
+            records.append(ClearElrRecord(topic_name=name))
+        after = self._preview(records) if validate_only else self._commit(records)
+        return after.configs.get((resource_type, name), {})
+
+    def _check_configs(self, resource_type: int, name: str, changes: Mapping[str, str | None]) -> None:
+        _check_config_sizes(changes)
+        if resource_type == ResourceType.TOPIC:
+            self._existing(name)
+            merged = {**self.image.configs.get((resource_type, name), {}), **changes}
+            # A newer Kafka may have left keys that are unknown here: they may stay, or be removed.
+            validate_topic_configs({key: value for key, value in merged.items() if value is not None
+                                    and (key in changes or key in TOPIC_SETTINGS)}, self._config)
+        elif resource_type == ResourceType.BROKER:
+            if name not in ('', str(self.node_id)):
+                raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f'found broker {name!r}, expected {self.node_id}')
+            validate_broker_configs(changes, per_broker=bool(name))
+            if MIN_INSYNC_REPLICAS in changes and self.image.eligible_leader_replicas_enabled:
+                self._check_cluster_min_insync_replicas(name, changes[MIN_INSYNC_REPLICAS])
+        elif resource_type not in (ResourceType.GROUP, ResourceType.CLIENT_METRICS) or not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f'found resource type {resource_type} with the name {name!r}, '
+                             'expected a topic, a broker, a group or a client metrics subscription')
+
+    def _check_cluster_min_insync_replicas(self, name: str, value: str | None) -> None:
+        """KIP-966 counts on one value for the cluster that is always in the log."""
+        if name:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f'{MIN_INSYNC_REPLICAS} cannot be set for one broker while '
+                             'eligible leader replicas are enabled')
+        if value is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f'{MIN_INSYNC_REPLICAS} of the cluster cannot be removed while '
+                             'eligible leader replicas are enabled')
+
+    # -- producer ids
+
+    def allocate_producer_id_block(self) -> range:
+        """1000 producer ids that were never given out, nor will be: the block is in the log before this returns."""
+        first = self.image.next_producer_id
+        if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'the producer ids are used up: the next is {first}')
+        block = range(first, first + PRODUCER_ID_BLOCK)
+        self._commit([ProducerIdsRecord(
+            broker_id=self.node_id, broker_epoch=self.broker_epoch, next_producer_id=block.stop)])
+        return block
+
+    # -- scratch, append, adopt
+
+    def _preview(self, records: Sequence[Any]) -> MetadataImage:
+        """The image as it would be after `records`."""
+        last_offset = self._log.end_offset + len(records) - 1
+        return self.image.after(records, last_offset, self._log.epoch, self._clock.wall_ms())
+
+    def _commit(self, records: Sequence[Any], *, metadata_version: int | None = None) -> MetadataImage:
+        """Write `records`, all control or all data, as one batch and adopt what they say. No records, no batch."""
+        if not records:
+            return self.image
+        _check_batch_length(len(records))
+        place = {'base_offset': self._log.end_offset, 'epoch': self._log.epoch, 'timestamp_ms': self._clock.wall_ms()}
+        if isinstance(records[0], CONTROL_RECORDS):
+            batch = encode_control(records, **place)
+        else:
+            batch = encode_data(records, **place, metadata_version=metadata_version or self.image.metadata_version)
+        if len(batch) > MAX_BATCH_BYTES:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION,
+                             f'found a change of {len(batch)} bytes, expected at most {MAX_BATCH_BYTES}')
+        scratch = self._preview(records)
+        try:
+            self._log.append(batch, len(records))
+        except KafkaError as error:
+            self.on_failure(str(error))
+            raise
+        self.image = scratch
+        return scratch
+
+    def take_offline(self, reason: str) -> None:
+        """The log directory has failed: every later change raises KAFKA_STORAGE_ERROR with `reason`."""
+        self._log.take_offline(reason)
+
+    def _commit_in_batches(self, records: Sequence[Any]) -> None:
+        """Write records that need not stand together: any prefix of them is a state to go on from."""
+        for start in range(0, len(records), MAX_RECORDS):
+            self._commit(records[start:start + MAX_RECORDS])
+
+
+def _config_record(resource_type: int, name: str, key: str, value: str | None) -> ConfigRecord:
+    return ConfigRecord(resource_type=resource_type, resource_name=name, name=key, value=value)
+
+
+def _check_config_sizes(configs: Mapping[str, str | None]) -> None:
+    for key, value in configs.items():
+        if max(len(key.encode()), len((value or '').encode())) > MAX_STRING_BYTES:
+            raise KafkaError(ErrorCode.INVALID_CONFIG,
+                             f'{key[:80]}: found a name or value of more than {MAX_STRING_BYTES} bytes')
+
+
+def _check_batch_length(records_count: int) -> None:
+    if records_count > MAX_RECORDS:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION,
+                         f'found a change of {records_count} records, expected at most {MAX_RECORDS}')

@@ -1,0 +1,206 @@
+"""Whose log directory this is: `meta.properties`, formatting a new one, and when a directory must be left alone."""
+from __future__ import annotations
+
+import os
+import uuid
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker.errors import LogDirectoryError
+from kbroker.log.fs import FileSystem
+from kbroker.metadata.features import DEFAULT_FEATURES, KRAFT_VERSION, METADATA_VERSION, SUPPORTED_FEATURES
+from kbroker.metadata.image import MetadataImage, TopicImage
+from kbroker.metadata.quorum_log import DIRECTORY_NAME, PARTITION_METADATA, QuorumLog, make_directory
+from kbroker.metadata.snapshots import FORMAT_SNAPSHOT_FILE, encode_format_snapshot
+from kbroker.properties import read_properties
+from kbroker.protocol.messages import FeatureLevelRecord, KRaftVersionRecord, VotersRecord
+
+META_PROPERTIES_FILE = 'meta.properties'
+_RESERVED_IDS = 100
+"""Uuids below this number mean something to Kafka, such as the directory id of a replica that has none yet."""
+
+_BEFORE_FORMATTING = frozenset(('.lock', DIRECTORY_NAME, f'{META_PROPERTIES_FILE}.tmp'))
+_BEFORE_FORMATTING_INSIDE = frozenset(
+    name + suffix for name in ('partition.metadata', FORMAT_SNAPSHOT_FILE) for suffix in ('', '.tmp'))
+"""What a crash while formatting may leave: no record that anybody has seen."""
+
+
+class DirectoryRefusedError(LogDirectoryError):
+    """The log directory is not this broker's to write. The message says what was found and what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """Who owns a log directory."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes
+
+
+def format_uuid(value: bytes) -> str:
+    """Kafka's spelling of a uuid: URL-safe base64 without padding."""
+    return urlsafe_b64encode(value).decode().rstrip('=')
+
+
+def parse_uuid(text: str) -> bytes:
+    """ValueError unless `text` spells 16 bytes."""
+    value = urlsafe_b64decode(text + '==')
+    if len(value) != 16 or format_uuid(value) != text:
+        raise ValueError(f'found {text!r}, expected the 22 characters of a uuid')
+    return value
+
+
+def random_uuid() -> bytes:
+    """16 random bytes whose spelling does not start with a dash, which a command line would take for an option."""
+    value = uuid.uuid4().bytes
+    return value if not format_uuid(value).startswith('-') else random_uuid()
+
+
+# -- meta.properties
+
+def read_meta_properties(fs: FileSystem, log_dir: str) -> MetaProperties:
+    """DirectoryRefusedError when the file is not one of version 1, whole; OSError."""
+    path = os.path.join(log_dir, META_PROPERTIES_FILE)
+    try:
+        found, _ = read_properties(fs.read_file(path).decode())
+        if found.get('version') != '1':
+            raise DirectoryRefusedError(f'{path}: found version {found.get("version")}, expected 1: only directories '
+                                        'of KRaft brokers can be opened')
+        properties = MetaProperties(found['cluster.id'], int(found['node.id']), parse_uuid(found['directory.id']))
+    except KeyError as error:
+        raise DirectoryRefusedError(f'{path}: found no {error.args[0]}') from None
+    except ValueError as error:
+        raise DirectoryRefusedError(f'{path}: {error}') from error
+    if int.from_bytes(properties.directory_id, 'big') < _RESERVED_IDS:
+        raise DirectoryRefusedError(f'{path}: found the reserved directory.id {found["directory.id"]}')
+    return properties
+
+
+def write_meta_properties(fs: FileSystem, log_dir: str, properties: MetaProperties) -> None:
+    """Durable on return. OSError."""
+    lines = (f'node.id={properties.node_id}', f'directory.id={format_uuid(properties.directory_id)}', 'version=1',
+             f'cluster.id={properties.cluster_id}')
+    data = ''.join(f'{line}\n' for line in lines).encode()
+    fs.write_file_atomically(os.path.join(log_dir, META_PROPERTIES_FILE), data)
+
+
+# -- formatting
+
+def is_unformatted(fs: FileSystem, log_dir: str) -> bool:
+    """Whether nothing of value is in the directory, so that it may be formatted. It need not exist."""
+    if not fs.exists(log_dir):
+        return True
+    metadata_directory = os.path.join(log_dir, DIRECTORY_NAME)
+    return _BEFORE_FORMATTING.issuperset(fs.listdir(log_dir)) and (
+        not fs.exists(metadata_directory) or _BEFORE_FORMATTING_INSIDE.issuperset(fs.listdir(metadata_directory)))
+
+
+def check_unformatted(fs: FileSystem, log_dir: str) -> None:
+    """DirectoryRefusedError when the directory may not be formatted."""
+    if not is_unformatted(fs, log_dir):
+        raise DirectoryRefusedError(f'{log_dir}: found no {META_PROPERTIES_FILE} but other files, expected an empty '
+                                'directory or one that Apache Kafka or kbroker formatted')
+
+
+def format_directory(fs: FileSystem, log_dir: str, node_id: int, timestamp_ms: int,
+                     cluster_id: str | None = None) -> MetaProperties:
+    """Lay out what `kafka-storage format --standalone` does: this node is the only voter, with kraft.version 1.
+
+    `meta.properties` comes last: without it the directory is still unformatted. DirectoryRefusedError when something
+    else is there; OSError.
+    """
+    check_unformatted(fs, log_dir)
+    if not fs.exists(log_dir):
+        fs.mkdir(log_dir)
+        fs.sync_directory(os.path.dirname(os.path.abspath(log_dir)))
+    properties = MetaProperties(cluster_id or format_uuid(random_uuid()), node_id, random_uuid())
+    snapshot = encode_format_snapshot(
+        [KRaftVersionRecord(kraft_version=1), voters_record(properties)], default_features(),
+        metadata_version=DEFAULT_FEATURES[METADATA_VERSION], timestamp_ms=timestamp_ms)
+    directory = make_directory(fs, log_dir)
+    fs.write_file_atomically(os.path.join(directory, 'partition.metadata'), PARTITION_METADATA)
+    fs.write_file_atomically(os.path.join(directory, FORMAT_SNAPSHOT_FILE), snapshot)
+    write_meta_properties(fs, log_dir, properties)
+    return properties
+
+
+def default_features() -> list[FeatureLevelRecord]:
+    """The feature records of a new directory."""
+    return [FeatureLevelRecord(name=name, feature_level=level) for name, level in DEFAULT_FEATURES.items()]
+
+
+def feature_levels(records: Iterable[Any]) -> dict[str, int]:
+    """What the feature records among `records` set."""
+    return {record.name: record.feature_level for record in records if isinstance(record, FeatureLevelRecord)}
+
+
+def voters_record(properties: MetaProperties) -> VotersRecord:
+    """This node as the only voter. There is no controller listener; Apache Kafka puts its own endpoint there."""
+    low, high = SUPPORTED_FEATURES[KRAFT_VERSION]
+    return VotersRecord(voters=[VotersRecord.Voter(
+        voter_id=properties.node_id, voter_directory_id=properties.directory_id,
+        endpoints=[VotersRecord.Endpoint(name='CONTROLLER', host='localhost', port=9093)],
+        kraft_version_feature=VotersRecord.KRaftVersionFeature(min_supported_version=low, max_supported_version=high))])
+
+
+# -- may it be written
+
+def check_writable(image: MetadataImage, log: QuorumLog, properties: MetaProperties, node_id: int,
+                   bootstrap: Sequence[Any]) -> None:
+    """DirectoryRefusedError unless this node alone owns what the metadata speaks of, and understands all of it.
+
+    `bootstrap` are the records that a log without a metadata.version would begin with.
+    """
+    if properties.node_id != node_id:
+        raise DirectoryRefusedError(f'found node.id {properties.node_id} in {META_PROPERTIES_FILE}, expected {node_id} '
+                                    'as in the configuration')
+    _check_voters(image, log, properties)
+    _check_features({KRAFT_VERSION: image.kraft_version, **image.features, **feature_levels(bootstrap)})
+    for broker in image.brokers.values():
+        if broker.broker_id != node_id:
+            raise DirectoryRefusedError(f'found broker {broker.broker_id} registered, expected none but {node_id}: '
+                                        'the directory is part of a larger cluster')
+        if len(broker.log_dirs) > 1:
+            raise DirectoryRefusedError(f'found {len(broker.log_dirs)} log directories in use by broker {node_id}, '
+                                        'expected one')
+    for topic in image.topics.values():
+        _check_topic(topic, node_id)
+
+
+def _check_features(levels: dict[str, int]) -> None:
+    if METADATA_VERSION not in levels:
+        raise DirectoryRefusedError(f'found no level of {METADATA_VERSION} among the records that the log begins with')
+    for name, level in levels.items():
+        if name not in SUPPORTED_FEATURES:
+            raise DirectoryRefusedError(f'found feature {name} at level {level}, which this broker does not know')
+        low, high = SUPPORTED_FEATURES[name]
+        if not low <= level <= high:
+            raise DirectoryRefusedError(f'found feature {name} at level {level}, expected {low} to {high}')
+
+
+def _check_voters(image: MetadataImage, log: QuorumLog, properties: MetaProperties) -> None:
+    node_id = properties.node_id
+    voters = image.leader_change_voters
+    if voters is None and image.kraft_version == 0 and log.state is not None and log.end_offset:
+        voters = log.state.voters
+    if voters is not None and voters != (node_id,):
+        raise DirectoryRefusedError(f'found the controllers {list(voters)}, expected {[node_id]} alone')
+    if image.kraft_version == 0:
+        return
+    registered = [(voter.voter_id, voter.voter_directory_id) for voter in image.voters]
+    if registered != [(node_id, properties.directory_id)]:
+        found = ', '.join(f'{voter} in directory {format_uuid(directory)}' for voter, directory in registered)
+        raise DirectoryRefusedError(f'found the voters {found or "none"}; expected {node_id} in directory '
+                                    f'{format_uuid(properties.directory_id)} alone')
+
+
+def _check_topic(topic: TopicImage, node_id: int) -> None:
+    for expected, partition in enumerate(topic.partitions):
+        if partition.index != expected:
+            raise DirectoryRefusedError(f'topic {topic.name}: found partition {partition.index}, expected {expected}')
+        if partition.replicas != (node_id,) or partition.adding_replicas or partition.removing_replicas:
+            raise DirectoryRefusedError(f'partition {topic.name}-{partition.index}: found the replicas '
+                                        f'{list(partition.replicas)}, expected {[node_id]} and no reassignment')

@@ -1,0 +1,59 @@
+"""Feature levels: what this broker understands, what a new directory starts with, which record versions they allow."""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.protocol.messages import (
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+)
+
+METADATA_VERSION = 'metadata.version'
+KRAFT_VERSION = 'kraft.version'
+ELIGIBLE_LEADER_REPLICAS_VERSION = 'eligible.leader.replicas.version'
+
+SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
+    METADATA_VERSION: (7, 30),
+    KRAFT_VERSION: (0, 1),
+    'transaction.version': (0, 2),
+    'group.version': (0, 1),
+    ELIGIBLE_LEADER_REPLICAS_VERSION: (0, 1),
+    'share.version': (0, 1),
+    'streams.version': (0, 1),
+}
+"""Lowest and highest level. A directory finalized outside of these is not written to."""
+
+DEFAULT_FEATURES: dict[str, int] = {
+    METADATA_VERSION: 30,
+    ELIGIBLE_LEADER_REPLICAS_VERSION: 1,
+    'group.version': 1,
+    'share.version': 1,
+    'streams.version': 1,
+    'transaction.version': 2,
+}
+"""What Apache Kafka 4.3 finalizes in a new directory; metadata.version stands first, as replay needs it there."""
+
+DIRECTORIES_SINCE = 17
+"""The metadata.version from which partitions name the directories of their replicas (KIP-858)."""
+
+_VERSIONS_BY_METADATA_VERSION: dict[type, tuple[tuple[int, int], ...]] = {
+    RegisterBrokerRecord: ((30, 4), (17, 3), (8, 2), (7, 1)),
+    PartitionRecord: ((23, 2), (17, 1), (7, 0)),
+    PartitionChangeRecord: ((23, 2), (17, 1), (7, 0)),
+}
+
+
+def record_version(record: Any, metadata_version: int) -> int:
+    """The version in which Kafka writes `record` while `metadata_version` is finalized."""
+    if isinstance(record, BrokerRegistrationChangeRecord):
+        if record.cordoned_log_dirs is not None:
+            return 3
+        if record.log_dirs:
+            return 2
+        return 1 if record.in_controlled_shutdown else 0
+    for since, version in _VERSIONS_BY_METADATA_VERSION.get(type(record), ()):
+        if metadata_version >= since:
+            return version
+    return 0

@@ -1,0 +1,403 @@
+"""What the metadata log says, record by record.
+
+A `MetadataImage` is a replay of the log and nothing else. It keeps what every record kind states, used here or not, so
+that a reader of the directory sees what Apache Kafka sees. The values in its dictionaries are never changed, only
+replaced: that makes `copy` cheap, and a batch is replayed on a copy before it is written, so that no batch that cannot
+be read back gets into the log.
+"""
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any, NoReturn
+
+from kbroker.errors import CorruptLogError
+from kbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS_VERSION, KRAFT_VERSION, METADATA_VERSION
+from kbroker.protocol import messages
+
+NO_LEADER = -1
+NO_LEADER_CHANGE = -2
+
+
+class ResourceType(enum.IntEnum):
+    """What a config belongs to."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """One partition. `directories` runs parallel to `replicas`."""
+
+    index: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    directories: tuple[bytes, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    leader_recovery_state: int = 0
+    eligible_leader_replicas: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, record: messages.PartitionRecord) -> PartitionImage:
+        """The partition as a Partition record states it."""
+        return cls(
+            record.partition_id, tuple(record.replicas), tuple(record.isr), record.leader, record.leader_epoch,
+            record.partition_epoch, tuple(record.directories), tuple(record.removing_replicas),
+            tuple(record.adding_replicas), record.leader_recovery_state, tuple(record.eligible_leader_replicas or ()),
+            tuple(record.last_known_elr or ()))
+
+    def merge(self, change: messages.PartitionChangeRecord) -> PartitionImage:
+        """The partition after `change`. Naming a leader, even the same one, is an election and raises its epoch."""
+        changed: dict[str, Any] = {
+            name: tuple(value) for name in _CHANGEABLE if (value := getattr(change, name)) is not None}
+        if change.leader != NO_LEADER_CHANGE:
+            changed['leader'] = change.leader
+            changed['leader_epoch'] = self.leader_epoch + 1
+        if change.leader_recovery_state != -1:
+            changed['leader_recovery_state'] = change.leader_recovery_state
+        return replace(self, partition_epoch=self.partition_epoch + 1, **changed)
+
+
+_CHANGEABLE = ('isr', 'replicas', 'removing_replicas', 'adding_replicas', 'directories', 'eligible_leader_replicas',
+               'last_known_elr')
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic; `partitions` is ordered by index, `configs` are the topic's own settings."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[PartitionImage, ...] = ()
+    configs: dict[str, str] = field(default_factory=dict)
+
+    def position_of(self, index: int) -> int:
+        """Where partition `index` stands or would stand: a snapshot may state partitions in any order."""
+        return bisect_left(self.partitions, index, key=attrgetter('index'))
+
+    def has_partition(self, index: int) -> bool:
+        position = self.position_of(index)
+        return position < len(self.partitions) and self.partitions[position].index == index
+
+    def with_partition(self, partition: PartitionImage) -> TopicImage:
+        """The topic with `partition` added, or in the place of its former self."""
+        position = self.position_of(partition.index)
+        rest = position + self.has_partition(partition.index)
+        return replace(self, partitions=(*self.partitions[:position], partition, *self.partitions[rest:]))
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """A registered broker. `end_points` and `features` are the structs of its RegisterBroker record."""
+
+    broker_id: int
+    incarnation_id: bytes
+    broker_epoch: int
+    end_points: tuple[Any, ...]
+    features: tuple[Any, ...]
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool
+    log_dirs: tuple[bytes, ...]
+    cordoned_log_dirs: tuple[bytes, ...] | None
+
+
+@dataclass
+class MetadataImage:
+    """The state of the cluster at `metadata_offset`."""
+
+    cluster_id: str = ''
+    node_id: int = -1
+    metadata_offset: int = -1
+    """Offset of the last record replayed; -1 before the first."""
+    metadata_epoch: int = 0
+    timestamp_ms: int = -1
+    """When the last replayed batch was appended."""
+    kraft_version: int = 0
+    voters: tuple[Any, ...] = ()
+    """The structs of the last KRaftVoters record: who votes, and from which directory (kraft.version 1)."""
+    leader_change_voters: tuple[int, ...] | None = None
+    """Voter ids of the last LeaderChange; None when the log that is left holds none."""
+    features: dict[str, int] = field(default_factory=dict)
+    brokers: dict[int, BrokerImage] = field(default_factory=dict)
+    controllers: dict[int, Any] = field(default_factory=dict)
+    topics: dict[str, TopicImage] = field(default_factory=dict)
+    topics_by_id: dict[bytes, TopicImage] = field(default_factory=dict)
+    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
+    client_quotas: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = field(default_factory=dict)
+    next_producer_id: int = 0
+    access_control_entries: dict[bytes, Any] = field(default_factory=dict)
+    scram_credentials: dict[tuple[str, int], Any] = field(default_factory=dict)
+    delegation_tokens: dict[str, Any] = field(default_factory=dict)
+    open_transaction: list[Any] | None = None
+    """Records since a BeginTransaction; they count once EndTransaction is read."""
+
+    @property
+    def metadata_version(self) -> int:
+        """The finalized metadata.version; 0 while none is."""
+        return self.features.get(METADATA_VERSION, 0)
+
+    @property
+    def eligible_leader_replicas_enabled(self) -> bool:
+        """KIP-966: a partition remembers who may lead it when its in-sync set is empty."""
+        return self.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= 1
+
+    def copy(self) -> MetadataImage:
+        """An image that may be replayed upon without changing this one."""
+        def own(value: Any) -> Any:
+            return value.copy() if isinstance(value, dict | list) else value
+        return MetadataImage(**{name: own(value) for name, value in vars(self).items()})
+
+    def after(self, records: Iterable[Any], last_offset: int, epoch: int, timestamp_ms: int) -> MetadataImage:
+        """A new image: this one with one more batch. CorruptLogError if the batch contradicts this state."""
+        scratch = self.copy()
+        scratch.replay(records, last_offset, epoch, timestamp_ms)
+        return scratch
+
+    def replay(self, records: Iterable[Any], last_offset: int, epoch: int, timestamp_ms: int) -> None:
+        """Apply the records of one batch. CorruptLogError when one contradicts the state."""
+        self.metadata_offset = last_offset
+        self.metadata_epoch = epoch
+        self.timestamp_ms = timestamp_ms
+        for record in records:
+            if self.open_transaction is None or type(record) in _NOT_HELD:
+                self._apply(record)
+            else:
+                self.open_transaction.append(record)
+
+    def _apply(self, record: Any) -> None:
+        _REPLAY[type(record)](self, record)
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise CorruptLogError(f'metadata log, batch that ends at offset {self.metadata_offset}: {reason}')
+
+    # -- control records and transactions
+
+    def _leader_change(self, record: messages.LeaderChangeMessage) -> None:
+        self.leader_change_voters = tuple(voter.voter_id for voter in record.voters)
+
+    def _kraft_version(self, record: messages.KRaftVersionRecord) -> None:
+        self.kraft_version = record.kraft_version
+
+    def _voters(self, record: messages.VotersRecord) -> None:
+        self.voters = tuple(record.voters)
+
+    def _begin_transaction(self, record: messages.BeginTransactionRecord) -> None:
+        if self.open_transaction is not None:
+            self._refuse('found BeginTransaction inside a transaction')
+        self.open_transaction = []
+
+    def _end_transaction(self, record: messages.EndTransactionRecord) -> None:
+        for held in self._close_transaction('EndTransaction'):
+            self._apply(held)
+
+    def _abort_transaction(self, record: messages.AbortTransactionRecord) -> None:
+        self._close_transaction('AbortTransaction')
+
+    def _close_transaction(self, found: str) -> list[Any]:
+        held, self.open_transaction = self.open_transaction, None
+        if held is None:
+            self._refuse(f'found {found}, and no transaction is open')
+        return held
+
+    def _nothing(self, record: Any) -> None:
+        """NoOp only moves the offset; ZkMigrationState means nothing since ZooKeeper is gone."""
+
+    # -- brokers and controllers
+
+    def _register_broker(self, record: messages.RegisterBrokerRecord) -> None:
+        cordoned = record.cordoned_log_dirs
+        self.brokers[record.broker_id] = BrokerImage(
+            record.broker_id, record.incarnation_id, record.broker_epoch, tuple(record.end_points),
+            tuple(record.features), record.rack, record.fenced, record.in_controlled_shutdown, tuple(record.log_dirs),
+            None if cordoned is None else tuple(cordoned))
+
+    def _unregister_broker(self, record: messages.UnregisterBrokerRecord) -> None:
+        self._registered(record.broker_id, record.broker_epoch)
+        del self.brokers[record.broker_id]
+
+    def _broker_registration_change(self, record: messages.BrokerRegistrationChangeRecord) -> None:
+        changed: dict[str, Any] = {}
+        if record.fenced:
+            changed['fenced'] = record.fenced == 1
+        if record.in_controlled_shutdown:
+            changed['in_controlled_shutdown'] = True
+        if record.log_dirs:
+            changed['log_dirs'] = tuple(record.log_dirs)
+        if record.cordoned_log_dirs is not None:
+            changed['cordoned_log_dirs'] = tuple(record.cordoned_log_dirs)
+        broker = self._registered(record.broker_id, record.broker_epoch)
+        self.brokers[record.broker_id] = replace(broker, **changed)
+
+    def _fence_broker(self, record: messages.FenceBrokerRecord) -> None:
+        self.brokers[record.id] = replace(self._registered(record.id, record.epoch), fenced=True)
+
+    def _unfence_broker(self, record: messages.UnfenceBrokerRecord) -> None:
+        self.brokers[record.id] = replace(self._registered(record.id, record.epoch), fenced=False)
+
+    def _registered(self, broker_id: int, broker_epoch: int) -> BrokerImage:
+        broker = self.brokers.get(broker_id)
+        if broker is None:
+            self._refuse(f'found a change of broker {broker_id}, which is not registered')
+        if broker.broker_epoch != broker_epoch:
+            self._refuse(f'found broker {broker_id} at epoch {broker_epoch}, expected {broker.broker_epoch}')
+        return broker
+
+    def _register_controller(self, record: messages.RegisterControllerRecord) -> None:
+        self.controllers[record.controller_id] = record
+
+    def _unregister_controller(self, record: messages.UnregisterControllerRecord) -> None:
+        self.controllers.pop(record.controller_id, None)
+
+    # -- topics
+
+    def _put_topic(self, topic: TopicImage) -> None:
+        self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
+
+    def _topic_of(self, topic_id: bytes) -> TopicImage:
+        topic = self.topics_by_id.get(topic_id)
+        if topic is None:
+            self._refuse(f'found topic id {topic_id.hex()}, which names no topic')
+        return topic
+
+    def _topic(self, record: messages.TopicRecord) -> None:
+        if record.name in self.topics or record.topic_id in self.topics_by_id:
+            self._refuse(f'found topic {record.name} with id {record.topic_id.hex()}, and the name or the id is taken')
+        configs = self.configs.get((ResourceType.TOPIC, record.name), {})
+        self._put_topic(TopicImage(record.name, record.topic_id, configs=configs))
+
+    def _partition(self, record: messages.PartitionRecord) -> None:
+        self._put_topic(self._topic_of(record.topic_id).with_partition(PartitionImage.of(record)))
+
+    def _partition_change(self, record: messages.PartitionChangeRecord) -> None:
+        topic = self._topic_of(record.topic_id)
+        if not topic.has_partition(record.partition_id):
+            self._refuse(f'found a change of partition {record.partition_id} of {topic.name}, which does not exist')
+        partition = topic.partitions[topic.position_of(record.partition_id)]
+        self._put_topic(topic.with_partition(partition.merge(record)))
+
+    def _remove_topic(self, record: messages.RemoveTopicRecord) -> None:
+        topic = self._topic_of(record.topic_id)
+        del self.topics[topic.name], self.topics_by_id[topic.topic_id]
+        self.configs.pop((ResourceType.TOPIC, topic.name), None)
+
+    def _clear_elr(self, record: messages.ClearElrRecord) -> None:
+        if record.topic_name and record.topic_name not in self.topics:
+            self._refuse(f'found ClearElr of topic {record.topic_name}, which does not exist')
+        for topic in [self.topics[record.topic_name]] if record.topic_name else list(self.topics.values()):
+            self._put_topic(replace(topic, partitions=tuple(
+                replace(partition, eligible_leader_replicas=(), last_known_elr=()) for partition in topic.partitions)))
+
+    # -- settings, quotas, ids, security
+
+    def _config(self, record: messages.ConfigRecord) -> None:
+        resource = record.resource_type, record.resource_name
+        configs = dict(self.configs.get(resource, {}))
+        if record.value is None:
+            configs.pop(record.name, None)
+        else:
+            configs[record.name] = record.value
+        if configs:
+            self.configs[resource] = configs
+        else:
+            self.configs.pop(resource, None)
+        if record.resource_type == ResourceType.TOPIC and record.resource_name in self.topics:
+            self._put_topic(replace(self.topics[record.resource_name], configs=configs))
+
+    def _feature_level(self, record: messages.FeatureLevelRecord) -> None:
+        if record.name == KRAFT_VERSION:
+            return  # its truth is the control record
+        if record.feature_level:
+            self.features[record.name] = record.feature_level
+        else:
+            self.features.pop(record.name, None)
+
+    def _producer_ids(self, record: messages.ProducerIdsRecord) -> None:
+        if record.next_producer_id <= self.next_producer_id:
+            self._refuse(f'found {record.next_producer_id} as the next producer id, expected more than '
+                         f'{self.next_producer_id}')
+        self.next_producer_id = record.next_producer_id
+
+    def _client_quota(self, record: messages.ClientQuotaRecord) -> None:
+        parts = ((part.entity_type, part.entity_name) for part in record.entity)
+        entity = tuple(sorted(parts, key=lambda part: part[0]))
+        quotas = dict(self.client_quotas.get(entity, {}))
+        if record.remove:
+            quotas.pop(record.key, None)
+        else:
+            quotas[record.key] = record.value
+        if quotas:
+            self.client_quotas[entity] = quotas
+        else:
+            self.client_quotas.pop(entity, None)
+
+    def _access_control_entry(self, record: messages.AccessControlEntryRecord) -> None:
+        self.access_control_entries[record.id] = record
+
+    def _remove_access_control_entry(self, record: messages.RemoveAccessControlEntryRecord) -> None:
+        self.access_control_entries.pop(record.id, None)
+
+    def _scram_credential(self, record: messages.UserScramCredentialRecord) -> None:
+        self.scram_credentials[record.name, record.mechanism] = record
+
+    def _remove_scram_credential(self, record: messages.RemoveUserScramCredentialRecord) -> None:
+        self.scram_credentials.pop((record.name, record.mechanism), None)
+
+    def _delegation_token(self, record: messages.DelegationTokenRecord) -> None:
+        self.delegation_tokens[record.token_id] = record
+
+    def _remove_delegation_token(self, record: messages.RemoveDelegationTokenRecord) -> None:
+        self.delegation_tokens.pop(record.token_id, None)
+
+
+_REPLAY: dict[type, Callable[[MetadataImage, Any], None]] = {
+    messages.LeaderChangeMessage: MetadataImage._leader_change,
+    messages.KRaftVersionRecord: MetadataImage._kraft_version,
+    messages.VotersRecord: MetadataImage._voters,
+    messages.SnapshotHeaderRecord: MetadataImage._nothing,
+    messages.SnapshotFooterRecord: MetadataImage._nothing,
+    messages.BeginTransactionRecord: MetadataImage._begin_transaction,
+    messages.EndTransactionRecord: MetadataImage._end_transaction,
+    messages.AbortTransactionRecord: MetadataImage._abort_transaction,
+    messages.NoOpRecord: MetadataImage._nothing,
+    messages.ZkMigrationStateRecord: MetadataImage._nothing,
+    messages.RegisterBrokerRecord: MetadataImage._register_broker,
+    messages.UnregisterBrokerRecord: MetadataImage._unregister_broker,
+    messages.BrokerRegistrationChangeRecord: MetadataImage._broker_registration_change,
+    messages.FenceBrokerRecord: MetadataImage._fence_broker,
+    messages.UnfenceBrokerRecord: MetadataImage._unfence_broker,
+    messages.RegisterControllerRecord: MetadataImage._register_controller,
+    messages.UnregisterControllerRecord: MetadataImage._unregister_controller,
+    messages.TopicRecord: MetadataImage._topic,
+    messages.PartitionRecord: MetadataImage._partition,
+    messages.PartitionChangeRecord: MetadataImage._partition_change,
+    messages.RemoveTopicRecord: MetadataImage._remove_topic,
+    messages.ClearElrRecord: MetadataImage._clear_elr,
+    messages.ConfigRecord: MetadataImage._config,
+    messages.FeatureLevelRecord: MetadataImage._feature_level,
+    messages.ProducerIdsRecord: MetadataImage._producer_ids,
+    messages.ClientQuotaRecord: MetadataImage._client_quota,
+    messages.AccessControlEntryRecord: MetadataImage._access_control_entry,
+    messages.RemoveAccessControlEntryRecord: MetadataImage._remove_access_control_entry,
+    messages.UserScramCredentialRecord: MetadataImage._scram_credential,
+    messages.RemoveUserScramCredentialRecord: MetadataImage._remove_scram_credential,
+    messages.DelegationTokenRecord: MetadataImage._delegation_token,
+    messages.RemoveDelegationTokenRecord: MetadataImage._remove_delegation_token,
+}
+
+CONTROL_RECORDS = (messages.LeaderChangeMessage, messages.KRaftVersionRecord, messages.VotersRecord,
+                   messages.SnapshotHeaderRecord, messages.SnapshotFooterRecord)
+TRANSACTION_RECORDS = (messages.BeginTransactionRecord, messages.EndTransactionRecord, messages.AbortTransactionRecord)
+_NOT_HELD = frozenset((*CONTROL_RECORDS, *TRANSACTION_RECORDS))

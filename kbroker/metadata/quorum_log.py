@@ -1,0 +1,255 @@
+"""`__cluster_metadata-0`: the Raft log of the metadata quorum, in the hands of its only voter.
+
+A plain list of batches in segments. `load` reads and never writes. `begin_epoch` makes this broker the leader of the
+next epoch, after which `append` writes batches that are durable when it returns. Indexes are left out: Apache Kafka
+rebuilds them at each start.
+"""
+from __future__ import annotations
+
+import logging
+import os
+import re
+from typing import NoReturn
+
+from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.log.checkpoints import LEADER_EPOCH_FILE, encode_rows
+from kbroker.log.fs import File, FileSystem
+from kbroker.metadata import quorum_state
+from kbroker.metadata.batches import CHUNK_BYTES, decode_batch, sound_batches
+from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.quorum_state import QuorumState, parse_quorum_state
+from kbroker.metadata.snapshots import SnapshotName, newest_snapshot, read_snapshot
+from kbroker.record.batch import BatchHeader, CorruptBatchError, check_crc, read_header
+
+DIRECTORY_NAME = '__cluster_metadata-0'
+PARTITION_METADATA = b'version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ'
+"""The metadata topic has the fixed id 0:1."""
+
+_SEGMENT = re.compile(r'(\d{20})\.log')
+_MAGIC_POSITION = 16
+
+logger = logging.getLogger(__name__)
+
+
+def make_directory(fs: FileSystem, log_dir: str) -> str:
+    """Create the metadata partition's directory unless it is there, and return its path. OSError."""
+    directory = os.path.join(log_dir, DIRECTORY_NAME)
+    if not fs.exists(directory):
+        fs.mkdir(directory)
+        fs.sync_directory(log_dir)
+    if not fs.exists(os.path.join(directory, 'partition.metadata')):
+        fs.write_file_atomically(os.path.join(directory, 'partition.metadata'), PARTITION_METADATA)
+    return directory
+
+
+class QuorumLog:
+    """The log and the files that go with it. Offsets are those of records; sizes are in bytes."""
+
+    def __init__(self, fs: FileSystem, log_dir: str, segment_bytes: int):
+        self._fs = fs
+        self._log_dir = log_dir
+        self.directory = os.path.join(log_dir, DIRECTORY_NAME)
+        self._segment_bytes = segment_bytes
+        self.start_offset = 0
+        self.end_offset = 0
+        self.epoch = 0
+        """Of the last batch, or of the newest snapshot; of this leader after `begin_epoch`."""
+        self.state: QuorumState | None = None
+        """What `quorum-state` said when it was read or written; None when there is no such file."""
+        self._epochs: list[tuple[int, int]] = []
+        self._segments: list[int] = []
+        self._file: File | None = None
+        self._size_bytes = 0
+        self._stale_bytes = 0
+        """What the last segment holds beyond its last whole batch: the write that a crash cut short."""
+        self._failure: str | None = None
+
+    # -- reading
+
+    def load(self, image: MetadataImage) -> None:
+        """Replay newest snapshot and log into `image`.
+
+        CorruptLogError for anything but a torn last write, with nothing changed on disk; OSError.
+        """
+        if not self._fs.exists(self.directory):
+            return
+        path = os.path.join(self.directory, quorum_state.FILE_NAME)
+        if self._fs.exists(path):
+            self.state = parse_quorum_state(self._fs.read_file(path), path)
+        snapshot = newest_snapshot(self._fs, self.directory) or SnapshotName(0, 0)
+        self._load_snapshot(image, snapshot)
+        self._segments = sorted(
+            int(match[1]) for name in self._fs.listdir(self.directory) if (match := _SEGMENT.fullmatch(name)))
+        self.start_offset = self.end_offset = self._segments[0] if self._segments else 0
+        if self.start_offset > snapshot.end_offset:
+            raise CorruptLogError(
+                f'{self.directory}: the log starts at offset {self.start_offset} and the newest snapshot ends at '
+                f'{snapshot.end_offset}, expected a snapshot that reaches the start')
+        for base_offset in self._segments:
+            self._load_segment(image, base_offset, snapshot)
+        if not self._epochs and snapshot.end_offset == self.end_offset:
+            self.epoch = snapshot.epoch
+        if snapshot.end_offset > self.end_offset or snapshot.epoch > self.epoch:
+            raise CorruptLogError(
+                f'{self.directory}: the newest snapshot ends at offset {snapshot.end_offset} in epoch {snapshot.epoch} '
+                f'and the log at {self.end_offset} in epoch {self.epoch}, expected the log to reach as far')
+
+    def _load_snapshot(self, image: MetadataImage, snapshot: SnapshotName) -> None:
+        path = os.path.join(self.directory, snapshot.file_name)
+        if not self._fs.exists(path):
+            return
+        for is_control, records in read_snapshot(self._fs, path):
+            # The snapshot at offset 0 covers no record: what it holds beside the voters is to be written, not replayed.
+            if is_control or snapshot.end_offset:
+                image.replay(records, snapshot.end_offset - 1, snapshot.epoch, image.timestamp_ms)
+
+    def _load_segment(self, image: MetadataImage, base_offset: int, snapshot: SnapshotName) -> None:
+        path = self._segment_path(base_offset)
+        if base_offset != self.end_offset:
+            raise CorruptLogError(f'{path}: found a segment at offset {base_offset}, expected {self.end_offset}')
+        self._file = self._fs.open(path)
+        size_bytes = self._file.size()
+        self._size_bytes = 0
+        for position, header, batch in sound_batches(self._file, size_bytes):
+            self._check_order(path, position, header)
+            if header.base_offset >= snapshot.end_offset:
+                image.replay(decode_batch(header, batch), header.last_offset, self.epoch, header.max_timestamp_ms)
+            elif header.last_offset >= snapshot.end_offset:
+                raise CorruptLogError(f'{path}: the snapshot {snapshot.file_name} ends inside the batch of offsets '
+                                      f'{header.base_offset} to {header.last_offset}')
+            self.end_offset = header.last_offset + 1
+            self._size_bytes = position + header.size_bytes
+        self._stale_bytes = size_bytes - self._size_bytes
+        if self._stale_bytes:
+            self._check_torn(path, is_last=base_offset == self._segments[-1])
+
+    def _check_order(self, path: str, position: int, header: BatchHeader) -> None:
+        epoch = header.partition_leader_epoch
+        if header.base_offset != self.end_offset or epoch < self.epoch:
+            raise CorruptLogError(f'{path}, position {position}: found offset {header.base_offset} in epoch {epoch}, '
+                                  f'expected offset {self.end_offset} in epoch {self.epoch} or a later one')
+        self._note_epoch(epoch, header.base_offset)
+
+    def _note_epoch(self, epoch: int, base_offset: int) -> None:
+        if not self._epochs or epoch > self._epochs[-1][0]:
+            self._epochs.append((epoch, base_offset))
+        self.epoch = epoch
+
+    def _check_torn(self, path: str, is_last: bool) -> None:
+        """What a crash leaves is the start of one batch, at the very end. Elsewhere a cut would lose records."""
+        assert self._file is not None
+        what = f'{path}, position {self._size_bytes}: found {self._stale_bytes} bytes that are no sound batch'
+        if not is_last:
+            raise CorruptLogError(f'{what}, and a later segment')
+        if self._stale_bytes > CHUNK_BYTES:
+            raise CorruptLogError(f'{what}, more than a write that was cut short can leave')
+        tail = self._file.read_at(self._stale_bytes, self._size_bytes)
+        if self._holds_a_batch(tail):
+            raise CorruptLogError(f'{what}, and a sound one behind them')
+
+    def _holds_a_batch(self, tail: bytes) -> bool:
+        """Whether a batch that could continue this log stands anywhere behind the start of `tail`."""
+        magic_at = tail.find(b'\x02', _MAGIC_POSITION + 1)
+        while magic_at != -1:
+            position = magic_at - _MAGIC_POSITION
+            try:
+                header = read_header(tail, position)
+                if self.end_offset <= header.base_offset < self.end_offset + len(tail):
+                    check_crc(tail, header, position)
+                    return True
+            except CorruptBatchError:
+                pass
+            magic_at = tail.find(b'\x02', magic_at + 1)
+        return False
+
+    # -- leading
+
+    def begin_epoch(self, node_id: int, kraft_version: int) -> None:
+        """Become leader of the next epoch, and cut the tail that a crash tore.
+
+        `quorum-state` comes first, so that no epoch is ever led twice. KafkaError(KAFKA_STORAGE_ERROR) when a
+        write fails.
+        """
+        seen = self.state.leader_epoch if self.state else 0
+        epoch = max(seen, self.epoch) + 1
+        voters = (node_id,) if kraft_version == 0 else ()
+        state = QuorumState(epoch, node_id, voters, data_version=kraft_version)
+        try:
+            make_directory(self._fs, self._log_dir)
+            self._fs.write_file_atomically(os.path.join(self.directory, quorum_state.FILE_NAME), state.encode())
+            self.state = state
+            self.epoch = epoch
+            if self._file is None:
+                self._start_segment()
+            elif self._stale_bytes:
+                logger.warning('%s: cutting %d bytes of a write that was never finished, at offset %d',
+                               self._segment_path(self._segments[-1]), self._stale_bytes, self.end_offset)
+                self._file.resize(self._size_bytes)
+                self._file.sync()
+                self._stale_bytes = 0
+        except OSError as error:
+            self._fail(f'{self.directory}: becoming leader failed: {error}')
+
+    def append(self, batch: bytearray, records_count: int) -> None:
+        """Write one encoded batch whose base offset is `end_offset` and whose epoch is `epoch`; durable on return.
+
+        KafkaError(KAFKA_STORAGE_ERROR) when a write fails or somebody else wrote to the log. Nothing can be appended
+        after that.
+        """
+        if self._failure is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._failure)
+        try:
+            self._check_nobody_else_wrote()
+            if self._size_bytes and self._size_bytes + len(batch) > self._segment_bytes:
+                self._start_segment()
+            assert self._file is not None
+            self._file.write_at(batch, self._size_bytes)
+            self._file.sync()
+        except OSError as error:
+            self._fail(f'{self.directory}: writing offset {self.end_offset} failed: {error}')
+        self._note_epoch(self.epoch, self.end_offset)
+        self._size_bytes += len(batch)
+        self.end_offset += records_count
+
+    def write_leader_epochs(self) -> None:
+        """Bring `leader-epoch-checkpoint` up to the log. KafkaError(KAFKA_STORAGE_ERROR)."""
+        try:
+            self._fs.write_file_atomically(os.path.join(self.directory, LEADER_EPOCH_FILE),
+                                           encode_rows([f'{epoch} {offset}' for epoch, offset in self._epochs]))
+        except OSError as error:
+            self._fail(f'{self.directory}: {error}')
+
+    def close(self) -> None:
+        """Everything is durable already; the segment is let go, and nothing more can be appended."""
+        self._file = None
+        self._failure = f'{self.directory}: the metadata log is closed'
+
+    def take_offline(self, reason: str) -> None:
+        """Append nothing any more, for `reason`."""
+        if self._failure is None:
+            self._failure = reason
+
+    def _check_nobody_else_wrote(self) -> None:
+        """Kafka's controller half writes before it looks at the lock that its broker half takes: see that none did."""
+        assert self.state is not None
+        found = self._fs.size(self._segment_path(self._segments[-1]))
+        if found != self._size_bytes:
+            self._fail(f'{self._segment_path(self._segments[-1])}: found {found} bytes, expected {self._size_bytes}: '
+                       'another program writes this log')
+        state = self._fs.read_file(os.path.join(self.directory, quorum_state.FILE_NAME))
+        if state != self.state.encode():
+            self._fail(f'{self.directory}: found {state!r} in quorum-state, expected epoch {self.state.leader_epoch}: '
+                       'another program leads this log')
+
+    def _start_segment(self) -> None:
+        file = self._fs.open(self._segment_path(self.end_offset), create=True)
+        self._fs.sync_directory(self.directory)
+        self._file, self._size_bytes = file, 0
+        self._segments.append(self.end_offset)
+
+    def _segment_path(self, base_offset: int) -> str:
+        return os.path.join(self.directory, f'{base_offset:020}.log')
+
+    def _fail(self, failure: str) -> NoReturn:
+        self._failure = failure
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, failure)

@@ -1,0 +1,109 @@
+"""A log directory in the test's hand: a controller to start and stop on it, a file system that fails when told to."""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+
+from kbroker.clock import ManualClock
+from kbroker.config import Config
+from kbroker.log.fs import File, FileSystem, InterposedFile
+from kbroker.metadata.controller import MetadataController
+
+DATA = pathlib.Path(__file__).parent.parent / 'data'
+DIRECTORIES = DATA / 'kafka-directories'
+
+
+class FailingFile(InterposedFile):
+    """Asks its file system before each change."""
+
+    def __init__(self, path: str, create: bool, fs: FailingFileSystem):
+        super().__init__(path, create)
+        self.fs = fs
+
+    def on_write(self, data: bytes, position: int) -> tuple[int, OSError] | None:
+        error = self.fs.next_change()
+        self.fs.tore_a_write |= error is not None
+        return None if error is None else (len(data) * self.fs.torn_percent // 100, error)
+
+    def on_truncate(self, size: int) -> None:
+        self.fs.check()
+
+    def on_sync(self) -> None:
+        self.fs.check()
+
+
+class FailingFileSystem(FileSystem):
+    """Lets `allowed` changes pass and fails every later one; of a write that fails, `torn_percent` reach the file."""
+
+    def __init__(self, allowed: int = 1_000_000, torn_percent: int = 0):
+        self.allowed = allowed
+        self.torn_percent = torn_percent
+        self.changes = 0
+        self.tore_a_write = False
+        """Whether a write was among what failed: if not, `torn_percent` made no difference."""
+
+    def next_change(self) -> OSError | None:
+        self.changes += 1
+        return None if self.changes <= self.allowed else OSError(errno.EIO, 'the disk is gone')
+
+    def check(self) -> None:
+        error = self.next_change()
+        if error is not None:
+            raise error
+
+    def open(self, path: str, create: bool = False) -> File:
+        if create and not self.exists(path):
+            self.check()
+        return FailingFile(path, create, self)
+
+    def rename(self, old: str, new: str) -> None:
+        self.check()
+        super().rename(old, new)
+
+    def mkdir(self, path: str) -> None:
+        self.check()
+        super().mkdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.check()
+        super().sync_directory(path)
+
+
+class Node:
+    """One broker's life on one log directory."""
+
+    def __init__(self, log_dir: pathlib.Path, **settings: str):
+        self.log_dir = log_dir
+        self.clock = ManualClock()
+        self.config = Config({name.replace('_', '.'): value for name, value in settings.items()})
+
+    def open(self, fs: FileSystem | None = None) -> MetadataController:
+        return MetadataController.open(fs or FileSystem(), str(self.log_dir), self.config, self.clock)
+
+    def start(self, fs: FileSystem | None = None) -> MetadataController:
+        controller = self.open(fs)
+        controller.register(self.config.advertised)
+        return controller
+
+    @staticmethod
+    def stop(controller: MetadataController) -> None:
+        controller.begin_shutdown()
+        controller.finish_shutdown()
+
+    @property
+    def metadata_directory(self) -> pathlib.Path:
+        return self.log_dir / '__cluster_metadata-0'
+
+    @property
+    def segment(self) -> pathlib.Path:
+        """The last one."""
+        return max(self.metadata_directory.glob('*.log'))
+
+    def files(self) -> dict[str, bytes]:
+        """Every file's content but that of preallocated indexes."""
+        return {
+            str(path.relative_to(self.log_dir)): path.read_bytes()
+            for path in sorted(self.log_dir.rglob('*'))
+            if path.is_file() and path.suffix not in ('.index', '.timeindex')
+        }

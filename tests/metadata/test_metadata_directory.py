@@ -1,0 +1,302 @@
+"""Whose directory it is: formatting, meta.properties, and directories that must be left alone."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+from metadata_node import FailingFileSystem, Node
+from reference.kraft import read_log, record_kinds
+
+from kbroker.errors import KafkaError
+from kbroker.log.fs import FileSystem
+from kbroker.metadata import directory as directory_module
+from kbroker.metadata.batches import encode_control, encode_data
+from kbroker.metadata.directory import (
+    DirectoryRefusedError,
+    MetaProperties,
+    format_directory,
+    format_uuid,
+    parse_uuid,
+    random_uuid,
+    read_meta_properties,
+    write_meta_properties,
+)
+from kbroker.metadata.snapshots import encode_format_snapshot
+from kbroker.protocol.messages import (
+    FeatureLevelRecord,
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    VotersRecord,
+)
+
+
+@pytest.fixture
+def stopped(node: Node) -> Node:
+    controller = node.start()
+    controller.create_topic('t', 1)
+    node.stop(controller)
+    return node
+
+
+def refused_untouched(node: Node, match: str) -> None:
+    before = node.files()
+    with pytest.raises(DirectoryRefusedError, match=match):
+        node.open()
+    assert node.files() == before
+
+
+def append(node: Node, *records, control: bool = False) -> None:
+    last = read_log(node.log_dir)[-1]
+    place = {'base_offset': last.offset + 1, 'epoch': last.epoch, 'timestamp_ms': last.timestamp_ms}
+    batch = encode_control(records, **place) if control else encode_data(records, **place, metadata_version=30)
+    node.segment.write_bytes(node.segment.read_bytes() + batch)
+
+
+def set_property(node: Node, name: str, value: str | None) -> None:
+    path = node.log_dir / 'meta.properties'
+    lines = [line for line in path.read_text().splitlines() if not line.startswith(f'{name}=')]
+    path.write_text('\n'.join(lines + ([] if value is None else [f'{name}={value}'])) + '\n')
+
+
+def test_an_empty_directory_is_formatted_and_started(node: Node) -> None:
+    controller = node.start()
+    assert controller.image.features == {
+        'metadata.version': 30,
+        'eligible.leader.replicas.version': 1,
+        'group.version': 1,
+        'share.version': 1,
+        'streams.version': 1,
+        'transaction.version': 2,
+    }
+    assert controller.image.configs == {(4, ''): {'min.insync.replicas': '1'}}
+    assert controller.image.kraft_version == 1
+    assert [(voter.voter_id, voter.voter_directory_id) for voter in controller.image.voters] == [
+        (1, controller.directory_id)
+    ]
+    assert (controller.image.cluster_id, controller.image.node_id) == (controller.cluster_id, 1)
+    assert len(controller.cluster_id) == 22
+    assert {path.name for path in node.log_dir.iterdir()} == {'meta.properties', '__cluster_metadata-0'}
+    assert (
+        node.metadata_directory / 'partition.metadata'
+    ).read_bytes() == b'version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ'
+    assert (node.metadata_directory / 'leader-epoch-checkpoint').read_bytes() == b'0\n1\n1 0\n'
+    assert json.loads((node.metadata_directory / 'quorum-state').read_bytes())['leaderEpoch'] == 1
+
+
+def test_a_directory_that_exists_and_holds_a_lock_is_formatted_too(node: Node) -> None:
+    node.log_dir.mkdir()
+    (node.log_dir / '.lock').touch()
+    assert node.open().image.metadata_version == 30
+
+
+@pytest.mark.parametrize('name', ['t-0/', 'note.txt', 'bootstrap.checkpoint', '__cluster_metadata-0/quorum-state'])
+def test_a_directory_with_anything_else_and_no_meta_properties_is_refused(node: Node, name: str) -> None:
+    path = node.log_dir / name
+    path.parent.mkdir(parents=True)
+    path.mkdir() if name.endswith('/') else path.touch()
+    refused_untouched(node, 'expected an empty directory')
+
+
+def test_formatting_that_fails_anywhere_can_be_repeated(tmp_path) -> None:
+    counting = FailingFileSystem()
+    format_directory(counting, str(tmp_path / 'whole'), 1, 0)
+    for allowed in range(counting.changes):
+        for torn_percent in (0, 50, 100):
+            log_dir = tmp_path / f'{allowed}-{torn_percent}'
+            fs = FailingFileSystem(allowed, torn_percent)
+            with pytest.raises(OSError):
+                format_directory(fs, str(log_dir), 1, 0)
+            node = Node(log_dir)
+            assert node.open().image.metadata_version == 30
+            read_log(log_dir)
+            if not fs.tore_a_write:
+                break
+
+
+def test_a_cluster_id_may_be_given(tmp_path) -> None:
+    format_directory(FileSystem(), str(tmp_path / 'data'), 1, 0, cluster_id='mine')
+    assert Node(tmp_path / 'data').open().cluster_id == 'mine'
+
+
+def test_meta_properties_come_back(tmp_path) -> None:
+    properties = MetaProperties('cluster', 7, random_uuid())
+    write_meta_properties(FileSystem(), str(tmp_path), properties)
+    assert read_meta_properties(FileSystem(), str(tmp_path)) == properties
+
+
+def test_meta_properties_of_java_are_read(tmp_path) -> None:
+    (tmp_path / 'meta.properties').write_text(
+        '#\n#a date\nnode.id=1\ndirectory.id=DVRrya8aQdOrzyV1LroyUw\nversion=1\ncluster.id=a\\=b\n'
+    )
+    assert read_meta_properties(FileSystem(), str(tmp_path)) == MetaProperties(
+        'a=b', 1, parse_uuid('DVRrya8aQdOrzyV1LroyUw')
+    )
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'match'),
+    [
+        ('version', '0', 'found version 0, expected 1'),
+        ('version', '2', 'found version 2'),
+        ('version', None, 'found version None'),
+        ('node.id', '2', 'found node.id 2 in meta.properties, expected 1'),
+        ('node.id', None, 'found no node.id'),
+        ('node.id', 'x', 'invalid'),
+        ('cluster.id', None, 'found no cluster.id'),
+        ('directory.id', None, 'found no directory.id'),
+        ('directory.id', 'short', "found 'short'|Invalid"),
+        ('directory.id', 'A' * 21 + 'Q', 'reserved'),
+        ('directory.id', 'EBESExQVFhcYGRobHB0eHw', 'expected 1 in directory EBESExQVFhcYGRobHB0eHw alone'),
+    ],
+)
+def test_meta_properties_that_do_not_fit_are_refused(stopped: Node, name: str, value: str | None, match: str) -> None:
+    set_property(stopped, name, value)
+    refused_untouched(stopped, match)
+
+
+@pytest.mark.parametrize(
+    ('records', 'match'),
+    [
+        (
+            [FeatureLevelRecord(name='metadata.version', feature_level=31)],
+            'metadata.version at level 31, expected 7 to 30',
+        ),
+        ([FeatureLevelRecord(name='share.version', feature_level=2)], 'share.version at level 2'),
+        ([FeatureLevelRecord(name='unheard.of', feature_level=1)], 'unheard.of at level 1'),
+        ([RegisterBrokerRecord(broker_id=2, broker_epoch=1)], 'found broker 2 registered'),
+        (
+            [RegisterBrokerRecord(broker_id=1, broker_epoch=1, log_dirs=[b'1' * 16, b'2' * 16])],
+            'found 2 log directories',
+        ),
+        (
+            [
+                TopicRecord(name='u', topic_id=b'1' * 16),
+                PartitionRecord(partition_id=1, topic_id=b'1' * 16, replicas=[1]),
+            ],
+            'found partition 1, expected 0',
+        ),
+        (
+            [
+                TopicRecord(name='u', topic_id=b'1' * 16),
+                PartitionRecord(partition_id=0, topic_id=b'1' * 16, replicas=[1, 2]),
+            ],
+            r'replicas \[1, 2\]',
+        ),
+        (
+            [
+                TopicRecord(name='u', topic_id=b'1' * 16),
+                PartitionRecord(partition_id=0, topic_id=b'1' * 16, replicas=[1], adding_replicas=[2]),
+            ],
+            'no reassignment',
+        ),
+    ],
+)
+def test_metadata_that_speaks_of_more_than_this_node_knows_is_refused(stopped: Node, records: list, match: str) -> None:
+    append(stopped, *records)
+    refused_untouched(stopped, match)
+
+
+def voter(voter_id: int, directory_id: bytes) -> VotersRecord.Voter:
+    return VotersRecord.Voter(
+        voter_id=voter_id,
+        voter_directory_id=directory_id,
+        kraft_version_feature=VotersRecord.KRaftVersionFeature(max_supported_version=1),
+    )
+
+
+def test_two_voters_are_refused(stopped: Node) -> None:
+    own = read_meta_properties(FileSystem(), str(stopped.log_dir)).directory_id
+    append(stopped, VotersRecord(voters=[voter(1, own), voter(2, b'2' * 16)]), control=True)
+    refused_untouched(stopped, 'found the voters 1 in directory')
+
+
+def test_two_controllers_of_a_static_quorum_are_refused(stopped: Node) -> None:
+    voters = [LeaderChangeMessage.Voter(voter_id=1), LeaderChangeMessage.Voter(voter_id=2)]
+    append(stopped, LeaderChangeMessage(leader_id=1, voters=voters, granting_voters=voters), control=True)
+    refused_untouched(stopped, r'controllers \[1, 2\], expected \[1\]')
+
+
+def test_a_kraft_version_that_is_not_known_is_refused(stopped: Node) -> None:
+    append(stopped, KRaftVersionRecord(kraft_version=2), control=True)
+    refused_untouched(stopped, 'kraft.version at level 2')
+
+
+def test_the_voters_of_a_format_snapshot_are_checked_before_the_first_start(unpack) -> None:
+    node = unpack('kafka-4.4-freshly-formatted')
+    set_property(node, 'directory.id', 'EBESExQVFhcYGRobHB0eHw')
+    refused_untouched(node, 'expected 1 in directory EBESExQVFhcYGRobHB0eHw alone')
+
+
+@pytest.mark.parametrize(
+    ('features', 'match'),
+    [
+        ({'metadata.version': 31}, 'metadata.version at level 31'),
+        ({'metadata.version': 30, 'unheard.of': 1}, 'unheard.of at level 1'),
+        ({'group.version': 1}, 'no level of metadata.version'),
+    ],
+)
+def test_features_of_a_format_snapshot_are_checked_before_the_first_start(unpack, features: dict, match: str) -> None:
+    node = unpack('kafka-4.4-freshly-formatted')
+    (snapshot,) = node.metadata_directory.glob('*.checkpoint')
+    properties = read_meta_properties(FileSystem(), str(node.log_dir))
+    snapshot.chmod(0o600)
+    snapshot.write_bytes(
+        encode_format_snapshot(
+            [KRaftVersionRecord(kraft_version=1), VotersRecord(voters=[voter(1, properties.directory_id)])],
+            [FeatureLevelRecord(name=name, feature_level=level) for name, level in features.items()],
+            metadata_version=30,
+            timestamp_ms=0,
+        )
+    )
+    refused_untouched(node, match)
+
+
+def test_features_of_a_bootstrap_file_win_over_those_of_the_format_snapshot(unpack) -> None:
+    older, node = unpack('kafka-4.3-static-voter'), unpack('kafka-4.4-freshly-formatted')
+    bootstrap = (older.log_dir / 'bootstrap.checkpoint').read_bytes()
+    (node.log_dir / 'bootstrap.checkpoint').write_bytes(bootstrap)
+    node.open()
+    written = [entry for entry in read_log(node.log_dir) if entry.control_type is None]
+    assert all(entry.value in bootstrap for entry in written if entry.value[1] == 12)
+    assert record_kinds(written)[0] == (23, 0) and record_kinds(written)[-1] == (24, 0)
+
+
+def test_a_new_log_gets_the_static_min_insync_replicas(tmp_path) -> None:
+    node = Node(tmp_path / 'data', min_insync_replicas='2')
+    assert node.open().image.configs[4, ''] == {'min.insync.replicas': '2'}
+
+
+def test_generated_uuids_do_not_look_like_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = iter([uuid.UUID(bytes=b'\xf8' + bytes(15)), uuid.UUID(bytes=b'\x01' * 16)])
+    monkeypatch.setattr(directory_module.uuid, 'uuid4', lambda: next(values))
+    assert random_uuid() == b'\x01' * 16
+
+
+def test_uuids_come_back() -> None:
+    assert parse_uuid(format_uuid(b'\xff' * 16)) == b'\xff' * 16
+    for text in ('', 'A' * 21, 'A' * 23, 'A' * 21 + 'B', 'é' * 22):
+        with pytest.raises(ValueError):
+            parse_uuid(text)
+
+
+def test_opening_that_fails_anywhere_can_be_repeated(tmp_path, unpack) -> None:
+    """Every write from formatting to the first election fails once; what is there afterwards opens, whole."""
+    counting = FailingFileSystem()
+    Node(tmp_path / 'whole').start(counting)
+    for allowed in range(counting.changes):
+        for torn_percent in (0, 50, 100):
+            node = Node(tmp_path / f'{allowed}-{torn_percent}')
+            fs = FailingFileSystem(allowed, torn_percent)
+            with pytest.raises((OSError, KafkaError)):
+                node.start(fs)
+            controller = node.start()
+            assert controller.image.metadata_version == 30 and controller.image.kraft_version == 1
+            assert not controller.image.brokers[1].fenced
+            read_log(node.log_dir)
+            if not fs.tore_a_write:
+                break
