@@ -1,0 +1,226 @@
+"""The high watermark, the last stable offset, and in which order those who wait are told."""
+import pytest
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.log.origin import Origin
+from kbroker.record.batch import encode_batch
+from kbroker.record.control import encode_end_txn_marker
+from kbroker.topics.partition import READ_COMMITTED, READ_UNCOMMITTED
+
+T = 1_700_000_000_000
+PRODUCER = 7
+
+
+def data(count=1, *, sequence=-1, transactional=False):
+    return encode_batch([(T, b'k', b'v')] * count, producer_id=PRODUCER if sequence >= 0 else -1,
+                        producer_epoch=0 if sequence >= 0 else -1, base_sequence=sequence, transactional=transactional)
+
+
+def marker(*, commit):
+    return encode_end_txn_marker(commit=commit, producer_id=PRODUCER, producer_epoch=0, coordinator_epoch=0,
+                                 timestamp_ms=T)
+
+
+class Waiter:
+    def __init__(self):
+        self.woken = 0
+
+    def wake(self):
+        self.woken += 1
+
+
+def test_the_high_watermark_waits_for_the_disk(open_partition, flusher, disk):
+    partition = open_partition()
+    partition.append(data(3), Origin.CLIENT)
+    assert (partition.log_end_offset, partition.high_watermark) == (3, 0)
+    flusher.kick()
+    assert partition.high_watermark == 0
+    disk.finish()
+    assert partition.high_watermark == 3
+
+
+def test_with_page_cache_durability_it_follows_the_log_end(open_partition, disk):
+    partition = open_partition(page_cache=True)
+    partition.append(data(3), Origin.CLIENT)
+    assert partition.high_watermark == 3 and not disk.jobs
+
+
+def test_with_page_cache_durability_a_roll_is_flushed_all_the_same(open_partition, flusher, disk):
+    # Without it a crash would make recovery walk every segment since the start.
+    partition = open_partition(page_cache=True)
+    partition.append(data(), Origin.CLIENT)
+    partition.log.roll()
+    partition.append(data(), Origin.CLIENT)
+    flusher.kick()
+    disk.finish()
+    assert partition.log.flushed_offset == 2
+
+
+def test_with_page_cache_durability_flush_messages_is_honoured(open_partition, flusher, disk):
+    partition = open_partition(page_cache=True, flush_messages=3)
+    partition.append(data(2), Origin.CLIENT)
+    flusher.kick()
+    assert not disk.jobs
+    partition.append(data(2), Origin.CLIENT)
+    flusher.kick()
+    assert len(disk.jobs) == 1
+
+
+def test_appends_during_a_flush_wait_for_the_next_one(open_partition, flusher, disk):
+    partition = open_partition()
+    partition.append(data(), Origin.CLIENT)
+    flusher.kick()
+    partition.append(data(), Origin.CLIENT)
+    flusher.kick()
+    assert len(disk.jobs) == 1
+    disk.finish()
+    assert partition.high_watermark == 1
+    disk.finish()
+    assert partition.high_watermark == 2
+
+
+def test_waiters_are_told_in_order_of_offset_and_not_before(open_partition, flusher, disk):
+    partition = open_partition()
+    told = []
+    for name in ('first', 'second'):
+        end = partition.append(data(), Origin.CLIENT).last_offset + 1
+        partition.when_durable(end, lambda error, name=name: told.append((name, error, partition.high_watermark)))
+        if name == 'first':
+            flusher.kick()
+    assert told == []
+    disk.finish()
+    assert told == [('first', None, 1)]
+    disk.finish()
+    assert told == [('first', None, 1), ('second', None, 2)]
+
+
+def test_an_offset_that_is_durable_is_told_at_once(open_partition):
+    partition = open_partition(page_cache=True)
+    partition.append(data(), Origin.CLIENT)
+    told = []
+    partition.when_durable(1, told.append)
+    assert told == [None]
+
+
+def test_the_replayer_sees_each_batch_once_it_is_durable_and_before_its_waiters(open_partition, flusher, disk):
+    partition = open_partition()
+    seen = []
+    partition.set_replayer(lambda header, batch: seen.append(header.base_offset))
+    buffer = data()
+    end = partition.append(buffer).last_offset + 1
+    buffer[:] = bytes(len(buffer))          # the caller's buffer is used again
+    partition.when_durable(end, lambda error: seen.append('told'))
+    flusher.kick()
+    assert seen == []
+    disk.finish()
+    assert seen == [0, 'told']
+
+
+def test_a_replay_in_which_more_is_appended_stays_in_order(open_partition):
+    partition = open_partition(page_cache=True)
+    seen = []
+
+    def replay(header, batch):
+        seen.append(header.base_offset)
+        if header.base_offset == 0:
+            partition.append(data())
+
+    partition.set_replayer(replay)
+    partition.append(data())
+    assert seen == [0, 1]
+
+
+def test_an_open_transaction_holds_the_last_stable_offset_and_its_marker_lets_it_go(open_partition):
+    partition = open_partition(page_cache=True)
+    partition.append(data(2), Origin.CLIENT)
+    partition.append(data(2, sequence=0, transactional=True), Origin.CLIENT)
+    assert (partition.high_watermark, partition.last_stable_offset) == (4, 2)
+    partition.append(marker(commit=True))
+    assert (partition.high_watermark, partition.last_stable_offset) == (5, 5)
+
+
+def test_a_marker_moves_the_last_stable_offset_only_when_it_is_durable(open_partition, flusher, disk):
+    partition = open_partition()
+    partition.append(data(2, sequence=0, transactional=True), Origin.CLIENT)
+    flusher.kick()
+    disk.finish()
+    partition.append(marker(commit=False))
+    assert partition.last_stable_offset == 0
+    flusher.kick()
+    disk.finish()
+    assert partition.last_stable_offset == 3
+
+
+def test_isolation_bounds_what_is_read(open_partition):
+    partition = open_partition(page_cache=True)
+    partition.append(data(2), Origin.CLIENT)
+    partition.append(data(2, sequence=0, transactional=True), Origin.CLIENT)
+    assert partition.read(0, 1 << 20, READ_UNCOMMITTED).records.end_offset == 4
+    committed = partition.read(0, 1 << 20, READ_COMMITTED)
+    assert committed.records.end_offset == 2 and committed.aborted_transactions == []
+    partition.append(marker(commit=False))
+    committed = partition.read(0, 1 << 20, READ_COMMITTED)
+    assert committed.records.end_offset == 5 and committed.aborted_transactions == [(PRODUCER, 2)]
+    assert partition.read(0, 1 << 20, READ_UNCOMMITTED).aborted_transactions is None
+
+
+def test_what_is_not_flushed_is_not_read(open_partition):
+    partition = open_partition()
+    partition.append(data(), Origin.CLIENT)
+    assert partition.read(0, 1 << 20, READ_UNCOMMITTED).records is None
+    with pytest.raises(KafkaError) as refused:
+        partition.read(2, 1 << 20, READ_UNCOMMITTED)
+    assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_fetch_waiter_is_woken_by_the_disk_and_not_by_the_append(open_partition, flusher, disk):
+    partition, waiter = open_partition(), Waiter()
+    partition.add_fetch_waiter(waiter)
+    partition.append(data(), Origin.CLIENT)
+    assert waiter.woken == 0
+    flusher.kick()
+    disk.finish()
+    assert waiter.woken == 1
+    partition.remove_fetch_waiter(waiter)
+    partition.append(data(), Origin.CLIENT)
+    flusher.kick()
+    disk.finish()
+    assert waiter.woken == 1
+
+
+def test_deleting_records_below_an_open_transaction_keeps_it_open(open_partition):
+    partition = open_partition(page_cache=True)
+    partition.append(data(2, sequence=0, transactional=True), Origin.CLIENT)
+    partition.append(data(2), Origin.CLIENT)
+    partition.delete_records(3)
+    assert (partition.log_start_offset, partition.last_stable_offset) == (3, 3)
+    with pytest.raises(KafkaError) as refused:
+        partition.delete_records(5)
+    assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_deleting_records_up_to_the_high_watermark(open_partition):
+    partition = open_partition(page_cache=True)
+    partition.append(data(4), Origin.CLIENT)
+    partition.delete_records(-1)
+    assert partition.log_start_offset == 4
+
+
+def test_a_deleted_partition_answers_everyone(open_partition, flusher):
+    partition, waiter = open_partition(), Waiter()
+    told = []
+    partition.add_fetch_waiter(waiter)
+    partition.when_durable(partition.append(data(), Origin.CLIENT).last_offset + 1, told.append)
+    partition.mark_deleted()
+    partition.when_durable(0, told.append)
+    assert [error.code for error in told] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
+    assert waiter.woken == 1
+    with pytest.raises(KafkaError):
+        partition.read(0, 1, READ_UNCOMMITTED)
+
+
+def test_a_partition_opens_with_its_high_watermark_at_the_end(open_partition):
+    partition = open_partition(page_cache=True)
+    partition.append(data(3), Origin.CLIENT)
+    partition.log.close()
+    assert open_partition().high_watermark == 3
