@@ -1,0 +1,41 @@
+"""Which data and which markers of transactions one cleaning may drop (KIP-98), asked batch by batch in their order.
+
+The data of an aborted transaction goes at once. A marker, and the row of the transaction index that belongs to it,
+stays as long as a batch of its transaction was met on the way, even one that goes now: readers may still see it.
+"""
+from collections.abc import Iterable
+
+from kbroker.log.transaction_index import AbortedTransaction, TransactionIndex
+
+
+class CleanedTransactions:
+    """`aborted`: the rows that touch the range to clean, in any order. `index`: that of the segment being written."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]):
+        self.index: TransactionIndex | None = None
+        self._waiting = sorted(set(aborted), key=lambda row: row.first_offset, reverse=True)
+        self._aborting: dict[int, AbortedTransaction] = {}
+        self._met: set[int] = set()
+        """Producers with data in their current transaction."""
+
+    def drops_data(self, producer_id: int, last_offset: int) -> bool:
+        """Whether a transactional batch belongs to an aborted transaction."""
+        self._begin_up_to(last_offset)
+        self._met.add(producer_id)
+        return producer_id in self._aborting
+
+    def drops_marker(self, producer_id: int, last_offset: int) -> bool:
+        """Whether nothing is left that the COMMIT or ABORT marker of a producer speaks of."""
+        self._begin_up_to(last_offset)
+        row = self._aborting.pop(producer_id, None)
+        if producer_id not in self._met:
+            return True
+        self._met.discard(producer_id)
+        if row is not None and self.index is not None:
+            self.index.append(row)
+        return False
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._waiting and self._waiting[-1].first_offset <= offset:
+            row = self._waiting.pop()
+            self._aborting.setdefault(row.producer_id, row)

@@ -1,0 +1,345 @@
+"""Log compaction: of each key of a compacted topic the last committed record stays.
+
+Every log.cleaner.backoff.ms the log with the largest dirty part is cleaned. One cleaning reads the dirty part to learn
+where each key is last, then writes all segments up to there anew without what no longer counts, a group of them into
+one. The reading and writing is cut into steps of bounded size for a worker thread; choosing, and swapping new segments
+in, happens on the loop. What a step gets are files that nobody writes to, and facts as they were when the cleaning
+began: what could be dropped then can be dropped later too.
+"""
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kbroker.clock import Clock, Timer, Timers
+from kbroker.config import Config, LogConfig
+from kbroker.errors import CorruptLogError, KafkaError
+from kbroker.log.checkpoints import CLEANER_FILE, PartitionOffsets, read_partition_offsets, write_partition_offsets
+from kbroker.log.cleaned_transactions import CleanedTransactions
+from kbroker.log.compaction import LastRecord, Retention, SegmentWriter, index_batches
+from kbroker.log.fs import FileSystem
+from kbroker.log.log import Log
+from kbroker.log.manager import LogManager
+from kbroker.log.offset_map import OffsetMap
+from kbroker.log.segment import SEGMENT_SUFFIXES, Segment, file_name
+from kbroker.log.swap import CLEANED_SUFFIX
+from kbroker.log.transaction_index import AbortedTransaction
+
+STEP_BYTES = 16 << 20
+"""What one job reads: between jobs a cleaning can be given up."""
+
+DURABILITY_WAIT_MS = 10
+MAX_OFFSET_RANGE = 2**31 - 1
+
+logger = logging.getLogger(__name__)
+
+Job = Callable[[], Any]
+Submit = Callable[[Job, Callable[[Any], None]], None]
+Steps = Generator[Job | None, Any, None]
+"""A cleaning: gives a job, gets its result; gives None to be asked again a little later."""
+
+
+@dataclass(frozen=True)
+class CleanableLog:
+    """What of a log may be cleaned now: `clean` was before and takes part again, `dirty` follows it."""
+
+    log: Log
+    first_dirty_offset: int
+    clean: list[Segment]
+    dirty: list[Segment]
+    is_overdue: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        dirty_bytes = _size_bytes(self.dirty)
+        total_bytes = _size_bytes(self.clean) + dirty_bytes
+        return dirty_bytes / total_bytes if total_bytes else 0.0
+
+    @property
+    def is_due(self) -> bool:
+        if self.is_overdue and _size_bytes(self.dirty) > 0:
+            return True
+        return self.dirty_ratio > self.log.config.min_cleanable_dirty_ratio
+
+
+def examine(log: Log, first_dirty_offset: int, high_watermark: int, now_ms: int) -> CleanableLog:
+    """What may be cleaned are closed segments, wholly below the last stable offset.
+
+    They end before the first dirty one that has a record younger than min.compaction.lag.ms. A log is overdue when a
+    dirty segment begins with a record older than max.compaction.lag.ms (KIP-354). Raises OSError, CorruptLogError.
+    """
+    first_unstable_offset = log.first_unstable_offset()
+    stable_offset = high_watermark if first_unstable_offset is None else min(high_watermark, first_unstable_offset)
+    closed = log.segments[:-1]
+    youngest_ms = now_ms - log.config.min_compaction_lag_ms
+    clean, dirty = [], []
+    for segment in closed:
+        if segment.next_offset > stable_offset:
+            break
+        if segment.next_offset <= first_dirty_offset:
+            clean.append(segment)
+        elif log.config.min_compaction_lag_ms > 0 and segment.max_timestamp_ms > youngest_ms:
+            break
+        else:
+            dirty.append(segment)
+    oldest_ms = now_ms - log.config.max_compaction_lag_ms
+    is_overdue = oldest_ms > 0 and any(0 < segment.first_timestamp() < oldest_ms for segment in closed
+                                       if segment.next_offset > first_dirty_offset)
+    return CleanableLog(log, first_dirty_offset, clean, dirty, is_overdue)
+
+
+def group_segments(segments: list[Segment], config: LogConfig) -> list[list[Segment]]:
+    """Neighbours whose batches and index entries fit into one segment."""
+    groups: list[list[Segment]] = []
+    for segment in segments:
+        if groups and _fits(groups[-1], segment, config):
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+    return groups
+
+
+def _fits(group: list[Segment], segment: Segment, config: LogConfig) -> bool:
+    together = [*group, segment]
+    return (_size_bytes(together) <= config.segment_bytes
+            and sum(each.offset_index.entries for each in together) <= segment.offset_index.max_entries
+            and sum(each.time_index.entries for each in together) < segment.time_index.max_entries
+            and (segment.size_bytes == 0 or segment.next_offset - 1 - group[0].base_offset <= MAX_OFFSET_RANGE))
+
+
+def _size_bytes(segments: list[Segment]) -> int:
+    return sum(segment.size_bytes for segment in segments)
+
+
+class Cleaner:
+    """`start`, then it works by timers; `stop` gives up what is under way, at the latest when the running job ends.
+
+    `submit(job, done)` runs a job in a thread and then `done(result)` on the loop. A log with damage is not cleaned
+    again in this process; what fails for another reason, as for want of space, leaves the log as it was, to try again.
+    """
+
+    def __init__(self, log_manager: LogManager, config: Config, clock: Clock, timers: Timers, submit: Submit):
+        self._logs = log_manager
+        self._config = config
+        self._clock = clock
+        self._timers = timers
+        self._submit = submit
+        self._first_dirty: dict[Log, int] = {}
+        self._written: PartitionOffsets = {}
+        self._uncleanable: set[Log] = set()
+        self._failed: set[Log] = set()
+        """Not tried again before the next backoff has passed."""
+        self._steps: Steps | None = None
+        self._cleaned_log: Log | None = None
+        self._timer: Timer | None = None
+        self._is_running = False
+
+    def start(self) -> None:
+        """Take up what an earlier process had cleaned. Logs that come later count as dirty from their start."""
+        if not self._config.log_cleaner_enable:
+            return
+        try:
+            self._written = read_partition_offsets(self._logs.fs, self._logs.directory, CLEANER_FILE)
+        except CorruptLogError as error:
+            logger.warning('%s; all logs count as dirty', error)
+        self._first_dirty = {log: self._written[key] for key, log in self._logs.logs.items() if key in self._written}
+        self._is_running = True
+        self._look_later()
+
+    def stop(self) -> None:
+        self._is_running = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._give_up()
+
+    # ---- choosing ----
+
+    def _look_later(self) -> None:
+        self._failed.clear()
+        self._timer = self._timers.after(self._config.log_cleaner_backoff_ms, self._look)
+
+    def _look(self) -> None:
+        """Begin to clean the log that needs it most, or wait."""
+        online = [log for log in self._logs.logs.values() if log.failure is None]
+        self._uncleanable.intersection_update(online)
+        self._first_dirty = {log: offset for log, offset in self._first_dirty.items() if log in online}
+        due = [found for log in online
+               if 'compact' in log.config.cleanup_policy and log not in self._uncleanable | self._failed
+               and (found := self._examine(log)) is not None and found.is_due]
+        self._write_checkpoint()
+        if not due:
+            self._look_later()
+            return
+        filthiest = max(due, key=lambda found: found.dirty_ratio)
+        self._cleaned_log = filthiest.log
+        self._steps = self._clean(filthiest)
+        self._resume(None)
+
+    def _examine(self, log: Log) -> CleanableLog | None:
+        first_dirty_offset = self._first_dirty.get(log, log.log_start_offset)
+        if not log.log_start_offset <= first_dirty_offset <= log.log_end_offset:
+            if 'delete' not in log.config.cleanup_policy:
+                logger.warning('%s: found first dirty offset %d, expected one of %d to %d; all of it counts as dirty',
+                               log.directory, first_dirty_offset, log.log_start_offset, log.log_end_offset)
+            self._first_dirty[log] = first_dirty_offset = log.log_start_offset
+        try:
+            return examine(log, first_dirty_offset, self._logs.high_watermark(log), self._clock.wall_ms())
+        except (OSError, CorruptLogError) as error:
+            logger.error('%s: cannot be examined for cleaning: %s', log.directory, error)
+            self._failed.add(log)
+            return None
+
+    # ---- from step to step ----
+
+    def _resume(self, result: Any) -> None:
+        """Hand a job's result to the cleaning under way, and start its next job."""
+        assert self._steps is not None and self._cleaned_log is not None
+        log = self._cleaned_log
+        if log.failure is not None:
+            self._give_up()
+            self._timer = self._timers.after(0, self._look)
+            return
+        try:
+            job = self._steps.throw(result) if isinstance(result, Exception) else self._steps.send(result)
+        except StopIteration:
+            self._timer = self._timers.after(0, self._look)
+        except (OSError, MemoryError, KafkaError, CorruptLogError) as error:
+            self._report(log, error)
+            self._timer = self._timers.after(0, self._look)
+        else:
+            self._timer = None
+            if job is None:
+                self._timer = self._timers.after(DURABILITY_WAIT_MS, partial(self._resume, None))
+            else:
+                self._submit(partial(_run, job), self._job_ended)
+
+    def _job_ended(self, result: Any) -> None:
+        if self._is_running:
+            self._timer = self._timers.after(0, partial(self._resume, result))
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
+
+    def _report(self, log: Log, error: Exception) -> None:
+        if isinstance(error, CorruptLogError):
+            logger.error('%s: %s; the log is not cleaned any more', log.directory, error)
+            self._uncleanable.add(log)
+        else:
+            logger.error('%s: cleaning failed, the log stays as it was: %s', log.directory, error)
+            self._failed.add(log)
+
+    # ---- one cleaning ----
+
+    def _clean(self, found: CleanableLog) -> Steps:
+        log, config = found.log, self._config
+        segments = [*found.clean, *found.dirty]
+        keys = OffsetMap(config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_buffer_load_factor,
+                         max_keys=segments[-1].next_offset - found.first_dirty_offset)
+        aborted = _aborted_transactions(log, segments)
+        yield from self._index(found, keys, aborted)
+        end_offset = keys.latest_offset + 1
+        segments = [segment for segment in segments if segment.base_offset < end_offset]
+        last_records = {producer_id: LastRecord(entry.last_offset, entry.producer_epoch)
+                        for producer_id, entry in log.producer_state.entries.items()}
+        retention = Retention(self._clock.wall_ms(), log.config.delete_retention_ms, self._logs.high_watermark(log),
+                              last_records)
+        known_offset = log.log_end_offset
+        before_bytes, after_bytes = _size_bytes(segments), 0
+        transactions = CleanedTransactions(aborted)
+        # Recovery takes a gap at the end of a segment above the recovery point for what a power cut took.
+        self._logs.checkpoint_recovery_points()
+        for group in group_segments(segments, log.config):
+            try:
+                writer = yield partial(self._begin_segment, log, group[0].base_offset, keys, transactions, retention)
+                yield from self._write_group(writer, group)
+                # `last_records` speaks of all batches up to there: no power cut may take back what made others go.
+                while self._logs.high_watermark(log) < known_offset:
+                    yield None
+                if not _follow_one_another(log.segments, group):
+                    logger.info('%s: cleaning is given up: segments were deleted meanwhile', log.directory)
+                    return
+                log.replace_segments(group, [writer.target])
+                after_bytes += writer.target.size_bytes
+            finally:
+                _remove_cleaned(log.fs, log.directory, group[0].base_offset)
+        self._first_dirty[log] = end_offset
+        logger.info('%s: cleaned offsets %d to %d, from %d bytes to %d', log.directory, found.first_dirty_offset,
+                    end_offset - 1, before_bytes, after_bytes)
+
+    def _index(self, found: CleanableLog, keys: OffsetMap, aborted: list[AbortedTransaction]) -> Steps:
+        start_offset = found.first_dirty_offset
+        transactions = CleanedTransactions(row for row in aborted if row.last_offset >= start_offset)
+        for segment in found.dirty:
+            file, position = segment.open_file(), segment.offset_index.lookup(start_offset)
+            while position < segment.size_bytes:
+                position, is_full = yield partial(index_batches, keys, transactions, file, position, segment.size_bytes,
+                                                  start_offset, STEP_BYTES, self._window_bytes)
+                if is_full:
+                    return
+            keys.latest_offset = segment.next_offset - 1
+
+    def _begin_segment(self, log: Log, base_offset: int, keys: OffsetMap, transactions: CleanedTransactions,
+                       retention: Retention) -> SegmentWriter:
+        target = Segment(log.fs, log.directory, base_offset, log.config, retention.now_ms, suffix=CLEANED_SUFFIX)
+        return SegmentWriter(target, keys, transactions, retention, self._window_bytes)
+
+    def _write_group(self, writer: SegmentWriter, group: list[Segment]) -> Steps:
+        for segment in group:
+            file, position = segment.open_file(), 0
+            while position < segment.size_bytes:
+                position = yield partial(writer.copy, file, position, segment.size_bytes, STEP_BYTES)
+        yield writer.finish
+
+    @property
+    def _window_bytes(self) -> int:
+        """Half of the buffer reads, half writes."""
+        return max(1, int(self._config.log_cleaner_io_buffer_size) // 2)
+
+    def _write_checkpoint(self) -> None:
+        offsets = {(log.topic, log.partition): offset for log, offset in self._first_dirty.items()}
+        if offsets == self._written:
+            return
+        try:
+            write_partition_offsets(self._logs.fs, self._logs.directory, CLEANER_FILE, offsets)
+            self._written = offsets
+        except OSError as error:
+            logger.error('%s: cannot be written: %s', os.path.join(self._logs.directory, CLEANER_FILE), error)
+
+
+def _run(job: Job) -> Any:
+    """What a job raises is its result."""
+    try:
+        return job()
+    except Exception as error:
+        return error
+
+
+def _aborted_transactions(log: Log, segments: list[Segment]) -> list[AbortedTransaction]:
+    """All that touch the segments; the row of one whose marker lies above them stands in a later segment."""
+    found = []
+    for segment in log.segments:
+        rows, complete = segment.transactions.collect(segments[0].base_offset, segments[-1].next_offset)
+        found += rows
+        if complete:
+            break
+    return found
+
+
+def _follow_one_another(segments: list[Segment], group: list[Segment]) -> bool:
+    return group[0] in segments and segments[segments.index(group[0]):][:len(group)] == group
+
+
+def _remove_cleaned(fs: FileSystem, directory: str, base_offset: int) -> None:
+    """Of a cleaning that was given up; after a swap there are none."""
+    for kind in SEGMENT_SUFFIXES:
+        path = os.path.join(directory, file_name(base_offset, kind) + CLEANED_SUFFIX)
+        with contextlib.suppress(OSError):
+            if fs.exists(path):
+                fs.unlink(path)
