@@ -1,0 +1,194 @@
+"""The group coordinator: finds the shard of a group, loads the shards, sweeps them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker.clock import Clock, Timers
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.classic import ClassicGroup, GroupState
+from kbroker.group.membership import Membership
+from kbroker.group.offsets import Commit, CommitDone, FetchedOffset, Offsets, TopicPartition
+from kbroker.group.records import OFFSETS_TOPIC
+from kbroker.group.shard import Shard, TransactionalProducer
+from kbroker.record.batch import NO_SEQUENCE
+from kbroker.topics.partitioner import partition_for
+
+log = logging.getLogger(__name__)
+
+GROUP_TYPE = 'classic'
+BATCH_OVERHEAD_BYTES = 61
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A row of ListGroups."""
+
+    group_id: str
+    protocol_type: str
+    state: GroupState
+    group_type: str = GROUP_TYPE
+
+
+class Coordinated:
+    """One partition of `__consumer_offsets` with its operations."""
+
+    def __init__(self, partition: Any, config: Any, clock: Clock, timers: Timers):
+        self.shard = Shard(partition, clock, config.message_max_bytes - BATCH_OVERHEAD_BYTES)
+        self.membership = Membership(self.shard, config, clock, timers)
+        self.offsets = Offsets(self.shard, self.membership, config, clock)
+
+
+class GroupCoordinator:
+    """All groups. Operations on a group raise INVALID_GROUP_ID for an empty id where the API does not allow it, and
+    NOT_COORDINATOR as long as `__consumer_offsets` does not exist: FindCoordinator creates it."""
+
+    def __init__(self, config: Any, clock: Clock, timers: Timers, topics: Any):
+        self._config = config
+        self._clock = clock
+        self._timers = timers
+        self._topics = topics
+        self._parts: list[Coordinated] = []
+        self._stop_sweep: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Load what the log holds and begin the sweep for expired offsets. CorruptLogError when a row cannot be
+        read."""
+        self._topics.on_topic_created.append(self._topic_created)
+        self._topics.on_topic_deleted.append(self._topic_deleted)
+        topic = self._topics.topic(OFFSETS_TOPIC)
+        if topic is not None:
+            self._load(topic)
+        self._stop_sweep = self._timers.every(self._config.offsets_retention_check_interval_ms, self.sweep)
+
+    def close(self) -> None:
+        """Stop the sweep and the sessions, and let go of all groups: from here on this is NOT_COORDINATOR of any."""
+        if self._stop_sweep is not None:
+            self._stop_sweep()
+        for part in self._parts:
+            part.membership.stop_sessions()
+        self._parts = []
+
+    def _load(self, topic: Any) -> None:
+        self._parts = [
+            Coordinated(partition, self._config, self._clock, self._timers) for partition in topic.partitions
+        ]
+        for part in self._parts:
+            part.shard.load()
+            part.offsets.forget_deleted_topics(
+                lambda topic_id: self._topics.topic_by_id(topic_id) is not None, _log_failure
+            )
+            part.membership.start_sessions()
+        log.info('%d groups loaded', sum(len(part.shard.groups) for part in self._parts))
+
+    def _topic_created(self, topic: Any) -> None:
+        if topic.name == OFFSETS_TOPIC and not self._parts:
+            self._load(topic)
+
+    def _topic_deleted(self, topic: Any) -> None:
+        if topic.name == OFFSETS_TOPIC:
+            for part in self._parts:
+                part.membership.stop_sessions()
+            self._parts = []
+        for part in self._parts:
+            part.offsets.forget_topic(topic.name, _log_failure)
+
+    def sweep(self) -> None:
+        """Expire offsets and empty groups (offsets.retention.minutes)."""
+        for part in self._parts:
+            part.offsets.expire(_log_failure)
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` that the group lives in."""
+        if not self._parts:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f'{OFFSETS_TOPIC} does not exist yet')
+        return partition_for(group_id, len(self._parts))
+
+    def _part(self, group_id: str) -> Coordinated:
+        return self._parts[self.partition_of(group_id)]
+
+    def _member_part(self, group_id: str) -> Coordinated:
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, 'the group id is empty')
+        return self._part(group_id)
+
+    # Members: the errors are those of Membership's operations
+
+    def join(self, request: Any, version: int, client_id: str, client_host: str, done: Callable[[Any], None]) -> None:
+        self._member_part(request.group_id).membership.join(request, version, client_id, client_host, done)
+
+    def sync(self, request: Any, done: Callable[[Any], None]) -> None:
+        self._member_part(request.group_id).membership.sync(request, done)
+
+    def heartbeat(self, request: Any) -> None:
+        self._member_part(request.group_id).membership.heartbeat(request)
+
+    def leave(self, request: Any) -> Any:
+        return self._member_part(request.group_id).membership.leave(request)
+
+    # Offsets: an empty group id is as good as any here, for the sake of old consumers without a group
+
+    def commit(self, commit: Commit, version: int, done: CommitDone) -> None:
+        self._part(commit.group_id).offsets.commit(commit, version, done)
+
+    def commit_transactional(self, commit: Commit, producer: TransactionalProducer, done: CommitDone) -> None:
+        self._member_part(commit.group_id).offsets.commit_transactional(commit, producer, done)
+
+    def start_verification(
+        self, group_id: str, producer_id: int, producer_epoch: int, *, supports_epoch_bump: bool
+    ) -> Any:
+        """The guard for the first commit of a transaction in the group's partition; None when it is open there already.
+
+        INVALID_PRODUCER_EPOCH for a producer that has been fenced (KIP-890).
+        """
+        partition = self._part(group_id).shard.partition
+        return partition.log.producer_state.start_verification(
+            producer_id, producer_epoch, NO_SEQUENCE, supports_epoch_bump, self._clock.wall_ms()
+        )
+
+    def fetch_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None, require_stable: bool
+    ) -> dict[TopicPartition, FetchedOffset]:
+        """`partitions` None: all that the group has."""
+        offsets = self._part(group_id).offsets
+        if partitions is None:
+            return offsets.fetch_all(group_id, require_stable)
+        return offsets.fetch(group_id, partitions, require_stable)
+
+    def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition], done: CommitDone) -> None:
+        self._member_part(group_id).offsets.delete(group_id, partitions, done)
+
+    # Groups
+
+    def describe(self, group_id: str) -> ClassicGroup:
+        """GROUP_ID_NOT_FOUND."""
+        group = self._part(group_id).shard.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'group {group_id} does not exist')
+        return group
+
+    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
+        """The groups in one of the states and of one of the types, in any case; empty filters let all pass (KIP-518,
+        KIP-848)."""
+        wanted_states = {state.lower() for state in states}
+        wanted_types = {group_type.lower() for group_type in types}
+        if wanted_types and GROUP_TYPE not in wanted_types:
+            return []
+        return [
+            GroupListing(group.group_id, group.protocol_type or '', group.state)
+            for part in self._parts
+            for group in part.shard.groups.values()
+            if not wanted_states or group.state.value.lower() in wanted_states
+        ]
+
+    def delete_group(self, group_id: str, done: Callable[[KafkaError | None], None]) -> None:
+        """`done` once the tombstones are durable. GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        self._part(group_id).offsets.delete_group(group_id, done)
+
+
+def _log_failure(error: KafkaError | None) -> None:
+    if error is not None:
+        log.error('tombstones were not stored: %s', error)

@@ -1,0 +1,194 @@
+"""Rows of `__consumer_offsets` byte for byte."""
+
+import struct
+
+import pytest
+
+from kbroker.errors import CorruptLogError
+from kbroker.group.classic import GroupState
+from kbroker.group.records import (
+    CommittedOffset,
+    GroupRow,
+    OffsetKey,
+    OffsetRow,
+    group_row,
+    group_tombstone,
+    group_value,
+    offset_row,
+    offset_tombstone,
+    read_row,
+    restore_group,
+    topics_of_subscription,
+)
+
+T = 1_700_000_000_000
+KEY = OffsetKey('g1', 't', 0)
+KEY_BYTES = bytes.fromhex('00010002673100017400000000')
+TOPIC_ID = bytes(range(16))
+
+
+def text(value):
+    return struct.pack('>h', -1) if value is None else struct.pack('>h', len(value)) + value.encode()
+
+
+def blob(value):
+    return struct.pack('>i', len(value)) + value
+
+
+def member_v3(member_id, instance_id, subscription, assignment):
+    return (
+        text(member_id)
+        + text(instance_id)
+        + text('client')
+        + text('/127.0.0.1')
+        + struct.pack('>ii', 60_000, 10_000)
+        + blob(subscription)
+        + blob(assignment)
+    )
+
+
+GROUP_V3 = (
+    struct.pack('>h', 3)
+    + text('consumer')
+    + struct.pack('>i', 7)
+    + text('range')
+    + text('m1')
+    + struct.pack('>q', T)
+    + struct.pack('>i', 2)
+    + member_v3('m1', None, b'sub', b'assigned')
+    + member_v3('m2', 'i2', b'sub2', b'')
+)
+
+
+def test_an_offset_is_written_in_version_4_with_the_id_of_its_topic():
+    row = offset_row(KEY, CommittedOffset(5, -1, '', T, topic_id=TOPIC_ID))
+    assert row == (
+        KEY_BYTES,
+        bytes.fromhex('00040000000000000005ffffffff010000018bcfe56800010010000102030405060708090a0b0c0d0e0f'),
+    )
+
+
+def test_an_offset_with_a_retention_of_its_own_is_written_in_version_1():
+    row = offset_row(KEY, CommittedOffset(5, 9, 'm', T, T + 1000))
+    assert row == (KEY_BYTES, struct.pack('>hq', 1, 5) + text('m') + struct.pack('>qq', T, T + 1000))
+
+
+@pytest.mark.parametrize(
+    ('value', 'expected'),
+    [
+        (struct.pack('>hq', 0, 5) + text('m') + struct.pack('>q', T), CommittedOffset(5, -1, 'm', T, log_offset=77)),
+        (
+            struct.pack('>hq', 1, 5) + text('m') + struct.pack('>qq', T, -1),
+            CommittedOffset(5, -1, 'm', T, log_offset=77),
+        ),
+        (
+            struct.pack('>hq', 1, 5) + text('m') + struct.pack('>qq', T, T + 1),
+            CommittedOffset(5, -1, 'm', T, T + 1, log_offset=77),
+        ),
+        (struct.pack('>hq', 2, 5) + text('m') + struct.pack('>q', T), CommittedOffset(5, -1, 'm', T, log_offset=77)),
+        (
+            bytes.fromhex('00030000000000000005ffffffff00000000018bcfe56800'),
+            CommittedOffset(5, -1, '', T, log_offset=77),
+        ),
+        (
+            bytes.fromhex('00040000000000000005ffffffff010000018bcfe56800010010000102030405060708090a0b0c0d0e0f'),
+            CommittedOffset(5, -1, '', T, None, TOPIC_ID, 77),
+        ),
+    ],
+)
+def test_offsets_of_every_version_are_read(value, expected):
+    assert read_row(KEY_BYTES, value, 77) == OffsetRow(KEY, expected)
+
+
+def test_a_legacy_offset_is_read():
+    value = struct.pack('>hq', 0, 5) + text('m') + struct.pack('>q', T)
+    assert read_row(b'\0\0' + KEY_BYTES[2:], value, 77) == OffsetRow(KEY, CommittedOffset(5, -1, 'm', T, log_offset=77))
+
+
+def test_tombstones_have_the_key_and_nothing_else():
+    assert offset_tombstone(KEY) == (KEY_BYTES, None)
+    assert group_tombstone('g1') == (bytes.fromhex('000200026731'), None)
+    assert read_row(KEY_BYTES, None, 1) == OffsetRow(KEY, None)
+    assert read_row(bytes.fromhex('000200026731'), None, 1) == GroupRow('g1', None)
+
+
+def test_a_group_is_restored_from_its_row_and_written_as_it_was():
+    row = read_row(group_tombstone('g1')[0], GROUP_V3, 1)
+    group = restore_group('g1', row.value)
+    assert (group.state, group.generation, group.protocol_name, group.leader_id, group.state_since_ms) == (
+        GroupState.STABLE,
+        7,
+        'range',
+        'm1',
+        T,
+    )
+    assert group.static_member_ids == {'i2': 'm2'}
+    assignments = {member.member_id: member.assignment for member in group.members.values()}
+    assert group_row('g1', group_value(group, assignments)) == (group_tombstone('g1')[0], GROUP_V3)
+
+
+@pytest.mark.parametrize(
+    ('version', 'since', 'member'),
+    [
+        (0, b'', text('m') + text('c') + text('h') + struct.pack('>i', 10_000) + blob(b's') + blob(b'a')),
+        (1, b'', text('m') + text('c') + text('h') + struct.pack('>ii', 60_000, 10_000) + blob(b's') + blob(b'a')),
+        (
+            2,
+            struct.pack('>q', T),
+            text('m') + text('c') + text('h') + struct.pack('>ii', 60_000, 10_000) + blob(b's') + blob(b'a'),
+        ),
+    ],
+)
+def test_groups_of_old_versions_are_read(version, since, member):
+    value = (
+        struct.pack('>h', version)
+        + text('consumer')
+        + struct.pack('>i', 7)
+        + text('range')
+        + text('m')
+        + since
+        + struct.pack('>i', 1)
+        + member
+    )
+    group = restore_group('g1', read_row(group_tombstone('g1')[0], value, 1).value)
+    restored = group.members['m']
+    assert (restored.session_timeout_ms, restored.rebalance_timeout_ms) == (10_000, 60_000 if version else 10_000)
+    assert (restored.assignment, restored.metadata('range')) == (b'a', b's')
+    assert group.state_since_ms == (T if since else None)
+
+
+@pytest.mark.parametrize('kind', [3, 5, 9, 16, 17, 23, 99])
+def test_rows_of_other_protocols_are_left_alone(kind):
+    assert read_row(struct.pack('>h', kind) + text('g1') + text('m'), b'\0\0whatever', 1) is None
+
+
+@pytest.mark.parametrize(
+    ('key', 'value'),
+    [
+        (b'', b''),
+        (b'\0', None),
+        (None, None),
+        (b'\0\1', b''),
+        (KEY_BYTES[:-1], None),
+        (KEY_BYTES + b'!', None),
+        (KEY_BYTES, b'\0'),
+        (KEY_BYTES, b'\0\5' + bytes(40)),
+        (KEY_BYTES, b'\0\3\0'),
+        (b'\0\2\0\2g1', GROUP_V3 + b'!'),
+    ],
+)
+def test_a_row_that_cannot_be_read_says_where_it_is(key, value):
+    with pytest.raises(CorruptLogError, match='offset 12'):
+        read_row(key, value, 12)
+
+
+def test_topics_are_read_from_a_subscription_of_any_version():
+    version_0 = struct.pack('>i', 2) + text('a') + text('b') + struct.pack('>i', -1)
+    assert topics_of_subscription(struct.pack('>h', 0) + version_0) == ['a', 'b']
+    assert topics_of_subscription(struct.pack('>h', 9) + version_0 + b'later fields') == ['a', 'b']
+
+
+@pytest.mark.parametrize('metadata', [b'', b'\0', b'\0\0', struct.pack('>hi', 0, 2**31 - 1), struct.pack('>hi', 0, -2)])
+def test_metadata_that_is_no_subscription_is_told_apart(metadata):
+    with pytest.raises(ValueError):
+        topics_of_subscription(metadata)

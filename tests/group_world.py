@@ -1,0 +1,333 @@
+"""A group coordinator whose clock, disk and topics a test holds in its hands, and clients to talk to it."""
+
+from __future__ import annotations
+
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+from fakes import MemoryRegistry
+
+from kbroker.clock import ManualClock, Timers
+from kbroker.config import Config
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.coordinator import GroupCoordinator
+from kbroker.group.offsets import Commit, FetchedOffset, NewOffset
+from kbroker.group.shard import TransactionalProducer
+from kbroker.protocol.messages import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from kbroker.record.control import encode_end_txn_marker
+
+GROUP = 'g1'
+OFFSETS_TOPIC = '__consumer_offsets'
+
+
+def subscription(*topics: str) -> bytes:
+    """What a consumer that subscribes to `topics` sends, written with struct: version 0, topics, null user data."""
+    names = b''.join(struct.pack('>h', len(topic)) + topic.encode() for topic in topics)
+    return struct.pack('>hi', 0, len(topics)) + names + struct.pack('>i', -1)
+
+
+class Verifications:
+    """Stands for the producer state of the log: hands out a guard until a transaction is open."""
+
+    def __init__(self) -> None:
+        self.guard: Any = 'guard'
+
+    def start_verification(
+        self, producer_id: int, producer_epoch: int, sequence: int, supports_epoch_bump: bool, now_ms: int
+    ) -> Any:
+        return self.guard
+
+
+class World:
+    """`immediate=False`: nothing is durable until `flush`."""
+
+    def __init__(self, *, immediate: bool = True, **settings: Any):
+        self.clock = ManualClock()
+        self.timers = Timers(self.clock)
+        self.config = Config(
+            {
+                'group.initial.rebalance.delay.ms': '0',
+                **{name.replace('_', '.'): str(value) for name, value in settings.items()},
+            }
+        )
+        self.topics = MemoryRegistry(immediate=immediate, internal_partitions=1)
+        for name in ('orders', 'payments'):
+            self.topics.create(name, 4)
+        self.partition = self.topics.ensure_internal(OFFSETS_TOPIC).partitions[0]
+        self.partition.log = SimpleNamespace(producer_state=Verifications())
+        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics)
+        self.groups.start()
+
+    def restart(self) -> None:
+        """The process dies; what was durable is found again."""
+        self.groups.close()
+        self.topics.on_topic_created.clear()
+        self.topics.on_topic_deleted.clear()
+        kept = [
+            stored
+            for stored, (header, _) in zip(self.partition.stored, self.partition.batches(), strict=True)
+            if header.last_offset < self.partition.high_watermark
+        ]
+        self.partition.stored[:] = kept
+        self.partition.log_end_offset = self.partition.high_watermark
+        self.partition._waiters.clear()
+        self.partition.set_replayer(None)
+        self.timers = Timers(self.clock)
+        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics)
+        self.groups.start()
+
+    def flush(self) -> None:
+        self.partition.flush()
+
+    def advance(self, ms: int) -> None:
+        """Time goes by, and every deadline on the way is met when it is due."""
+        end_ms = self.clock.monotonic_ms() + ms
+        while True:
+            self.timers.run_due()
+            delay_ms = self.timers.next_delay_ms()
+            left_ms = end_ms - self.clock.monotonic_ms()
+            if delay_ms is None or delay_ms > left_ms:
+                self.clock.advance(left_ms)
+                return
+            self.clock.advance(delay_ms)
+
+    def settle(self) -> None:
+        """Let the timers run that are due now."""
+        self.advance(0)
+
+    # Offsets
+
+    def commit(
+        self,
+        partition: tuple[str, int],
+        offset: int,
+        *,
+        version: int = 8,
+        group_id: str = GROUP,
+        retention_ms: int = -1,
+        metadata: str = '',
+        **member: Any,
+    ) -> Answer:
+        topic = self.topics.topic(partition[0])
+        new = NewOffset(offset, metadata=metadata, topic_id=topic.topic_id if topic else bytes(16))
+        answer = Answer()
+        answer.attempt(
+            lambda: self.groups.commit(
+                Commit(group_id, {partition: new}, retention_ms=retention_ms, **member), version, answer
+            )
+        )
+        return answer
+
+    def commit_transactional(
+        self, partition: tuple[str, int], offset: int, producer_id: int, *, group_id: str = GROUP, **member: Any
+    ) -> Answer:
+        answer = Answer()
+        commit = Commit(
+            group_id, {partition: NewOffset(offset, topic_id=self.topics.topic(partition[0]).topic_id)}, **member
+        )
+        answer.attempt(
+            lambda: self.groups.commit_transactional(commit, TransactionalProducer(producer_id, 0, 'guard'), answer)
+        )
+        return answer
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        self.partition.append(
+            encode_end_txn_marker(
+                commit=commit,
+                producer_id=producer_id,
+                producer_epoch=0,
+                coordinator_epoch=0,
+                timestamp_ms=self.clock.wall_ms(),
+            )
+        )
+
+    def fetched(
+        self, partition: tuple[str, int], *, group_id: str = GROUP, require_stable: bool = False
+    ) -> FetchedOffset:
+        return self.groups.fetch_offsets(group_id, [partition], require_stable)[partition]
+
+    def offset(self, partition: tuple[str, int], group_id: str = GROUP) -> int:
+        return self.fetched(partition, group_id=group_id).offset
+
+    def state(self, group_id: str = GROUP) -> str:
+        try:
+            return self.groups.describe(group_id).state.value
+        except KafkaError:
+            return 'none'
+
+    def sees(self) -> dict[str, Any]:
+        """All that clients can see and that a restart must not change."""
+        seen: dict[str, Any] = {}
+        for listing in self.groups.list_groups():
+            group = self.groups.describe(listing.group_id)
+            seen[group.group_id] = (
+                group.state,
+                group.generation,
+                group.protocol_type,
+                group.protocol_name,
+                group.leader_id,
+                group.state_since_ms,
+                [
+                    (
+                        member.member_id,
+                        member.group_instance_id,
+                        member.client_id,
+                        member.client_host,
+                        member.session_timeout_ms,
+                        member.rebalance_timeout_ms,
+                        member.metadata(group.protocol_name),
+                        member.assignment,
+                    )
+                    for member in group.members.values()
+                ],
+                self.groups.fetch_offsets(group.group_id, None, False),
+                self.groups.fetch_offsets(group.group_id, None, True),
+            )
+        return seen
+
+
+class Answer:
+    """An answer under way: called at most once."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.error: ErrorCode | None = None
+        self.came = False
+
+    def __call__(self, value: Any) -> None:
+        assert not self.came, f'answered twice: {self.value}, {value}'
+        self.came, self.value = True, value
+
+    def attempt(self, operation: Any) -> None:
+        try:
+            operation()
+        except KafkaError as error:
+            assert not self.came, 'answered, and raised'
+            self.came, self.error = True, error.code
+
+    @property
+    def code(self) -> ErrorCode:
+        """Of the whole answer, or of the single partition in it."""
+        assert self.came, 'no answer yet'
+        if self.error is not None:
+            return self.error
+        if isinstance(self.value, dict):
+            (code,) = self.value.values()
+            return code
+        return ErrorCode(self.value.error_code)
+
+
+class Client:
+    """A member of a group, as a consumer's library would act it; each call returns its Answer."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str = 'c',
+        *,
+        instance: str | None = None,
+        group_id: str = GROUP,
+        version: int = 9,
+        protocols: list[tuple[str, bytes]] | None = None,
+        session_timeout_ms: int = 10_000,
+        rebalance_timeout_ms: int = 30_000,
+    ):
+        self.world, self.name, self.instance, self.group_id, self.version = world, name, instance, group_id, version
+        self.protocols = protocols or [('range', subscription('orders'))]
+        self.protocol_type = 'consumer'
+        self.session_timeout_ms, self.rebalance_timeout_ms = session_timeout_ms, rebalance_timeout_ms
+        self.member_id, self.generation = '', -1
+
+    def join(self) -> Answer:
+        answer = self.join_once()
+        if answer.came and answer.code is ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = answer.value.member_id
+            answer = self.join_once()
+        return answer
+
+    def join_once(self) -> Answer:
+        answer = Answer()
+        request = JoinGroupRequest(
+            group_id=self.group_id,
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+            protocol_type=self.protocol_type,
+            protocols=[
+                JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata)
+                for name, metadata in self.protocols
+            ],
+        )
+        answer.attempt(lambda: self.world.groups.join(request, self.version, self.name, '127.0.0.1', answer))
+        return answer
+
+    def joined(self, answer: Answer) -> Client:
+        """The join came back well: remember who and when we are."""
+        assert answer.code is ErrorCode.NONE
+        self.member_id, self.generation = answer.value.member_id, answer.value.generation_id
+        return self
+
+    def sync(self, assignments: dict[str, bytes] | None = None, **protocol: Any) -> Answer:
+        answer = Answer()
+        request = SyncGroupRequest(
+            group_id=self.group_id,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+            assignments=[
+                SyncGroupRequest.SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
+                for member_id, assignment in (assignments or {}).items()
+            ],
+            **protocol,
+        )
+        answer.attempt(lambda: self.world.groups.sync(request, answer))
+        return answer
+
+    def heartbeat(self) -> ErrorCode:
+        try:
+            self.world.groups.heartbeat(
+                HeartbeatRequest(
+                    group_id=self.group_id,
+                    generation_id=self.generation,
+                    member_id=self.member_id,
+                    group_instance_id=self.instance,
+                )
+            )
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    def leave(self) -> ErrorCode:
+        identity = LeaveGroupRequest.MemberIdentity(member_id=self.member_id, group_instance_id=self.instance)
+        response = self.world.groups.leave(LeaveGroupRequest(group_id=self.group_id, members=[identity]))
+        return ErrorCode(response.members[0].error_code)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """For a commit as this member."""
+        return {'member_id': self.member_id, 'generation': self.generation, 'group_instance_id': self.instance}
+
+
+def stable_group(world: World, *clients: Client) -> list[Client]:
+    """Have the clients form a stable group; the first leads. Each is assigned its own name."""
+    answers = [client.join() for client in clients]
+    world.settle()
+    for _ in range(3):
+        for index, (client, answer) in enumerate(zip(clients, answers, strict=True)):
+            if answer.came and answer.value.generation_id == world.groups.describe(client.group_id).generation:
+                continue
+            if not answer.came:
+                continue
+            client.joined(answer)
+            answers[index] = client.join()
+        world.settle()
+    for client, answer in zip(clients, answers, strict=True):
+        client.joined(answer)
+    assignments = {client.member_id: client.name.encode() for client in clients}
+    leader = world.groups.describe(clients[0].group_id).leader_id
+    syncs = [client.sync(assignments if client.member_id == leader else None) for client in clients]
+    world.flush()
+    assert [sync.value.assignment for sync in syncs] == [client.name.encode() for client in clients]
+    return list(clients)
