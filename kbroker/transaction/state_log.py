@@ -1,0 +1,122 @@
+"""The rows of `__transaction_state`: how a transaction is written there, and what a partition of it says when read."""
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages import TransactionLogKey, TransactionLogValue
+from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value, encode_row_key, encode_row_value
+from kbroker.record.batch import encode_batch
+from kbroker.record.records import decode_records
+from kbroker.topics.append_errors import APPEND_ERRORS
+from kbroker.transaction.state import STORED, TransactionRow, TransactionState
+
+if TYPE_CHECKING:
+    from kbroker.topics.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+TOPIC = '__transaction_state'
+
+Row = tuple[bytes, bytes | None]
+"""Key and value; without a value the transactional.id is forgotten."""
+
+
+def value_version(transaction_version: int) -> int:
+    """The version of the value for a finalized `transaction.version`: flexible from 1 on."""
+    return 1 if transaction_version >= 1 else 0
+
+
+def encode_row(transactional_id: str, row: TransactionRow, version: int) -> Row:
+    """The record of `row`. Version 0 has no room for the neighbouring producer ids and the client's version."""
+    partitions = None if row.state is TransactionState.EMPTY else _grouped(row)
+    value = TransactionLogValue(
+        producer_id=row.producer_id, producer_epoch=row.producer_epoch, transaction_timeout_ms=row.timeout_ms,
+        transaction_status=int(row.state), transaction_partitions=partitions,
+        transaction_last_update_timestamp_ms=row.last_update_timestamp_ms,
+        transaction_start_timestamp_ms=row.start_timestamp_ms)
+    if version > 0:
+        value.previous_producer_id = row.previous_producer_id
+        value.next_producer_id = row.next_producer_id
+        value.client_transaction_version = row.client_transaction_version
+    return encode_row_key(TransactionLogKey(transactional_id=transactional_id)), encode_row_value(value, version)
+
+
+def encode_tombstone(transactional_id: str) -> Row:
+    return encode_row_key(TransactionLogKey(transactional_id=transactional_id)), None
+
+
+def append(partition: Partition, records: Iterable[Row], now_ms: int, done: Callable[[ErrorCode], None]) -> None:
+    """Append `records` as one batch; `done` with NONE once it is durable, or with what a client is told instead."""
+    batch = encode_batch([(now_ms, key, value) for key, value in records])
+    try:
+        appended = partition.append(batch)
+    except KafkaError as error:
+        _report(partition, error, done)
+    else:
+        partition.when_durable(appended.last_offset + 1, lambda error: _report(partition, error, done))
+
+
+def _report(partition: Partition, error: KafkaError | None, done: Callable[[ErrorCode], None]) -> None:
+    if error is None:
+        done(ErrorCode.NONE)
+        return
+    logger.warning('appending to %s-%d failed: %s', TOPIC, partition.partition, error)
+    done(APPEND_ERRORS.get(error.code, error.code))
+
+
+def read_all(partition: Partition) -> dict[str, TransactionRow]:
+    """What the partition says of each transactional.id: its last row wins, one without a value forgets the id."""
+    found: dict[str, TransactionRow] = {}
+    for transactional_id, row in _read_rows(partition):
+        if row is None:
+            found.pop(transactional_id, None)
+        else:
+            found[transactional_id] = row
+    return found
+
+
+def _read_rows(partition: Partition) -> Iterator[tuple[str, TransactionRow | None]]:
+    for header, batch in partition.batches():
+        if header.is_control:
+            continue
+        for record in decode_records(batch):
+            try:
+                yield decode_row(record.key, record.value)
+            except RowError as error:
+                logger.warning('%s-%d, offset %d: skipped, %s', TOPIC, partition.partition, record.offset, error)
+
+
+def decode_row(key: bytes | None, value: bytes | None) -> tuple[str, TransactionRow | None]:
+    """The transactional.id of a record and its row, None for a tombstone.
+
+    Raises RowError for a type, version or state that is not known.
+    """
+    row_key = decode_row_key(TOPIC, key or b'')
+    if row_key is None:
+        raise RowError(f'found a key of unknown type in {key!r}')
+    return row_key.transactional_id, None if value is None else _decode_value(value)
+
+
+def _decode_value(data: bytes) -> TransactionRow:
+    value = decode_row_value(TransactionLogValue, data)
+    if value.transaction_status not in STORED:
+        raise RowError(f'found transaction status {value.transaction_status}, expected 0 to 5')
+    return TransactionRow(
+        TransactionState(value.transaction_status), value.producer_id, value.producer_epoch,
+        value.transaction_timeout_ms, value.transaction_last_update_timestamp_ms, value.transaction_start_timestamp_ms,
+        frozenset((topic.topic, partition) for topic in value.transaction_partitions or ()
+                  for partition in topic.partition_ids),
+        value.previous_producer_id, value.next_producer_id,
+        client_transaction_version=value.client_transaction_version)
+
+
+def _grouped(row: TransactionRow) -> list[TransactionLogValue.PartitionsSchema]:
+    partitions: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in sorted(row.partitions):
+        partitions[topic].append(partition)
+    return [TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=partition_ids)
+            for topic, partition_ids in partitions.items()]

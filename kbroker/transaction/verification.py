@@ -1,0 +1,51 @@
+"""How a transactional write asks the coordinator, and what it tells its client of the answer (KIP-890).
+
+Between Kafka's brokers this is AddPartitionsToTxn v4-5 and a layer that turns its errors into those that a producer of
+the version at hand can make sense of. With one broker the call is direct; the errors are the same.
+"""
+from __future__ import annotations
+
+import enum
+
+from kbroker.errors import ErrorCode
+
+
+class Mode(enum.Enum):
+    """What is asked before the first write to a partition in a transaction."""
+
+    ADD = 'add'
+    """TV2: the partition joins the transaction, no request of the client's own was needed."""
+    VERIFY = 'verify'
+    """The client must have added it, and knows TRANSACTION_ABORTABLE."""
+    VERIFY_LEGACY = 'verify, for a client from before TRANSACTION_ABORTABLE'
+
+    @staticmethod
+    def of_produce(version: int) -> Mode:
+        return Mode.ADD if version >= 12 else Mode.VERIFY if version >= 11 else Mode.VERIFY_LEGACY
+
+    @staticmethod
+    def of_txn_offset_commit(version: int) -> Mode:
+        return Mode.ADD if version >= 5 else Mode.VERIFY if version >= 4 else Mode.VERIFY_LEGACY
+
+
+_UNREACHABLE = dict.fromkeys((ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                              ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR),
+                             ErrorCode.NOT_ENOUGH_REPLICAS)
+"""A producer knows nothing of coordinators, and retries on this."""
+
+
+def error_for_write(mode: Mode, code: ErrorCode) -> ErrorCode:
+    """What a TxnOffsetCommit in `mode` makes of the coordinator's answer."""
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and mode is Mode.VERIFY_LEGACY:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+def error_for_produce(mode: Mode, code: ErrorCode) -> ErrorCode:
+    """What a Produce in `mode` makes of the coordinator's answer. Only TV2 producers know CONCURRENT_TRANSACTIONS."""
+    code = error_for_write(mode, code)
+    if code is ErrorCode.CONCURRENT_TRANSACTIONS and mode is not Mode.ADD:
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    return _UNREACHABLE.get(code, code)

@@ -1,0 +1,198 @@
+"""The power fails at every point of a transaction: whatever was decided is finished, and partitions always agree."""
+import itertools
+
+import pytest
+from transaction_world import STATE_TOPIC, World
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.record.batch import encode_batch
+from kbroker.record.control import encode_end_txn_marker
+from kbroker.transaction.state import TransactionState
+from kbroker.transaction.state_log import encode_row
+
+S = TransactionState
+PARTITIONS = (('orders', 0), ('orders', 1), ('audit', 0))
+
+
+class Story:
+    """One transaction over three partitions, cut into steps between which the power may fail."""
+
+    def __init__(self, committed, version, ends_by):
+        self.world = World(immediate=False)
+        self.committed = committed
+        self.version = version
+        self.producer = None
+        self.answer = None
+        self.ends_by = ends_by
+        self.steps = [
+            self.init, self.flush_state, self.add, self.flush_state, self.write, self.flush_one_data_partition,
+            getattr(self, ends_by), self.flush_state, lambda: self.flush_data(0), lambda: self.flush_data(1),
+            lambda: self.flush_data(2), self.flush_state]
+
+    def init(self):
+        self.world.coordinator.init_producer_id('tx-1', 60000, -1, -1, self.initialised)
+
+    def initialised(self, answer):
+        self.producer = answer.producer_id, answer.producer_epoch
+
+    def add(self):
+        self.world.add(self.producer, *PARTITIONS, version=self.version)
+
+    def write(self):
+        for topic, partition in PARTITIONS:
+            self.world.write(self.producer, topic, partition)
+
+    def end_txn(self):
+        self.world.coordinator.end_txn('tx-1', *self.producer, self.committed, self.version, self.answered)
+
+    def time_out(self):
+        self.world.pass_time(80_000)
+
+    def answered(self, answer):
+        self.answer = answer
+
+    def flush_state(self):
+        self.world.flush(STATE_TOPIC)
+
+    def flush_one_data_partition(self):
+        self.flush_data(2)
+
+    def flush_data(self, index):
+        self.world.topics.get(*PARTITIONS[index]).flush()
+
+
+STEPS = 12
+
+
+@pytest.mark.parametrize(('committed', 'version', 'ends_by'), [
+    (True, 0, 'end_txn'), (False, 0, 'end_txn'), (True, 2, 'end_txn'), (False, 2, 'end_txn'), (False, 0, 'time_out'),
+    (False, 2, 'time_out')])
+@pytest.mark.parametrize(('steps', 'kept_batches'), list(itertools.product(range(STEPS + 1), range(3))))
+def test_after_a_power_failure_all_partitions_of_a_transaction_agree(committed, version, ends_by, steps, kept_batches):
+    story = Story(committed, version, ends_by)
+    world = story.world
+    for step in story.steps[:steps]:
+        step()
+    assert len(story.steps) == STEPS
+    world.crash(kept_batches)
+    world.settle()
+    try:
+        state = world.row().state
+    except KafkaError as unknown:
+        assert unknown.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        assert story.producer is None
+        return
+    if story.answer is not None:
+        assert state is (S.COMPLETE_COMMIT if committed else S.COMPLETE_ABORT)
+    if state is S.ONGOING:
+        world.pass_time(80_000)
+        world.settle()
+        state = world.row().state
+    ended = {tuple(sorted(set(world.endings(*partition)))) for partition in PARTITIONS}
+    assert ended == {{S.COMPLETE_COMMIT: ('COMMIT',), S.COMPLETE_ABORT: ('ABORT',), S.EMPTY: ()}[state]}
+    assert not any(world.topics.get(*partition).producer(1000).is_open for partition in PARTITIONS if ended != {()})
+
+
+@pytest.mark.parametrize('kept_batches', [0, 2])
+def test_a_restart_sends_every_marker_again_with_the_new_coordinator_epoch(kept_batches):
+    story = Story(True, 2, 'end_txn')
+    for step in story.steps[:9]:
+        step()
+    story.world.crash(kept_batches)
+    story.world.settle()
+    again = [('COMMIT', 1000, 1, 1)]
+    assert story.world.markers('orders', 0) == [('COMMIT', 1000, 1, 0), *again]
+    assert story.world.markers('orders', 1) == [('COMMIT', 1000, 1, 0)] * (kept_batches > 0) + again
+    assert story.world.row().state is S.COMPLETE_COMMIT
+
+
+def test_a_marker_that_comes_twice_is_taken_although_it_carries_the_epoch_in_force():
+    """KAFKA-19999: the strict rule of TV2 refused the repetition, and the transaction was never complete."""
+    story = Story(False, 2, 'end_txn')
+    for step in story.steps[:11]:
+        step()
+    for _ in range(3):
+        story.world.crash()
+    story.world.settle()
+    assert story.world.row().state is S.COMPLETE_ABORT
+    assert {epoch for _, _, epoch, _ in story.world.markers('audit', 0)} == {1}
+
+
+def test_a_decision_that_was_read_but_is_not_durable_is_not_acted_on():
+    world = World(immediate=False)
+    world.init()
+    world.flush()
+    world.add((1000, 0), ('orders', 0))
+    world.flush()
+    world.end((1000, 0), True)
+    world.coordinator.stop()
+    world.start()
+    assert world.markers() == []
+    assert world.add((1000, 0)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert world.init().error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert world.end((1000, 0), True).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    with pytest.raises(KafkaError) as refused:
+        world.coordinator.list_transactions()
+    assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    world.flush(STATE_TOPIC)
+    assert world.endings() == ['COMMIT']
+
+
+def test_an_open_transaction_goes_on_after_a_restart():
+    world = World()
+    world.init()
+    world.transaction((1000, 0), version=2)
+    world.crash()
+    assert world.row().state is S.ONGOING
+    assert world.add((1000, 0), ('audit', 0), version=2) is ErrorCode.NONE
+    assert world.end((1000, 0), True, version=2) == (ErrorCode.NONE, 1000, 1)
+    assert world.endings('audit') == ['COMMIT']
+
+
+def test_without_a_state_topic_there_is_no_coordinator_and_a_new_topic_makes_one():
+    world = World()
+    world.topics.delete(STATE_TOPIC)
+    assert world.init().error is ErrorCode.NOT_COORDINATOR
+    assert list(world.coordinator.list_transactions()) == []
+    world.topics.ensure_internal(STATE_TOPIC)
+    assert world.init().error is ErrorCode.NONE
+
+
+def test_partitions_added_to_the_state_topic_leave_the_running_coordinator_as_it_is():
+    world = World()
+    world.init()
+    for listener in world.topics.on_topic_created:
+        listener(world.topics.topic(STATE_TOPIC))
+    assert world.init() == (ErrorCode.NONE, 1000, 1)
+
+
+@pytest.mark.parametrize(('key', 'value'), [
+    (b'\0\1\0\1x', None), (b'\0', None), (b'', None), (b'\0\0\0\4tx-9', b'\0\2' + bytes(50)),
+    (b'\0\0\0\4tx-9', b'\0\0'), (None, b'x')])
+def test_a_row_of_an_unknown_kind_is_skipped_with_a_warning(caplog, key, value):
+    world = World()
+    world.init()
+    world.state_partition().append(encode_batch([(0, key, value)]))
+    world.crash()
+    assert [row.state for _, row in world.coordinator.list_transactions()] == [S.EMPTY]
+    assert 'skipped' in caplog.text
+
+
+@pytest.mark.parametrize('state', [S.DEAD, S.PREPARE_EPOCH_FENCE])
+def test_a_row_in_a_state_that_is_never_stored_is_skipped(caplog, state):
+    world = World()
+    world.init()
+    row = world.row()._replace(state=state)
+    world.state_partition().append(encode_batch([(0, *encode_row('tx-1', row, 1))]))
+    world.crash()
+    assert world.row().state is S.EMPTY
+    assert 'transaction status' in caplog.text
+
+
+def test_control_batches_of_the_state_partition_are_skipped():
+    world = World()
+    world.init()
+    world.state_partition().append(encode_end_txn_marker(commit=True, producer_id=1, producer_epoch=1,
+                                                         coordinator_epoch=0, timestamp_ms=0))
+    world.crash()
+    assert world.row().state is S.EMPTY

@@ -1,0 +1,97 @@
+"""The rows of whole transactions, byte for byte as Kafka 4.3 writes them."""
+import pytest
+from transaction_world import STATE_TOPIC, World
+
+from kbroker.errors import ErrorCode
+from kbroker.transaction.state import MAX_PRODUCER_EPOCH, TransactionMetadata, TransactionRow, TransactionState
+from kbroker.transaction.state_log import decode_row, encode_row
+
+T = 1_700_000_000_000
+KEY = '0000000474782d31'
+EMPTY_V0 = '000000000000000003e800000000ea6000ffffffff0000018bcfe56800ffffffffffffffff'
+ONGOING_V0 = ('000000000000000003e800030000ea60010000000100066f7264657273000000020000000000000001'
+              '0000018bcfe568050000018bcfe56800')
+EMPTY_V1 = '000100000000000003e800000000ea6000000000018bcfe56800ffffffffffffffff01000800000000000003e8'
+ONGOING_V1 = ('000100000000000003e800030000ea600102076f7264657273030000000000000001000000018bcfe568050000018bcfe56800'
+              '02000800000000000003e802020002')
+PREPARE_COMMIT_V1 = ('000100000000000003e800040000ea600202076f7264657273030000000000000001000000018bcfe568090000018b'
+                     'cfe5680002000800000000000003e802020002')
+COMPLETE_COMMIT_V1 = ('000100000000000003e800040000ea6004010000018bcfe5680c0000018bcfe56800'
+                      '02000800000000000003e802020002')
+OVERFLOW_PREPARE_V1 = ('000100000000000003e87fff0000ea600302076f72646572730200000000000000018bcfe568090000018bcfe56800'
+                       '03000800000000000003e8010800000000000007d002020002')
+OVERFLOW_COMPLETE_V1 = ('000100000000000007d000000000ea6005010000018bcfe5680c0000018bcfe5680002000800000000000003e8'
+                        '02020002')
+ORDERS = (('orders', 0), ('orders', 1))
+
+
+def values(world):
+    assert {key.hex() for key, _ in world.records()} == {KEY}
+    return [value.hex() for _, value in world.records()]
+
+
+def put(world, row):
+    """Let `row` be in force without a history."""
+    owned = world.coordinator.store.owner('tx-1')
+    owned.transactions['tx-1'] = TransactionMetadata('tx-1', row)
+
+
+def test_a_first_initialisation_below_transaction_version_1():
+    world = World(transaction_version=0)
+    assert world.init() == (ErrorCode.NONE, 1000, 0)
+    assert values(world) == [EMPTY_V0]
+
+
+def test_a_first_initialisation_at_transaction_version_2_names_its_own_id_as_the_previous():
+    world = World()
+    assert world.init() == (ErrorCode.NONE, 1000, 0)
+    assert values(world) == [EMPTY_V1]
+
+
+def test_an_open_transaction_below_transaction_version_1():
+    world = World(transaction_version=0)
+    put(world, TransactionRow(TransactionState.ONGOING, 1000, 3, 60000, T, T, frozenset(ORDERS[:1])))
+    world.clock.advance(5)
+    assert world.add((1000, 3), *ORDERS) is ErrorCode.NONE
+    assert values(world) == [ONGOING_V0]
+
+
+def test_a_transaction_that_bumps_its_epoch_from_begin_to_end():
+    world = World(immediate=False)
+    put(world, TransactionRow(TransactionState.ONGOING, 1000, 3, 60000, T, T, frozenset(ORDERS[:1])))
+    world.clock.advance(5)
+    assert world.add((1000, 3), *ORDERS, version=2) is None
+    world.flush()
+    world.clock.advance(4)
+    assert world.end((1000, 3), committed=True, version=2) is None
+    world.clock.advance(3)
+    world.flush(STATE_TOPIC)
+    world.flush('orders')
+    assert values(world) == [ONGOING_V1, PREPARE_COMMIT_V1, COMPLETE_COMMIT_V1]
+
+
+def test_an_abort_at_an_exhausted_epoch_reserves_the_next_producer_id_and_goes_over_to_it():
+    world = World(immediate=False)
+    world.producer_ids.next()
+    world.blocks.next_block = 2000
+    while world.producer_ids.next() != 1999:
+        pass
+    put(world, TransactionRow(TransactionState.ONGOING, 1000, MAX_PRODUCER_EPOCH - 1, 60000, T, T,
+                              frozenset({('orders', 0)}), client_transaction_version=2))
+    world.clock.advance(9)
+    answers = []
+    world.coordinator.end_txn('tx-1', 1000, MAX_PRODUCER_EPOCH - 1, False, 2, answers.append)
+    world.clock.advance(3)
+    world.flush(STATE_TOPIC)
+    assert answers == [(ErrorCode.NONE, 2000, 0)]
+    world.flush('orders')
+    assert values(world) == [OVERFLOW_PREPARE_V1, OVERFLOW_COMPLETE_V1]
+    assert world.markers() == [('ABORT', 1000, MAX_PRODUCER_EPOCH, 0)]
+
+
+@pytest.mark.parametrize('value', [EMPTY_V0, ONGOING_V0, EMPTY_V1, ONGOING_V1, COMPLETE_COMMIT_V1,
+                                   OVERFLOW_COMPLETE_V1])
+def test_a_row_of_kafka_is_read_as_it_is_written(value):
+    transactional_id, row = decode_row(bytes.fromhex(KEY), bytes.fromhex(value))
+    assert transactional_id == 'tx-1'
+    assert encode_row('tx-1', row, int(value[:4], 16)) == (bytes.fromhex(KEY), bytes.fromhex(value))

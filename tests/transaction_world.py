@@ -1,0 +1,210 @@
+"""A coordinator over partitions in memory that keep the append rules for producers, with crashes at hand."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from fakes import MemoryPartition, MemoryRegistry
+
+from kbroker.clock import ManualClock, Timers
+from kbroker.config import Config
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.record.batch import encode_batch, iter_batches
+from kbroker.record.control import ControlType, read_end_txn_marker
+from kbroker.record.records import decode_records
+from kbroker.transaction import state_log
+from kbroker.transaction.coordinator import TransactionCoordinator
+from kbroker.transaction.producer_ids import ProducerIds
+
+STATE_TOPIC = '__transaction_state'
+
+
+class Blocks:
+    """A controller that survives crashes: it never gives an id twice."""
+
+    def __init__(self, first: int = 1000, length: int = 1000):
+        self.next_block, self.length = first, length
+        self.fails = False
+
+    def allocate_producer_id_block(self) -> range:
+        if self.fails:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+        block = range(self.next_block, self.next_block + self.length)
+        self.next_block += self.length
+        return block
+
+
+class RuledPartition(MemoryPartition):
+    """Refuses what a log refuses of producers: stale data, and markers by the rules of their transaction version."""
+
+    def producer(self, producer_id: int) -> SimpleNamespace:
+        """Epoch, coordinator epoch and open transaction of a producer, replayed from the stored batches."""
+        state = SimpleNamespace(epoch=-1, coordinator_epoch=-1, is_open=False)
+        for header, batch in self.batches():
+            if header.producer_id == producer_id:
+                state.epoch = header.producer_epoch
+                state.is_open = not header.is_control
+                if header.is_control:
+                    state.coordinator_epoch = read_end_txn_marker(batch).coordinator_epoch
+        return state
+
+    def append(self, batch, origin=None, *, guard=None, transaction_version=0):
+        (header, view), = iter_batches(batch)
+        if header.producer_id >= 0:
+            state = self.producer(header.producer_id)
+            if header.producer_epoch < state.epoch:
+                raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+            if header.is_control:
+                is_repeat_of_open = (header.producer_epoch == state.epoch and state.is_open
+                                     and header.producer_epoch != 32767)
+                if transaction_version >= 2 and is_repeat_of_open:
+                    raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+                if read_end_txn_marker(view).coordinator_epoch < state.coordinator_epoch:
+                    raise KafkaError(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+        return super().append(batch, origin, guard=guard, transaction_version=transaction_version)
+
+    def markers(self) -> list[tuple[str, int, int, int]]:
+        """(ABORT or COMMIT, producer id, producer epoch, coordinator epoch) of each marker."""
+        found = []
+        for header, batch in self.batches():
+            if header.is_control:
+                marker = read_end_txn_marker(batch)
+                found.append((marker.control_type.name, header.producer_id, header.producer_epoch,
+                              marker.coordinator_epoch))
+        return found
+
+    def power_loss(self, kept_batches: int = 0) -> None:
+        """Lose what was not flushed, but for the first `kept_batches` of it, and start again."""
+        durable = [batch for batch in self.stored if next(iter_batches(batch))[0].last_offset < self.high_watermark]
+        self.stored = self.stored[:len(durable) + kept_batches]
+        self.log_end_offset = next(iter_batches(self.stored[-1]))[0].last_offset + 1 if self.stored else 0
+        self.high_watermark = self.log_end_offset
+        self._waiters.clear()
+        self.leader_epoch += 1
+        self.fail_with = None
+
+
+class RuledRegistry(MemoryRegistry):
+    def create(self, name, partitions, configs=None):
+        listeners, self.on_topic_created = self.on_topic_created, []
+        topic = super().create(name, partitions, configs)
+        topic.partitions = [RuledPartition(name, index, topic.topic_id, self.immediate) for index in range(partitions)]
+        self.on_topic_created = listeners
+        for listener in listeners:
+            listener(topic)
+        return topic
+
+
+class World:
+    """Everything around one coordinator. Client operations return the answer, None while it is not there."""
+
+    def __init__(self, *, immediate: bool = True, transaction_version: int = 2, settings: dict[str, str] | None = None):
+        self.clock = ManualClock()
+        self.config = Config(settings or {})
+        self.blocks = Blocks()
+        self.version = transaction_version
+        self.topics = RuledRegistry(immediate=immediate, internal_partitions=5)
+        self.topics.create('orders', 3)
+        self.topics.create('audit', 1)
+        self.topics.ensure_internal('__consumer_offsets')
+        self.topics.ensure_internal(STATE_TOPIC)
+        self.start()
+
+    def start(self) -> None:
+        self.timers = Timers(self.clock)
+        self.topics.on_topic_created, self.topics.on_topic_deleted = [], []
+        self.producer_ids = ProducerIds(self.blocks)
+        self.coordinator = TransactionCoordinator(self.config, self.clock, self.timers, self.topics,
+                                                  self.producer_ids, transaction_version=lambda: self.version)
+        self.coordinator.start()
+
+    # -- clients
+
+    def init(self, transactional_id='tx-1', producer_id=-1, producer_epoch=-1, timeout_ms=60000):
+        answers = []
+        self.coordinator.init_producer_id(transactional_id, timeout_ms, producer_id, producer_epoch, answers.append)
+        return only(answers)
+
+    def add(self, producer, *partitions, version=0, transactional_id='tx-1'):
+        answers = []
+        self.coordinator.add_partitions(transactional_id, *producer, partitions or [('orders', 0), ('orders', 1)],
+                                        version, answers.append)
+        return only(answers)
+
+    def end(self, producer, committed, version=0, transactional_id='tx-1'):
+        answers = []
+        self.coordinator.end_txn(transactional_id, *producer, committed, version, answers.append)
+        return only(answers)
+
+    def write(self, producer, topic='orders', partition=0):
+        """A transactional batch of `producer`, past the coordinator: it must have been asked before."""
+        batch = encode_batch([(self.clock.wall_ms(), b'k', b'v')], producer_id=producer[0], producer_epoch=producer[1],
+                             base_sequence=0, transactional=True)
+        return self.topics.get(topic, partition).append(batch)
+
+    def transaction(self, producer, *partitions, version=0, transactional_id='tx-1'):
+        """Open a transaction and write to each of its partitions."""
+        partitions = partitions or (('orders', 0), ('orders', 1))
+        assert self.add(producer, *partitions, version=version, transactional_id=transactional_id) is ErrorCode.NONE
+        for topic, partition in partitions:
+            self.write(producer, topic, partition)
+
+    # -- what is seen
+
+    def row(self, transactional_id='tx-1'):
+        return self.coordinator.describe(transactional_id)
+
+    def state_partition(self, transactional_id='tx-1') -> RuledPartition:
+        return self.coordinator.store.owner(transactional_id).partition
+
+    def records(self, transactional_id='tx-1'):
+        """(key, value) bytes of every stored record of the id's state partition."""
+        return [(record.key, record.value) for _, batch in self.state_partition(transactional_id).batches()
+                for record in decode_records(batch)]
+
+    def rows(self, transactional_id='tx-1'):
+        decoded = [state_log.decode_row(key, value) for key, value in self.records(transactional_id)]
+        return [row for found, row in decoded if found == transactional_id]
+
+    def states(self, transactional_id='tx-1'):
+        return [row.state.title if row else None for row in self.rows(transactional_id)]
+
+    def markers(self, topic='orders', partition=0):
+        return self.topics.get(topic, partition).markers()
+
+    def endings(self, topic='orders', partition=0):
+        return [kind for kind, *_ in self.markers(topic, partition)]
+
+    # -- the disk and the time
+
+    def partitions(self):
+        return [partition for topic in self.topics.topics.values() for partition in topic.partitions]
+
+    def flush(self, *names) -> None:
+        """Make everything durable that was appended to the named topics, or to all, until nothing more follows."""
+        for partition in self.partitions():
+            if not names or partition.topic in names:
+                partition.flush()
+
+    def settle(self) -> None:
+        """Flush and let timers run until nothing moves."""
+        for _ in range(10):
+            self.flush()
+            self.pass_time(100)
+
+    def pass_time(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self.timers.run_due()
+
+    def crash(self, kept_batches: int = 0) -> None:
+        """The power fails; what was not flushed is lost, but for `kept_batches` of each partition."""
+        for partition in self.partitions():
+            partition.power_loss(kept_batches)
+        self.start()
+
+
+def only(answers):
+    assert len(answers) <= 1
+    return answers[0] if answers else None
+
+
+__all__ = ['STATE_TOPIC', 'Blocks', 'ControlType', 'RuledPartition', 'World']
