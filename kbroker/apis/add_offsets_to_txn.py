@@ -1,0 +1,35 @@
+"""AddOffsetsToTxn (key 25), versions 0-4: the offsets of a consumer group join a transaction.
+
+It adds the partition of `__consumer_offsets` that holds the group; TxnOffsetCommit follows. TV2 producers do not send
+it, their TxnOffsetCommit adds the partition itself (KIP-890). PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before 2.
+Version 4 says that the client knows TRANSACTION_ABORTABLE.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.producer_fencing import told_to_producer
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import AddOffsetsToTxnResponse
+
+FIRST_VERSION_WITH_FENCED = 2
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    context.broker.transactions.add_offsets(
+        request.transactional_id, request.producer_id, request.producer_epoch, request.group_id,
+        lambda code: context.reply(respond(code, context.version)))
+    return None
+
+
+def respond(code: ErrorCode, version: int) -> Any:
+    return AddOffsetsToTxnResponse(error_code=told_to_producer(code, version, FIRST_VERSION_WITH_FENCED))
+
+
+def error_response(_request: Any, code: ErrorCode, _message: str, version: int) -> Any:
+    return respond(code, version)
+
+
+API = Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, handle, error_response)

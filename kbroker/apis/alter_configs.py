@@ -1,0 +1,40 @@
+"""AlterConfigs (key 33), versions 0-2: replace all configs of a resource: what is not named gets its default again."""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.config_resources import change
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import AlterConfigsResponse
+
+ResourceResponse = AlterConfigsResponse.AlterConfigsResourceResponse
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    response = AlterConfigsResponse(responses=[])
+    for resource in request.resources:
+        result = ResourceResponse(resource_type=resource.resource_type, resource_name=resource.resource_name)
+        response.responses.append(result)
+        try:
+            wanted: dict[str, str] = {}
+            for config in resource.configs:
+                if config.value is None or config.name in wanted:
+                    problem = 'has no value' if config.value is None else 'is named twice'
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name} {problem}')
+                wanted[config.name] = config.value
+            change(context.broker, resource.resource_type, resource.resource_name, wanted, request.validate_only)
+        except KafkaError as error:
+            result.error_code = int(error.code)
+            result.error_message = str(error)
+    return response
+
+
+def error_response(request: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    return AlterConfigsResponse(responses=[
+        ResourceResponse(error_code=int(code), error_message=message, resource_type=resource.resource_type,
+                         resource_name=resource.resource_name) for resource in request.resources])
+
+
+API = Api(ApiKey.ALTER_CONFIGS, 0, 2, handle, error_response)

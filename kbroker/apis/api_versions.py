@@ -1,0 +1,56 @@
+"""ApiVersions (key 18), versions 0-4.
+
+The answer is derived: the ranges from what the handlers of this room declare, the features from the metadata log.
+A version that is not served is answered in version 0 with UNSUPPORTED_VERSION and the ranges (KIP-511); dispatch sees
+to it. From version 3 on the client names its software, and a name or version outside the pattern is INVALID_REQUEST.
+Versions below 4 leave out supported features whose lowest level is 0: older clients take 0 for a fault (KIP-1022).
+"""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import ApiVersionsResponse
+
+SOFTWARE = re.compile(r'[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?')
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    if context.version >= 3:
+        for value in (request.client_software_name, request.client_software_version):
+            if SOFTWARE.fullmatch(value) is None:
+                return with_ranges(ErrorCode.INVALID_REQUEST)
+    response = with_ranges(ErrorCode.NONE)
+    image = context.broker.metadata.image
+    response.supported_features = [
+        ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+        for name, (lowest, highest) in sorted(context.broker.metadata.supported_features.items())
+        if lowest > 0 or context.version >= 4
+    ]
+    response.finalized_features_epoch = image.metadata_offset
+    response.finalized_features = [
+        ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+        for name, level in sorted(image.features.items())
+    ]
+    return response
+
+
+def with_ranges(code: ErrorCode) -> Any:
+    from kbroker.apis.dispatch import served_apis
+    return ApiVersionsResponse(error_code=int(code), api_keys=[
+        ApiVersionsResponse.ApiVersion(
+            api_key=int(api.key),
+            min_version=api.min_version if api.advertised_min_version is None else api.advertised_min_version,
+            max_version=api.max_version)
+        for api in served_apis()
+    ])
+
+
+def error_response(_request: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+    return with_ranges(code)
+
+
+API = Api(ApiKey.API_VERSIONS, 0, 4, handle, error_response)

@@ -1,0 +1,100 @@
+"""CreateTopics (key 19), versions 2-7.
+
+A single node has one replica of everything. With kbroker.replication.factor.accept=any (the default, since test suites
+ask for 3) each replication factor from 1 up, and each assignment, is accepted and one replica is made; with `strict`
+anything but this one node is INVALID_REPLICATION_FACTOR or INVALID_REPLICA_ASSIGNMENT. All good topics of a request are
+one batch of the metadata log. validate_only checks everything and changes nothing. A topic named twice is answered
+once, INVALID_REQUEST. Version 5 answers with the configs in force (KIP-525), version 7 with the topic id.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.replica_assignments import check_replicas
+from kbroker.config import describe_topic
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.controller import NewTopic
+from kbroker.metadata.image import TopicImage
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import CreateTopicsResponse
+
+CreatableTopicResult = CreateTopicsResponse.CreatableTopicResult
+CreatableTopicConfigs = CreateTopicsResponse.CreatableTopicConfigs
+
+BROKER_DEFAULT = -1
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    times = Counter(topic.name for topic in request.topics)
+    refused = [failed(name, ErrorCode.INVALID_REQUEST, f'the topic is named {count} times')
+               for name, count in times.items() if count > 1]
+    checked: list[NewTopic] = []
+    for topic in request.topics:
+        if times[topic.name] > 1:
+            continue
+        try:
+            checked.append(check(context, topic))
+        except KafkaError as error:
+            refused.append(failed(topic.name, error.code, str(error)))
+    results = context.broker.topics.create_many(checked, validate_only=request.validate_only)
+    return CreateTopicsResponse(topics=refused + [
+        failed(new_topic.name, result.code, str(result)) if isinstance(result, KafkaError)
+        else created(context, result)
+        for new_topic, result in zip(checked, results, strict=True)])
+
+
+def check(context: RequestContext, topic: Any) -> NewTopic:
+    """What the request says about replicas, turned into a number of partitions. Raises KafkaError."""
+    broker = context.broker
+    strict = broker.config.kbroker_replication_factor_accept == 'strict'
+    if topic.assignments:
+        partitions = check_assignments(topic, broker.metadata.node_id, strict)
+    else:
+        partitions = broker.config.num_partitions if topic.num_partitions == BROKER_DEFAULT else topic.num_partitions
+        check_replication_factor(topic.replication_factor, strict)
+    return NewTopic(topic.name, partitions, {config.name: config.value for config in topic.configs})
+
+
+def check_replication_factor(replication_factor: int, strict: bool) -> None:
+    if replication_factor == BROKER_DEFAULT:
+        return
+    if replication_factor < 1 or (strict and replication_factor > 1):
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR,
+                         f'replication factor {replication_factor}, and this cluster has 1 broker')
+
+
+def check_assignments(topic: Any, node_id: int, strict: bool) -> int:
+    """Manual assignments name partitions 0..n-1, each with at least one broker. Returns n."""
+    if topic.num_partitions != BROKER_DEFAULT or topic.replication_factor != BROKER_DEFAULT:
+        raise KafkaError(ErrorCode.INVALID_REQUEST,
+                         'with assignments, the number of partitions and the replication factor must be -1')
+    indexes = sorted(assignment.partition_index for assignment in topic.assignments)
+    if indexes != list(range(len(indexes))):
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                         f'assignments for partitions 0 to {len(indexes) - 1} expected, found {indexes}')
+    for assignment in topic.assignments:
+        check_replicas(assignment.broker_ids, node_id, strict)
+    return len(indexes)
+
+
+def created(context: RequestContext, topic: TopicImage) -> Any:
+    result = CreatableTopicResult(name=topic.name, topic_id=topic.topic_id, num_partitions=len(topic.partitions),
+                                  replication_factor=1)
+    result.configs = [
+        CreatableTopicConfigs(name=entry.name, value=entry.value, read_only=entry.read_only,
+                              config_source=int(entry.source), is_sensitive=entry.is_sensitive)
+        for entry in describe_topic(context.broker.config, topic.configs)]
+    return result
+
+
+def failed(name: str, code: ErrorCode, message: str) -> Any:
+    return CreatableTopicResult(name=name, error_code=int(code), error_message=message)
+
+
+def error_response(request: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    return CreateTopicsResponse(topics=[failed(topic.name, code, message) for topic in request.topics])
+
+
+API = Api(ApiKey.CREATE_TOPICS, 2, 7, handle, error_response)

@@ -1,0 +1,51 @@
+"""DeleteGroups (key 42), versions 0-2.
+
+Deletes groups without members, and their offsets: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND for each that cannot be. Answered
+when the tombstones of all are durable.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import DeleteGroupsResponse
+
+
+def handle(context: RequestContext, request: Any) -> None:
+    results = {group_id: ErrorCode.NONE for group_id in request.groups_names}
+    awaited = set(results)
+
+    def done(group_id: str, error: KafkaError | None) -> None:
+        if error is not None:
+            results[group_id] = error.code
+        awaited.remove(group_id)
+        if not awaited:
+            context.reply(respond(results))
+
+    if not results:
+        context.reply(respond(results))
+    for group_id in list(results):
+        try:
+            context.broker.groups.delete_group(group_id, partial(done, group_id))
+        except KafkaError as error:
+            done(group_id, error)
+
+
+def respond(results: dict[str, ErrorCode]) -> Any:
+    return DeleteGroupsResponse(
+        results=[
+            DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code)
+            for group_id, code in results.items()
+        ]
+    )
+
+
+def error_response(request: Any, code: ErrorCode, message: str, version: int) -> Any:
+    return respond(dict.fromkeys(request.groups_names, code))
+
+
+API = Api(ApiKey.DELETE_GROUPS, 0, 2, handle, error_response)

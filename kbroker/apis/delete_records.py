@@ -1,0 +1,49 @@
+"""DeleteRecords (key 21), versions 0-2: move the log start of partitions; -1 means the high watermark.
+
+Refused for topics that are compacted and not deleted from (POLICY_VIOLATION) and for internal topics
+(INVALID_TOPIC_EXCEPTION), as in Kafka: their offsets are not a history that may be cut.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import DeleteRecordsResponse
+
+TopicResult = DeleteRecordsResponse.DeleteRecordsTopicResult
+PartitionResult = DeleteRecordsResponse.DeleteRecordsPartitionResult
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return DeleteRecordsResponse(topics=[
+        TopicResult(name=topic.name, partitions=[delete(context, topic.name, wanted) for wanted in topic.partitions])
+        for topic in request.topics if topic.partitions])
+
+
+def delete(context: RequestContext, name: str, wanted: Any) -> Any:
+    try:
+        partition = context.broker.topics.get(name, wanted.partition_index)
+        topic = context.broker.topics.topic(name)
+        if topic.is_internal:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f'{name} is an internal topic')
+        if topic.config.cleanup_policy == {'compact'}:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f'{name} has cleanup.policy=compact')
+        partition.delete_records(wanted.offset)
+    except KafkaError as error:
+        return failed(wanted.partition_index, error.code)
+    return PartitionResult(partition_index=wanted.partition_index, low_watermark=partition.log_start_offset)
+
+
+def failed(partition_index: int, code: ErrorCode) -> Any:
+    return PartitionResult(partition_index=partition_index, low_watermark=-1, error_code=int(code))
+
+
+def error_response(request: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+    return DeleteRecordsResponse(topics=[
+        TopicResult(name=topic.name, partitions=[failed(wanted.partition_index, code) for wanted in topic.partitions])
+        for topic in request.topics])
+
+
+API = Api(ApiKey.DELETE_RECORDS, 0, 2, handle, error_response)

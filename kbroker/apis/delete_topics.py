@@ -1,0 +1,71 @@
+"""DeleteTopics (key 20), versions 1-6.
+
+Up to version 5 topics are named; version 6 names them or gives their ids (KIP-516). The deletion is durable in the
+metadata log when it is answered; the files follow after file.delete.delay.ms. The two internal topics may be deleted
+too, as in Kafka. A topic that is given twice, be it by name and by id, is answered once, INVALID_REQUEST.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import DeleteTopicsResponse
+from kbroker.topics.registry import Topic
+
+Result = DeleteTopicsResponse.DeletableTopicResult
+NO_ID = bytes(16)
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    times = Counter(wanted_topics(request, context.version))
+    by_id = {context.broker.topics.topic_by_id(topic_id) for name, topic_id in times if name is None}
+    response = DeleteTopicsResponse(responses=[])
+    for (name, topic_id), count in times.items():
+        result = Result(name=name, topic_id=topic_id)
+        try:
+            if count > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f'the topic is named {count} times')
+            topic = find(context, name, topic_id)
+            if name is not None and topic in by_id:
+                continue
+            result.name, result.topic_id = topic.name, topic.topic_id
+            if topic_id != NO_ID and (topic.name, NO_ID) in times:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f'{topic.name} is given by name and by id')
+            context.broker.topics.delete(topic.name)
+        except KafkaError as error:
+            result.error_code = int(error.code)
+            result.error_message = str(error)
+        response.responses.append(result)
+    return response
+
+
+def wanted_topics(request: Any, version: int) -> list[tuple[str | None, bytes]]:
+    if version >= 6:
+        return [(topic.name, topic.topic_id) for topic in request.topics]
+    return [(name, NO_ID) for name in request.topic_names]
+
+
+def find(context: RequestContext, name: str | None, topic_id: bytes) -> Topic:
+    """Raises KafkaError TOPIC_DELETION_DISABLED, INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID."""
+    topics = context.broker.topics
+    if not context.broker.config.delete_topic_enable:
+        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED)
+    if (name is None) == (topic_id == NO_ID):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, 'either the name or the id of a topic expected')
+    found: Topic | None = topics.topic_by_id(topic_id) if name is None else topics.topic(name)
+    if found is None:
+        raise (KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f'no topic has the id {topic_id.hex()}') if name is None
+               else KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'topic {name!r} does not exist'))
+    return found
+
+
+def error_response(request: Any, code: ErrorCode, message: str, version: int) -> Any:
+    return DeleteTopicsResponse(responses=[
+        Result(name=name, topic_id=topic_id, error_code=int(code), error_message=message)
+        for name, topic_id in wanted_topics(request, version)])
+
+
+API = Api(ApiKey.DELETE_TOPICS, 1, 6, handle, error_response)

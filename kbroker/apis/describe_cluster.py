@@ -1,0 +1,35 @@
+"""DescribeCluster (key 60), versions 0-2 (KIP-700): one broker, which is also the controller.
+
+Version 1 asks for brokers or controllers (KIP-919); a controller listener is not served here, so that only brokers can
+be described. Version 2 tells which brokers are fenced (KIP-1073); the one that answers is not.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.authorized_operations import CLUSTER, NOT_ASKED
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import DescribeClusterResponse
+
+BROKERS = 1
+CONTROLLERS = 2
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    broker = context.broker
+    if context.version >= 1 and request.endpoint_type != BROKERS:
+        code = (ErrorCode.MISMATCHED_ENDPOINT_TYPE if request.endpoint_type == CONTROLLERS
+                else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)
+        raise KafkaError(code, f'endpoint type {BROKERS} (brokers) expected, found {request.endpoint_type}')
+    host, port = broker.advertised_address
+    node_id = broker.metadata.node_id
+    return DescribeClusterResponse(
+        cluster_id=broker.metadata.cluster_id, controller_id=node_id,
+        brokers=[DescribeClusterResponse.DescribeClusterBroker(broker_id=node_id, host=host, port=port,
+                                                               rack=broker.config.broker_rack)],
+        cluster_authorized_operations=CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED)
+
+
+API = Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, handle)

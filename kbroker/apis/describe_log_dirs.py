@@ -1,0 +1,49 @@
+"""DescribeLogDirs (key 35), versions 1-5: the sizes of partitions and of the file system they lie on (KIP-827).
+
+A null list of topics asks for all. Version 3 adds a top-level error, 4 the total and usable bytes of the volume, 5
+whether the directory is cordoned (KIP-1066; never here).
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import DescribeLogDirsResponse
+from kbroker.topics.partition import Partition
+
+Result = DescribeLogDirsResponse.DescribeLogDirsResult
+TopicResult = DescribeLogDirsResponse.DescribeLogDirsTopic
+PartitionResult = DescribeLogDirsResponse.DescribeLogDirsPartition
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    broker = context.broker
+    if broker.logs.failure is not None:
+        return DescribeLogDirsResponse(results=[
+            Result(error_code=int(ErrorCode.KAFKA_STORAGE_ERROR), log_dir=broker.directory, topics=[])])
+    if request.topics is None:
+        wanted = broker.topics.partitions()
+    else:
+        found = {(item.topic, index): broker.topics.find(item.topic, index)
+                 for item in request.topics for index in item.partitions}
+        wanted = [partition for partition in found.values() if partition is not None]
+    return DescribeLogDirsResponse(results=[
+        Result(log_dir=broker.directory, topics=describe(wanted),
+               total_bytes=broker.fs.total_bytes(broker.directory),
+               usable_bytes=broker.fs.free_bytes(broker.directory))])
+
+
+def describe(partitions: list[Partition]) -> list[Any]:
+    by_topic: dict[str, Any] = {}
+    for partition in partitions:
+        topic = by_topic.get(partition.topic)
+        if topic is None:
+            topic = by_topic[partition.topic] = TopicResult(name=partition.topic)
+        topic.partitions.append(PartitionResult(partition_index=partition.partition,
+                                                partition_size=partition.log.size_bytes))
+    return list(by_topic.values())
+
+
+API = Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, handle)

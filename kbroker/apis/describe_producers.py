@@ -1,0 +1,48 @@
+"""DescribeProducers (key 61), version 0: producers that a partition knows, their open transactions (KIP-664)."""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.topic_names import check_topic_name
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import DescribeProducersResponse
+
+TopicResponse = DescribeProducersResponse.TopicResponse
+PartitionResponse = DescribeProducersResponse.PartitionResponse
+ProducerState = DescribeProducersResponse.ProducerState
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return DescribeProducersResponse(topics=[
+        TopicResponse(name=topic.name, partitions=[describe(context, topic.name, index)
+                                                   for index in topic.partition_indexes])
+        for topic in request.topics])
+
+
+def describe(context: RequestContext, topic: str, partition_index: int) -> Any:
+    try:
+        check_topic_name(topic)
+        partition = context.broker.topics.get(topic, partition_index)
+    except KafkaError as error:
+        return failed(partition_index, error.code, str(error))
+    return PartitionResponse(partition_index=partition_index, active_producers=[
+        ProducerState(
+            producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
+            last_sequence=producer.last_sequence, last_timestamp=producer.last_timestamp_ms,
+            coordinator_epoch=producer.coordinator_epoch, current_txn_start_offset=producer.transaction_first_offset)
+        for producer in partition.log.producer_state.active_producers()])
+
+
+def failed(partition_index: int, code: ErrorCode, message: str) -> Any:
+    return PartitionResponse(partition_index=partition_index, error_code=int(code), error_message=message)
+
+
+def error_response(request: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    return DescribeProducersResponse(topics=[
+        TopicResponse(name=topic.name, partitions=[failed(index, code, message) for index in topic.partition_indexes])
+        for topic in request.topics])
+
+
+API = Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, handle, error_response)

@@ -1,0 +1,95 @@
+"""DescribeTopicPartitions (key 75), version 0 (KIP-966): topics by name, a page at a time.
+
+Topics come sorted by name; an empty list asks for all. The page ends after response_partition_limit partitions, at most
+max.request.partition.size.limit, and `next_cursor` names the partition where the next one starts.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.authorized_operations import TOPIC
+from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.metadata import NO_LEADER
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.topic_names import check_topic_name
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import DescribeTopicPartitionsResponse
+from kbroker.topics.partition import Partition
+from kbroker.topics.registry import Topic
+
+TopicResult = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+PartitionResult = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
+Cursor = DescribeTopicPartitionsResponse.Cursor
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    topics = context.broker.topics
+    wanted = {topic.name for topic in request.topics}
+    names = sorted(wanted or {topic.name for topic in topics.topics()})
+    start = 0
+    if request.cursor is not None:
+        check_cursor(request.cursor, wanted)
+        names = [name for name in names if name >= request.cursor.topic_name]
+        start = request.cursor.partition_index if names[:1] == [request.cursor.topic_name] else 0
+    left = max(1, min(request.response_partition_limit, context.broker.config.max_request_partition_size_limit))
+    response = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
+    for name in names:
+        if left == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        topic = topics.topic(name)
+        if topic is None:
+            response.topics.append(unknown(name))
+            continue
+        start = min(start, len(topic.partitions))
+        end = min(len(topic.partitions), start + left)
+        response.topics.append(describe(topic, start, end, context.broker.metadata.node_id))
+        if end < len(topic.partitions):
+            response.next_cursor = Cursor(topic_name=name, partition_index=end)
+            break
+        left -= end - start
+        start = 0
+    return response
+
+
+def check_cursor(cursor: Any, wanted: set[str]) -> None:
+    """Raises KafkaError INVALID_REQUEST for a cursor that no answer to this request has given."""
+    if cursor.partition_index < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f'the cursor names partition {cursor.partition_index}')
+    if wanted and cursor.topic_name not in wanted:
+        raise KafkaError(ErrorCode.INVALID_REQUEST,
+                         f'the cursor names topic {cursor.topic_name!r}, which is not asked for')
+
+
+def describe(topic: Topic, start: int, end: int, node_id: int) -> Any:
+    return TopicResult(name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal, partitions=[
+        describe_partition(partition, node_id) for partition in topic.partitions[start:end]],
+        topic_authorized_operations=TOPIC)
+
+
+def describe_partition(partition: Partition, node_id: int) -> Any:
+    described = PartitionResult(
+        partition_index=partition.partition, leader_id=node_id, leader_epoch=partition.leader_epoch,
+        replica_nodes=[node_id], isr_nodes=[node_id], eligible_leader_replicas=[], last_known_elr=[])
+    if partition.is_offline:
+        described.error_code = int(ErrorCode.LEADER_NOT_AVAILABLE)
+        described.leader_id = NO_LEADER
+        described.offline_replicas = [node_id]
+    return described
+
+
+def unknown(name: str) -> Any:
+    try:
+        check_topic_name(name)
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    except KafkaError as error:
+        code = error.code
+    return TopicResult(name=name, error_code=int(code), topic_authorized_operations=TOPIC)
+
+
+def error_response(request: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+    return DescribeTopicPartitionsResponse(topics=[TopicResult(name=topic.name, error_code=int(code))
+                                                   for topic in request.topics])
+
+
+API = Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, handle, error_response)

@@ -1,0 +1,49 @@
+"""ElectLeaders (key 43), versions 0-2 (KIP-460).
+
+This node is the only replica and leads whatever exists, so that no election is ever needed. As in Kafka, a request for
+all partitions (null) names every topic with no partition: those that need nothing are left out.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import ElectLeadersResponse
+
+TopicResult = ElectLeadersResponse.ReplicaElectionResult
+PartitionResult = ElectLeadersResponse.PartitionResult
+
+PREFERRED = 0
+UNCLEAN = 1
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    topics = context.broker.topics
+    if request.election_type not in (PREFERRED, UNCLEAN):
+        raise KafkaError(ErrorCode.INVALID_REQUEST,
+                         f'election type {PREFERRED} or {UNCLEAN} expected, found {request.election_type}')
+    if request.topic_partitions is None:
+        return ElectLeadersResponse(
+            replica_election_results=[TopicResult(topic=topic.name) for topic in topics.topics()])
+    response = ElectLeadersResponse(replica_election_results=[])
+    for topic in request.topic_partitions:
+        results = []
+        for index in topic.partitions:
+            code = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topics.find(topic.topic, index) is None
+                    else ErrorCode.ELECTION_NOT_NEEDED)
+            results.append(PartitionResult(partition_id=index, error_code=int(code), error_message=code.message))
+        response.replica_election_results.append(TopicResult(topic=topic.topic, partition_result=results))
+    return response
+
+
+def error_response(request: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    return ElectLeadersResponse(error_code=int(code), replica_election_results=[
+        TopicResult(topic=topic.topic, partition_result=[
+            PartitionResult(partition_id=index, error_code=int(code), error_message=message)
+            for index in topic.partitions])
+        for topic in request.topic_partitions or []])
+
+
+API = Api(ApiKey.ELECT_LEADERS, 0, 2, handle, error_response)

@@ -1,0 +1,56 @@
+"""FindCoordinator (key 10), versions 0-6.
+
+Version 0 asks for groups only, 1-3 for one key, 4 and later for many (KIP-699). Version 5 lets the client know
+TRANSACTION_ABORTABLE (KIP-890), which nothing here answers; version 6 knows share groups (KIP-932), which are not
+served: INVALID_REQUEST. This broker coordinates everything; the internal topic of the kind asked for is created at the
+first question, so that the coordinator is there when its address is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import FindCoordinatorResponse
+
+INTERNAL_TOPIC_OF = {0: '__consumer_offsets', 1: '__transaction_state'}
+"""By key type: group, transactional.id."""
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    topic = INTERNAL_TOPIC_OF.get(request.key_type)
+    if topic is None:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f'key type 0 (group) or 1 (transaction) expected, found {request.key_type}'
+        )
+    broker = context.broker
+    if broker.topics.ensure_internal(topic).partitions[0].is_offline:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'the partitions of {topic} are offline')
+    host, port = broker.advertised_address
+    node_id = broker.metadata.node_id
+    if context.version < 4:
+        return FindCoordinatorResponse(node_id=node_id, host=host, port=port)
+    return FindCoordinatorResponse(
+        coordinators=[
+            FindCoordinatorResponse.Coordinator(key=key, node_id=node_id, host=host, port=port)
+            for key in request.coordinator_keys
+        ]
+    )
+
+
+def error_response(request: Any, code: ErrorCode, message: str, version: int) -> Any:
+    if version < 4:
+        return FindCoordinatorResponse(error_code=code, error_message=message, node_id=-1, host='', port=-1)
+    return FindCoordinatorResponse(
+        coordinators=[
+            FindCoordinatorResponse.Coordinator(
+                key=key, error_code=code, error_message=message, node_id=-1, host='', port=-1
+            )
+            for key in request.coordinator_keys
+        ]
+    )
+
+
+API = Api(ApiKey.FIND_COORDINATOR, 0, 6, handle, error_response)

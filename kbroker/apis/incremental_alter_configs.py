@@ -1,0 +1,90 @@
+"""IncrementalAlterConfigs (key 44), versions 0-1 (KIP-339): set, delete, append to and subtract from single configs.
+
+Appending and subtracting are for lists. A resource or a config that is named twice is refused: the order would decide.
+"""
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from typing import Any
+
+from kbroker.apis.config_resources import change, current
+from kbroker.apis.context import Api, RequestContext
+from kbroker.config import describe_topic
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.image import ResourceType
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import IncrementalAlterConfigsResponse
+from kbroker.settings import Type
+
+ResourceResponse = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+
+
+class Operation(enum.IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    response = IncrementalAlterConfigsResponse(responses=[])
+    for resource in request.resources:
+        result = ResourceResponse(resource_type=resource.resource_type, resource_name=resource.resource_name)
+        response.responses.append(result)
+        try:
+            if times[resource.resource_type, resource.resource_name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, 'the resource is named twice')
+            wanted = merged(context.broker, resource)
+            change(context.broker, resource.resource_type, resource.resource_name, wanted, request.validate_only)
+        except KafkaError as error:
+            result.error_code = int(error.code)
+            result.error_message = str(error)
+    return response
+
+
+def merged(broker: Any, resource: Any) -> dict[str, str]:
+    """The configs of a resource after its operations. Raises KafkaError INVALID_REQUEST, INVALID_CONFIG."""
+    wanted = current(broker, resource.resource_type, resource.resource_name)
+    times = Counter(config.name for config in resource.configs)
+    for config in resource.configs:
+        if times[config.name] > 1:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name} is named {times[config.name]} times')
+        if config.config_operation == Operation.DELETE:
+            wanted.pop(config.name, None)
+            continue
+        if config.value is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name} has no value')
+        if config.config_operation == Operation.SET:
+            wanted[config.name] = config.value
+        elif config.config_operation in (Operation.APPEND, Operation.SUBTRACT):
+            wanted[config.name] = changed_list(broker, resource, config, wanted)
+        else:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name}: operation 0 to 3 expected, found '
+                             f'{config.config_operation}')
+    return wanted
+
+
+def changed_list(broker: Any, resource: Any, config: Any, overrides: dict[str, str]) -> str:
+    """The value of a list after something was appended to it or subtracted from it."""
+    described = (describe_topic(broker.config, overrides) if resource.resource_type == ResourceType.TOPIC
+                 else broker.config.describe())
+    entry = next((entry for entry in described if entry.name == config.name), None)
+    if entry is None or entry.type is not Type.LIST:
+        raise KafkaError(ErrorCode.INVALID_CONFIG,
+                         f'{config.name} is not a list: nothing can be appended or subtracted')
+    items = [item.strip() for item in (entry.value or '').split(',') if item.strip()]
+    given = [item.strip() for item in config.value.split(',')]
+    if config.config_operation == Operation.APPEND:
+        return ','.join(items + [item for item in given if item not in items])
+    return ','.join(item for item in items if item not in given)
+
+
+def error_response(request: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    return IncrementalAlterConfigsResponse(responses=[
+        ResourceResponse(error_code=int(code), error_message=message, resource_type=resource.resource_type,
+                         resource_name=resource.resource_name) for resource in request.resources])
+
+
+API = Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, handle, error_response)

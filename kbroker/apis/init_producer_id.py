@@ -1,0 +1,39 @@
+"""InitProducerId (key 22), versions 0-5: a producer id and epoch, for an idempotent or a transactional producer.
+
+Version 3 lets a producer name the id and epoch it has, to go on after an error (KIP-360). Version 4 may answer
+PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before. Version 5 says that the client knows TRANSACTION_ABORTABLE
+(KIP-890). Version 6, two-phase commit (KIP-939), is not stable in Kafka and not served.
+
+An open transaction under the id is fenced and aborted first; until that is done the answer is CONCURRENT_TRANSACTIONS.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.producer_fencing import told_to_producer
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import InitProducerIdResponse
+from kbroker.transaction.coordinator import ProducerAnswer
+
+FIRST_VERSION_WITH_FENCED = 4
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    context.broker.transactions.init_producer_id(
+        request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch,
+        lambda answer: context.reply(respond(answer, context.version)))
+    return None
+
+
+def respond(answer: ProducerAnswer, version: int) -> Any:
+    return InitProducerIdResponse(error_code=told_to_producer(answer.error, version, FIRST_VERSION_WITH_FENCED),
+                                  producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+
+
+def error_response(_request: Any, code: ErrorCode, _message: str, version: int) -> Any:
+    return respond(ProducerAnswer(code), version)
+
+
+API = Api(ApiKey.INIT_PRODUCER_ID, 0, 5, handle, error_response)

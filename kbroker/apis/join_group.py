@@ -1,0 +1,41 @@
+"""JoinGroup (key 11), versions 0-9.
+
+Parked until the rebalance has its members. Version 0 has no rebalance timeout of its own; 4 and later give a new
+dynamic member its id first (MEMBER_ID_REQUIRED, KIP-394); 5 brings static membership (KIP-345); up to 6 the protocol
+name may not be null; 8 carries the client's reason (KIP-800); 9 tells a returning static leader not to assign again
+(KIP-814).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import JoinGroupResponse
+
+
+def handle(context: RequestContext, request: Any) -> None:
+    def reply(response: Any) -> None:
+        context.reply(fit(response, context.version))
+
+    # The slash is how Java writes an address without a host name: members carry it in answers and in the offsets topic.
+    context.broker.groups.join(request, context.version, context.client_id or '', f'/{context.client_host}', reply)
+
+
+def fit(response: Any, version: int) -> Any:
+    """An error names no protocol, which versions before 7 cannot say."""
+    if response.error_code:
+        response.protocol_name = None
+    if version < 7 and response.protocol_name is None:
+        response.protocol_name = ''
+    return response
+
+
+def error_response(request: Any, code: ErrorCode, message: str, version: int) -> Any:
+    member_id = '' if code is ErrorCode.GROUP_MAX_SIZE_REACHED else request.member_id
+    return fit(JoinGroupResponse(error_code=code, member_id=member_id), version)
+
+
+API = Api(ApiKey.JOIN_GROUP, 0, 9, handle, error_response)

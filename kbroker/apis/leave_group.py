@@ -1,0 +1,25 @@
+"""LeaveGroup (key 13), versions 0-5.
+
+Up to version 2 one member leaves, and its error is that of the answer; 3 and later take many, static ones by their
+group.instance.id too (KIP-345), each with an error of its own; 5 carries the client's reason (KIP-800).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import LeaveGroupRequest, LeaveGroupResponse
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    groups = context.broker.groups
+    if context.version >= 3:
+        return groups.leave(request)
+    alone = LeaveGroupRequest.MemberIdentity(member_id=request.member_id)
+    response = groups.leave(LeaveGroupRequest(group_id=request.group_id, members=[alone]))
+    return LeaveGroupResponse(error_code=response.members[0].error_code)
+
+
+API = Api(ApiKey.LEAVE_GROUP, 0, 5, handle)

@@ -1,0 +1,37 @@
+"""ListConfigResources (key 74), versions 0-1 (KIP-1142): the resources that have a configuration.
+
+Version 0 asks for client metrics only. Version 1 names types; none named means all of them: topics, brokers, broker
+loggers, client metrics and groups. Topics and brokers are those that exist, the others those with configs set.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.image import ResourceType
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import ListConfigResourcesResponse
+
+ALL = tuple(ResourceType)
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    types = (ResourceType.CLIENT_METRICS,) if context.version == 0 else tuple(request.resource_types) or ALL
+    for resource_type in types:
+        if resource_type not in ALL:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'resource type {resource_type}, one of {ALL} expected')
+    return ListConfigResourcesResponse(config_resources=[
+        ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=resource_type)
+        for resource_type in sorted(set(types)) for name in names(context, resource_type)])
+
+
+def names(context: RequestContext, resource_type: int) -> list[str]:
+    if resource_type == ResourceType.TOPIC:
+        return sorted(topic.name for topic in context.broker.topics.topics())
+    if resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        return [str(context.broker.metadata.node_id)]
+    return sorted(name for kind, name in context.broker.metadata.image.configs if kind == resource_type)
+
+
+API = Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, handle)

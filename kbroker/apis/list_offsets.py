@@ -1,0 +1,93 @@
+"""ListOffsets (key 2), versions 1-11.
+
+Special timestamps: -1 latest (the last stable offset for read_committed), -2 earliest, -3 the record of the greatest
+timestamp (version 7, KIP-734), -4 earliest local (8, KIP-405), -5 latest tiered (9, KIP-1005), -6 earliest pending
+upload (11). There is no tiered storage here, so that -5 and -6 find nothing: offset -1. Any other timestamp finds the
+first record at or after it. What lies at or beyond the bound of the isolation level is not found. A partition that is
+named twice is answered once, INVALID_REQUEST.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.fetch import check_leader_epoch
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import ListOffsetsResponse
+from kbroker.topics.partition import READ_COMMITTED, Partition
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9,
+                 EARLIEST_PENDING_UPLOAD: 11}
+NOTHING = (-1, -1, -1)
+
+TopicResponse = ListOffsetsResponse.ListOffsetsTopicResponse
+PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    times = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
+    answers: dict[str, dict[int, Any]] = {}
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            index = wanted.partition_index
+            answers.setdefault(topic.name, {})[index] = (
+                failed(index, ErrorCode.INVALID_REQUEST) if times[topic.name, index] > 1
+                else answer(context, topic.name, wanted, request.isolation_level))
+    return ListOffsetsResponse(topics=[TopicResponse(name=name, partitions=list(partitions.values()))
+                                       for name, partitions in answers.items()])
+
+
+def answer(context: RequestContext, topic: str, wanted: Any, isolation_level: int) -> Any:
+    try:
+        partition = context.broker.topics.get(topic, wanted.partition_index)
+        check_leader_epoch(partition, wanted.current_leader_epoch)
+        timestamp_ms, offset, leader_epoch = find(partition, wanted.timestamp, isolation_level, context.version)
+    except KafkaError as error:
+        return failed(wanted.partition_index, error.code)
+    return PartitionResponse(partition_index=wanted.partition_index, timestamp=timestamp_ms, offset=offset,
+                             leader_epoch=leader_epoch)
+
+
+def find(partition: Partition, timestamp_ms: int, isolation_level: int, version: int) -> tuple[int, int, int]:
+    """(timestamp in ms, offset, leader epoch), -1 where there is nothing. Raises KafkaError UNSUPPORTED_VERSION."""
+    if timestamp_ms < 0 and version < SINCE_VERSION.get(timestamp_ms, version + 1):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'timestamp {timestamp_ms} is not known in version {version}')
+    committed = isolation_level == READ_COMMITTED
+    bound = partition.last_stable_offset if committed else partition.high_watermark
+    if timestamp_ms == LATEST:
+        return -1, bound, partition.leader_epoch
+    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+        start = partition.log_start_offset
+        # The epoch in force has no line in the checkpoint before its first append.
+        leader_epoch = (partition.leader_epoch if start == partition.log_end_offset
+                        else partition.log.leader_epochs.epoch_for(start))
+        return -1, start, leader_epoch
+    if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NOTHING
+    found = (partition.log.max_timestamp() if timestamp_ms == MAX_TIMESTAMP
+             else partition.log.offset_for_timestamp(timestamp_ms))
+    if found is None or found[1] >= bound:
+        return NOTHING
+    position: tuple[int, int, int] = found
+    return position
+
+
+def failed(partition_index: int, code: ErrorCode) -> Any:
+    return PartitionResponse(partition_index=partition_index, error_code=int(code), timestamp=-1, offset=-1)
+
+
+def error_response(request: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+    return ListOffsetsResponse(topics=[
+        TopicResponse(name=topic.name, partitions=[failed(wanted.partition_index, code) for wanted in topic.partitions])
+        for topic in request.topics])
+
+
+API = Api(ApiKey.LIST_OFFSETS, 1, 11, handle, error_response)

@@ -1,0 +1,123 @@
+"""Metadata (key 3), versions 0-13.
+
+Every partition is led by this node and has one replica, this node, whatever replication factor its creator asked for.
+A null list of topics (an empty one in version 0) asks for all. A topic that does not exist is created when both
+auto.create.topics.enable and the request allow it, and is in the same answer. Version 8 may ask what the client may do
+(KIP-430), 10 adds topic ids, 12 lets a topic be asked for by id alone, 13 a top-level error.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.authorized_operations import CLUSTER, TOPIC
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.topic_names import check_topic_name
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import MetadataResponse
+from kbroker.topics.partition import Partition
+from kbroker.topics.registry import INTERNAL_TOPICS, Topic
+
+NO_ID = bytes(16)
+NO_LEADER = -1
+TOPICS_BY_ID_VERSION = 12
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    broker = context.broker
+    node_id = broker.metadata.node_id
+    host, port = broker.advertised_address
+    response = MetadataResponse(
+        brokers=[MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=port,
+                                                         rack=broker.config.broker_rack)],
+        cluster_id=broker.metadata.cluster_id, controller_id=node_id)
+    if request.topics is None or (context.version == 0 and not request.topics):
+        response.topics = [describe(topic, node_id) for topic in broker.topics.topics()]
+    else:
+        response.topics = describe_wanted(context, request, node_id)
+    if request.include_topic_authorized_operations:
+        response.topics = [with_operations(topic) for topic in response.topics]
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER
+    return response
+
+
+def describe_wanted(context: RequestContext, request: Any, node_id: int) -> list[Any]:
+    """Each topic that is asked for once; with ids in the request, those asked for by name alone do not count."""
+    broker, version = context.broker, context.version
+    ids = [wanted.topic_id for wanted in request.topics if wanted.topic_id != NO_ID]
+    if any(wanted.name is None for wanted in request.topics) and (version < TOPICS_BY_ID_VERSION or not ids):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f'a topic without a name in version {version}')
+    if ids and version < TOPICS_BY_ID_VERSION:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f'a topic asked for by id in version {version}')
+    if ids:
+        by_id = {topic_id: broker.topics.topic_by_id(topic_id) for topic_id in ids}
+        return [failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else describe(topic, node_id)
+                for topic_id, topic in by_id.items()]
+    auto_create = broker.config.auto_create_topics_enable and (version < 4 or request.allow_auto_topic_creation)
+    return [describe_named(context, name, auto_create, node_id)
+            for name in dict.fromkeys(wanted.name for wanted in request.topics)]
+
+
+def describe_named(context: RequestContext, name: str, auto_create: bool, node_id: int) -> Any:
+    topic = context.broker.topics.topic(name)
+    if topic is None:
+        try:
+            topic = create(context, name, auto_create)
+        except KafkaError as error:
+            return failed(name, NO_ID, error.code)
+    return describe(topic, node_id)
+
+
+def create(context: RequestContext, name: str, auto_create: bool) -> Topic:
+    topics = context.broker.topics
+    check_topic_name(name)
+    if not auto_create:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'topic {name!r} does not exist')
+    if name in INTERNAL_TOPICS:
+        created: Topic = topics.ensure_internal(name)
+    else:
+        created = topics.create(name, context.broker.config.num_partitions, {})
+    return created
+
+
+def describe(topic: Topic, node_id: int) -> Any:
+    """The topic's part of an answer, which is kept for the next ones: nobody may change it."""
+    # The partitions of the one log directory go offline together.
+    if topic.metadata is None or topic.partitions[0].is_offline:
+        topic.metadata = MetadataResponse.MetadataResponseTopic(
+            name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal,
+            partitions=[describe_partition(partition, node_id) for partition in topic.partitions])
+    return topic.metadata
+
+
+def with_operations(topic: Any) -> Any:
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=topic.error_code, name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal,
+        partitions=topic.partitions, topic_authorized_operations=TOPIC)
+
+
+def describe_partition(partition: Partition, node_id: int) -> Any:
+    """Without its log directory a partition has no leader, and its only replica is offline (KIP-112)."""
+    described = MetadataResponse.MetadataResponsePartition(
+        partition_index=partition.partition, leader_id=node_id, leader_epoch=partition.leader_epoch,
+        replica_nodes=[node_id], isr_nodes=[node_id])
+    if partition.is_offline:
+        described.error_code = int(ErrorCode.LEADER_NOT_AVAILABLE)
+        described.leader_id = NO_LEADER
+        described.offline_replicas = [node_id]
+    return described
+
+
+def error_response(request: Any, code: ErrorCode, _message: str, version: int) -> Any:
+    if version >= 13:
+        return MetadataResponse(error_code=int(code))
+    return MetadataResponse(topics=[failed(wanted.name or '', wanted.topic_id, code)
+                                    for wanted in request.topics or []])
+
+
+def failed(name: str | None, topic_id: bytes, code: ErrorCode) -> Any:
+    return MetadataResponse.MetadataResponseTopic(error_code=int(code), name=name, topic_id=topic_id)
+
+
+API = Api(ApiKey.METADATA, 0, 13, handle, error_response)

@@ -1,0 +1,46 @@
+"""OffsetForLeaderEpoch (key 23), versions 2-4: where the log of a leader epoch ends (KIP-101, KIP-320).
+
+The end of the current epoch is the high watermark's side of the log: its log end offset. An epoch that was never in use
+answers with the largest one below it.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.fetch import check_leader_epoch, end_of_leader_epoch
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import OffsetForLeaderEpochResponse
+
+TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+EpochEndOffset = OffsetForLeaderEpochResponse.EpochEndOffset
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return OffsetForLeaderEpochResponse(topics=[
+        TopicResult(topic=topic.topic, partitions=[find(context, topic.topic, wanted) for wanted in topic.partitions])
+        for topic in request.topics])
+
+
+def find(context: RequestContext, topic: str, wanted: Any) -> Any:
+    try:
+        partition = context.broker.topics.get(topic, wanted.partition)
+        check_leader_epoch(partition, wanted.current_leader_epoch)
+    except KafkaError as error:
+        return failed(wanted.partition, error.code)
+    epoch, end_offset = end_of_leader_epoch(partition, wanted.leader_epoch)
+    return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
+
+
+def failed(partition: int, code: ErrorCode) -> Any:
+    return EpochEndOffset(partition=partition, error_code=int(code), leader_epoch=-1, end_offset=-1)
+
+
+def error_response(request: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+    return OffsetForLeaderEpochResponse(topics=[
+        TopicResult(topic=topic.topic, partitions=[failed(wanted.partition, code) for wanted in topic.partitions])
+        for topic in request.topics])
+
+
+API = Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, handle, error_response)

@@ -1,0 +1,81 @@
+"""WriteTxnMarkers (key 27), versions 1-2: end transactions on partitions, whatever the coordinator thinks.
+
+The coordinator here appends its markers itself; this request comes from tools that repair a hanging transaction.
+Version 2 (KIP-1228) carries the transaction version, by which the partition applies the strict epoch rule of TV2.
+Markers on `__consumer_offsets` are appended like any other: the group coordinator replays what it finds there.
+Answered when every marker is durable.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kbroker.apis.context import Api, RequestContext
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import WriteTxnMarkersResponse
+from kbroker.record.control import encode_end_txn_marker
+
+MarkerResult = WriteTxnMarkersResponse.WritableTxnMarkerResult
+TopicResult = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
+PartitionResult = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    """Append every marker first and wait afterwards, so that they share a flush."""
+    response = respond(request, ErrorCode.NONE)
+    waits: list[Callable[[], None]] = []
+    unanswered = 1
+
+    def settle(result: Any, error: KafkaError | None) -> None:
+        nonlocal unanswered
+        if error is not None:
+            result.error_code = int(error.code)
+        unanswered -= 1
+        if unanswered == 0:
+            context.reply(response)
+
+    for marker, marker_result in zip(request.markers, response.markers, strict=True):
+        for topic_result in marker_result.topics:
+            for result in topic_result.partitions:
+                unanswered += 1
+                waits.append(append(context, marker, topic_result.name, result.partition_index,
+                                    partial(settle, result)))
+    for wait in waits:
+        wait()
+    settle(None, None)
+    return None
+
+
+def append(context: RequestContext, marker: Any, topic: str, partition_index: int,
+           settle: Callable[[KafkaError | None], None]) -> Callable[[], None]:
+    """Append one marker. Returns what waits for it."""
+    if marker.producer_id < 0:
+        error = KafkaError(ErrorCode.INVALID_REQUEST, f'a producer id expected, found {marker.producer_id}')
+        return partial(settle, error)
+    batch = encode_end_txn_marker(
+        commit=marker.transaction_result, producer_id=marker.producer_id, producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch, timestamp_ms=context.broker.clock.wall_ms())
+    try:
+        partition = context.broker.topics.get(topic, partition_index)
+        appended = partition.append(batch, transaction_version=marker.transaction_version)
+    except KafkaError as error:
+        return partial(settle, error)
+    return partial(partition.when_durable, appended.last_offset + 1, settle)
+
+
+def respond(request: Any, code: ErrorCode) -> Any:
+    return WriteTxnMarkersResponse(markers=[
+        MarkerResult(producer_id=marker.producer_id, topics=[
+            TopicResult(name=topic.name, partitions=[PartitionResult(partition_index=index, error_code=int(code))
+                                                     for index in topic.partition_indexes])
+            for topic in marker.topics])
+        for marker in request.markers])
+
+
+def error_response(request: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+    return respond(request, code)
+
+
+API = Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, handle, error_response)

@@ -1,0 +1,262 @@
+"""A client of a broker in the test's process, with short words for what tests of handlers do all the time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from building import batch_of, build
+from in_process import InProcessBroker, InProcessConnection
+
+from kbroker.errors import ErrorCode
+from kbroker.record.batch import iter_batches
+from kbroker.record.records import decode_records
+
+
+class HeldDisk:
+    """Runs the flusher's jobs when told, so that a test sees what happens before the disk has the bytes."""
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self._jobs: list[Any] = []
+
+    def submit(self, job: Any, done: Any) -> None:
+        self._jobs.append((job, done))
+        if not self.is_held:
+            self.let_go()
+
+    def let_go(self) -> None:
+        self.is_held = False
+        while self._jobs:
+            job, done = self._jobs.pop(0)
+            job()
+            done(None)
+
+
+class Parked:
+    """A request that may be answered later."""
+
+    def __init__(
+        self,
+        broker: InProcessBroker,
+        request: Any,
+        version: int,
+        client_id: str,
+        connection: InProcessConnection | None,
+    ):
+        self._broker, self._request, self._version = broker, request, version
+        self.connection = connection or broker.connect()
+        self._before = len(self.connection.replies)
+        broker.begin(request, version, self.connection, client_id)
+
+    @property
+    def is_answered(self) -> bool:
+        return len(self.connection.replies) > self._before
+
+    @property
+    def answer(self) -> Any:
+        assert self.is_answered
+        return self._broker.answer_to(self.connection, self._request, self._version)
+
+
+class ApiClient:
+    def __init__(self, broker: InProcessBroker, client_id: str = 'test'):
+        self.broker = broker
+        self.client_id = client_id
+
+    @property
+    def now_ms(self) -> int:
+        return self.broker.clock.wall_ms()
+
+    def begin(
+        self, api: str, version: int | None = None, *, connection: InProcessConnection | None = None, **fields: Any
+    ) -> Parked:
+        request = build(f'{api}Request', **fields)
+        return Parked(
+            self.broker, request, request.versions[1] if version is None else version, self.client_id, connection
+        )
+
+    def ask(self, api: str, version: int | None = None, **fields: Any) -> Any:
+        return self.begin(api, version, **fields).answer
+
+    def create_topic(self, name: str = 'orders', partitions: int = 1, **configs: str) -> bytes:
+        """Create a topic (configs with _ for .) and return its id."""
+        (answer,) = self.ask(
+            'CreateTopics',
+            topics=[
+                {
+                    'name': name,
+                    'num_partitions': partitions,
+                    'replication_factor': 1,
+                    'configs': [{'name': key.replace('_', '.'), 'value': value} for key, value in configs.items()],
+                }
+            ],
+        ).topics
+        assert answer.error_code == 0, answer
+        topic_id: bytes = answer.topic_id
+        return topic_id
+
+    def alter(self, resource_type: int, name: str, **configs: str | None) -> int:
+        """Set configs (_ for .), or delete those that are None; the error code."""
+        (answer,) = self.ask(
+            'IncrementalAlterConfigs',
+            resources=[
+                {
+                    'resource_type': resource_type,
+                    'resource_name': name,
+                    'configs': [
+                        {'name': key.replace('_', '.'), 'config_operation': int(value is None), 'value': value}
+                        for key, value in configs.items()
+                    ],
+                }
+            ],
+        ).responses
+        code: int = answer.error_code
+        return code
+
+    def batch(self, *values: Any, **options: Any) -> bytes:
+        return batch_of(self.now_ms, *(values or (b'value',)), **options)
+
+    def begin_produce(
+        self,
+        records: bytes | None,
+        version: int = 12,
+        *,
+        topic: str = 'orders',
+        partition: int = 0,
+        acks: int = -1,
+        transactional_id: str | None = None,
+        connection: InProcessConnection | None = None,
+    ) -> Parked:
+        return self.begin(
+            'Produce',
+            version,
+            acks=acks,
+            timeout_ms=1000,
+            transactional_id=transactional_id,
+            connection=connection,
+            topic_data=[{'name': topic, 'partition_data': [{'index': partition, 'records': records}]}],
+        )
+
+    def produce(self, records: bytes | None, version: int = 12, **options: Any) -> Any:
+        """The answer for the one partition."""
+        return self.begin_produce(records, version, **options).answer.responses[0].partition_responses[0]
+
+    def begin_fetch(
+        self,
+        version: int = 12,
+        *,
+        topic: str = 'orders',
+        partition: int = 0,
+        offset: int = 0,
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+        partition_max_bytes: int = 1 << 20,
+        isolation_level: int = 0,
+        connection: InProcessConnection | None = None,
+        **more: Any,
+    ) -> Parked:
+        return self.begin(
+            'Fetch',
+            version,
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            isolation_level=isolation_level,
+            connection=connection,
+            topics=[
+                {
+                    'topic': topic,
+                    'partitions': [
+                        {
+                            'partition': partition,
+                            'fetch_offset': offset,
+                            'partition_max_bytes': partition_max_bytes,
+                            **more,
+                        }
+                    ],
+                }
+            ],
+        )
+
+    def fetch(self, version: int = 12, **options: Any) -> Any:
+        """The answer for the one partition."""
+        return self.begin_fetch(version, **options).answer.responses[0].partitions[0]
+
+    def list_offset(self, timestamp: int, version: int = 9, *, topic: str = 'orders', isolation_level: int = 0) -> Any:
+        return (
+            self.ask(
+                'ListOffsets',
+                version,
+                replica_id=-1,
+                isolation_level=isolation_level,
+                topics=[{'name': topic, 'partitions': [{'partition_index': 0, 'timestamp': timestamp}]}],
+            )
+            .topics[0]
+            .partitions[0]
+        )
+
+
+class TransactionalClient(ApiClient):
+    """A client with a transactional id that has been given a producer id."""
+
+    def __init__(self, broker: InProcessBroker, transactional_id: str = 'tx'):
+        super().__init__(broker)
+        self.transactional_id = transactional_id
+        self.ask('FindCoordinator', coordinator_keys=[transactional_id], key_type=1)
+        answer = self.ask('InitProducerId', 5, transactional_id=transactional_id, transaction_timeout_ms=60000)
+        if answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            # The transaction of who had the id before is being aborted; it is by the end of the turn.
+            answer = self.ask('InitProducerId', 5, transactional_id=transactional_id, transaction_timeout_ms=60000)
+        assert answer.error_code == 0
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+
+    def batch(self, *values: Any, base_sequence: int = 0, **options: Any) -> bytes:
+        return batch_of(
+            self.now_ms,
+            *(values or (b'value',)),
+            base_sequence=base_sequence,
+            transactional=True,
+            **{'producer_id': self.producer_id, 'producer_epoch': self.producer_epoch, **options},
+        )
+
+    def begin_produce(self, *arguments: Any, **options: Any) -> Parked:
+        return super().begin_produce(*arguments, **{'transactional_id': self.transactional_id, **options})
+
+    def add_partition(self, topic: str = 'orders', partition: int = 0) -> int:
+        answer = self.ask(
+            'AddPartitionsToTxn',
+            3,
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.producer_epoch,
+            v3_and_below_topics=[{'name': topic, 'partitions': [partition]}],
+        )
+        code: int = answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+        return code
+
+    def begin_end(self, committed: bool, version: int = 5) -> Parked:
+        return self.begin(
+            'EndTxn',
+            version,
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            committed=committed,
+        )
+
+    def end(self, committed: bool, version: int = 5) -> None:
+        answer = self.begin_end(committed, version).answer
+        assert answer.error_code == 0
+        if version >= 5:
+            self.producer_epoch = answer.producer_epoch
+
+
+def values_of(records: Any) -> list[bytes | None]:
+    """The values of all records of data in a fetch answer, markers left out."""
+    return [
+        record.value
+        for header, batch in iter_batches(records)
+        if not header.is_control
+        for record in decode_records(batch)
+    ]

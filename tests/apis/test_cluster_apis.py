@@ -1,0 +1,122 @@
+"""The cluster: versions, features, the broker itself, its directory, leaders."""
+
+import pytest
+
+from kbroker.apis.dispatch import served_apis
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.codec import decode
+from kbroker.protocol.messages import ApiVersionsResponse
+
+
+def ask_versions(client, version, name='test', software='1.0'):
+    names = {'client_software_name': name, 'client_software_version': software} if version >= 3 else {}
+    return client.ask('ApiVersions', version, **names)
+
+
+@pytest.mark.parametrize('version', range(5))
+def test_the_versions_served_are_those_that_the_handlers_declare(client, version):
+    answer = ask_versions(client, version)
+    assert {entry.api_key: entry.max_version for entry in answer.api_keys} == {
+        int(api.key): api.max_version for api in served_apis()
+    }
+
+
+def test_produce_is_advertised_from_0_and_served_from_3(client):
+    """Old librdkafka decides by the lowest version whether it can use a broker (KAFKA-18659)."""
+    produce = ask_versions(client, 4).api_keys[0]
+    assert (produce.api_key, produce.min_version, produce.max_version) == (ApiKey.PRODUCE, 0, 13)
+    connection = client.broker.connect()
+    client.broker.send(connection, b'\0\0\0\2\0\0\0\1\0\1x' + bytes(10))
+    assert connection.closed is not None
+
+
+def test_a_version_of_the_future_is_answered_in_version_0_with_the_range(client):
+    connection = client.broker.connect()
+    client.broker.send(connection, b'\0\x12\0\x63\0\0\0\7\0\1x\0\1a\1b\0')
+    (reply,) = connection.replies
+    answer = decode(ApiVersionsResponse, reply, 0, 4)
+    assert reply[:4] == b'\0\0\0\7' and answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert (ApiKey.API_VERSIONS, 0, 4) in {
+        (entry.api_key, entry.min_version, entry.max_version) for entry in answer.api_keys
+    }
+
+
+@pytest.mark.parametrize(
+    ('name', 'software'), [('', '1'), ('a', ''), ('bad name', '1'), ('-a', '1'), ('a', '1.'), ('a', '1_0')]
+)
+def test_a_client_that_names_itself_badly_is_refused(client, name, software):
+    assert ask_versions(client, 3, name, software).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_features_are_those_of_the_metadata_log(client):
+    answer = ask_versions(client, 4)
+    finalized = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+    assert finalized == client.broker.metadata.image.features and finalized['transaction.version'] == 2
+    assert answer.finalized_features_epoch >= 0
+    assert {'metadata.version', 'transaction.version'} <= {feature.name for feature in answer.supported_features}
+    lowest = {feature.min_version for feature in ask_versions(client, 3).supported_features}
+    assert 0 not in lowest, 'clients of version 3 take a lowest level of 0 for a fault'
+
+
+@pytest.mark.parametrize('version', range(3))
+def test_the_cluster_is_this_broker(client, version):
+    answer = client.ask('DescribeCluster', version)
+    assert [(broker.broker_id, broker.host, broker.port) for broker in answer.brokers] == [(1, 'localhost', 9092)]
+    assert (answer.cluster_id, answer.controller_id) == (client.broker.metadata.cluster_id, 1)
+    assert answer.cluster_authorized_operations == -(2**31)
+    assert (
+        client.ask('DescribeCluster', version, include_cluster_authorized_operations=True).cluster_authorized_operations
+        == 8096
+    )
+
+
+@pytest.mark.parametrize(
+    ('endpoint_type', 'code'), [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)]
+)
+def test_controllers_are_not_described(client, endpoint_type, code):
+    assert client.ask('DescribeCluster', 1, endpoint_type=endpoint_type).error_code == code
+
+
+@pytest.mark.parametrize('version', range(1, 6))
+def test_the_log_directory_is_described_with_its_partitions(client, version):
+    client.create_topic('wide', 2)
+    client.produce(client.batch())
+
+    def described(topics):
+        (directory,) = client.ask('DescribeLogDirs', version, topics=topics).results
+        assert directory.log_dir == client.broker.directory
+        if version >= 4:
+            assert 0 < directory.usable_bytes <= directory.total_bytes
+        return {topic.name: [partition.partition_size for partition in topic.partitions] for topic in directory.topics}
+
+    size = len(client.batch())
+    assert described(None) == {'orders': [size], 'wide': [0, 0]}
+    orders = {'topic': 'orders', 'partitions': [0, 7]}
+    assert described([orders, orders, {'topic': 'wide', 'partitions': []}, {'topic': 'absent', 'partitions': [0]}]) == {
+        'orders': [size]
+    }
+
+
+@pytest.mark.parametrize('version', range(3))
+def test_no_election_is_ever_needed(client, version):
+    answer = client.ask(
+        'ElectLeaders',
+        version,
+        topic_partitions=[{'topic': 'orders', 'partitions': [0, 5]}, {'topic': 'absent', 'partitions': [0]}],
+        timeout_ms=1000,
+    )
+    assert [
+        [partition.error_code for partition in topic.partition_result] for topic in answer.replica_election_results
+    ] == [[ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION], [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]]
+    everything = client.ask('ElectLeaders', version, topic_partitions=None, timeout_ms=1000).replica_election_results
+    assert [(topic.topic, topic.partition_result) for topic in everything] == [('orders', [])]
+
+
+def test_an_election_of_an_unknown_kind_is_refused(client):
+    answer = client.ask('ElectLeaders', 2, election_type=5, topic_partitions=[{'topic': 'orders', 'partitions': [0]}])
+    assert (
+        answer.error_code
+        == answer.replica_election_results[0].partition_result[0].error_code
+        == ErrorCode.INVALID_REQUEST
+    )

@@ -1,0 +1,548 @@
+"""The group APIs over the wire: each request is encoded, decoded, handled, and its answer encoded and decoded again."""
+
+from types import SimpleNamespace
+
+import pytest
+from group_world import GROUP, OFFSETS_TOPIC, World, subscription
+
+from kbroker.apis import (
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    sync_group,
+    txn_offset_commit,
+)
+from kbroker.apis.context import RequestContext
+from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.protocol import messages
+from kbroker.protocol.codec import decode, encode
+
+NAMES = {
+    delete_groups: 'DeleteGroups',
+    describe_groups: 'DescribeGroups',
+    find_coordinator: 'FindCoordinator',
+    heartbeat: 'Heartbeat',
+    join_group: 'JoinGroup',
+    leave_group: 'LeaveGroup',
+    list_groups: 'ListGroups',
+    offset_commit: 'OffsetCommit',
+    offset_delete: 'OffsetDelete',
+    offset_fetch: 'OffsetFetch',
+    sync_group: 'SyncGroup',
+    txn_offset_commit: 'TxnOffsetCommit',
+}
+
+
+class Transactions:
+    """Stands for the transaction coordinator: keeps what it was asked, and answers when told."""
+
+    def __init__(self):
+        self.asked = []
+        self.error = None
+
+    def add_or_verify_offsets_partition(self, transactional_id, producer_id, producer_epoch, partition, version, done):
+        self.asked.append((transactional_id, producer_id, producer_epoch, partition, version))
+        done(self.error)
+
+
+class Wire:
+    """A connection to a broker that has groups."""
+
+    def __init__(self, **settings):
+        self.world = World(**settings)
+        self.transactions = Transactions()
+        self.broker = SimpleNamespace(
+            config=self.world.config,
+            clock=self.world.clock,
+            timers=self.world.timers,
+            topics=self.world.topics,
+            groups=self.world.groups,
+            transactions=self.transactions,
+            metadata=SimpleNamespace(node_id=7),
+            advertised_address=('broker.example', 9092),
+        )
+        self.client_id = 'client'
+
+    def ask(self, module, version, **fields):
+        """The answer, or None while it is parked: then `self.came` is where it will be."""
+        name = NAMES[module]
+        request_class, response_class = getattr(messages, f'{name}Request'), getattr(messages, f'{name}Response')
+        request = decode(request_class, encode(request_class(**fields), version), version)
+        came = []
+
+        def reply(context, response):
+            assert not came, 'answered twice'
+            came.append(decode(response_class, encode(response, version), version))
+
+        context = RequestContext(
+            self.broker,
+            module.API.key,
+            version,
+            1,
+            self.client_id,
+            '127.0.0.1',
+            1,
+            reply,
+            lambda: None,
+            lambda reason: None,
+        )
+        try:
+            response = module.API.handle(context, request)
+        except KafkaError as error:
+            if module.API.error_response is None:
+                response = response_class(error_code=int(error.code))
+            else:
+                response = module.API.error_response(request, error.code, str(error), version)
+        if response is not None:
+            reply(context, response)
+        self.came = came
+        return came[0] if came else None
+
+    def topic_id(self, name):
+        return self.world.topics.topic(name).topic_id
+
+    def join(self, version=9, **fields):
+        """A member that is alone in its group, joined and settled: its JoinGroup answer."""
+        fields = {
+            'group_id': GROUP,
+            'session_timeout_ms': 10_000,
+            'rebalance_timeout_ms': 30_000,
+            'protocol_type': 'consumer',
+            'protocols': [
+                messages.JoinGroupRequest.JoinGroupRequestProtocol(name='range', metadata=subscription('orders'))
+            ],
+            **fields,
+        }
+        if version == 0:
+            del fields['rebalance_timeout_ms']
+        answer = self.ask(join_group, version, **fields)
+        if answer is not None and answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            answer = self.ask(join_group, version, **fields | {'member_id': answer.member_id})
+        if answer is None:
+            came = self.came
+            self.world.settle()
+            (answer,) = came
+        return answer
+
+    def sync(self, joined, version=5, **fields):
+        assignment = messages.SyncGroupRequest.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b'all')
+        named = {'protocol_type': 'consumer', 'protocol_name': 'range'} if version >= 5 else {}
+        return self.ask(
+            sync_group,
+            version,
+            **{
+                'group_id': GROUP,
+                'generation_id': joined.generation_id,
+                'member_id': joined.member_id,
+                'assignments': [assignment],
+            }
+            | named
+            | fields,
+        )
+
+    def commit(self, version, partitions, **fields):
+        topic_class, partition_class = (
+            messages.OffsetCommitRequest.OffsetCommitRequestTopic,
+            messages.OffsetCommitRequest.OffsetCommitRequestPartition,
+        )
+        topics = [
+            topic_class(
+                **self.name(topic, version),
+                partitions=[
+                    partition_class(partition_index=partition, committed_offset=offset, committed_metadata='m')
+                ],
+            )
+            for (topic, partition), offset in partitions.items()
+        ]
+        answer = self.ask(offset_commit, version, group_id=GROUP, topics=topics, **fields)
+        return [topic.partitions[0].error_code for topic in answer.topics]
+
+    def name(self, topic, version):
+        if version < 10:
+            return {'name': topic}
+        return {'topic_id': self.topic_id(topic) if self.world.topics.topic(topic) else b'?' * 16}
+
+
+@pytest.fixture
+def wire():
+    return Wire()
+
+
+@pytest.mark.parametrize('module', NAMES, ids=NAMES.values())
+def test_every_version_that_is_served_is_in_the_table(module):
+    first, last = getattr(messages, f'{NAMES[module]}Request').versions
+    assert first <= module.API.min_version <= module.API.max_version <= last
+    assert module.API.key == getattr(messages, f'{NAMES[module]}Request').api_key
+
+
+@pytest.mark.parametrize('version', range(10))
+def test_a_group_lives_and_ends_in_every_version(wire, version):
+    joined = wire.join(version)
+    assert (joined.error_code, joined.generation_id, joined.protocol_name, joined.leader) == (
+        0,
+        1,
+        'range',
+        joined.member_id,
+    )
+    synced = wire.sync(joined, min(version, 5))
+    assert (synced.error_code, synced.assignment) == (0, b'all')
+    identity = {'group_id': GROUP, 'generation_id': 1, 'member_id': joined.member_id}
+    assert wire.ask(heartbeat, min(version, 4), **identity).error_code == 0
+    (described,) = wire.ask(describe_groups, min(version, 6), groups=[GROUP]).groups
+    (member,) = described.members
+    assert (described.group_state, described.protocol_type, described.protocol_data) == ('Stable', 'consumer', 'range')
+    assert (member.member_id, member.client_id, member.client_host) == (joined.member_id, 'client', '/127.0.0.1')
+    assert (member.member_metadata, member.member_assignment) == (subscription('orders'), b'all')
+    if min(version, 5) < 3:
+        assert wire.ask(leave_group, min(version, 5), group_id=GROUP, member_id=joined.member_id).error_code == 0
+    else:
+        member = messages.LeaveGroupRequest.MemberIdentity(member_id=joined.member_id)
+        left = wire.ask(leave_group, min(version, 5), group_id=GROUP, members=[member])
+        assert (left.error_code, [answer.error_code for answer in left.members]) == (0, [0])
+    assert wire.world.state() == 'Empty'
+
+
+@pytest.mark.parametrize('version', range(10))
+def test_a_failed_join_has_an_answer_in_every_version(wire, version):
+    answer = wire.join(version, session_timeout_ms=1)
+    assert answer.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+    assert answer.protocol_name == (None if version >= 7 else '')
+
+
+def test_a_join_with_null_protocols_breaks_the_schema(wire):
+    with pytest.raises((ProtocolError, ValueError)):
+        wire.join(9, protocols=None)
+
+
+def test_a_sync_of_version_5_must_name_its_protocol(wire):
+    joined = wire.join()
+    assert wire.sync(joined, 5, protocol_name=None).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_an_old_leave_of_an_unknown_member_fails_as_a_whole(wire):
+    assert wire.ask(leave_group, 2, group_id=GROUP, member_id='m').error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize('version', range(2, 11))
+def test_offsets_are_committed_and_fetched_in_every_version(wire, version):
+    assert wire.commit(version, {('orders', 1): 5, ('payments', 0): 6}) == [0, 0]
+    assert fetch(wire, min(version, 10), {'orders': [1, 2], 'payments': [0]}) == {
+        ('orders', 1): (5, 0),
+        ('orders', 2): (-1, 0),
+        ('payments', 0): (6, 0),
+    }
+
+
+def fetch(wire, version, partitions, require_stable=False, group_id=GROUP):
+    """(topic, partition) -> (offset, error code)."""
+    request = messages.OffsetFetchRequest
+    if version < 8:
+        topics = (
+            None
+            if partitions is None
+            else [
+                request.OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
+                for name, indexes in partitions.items()
+            ]
+        )
+        stable = {'require_stable': require_stable} if version >= 7 else {}
+        answer = wire.ask(offset_fetch, version, group_id=group_id, topics=topics, **stable)
+        assert answer.error_code == 0
+        topics = answer.topics
+    else:
+        topics = (
+            None
+            if partitions is None
+            else [
+                request.OffsetFetchRequestTopics(**wire.name(name, version), partition_indexes=indexes)
+                for name, indexes in partitions.items()
+            ]
+        )
+        group = request.OffsetFetchRequestGroup(group_id=group_id, topics=topics)
+        answer = wire.ask(offset_fetch, version, groups=[group], require_stable=require_stable)
+        (group_answer,) = answer.groups
+        assert (group_answer.group_id, group_answer.error_code) == (group_id, 0)
+        topics = group_answer.topics
+    names = {wire.topic_id(name): name for name in wire.world.topics.topics}
+    return {
+        (names.get(topic.topic_id, '?') if version >= 10 else topic.name, partition.partition_index): (
+            partition.committed_offset,
+            partition.error_code,
+        )
+        for topic in topics
+        for partition in topic.partitions
+    }
+
+
+@pytest.mark.parametrize('version', range(2, 11))
+def test_all_offsets_of_a_group_are_fetched_at_once(wire, version):
+    wire.commit(9, {('orders', 1): 5, ('payments', 0): 6})
+    assert fetch(wire, version, None) == {('orders', 1): (5, 0), ('payments', 0): (6, 0)}
+
+
+@pytest.mark.parametrize('version', range(1, 11))
+def test_an_unknown_group_has_no_offsets_and_that_is_no_error(wire, version):
+    assert fetch(wire, version, {'orders': [0]}, group_id='nowhere') == {('orders', 0): (-1, 0)}
+
+
+@pytest.mark.parametrize('version', range(7, 11))
+def test_who_insists_on_stable_offsets_is_told_to_wait(wire, version):
+    wire.world.commit_transactional(('orders', 0), 5, 1000)
+    assert fetch(wire, version, {'orders': [0]}, require_stable=True) == {
+        ('orders', 0): (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    }
+    assert fetch(wire, version, {'orders': [0]}) == {('orders', 0): (-1, 0)}
+
+
+def test_topics_that_do_not_exist_are_refused_one_by_one(wire):
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert wire.commit(9, {('nothing', 0): 1, ('orders', 0): 2, ('orders', 4): 3, ('orders', -1): 4}) == [
+        unknown,
+        0,
+        unknown,
+        unknown,
+    ]
+    assert wire.commit(10, {('nothing', 0): 1, ('orders', 0): 2, ('orders', 4): 3}) == [
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        0,
+        unknown,
+    ]
+    assert fetch(wire, 10, {'nothing': [0], 'orders': [0]}) == {
+        ('?', 0): (-1, ErrorCode.UNKNOWN_TOPIC_ID),
+        ('orders', 0): (2, 0),
+    }
+    assert wire.commit(9, {('nothing', 0): 1}) == [unknown]
+
+
+def test_a_commit_refused_as_a_whole_says_so_for_each_partition(wire):
+    assert (
+        wire.commit(8, {('orders', 0): 1, ('orders', 1): 1}, generation_id_or_member_epoch=3)
+        == [ErrorCode.ILLEGAL_GENERATION] * 2
+    )
+    assert wire.commit(9, {('orders', 0): 1}, generation_id_or_member_epoch=3) == [ErrorCode.GROUP_ID_NOT_FOUND]
+
+
+def test_a_commit_is_answered_when_it_is_durable():
+    wire = Wire(immediate=False)
+    topic = messages.OffsetCommitRequest.OffsetCommitRequestTopic(
+        name='orders',
+        partitions=[
+            messages.OffsetCommitRequest.OffsetCommitRequestPartition(
+                partition_index=0, committed_offset=5, committed_metadata=None
+            )
+        ],
+    )
+    assert wire.ask(offset_commit, 8, group_id=GROUP, topics=[topic]) is None
+    answers = wire.came
+    assert fetch(wire, 8, {'orders': [0]}) == {('orders', 0): (-1, 0)}
+    assert answers == []
+    wire.world.flush()
+    assert answers[0].topics[0].partitions[0].error_code == 0
+    assert fetch(wire, 8, {'orders': [0]}) == {('orders', 0): (5, 0)}
+
+
+def test_offsets_are_deleted_by_partition(wire):
+    wire.commit(9, {('orders', 0): 1, ('payments', 0): 2})
+    request = messages.OffsetDeleteRequest
+    topics = [
+        request.OffsetDeleteRequestTopic(
+            name=name, partitions=[request.OffsetDeleteRequestPartition(partition_index=0)]
+        )
+        for name in ('orders', 'nothing')
+    ]
+    answer = wire.ask(offset_delete, 0, group_id=GROUP, topics=topics)
+    assert [topic.partitions[0].error_code for topic in answer.topics] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert fetch(wire, 9, None) == {('payments', 0): (2, 0)}
+    assert wire.ask(offset_delete, 0, group_id='nowhere', topics=topics).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert wire.ask(offset_delete, 0, group_id='', topics=topics).error_code == ErrorCode.INVALID_GROUP_ID
+
+
+@pytest.mark.parametrize('version', range(7))
+def test_a_group_that_does_not_exist_is_described_as_dead(wire, version):
+    (described,) = wire.ask(describe_groups, version, groups=['nowhere']).groups
+    assert (described.group_id, described.group_state) == ('nowhere', 'Dead')
+    assert described.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0)
+    assert described.error_message == ('group nowhere does not exist' if version >= 6 else None)
+
+
+@pytest.mark.parametrize('version', range(3, 7))
+def test_who_asks_is_told_what_it_may_do_with_a_group(wire, version):
+    wire.commit(9, {('orders', 0): 1})
+    for asked, operations in ((True, 0b1101_0100_1000), (False, -(2**31))):
+        answer = wire.ask(describe_groups, version, groups=[GROUP], include_authorized_operations=asked)
+        assert answer.groups[0].authorized_operations == operations
+
+
+@pytest.mark.parametrize('version', range(6))
+def test_groups_are_listed_in_every_version(wire, version):
+    wire.commit(9, {('orders', 0): 1})
+    (listed,) = wire.ask(list_groups, version).groups
+    assert (listed.group_id, listed.protocol_type) == (GROUP, '')
+    assert listed.group_state == ('Empty' if version >= 4 else '')
+    assert listed.group_type == ('classic' if version >= 5 else '')
+
+
+@pytest.mark.parametrize(
+    ('filters', 'found'),
+    [
+        ({'states_filter': ['empty']}, 1),
+        ({'states_filter': ['Stable', 'Dead']}, 0),
+        ({'types_filter': ['CLASSIC']}, 1),
+        ({'types_filter': ['consumer']}, 0),
+        ({'states_filter': ['EMPTY'], 'types_filter': ['consumer', 'classic']}, 1),
+        ({'states_filter': ['no such state']}, 0),
+    ],
+)
+def test_listed_groups_can_be_filtered(wire, filters, found):
+    wire.commit(9, {('orders', 0): 1})
+    assert len(wire.ask(list_groups, 5, **filters).groups) == found
+
+
+@pytest.mark.parametrize('version', range(3))
+def test_groups_are_deleted_one_by_one(wire, version):
+    wire.commit(9, {('orders', 0): 1})
+    answer = wire.ask(delete_groups, version, groups_names=[GROUP, 'nowhere'])
+    assert [(result.group_id, result.error_code) for result in answer.results] == [
+        (GROUP, 0),
+        ('nowhere', ErrorCode.GROUP_ID_NOT_FOUND),
+    ]
+    assert wire.ask(delete_groups, version, groups_names=[]).results == []
+
+
+@pytest.mark.parametrize('version', range(7))
+@pytest.mark.parametrize('key_type', [0, 1])
+def test_this_broker_coordinates_everything(wire, version, key_type):
+    if version == 0 and key_type:
+        return
+    answer = wire.ask(find_coordinator, version, **coordinator_question(version, key_type))
+    found = answer if version < 4 else answer.coordinators[0]
+    assert (found.error_code, found.node_id, found.host, found.port) == (0, 7, 'broker.example', 9092)
+    assert wire.world.topics.topic(OFFSETS_TOPIC if key_type == 0 else '__transaction_state') is not None
+
+
+@pytest.mark.parametrize(('version', 'key_type'), [(1, 2), (3, -1), (4, 2), (6, 2), (6, 99)])
+def test_coordinators_of_other_things_are_not_found_here(wire, version, key_type):
+    answer = wire.ask(find_coordinator, version, **coordinator_question(version, key_type))
+    found = answer if version < 4 else answer.coordinators[0]
+    assert (found.error_code, found.node_id, found.host, found.port) == (ErrorCode.INVALID_REQUEST, -1, '', -1)
+
+
+def coordinator_question(version, key_type):
+    fields = {'key': 'k'} if version < 4 else {'coordinator_keys': ['k']}
+    return fields | ({'key_type': key_type} if version >= 1 else {})
+
+
+def test_without_the_offsets_topic_nobody_coordinates(wire):
+    wire.world.topics.delete(OFFSETS_TOPIC)
+    assert wire.join().error_code == ErrorCode.NOT_COORDINATOR
+    assert wire.commit(9, {('orders', 0): 1}) == [ErrorCode.NOT_COORDINATOR]
+    assert wire.ask(list_groups, 5).groups == []
+    assert wire.ask(describe_groups, 5, groups=[GROUP]).groups[0].error_code == ErrorCode.NOT_COORDINATOR
+    wire.ask(find_coordinator, 4, coordinator_keys=[GROUP])
+    assert wire.commit(9, {('orders', 0): 1}) == [0]
+
+
+# Transactions
+
+
+def commit_in_transaction(wire, version, **fields):
+    request = messages.TxnOffsetCommitRequest
+    topics = [
+        request.TxnOffsetCommitRequestTopic(
+            name=name,
+            partitions=[
+                request.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata='m')
+            ],
+        )
+        for name in ('orders', 'nothing')
+    ]
+    answer = wire.ask(
+        txn_offset_commit,
+        version,
+        **{'transactional_id': 'tx-1', 'group_id': GROUP, 'producer_id': 1000, 'producer_epoch': 3, 'topics': topics}
+        | fields,
+    )
+    return [topic.partitions[0].error_code for topic in answer.topics]
+
+
+@pytest.mark.parametrize('version', range(6))
+def test_offsets_of_a_transaction_are_verified_and_then_pending(wire, version):
+    assert commit_in_transaction(wire, version) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert wire.transactions.asked == [('tx-1', 1000, 3, 0, version)]
+    assert fetch(wire, 9, {'orders': [0]}, require_stable=True) == {
+        ('orders', 0): (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    }
+    wire.world.end_transaction(1000, commit=True)
+    assert fetch(wire, 9, {'orders': [0]}, require_stable=True) == {('orders', 0): (5, 0)}
+
+
+def test_a_transaction_that_is_open_in_the_partition_is_not_verified_again(wire):
+    wire.world.partition.log.producer_state.guard = None
+    assert commit_in_transaction(wire, 4)[0] == 0
+    assert wire.transactions.asked == []
+
+
+@pytest.mark.parametrize(
+    ('refusal', 'version', 'expected'),
+    [
+        (ErrorCode.INVALID_TXN_STATE, 3, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.TRANSACTION_ABORTABLE, 4, ErrorCode.TRANSACTION_ABORTABLE),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, 5, ErrorCode.CONCURRENT_TRANSACTIONS),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, 5, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NETWORK_EXCEPTION, 2, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (ErrorCode.NETWORK_EXCEPTION, 1, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+def test_what_the_transaction_coordinator_refuses_is_not_committed(wire, refusal, version, expected):
+    wire.transactions.error = KafkaError(refusal)
+    assert commit_in_transaction(wire, version)[0] == expected
+    assert wire.world.partition.stored == []
+
+
+def test_a_transaction_of_a_past_generation_is_refused(wire):
+    assert commit_in_transaction(wire, 3, generation_id=1, member_id='m')[0] == ErrorCode.ILLEGAL_GENERATION
+    assert commit_in_transaction(wire, 3, group_id='')[0] == ErrorCode.INVALID_GROUP_ID
+
+
+# Hostile input
+
+
+@pytest.mark.parametrize('length', [249, 10_000, 32_767])
+def test_huge_names_are_carried_or_refused_but_break_nothing(wire, length):
+    joined = wire.join(
+        9,
+        group_id='g' * length,
+        group_instance_id='i' * length,
+        protocols=[messages.JoinGroupRequest.JoinGroupRequestProtocol(name='p' * length, metadata=b'')],
+    )
+    assert joined.error_code == 0
+    wire.client_id = 'c' * length
+    synced = wire.sync(joined, 4, group_id='g' * length, group_instance_id='i' * length)
+    assert synced.error_code in (0, ErrorCode.UNKNOWN_SERVER_ERROR)
+    wire.world.restart()
+    wire.world.groups.describe('g' * length)
+
+
+def test_metadata_that_is_no_subscription_joins_all_the_same(wire):
+    joined = wire.join(
+        9, protocols=[messages.JoinGroupRequest.JoinGroupRequestProtocol(name='range', metadata=b'\xff' * 100)]
+    )
+    assert wire.sync(joined).assignment == b'all'
+    wire.world.restart()
+    assert wire.world.state() == 'Stable'
+
+
+def test_assignments_for_strangers_are_ignored(wire):
+    joined = wire.join()
+    strangers = [
+        messages.SyncGroupRequest.SyncGroupRequestAssignment(member_id=f's{index}', assignment=b'x')
+        for index in range(100)
+    ]
+    assert wire.sync(joined, assignments=strangers).assignment == b''

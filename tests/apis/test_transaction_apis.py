@@ -1,0 +1,358 @@
+"""The APIs of transactional producers and of the tools for transactions, each through its wire format."""
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+from transaction_world import STATE_TOPIC, World
+
+from kbroker.apis.context import RequestContext
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol import messages
+from kbroker.protocol.codec import decode, encode
+
+NONE = ErrorCode.NONE
+FILES = {
+    'InitProducerId': 'init_producer_id', 'AddPartitionsToTxn': 'add_partitions_to_txn',
+    'AddOffsetsToTxn': 'add_offsets_to_txn', 'EndTxn': 'end_txn', 'WriteTxnMarkers': 'write_txn_markers',
+    'DescribeProducers': 'describe_producers', 'DescribeTransactions': 'describe_transactions',
+    'ListTransactions': 'list_transactions',
+}
+
+
+def api(name):
+    return importlib.import_module(f'kbroker.apis.{FILES[name]}').API
+
+
+def call(world, name, version, **fields):
+    """Send a request through encode, decode, the handler, encode and decode. None while it is parked."""
+    request_class, response_class = getattr(messages, f'{name}Request'), getattr(messages, f'{name}Response')
+    request = decode(request_class, encode(request_class(**fields), version), version)
+    answers = []
+    broker = SimpleNamespace(transactions=world.coordinator, topics=world.topics, clock=world.clock,
+                             config=world.config)
+    context = RequestContext(broker, api(name).key, version, 1, 'client', 'localhost', 1,
+                             lambda context, response: answers.append(response), lambda: None, lambda reason: None)
+    try:
+        response = api(name).handle(context, request)
+    except KafkaError as error:
+        if api(name).error_response is None:
+            response = response_class(error_code=int(error.code))
+        else:
+            response = api(name).error_response(request, error.code, str(error), version)
+    if response is not None:
+        assert answers == []
+        answers.append(response)
+    assert len(answers) <= 1
+    return decode(response_class, encode(answers[0], version), version) if answers else None
+
+
+@pytest.fixture
+def world():
+    world = World()
+    world.init()
+    return world
+
+
+def test_each_api_serves_the_versions_of_kafka():
+    assert {name: (api(name).min_version, api(name).max_version) for name in FILES} == {
+        'InitProducerId': (0, 5), 'AddPartitionsToTxn': (0, 5), 'AddOffsetsToTxn': (0, 4), 'EndTxn': (0, 5),
+        'WriteTxnMarkers': (1, 2), 'DescribeProducers': (0, 0), 'DescribeTransactions': (0, 0),
+        'ListTransactions': (0, 2)}
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_each_api_answers_a_request_that_failed_as_a_whole_in_every_version(name):
+    request_class, response_class = getattr(messages, f'{name}Request'), getattr(messages, f'{name}Response')
+    found = api(name)
+    if found.error_response is None:
+        assert 'error_code' in response_class._layout.names
+        return
+    for version in range(found.min_version, found.max_version + 1):
+        response = found.error_response(request_class(), ErrorCode.UNKNOWN_SERVER_ERROR, 'why', version)
+        assert decode(response_class, encode(response, version), version) == response
+
+
+# -- InitProducerId
+
+
+@pytest.mark.parametrize('version', range(6))
+def test_a_producer_is_initialised(world, version):
+    response = call(world, 'InitProducerId', version, transactional_id='tx-2', transaction_timeout_ms=60000)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 1001, 0)
+    response = call(world, 'InitProducerId', version, transactional_id=None, transaction_timeout_ms=60000)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 1002, 0)
+
+
+@pytest.mark.parametrize(('version', 'code'), [(3, ErrorCode.INVALID_PRODUCER_EPOCH), (4, ErrorCode.PRODUCER_FENCED),
+                                               (5, ErrorCode.PRODUCER_FENCED)])
+def test_an_initialisation_fences_by_the_code_that_its_version_knows(world, version, code):
+    response = call(world, 'InitProducerId', version, transactional_id='tx-1', transaction_timeout_ms=60000,
+                    producer_id=77, producer_epoch=5)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (code, -1, -1)
+
+
+# -- AddPartitionsToTxn
+
+
+def add(world, version, topics, producer=(1000, 0), transactional_id='tx-1'):
+    topic_class = messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    response = call(
+        world, 'AddPartitionsToTxn', version, v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer[0], v3_and_below_producer_epoch=producer[1],
+        v3_and_below_topics=[topic_class(name=name, partitions=partitions) for name, partitions in topics.items()])
+    return results(response.results_by_topic_v3_and_below)
+
+
+def results(topic_results):
+    return {(topic.name, partition.partition_index): ErrorCode(partition.partition_error_code)
+            for topic in topic_results for partition in topic.results_by_partition}
+
+
+@pytest.mark.parametrize('version', range(4))
+def test_a_producer_adds_partitions(world, version):
+    assert add(world, version, {'orders': [0, 2], 'audit': [0]}) == {
+        ('orders', 0): NONE, ('orders', 2): NONE, ('audit', 0): NONE}
+    assert world.row().partitions == {('orders', 0), ('orders', 2), ('audit', 0)}
+    assert world.row().client_transaction_version == 0
+
+
+@pytest.mark.parametrize(('name', 'version'), [('AddPartitionsToTxn', 3), ('AddOffsetsToTxn', 3)])
+def test_the_next_transaction_waits_for_the_completion_of_the_one_before_but_not_for_long(name, version):
+    """A librdkafka producer that was told of its commit begins the next transaction while the markers are written."""
+    fields = {'AddOffsetsToTxn': {'transactional_id': 'tx-1', 'producer_id': 1000, 'group_id': 'g1'},
+              'AddPartitionsToTxn': {'v3_and_below_transactional_id': 'tx-1', 'v3_and_below_producer_id': 1000,
+                                     'v3_and_below_topics': [
+                  messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name='audit', partitions=[0])]}}[name]
+    for is_quick in (True, False):
+        world = World(immediate=False)
+        world.init()
+        world.flush()
+        world.add((1000, 0))
+        world.flush()
+        world.end((1000, 0), True)
+        world.flush(STATE_TOPIC)
+        assert call(world, name, version, **fields) is None
+        if is_quick:
+            for _ in range(4):
+                world.flush()
+            assert world.row().state.title == 'Ongoing'
+        else:
+            for _ in range(5):
+                world.pass_time(20)
+            world.settle()
+            assert world.row().state.title == 'CompleteCommit'
+
+
+def test_one_bad_partition_keeps_all_out(world):
+    assert add(world, 3, {'orders': [0, 3], '__consumer_offsets': [1], 'nowhere': [0]}) == {
+        ('orders', 0): ErrorCode.OPERATION_NOT_ATTEMPTED, ('orders', 3): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ('__consumer_offsets', 1): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ('nowhere', 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert world.row().partitions == frozenset()
+
+
+def test_partitions_without_a_transactional_id_are_an_invalid_request(world):
+    assert add(world, 3, {'orders': [0], 'nowhere': [0]}, transactional_id='') == {
+        ('orders', 0): ErrorCode.INVALID_REQUEST, ('nowhere', 0): ErrorCode.INVALID_REQUEST}
+
+
+@pytest.mark.parametrize(('version', 'code'), [(0, ErrorCode.INVALID_PRODUCER_EPOCH),
+                                               (1, ErrorCode.INVALID_PRODUCER_EPOCH),
+                                               (2, ErrorCode.PRODUCER_FENCED), (3, ErrorCode.PRODUCER_FENCED)])
+def test_partitions_of_a_zombie_are_refused_by_the_code_that_its_version_knows(world, version, code):
+    world.init()
+    assert add(world, version, {'orders': [0]}) == {('orders', 0): code}
+
+
+def batched(world, version, *transactions):
+    request = messages.AddPartitionsToTxnRequest
+    response = call(world, 'AddPartitionsToTxn', version, transactions=[
+        request.AddPartitionsToTxnTransaction(
+            transactional_id=transactional_id, producer_id=producer_id, producer_epoch=0, verify_only=verify_only,
+            topics=[request.AddPartitionsToTxnTopic(name=name, partitions=partitions)
+                    for name, partitions in topics.items()])
+        for transactional_id, producer_id, verify_only, topics in transactions])
+    return response and {result.transactional_id: results(result.topic_results)
+                         for result in response.results_by_transaction}
+
+
+@pytest.mark.parametrize('version', [4, 5])
+def test_a_batch_adds_and_verifies_transaction_by_transaction(world, version):
+    world.init('tx-2')
+    world.add((1000, 0), ('orders', 0))
+    assert batched(world, version, ('tx-1', 1000, True, {'orders': [0, 1]}),
+                   ('tx-2', 1001, False, {'orders': [2], '__consumer_offsets': [0]}),
+                   ('tx-3', 1, False, {'orders': [2]}), ('tx-4', 1, True, {'orders': [9, 0]})) == {
+        'tx-1': {('orders', 0): NONE, ('orders', 1): ErrorCode.TRANSACTION_ABORTABLE},
+        'tx-2': {('orders', 2): NONE, ('__consumer_offsets', 0): NONE},
+        'tx-3': {('orders', 2): ErrorCode.INVALID_PRODUCER_ID_MAPPING},
+        'tx-4': {('orders', 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ('orders', 0): ErrorCode.OPERATION_NOT_ATTEMPTED}}
+    assert world.row('tx-2').client_transaction_version == 2
+
+
+def test_an_empty_batch_is_answered(world):
+    assert batched(world, 5) == {}
+
+
+# -- AddOffsetsToTxn and EndTxn
+
+
+@pytest.mark.parametrize('version', range(5))
+def test_the_offsets_of_a_group_join(world, version):
+    fields = {'transactional_id': 'tx-1', 'producer_id': 1000, 'group_id': 'g1'}
+    assert call(world, 'AddOffsetsToTxn', version, producer_epoch=0, **fields).error_code == 0
+    assert [topic for topic, _ in world.row().partitions] == ['__consumer_offsets']
+    code = ErrorCode.PRODUCER_FENCED if version >= 2 else ErrorCode.INVALID_PRODUCER_EPOCH
+    assert call(world, 'AddOffsetsToTxn', version, producer_epoch=4, **fields).error_code == code
+
+
+@pytest.mark.parametrize('version', range(6))
+def test_a_transaction_is_committed(world, version):
+    world.transaction((1000, 0), version=2 if version == 5 else 0)
+    fields = {'transactional_id': 'tx-1', 'producer_id': 1000, 'committed': True}
+    response = call(world, 'EndTxn', version, producer_epoch=0, **fields)
+    assert response.error_code == 0
+    assert (response.producer_id, response.producer_epoch) == ((1000, 1) if version == 5 else (-1, -1))
+    assert world.endings() == ['COMMIT']
+    response = call(world, 'EndTxn', version, producer_epoch=9, **fields)
+    assert response.error_code == (ErrorCode.PRODUCER_FENCED if version >= 2 else ErrorCode.INVALID_PRODUCER_EPOCH)
+    assert (response.producer_id, response.producer_epoch) == (-1, -1)
+
+
+def test_an_ending_is_parked_until_its_decision_is_durable():
+    world = World(immediate=False)
+    world.init()
+    world.flush()
+    world.add((1000, 0), version=2)
+    world.flush()
+    assert call(world, 'EndTxn', 5, transactional_id='tx-1', producer_id=1000, producer_epoch=0,
+                committed=True) is None
+
+
+# -- WriteTxnMarkers
+
+
+def write_markers(world, version, *markers):
+    request = messages.WriteTxnMarkersRequest
+    response = call(world, 'WriteTxnMarkers', version, markers=[
+        request.WritableTxnMarker(
+            producer_id=producer_id, producer_epoch=epoch, transaction_result=committed, coordinator_epoch=3,
+            transaction_version=2 if version == 2 else 0,
+            topics=[request.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
+                    for name, indexes in topics.items()])
+        for producer_id, epoch, committed, topics in markers])
+    return response and [
+        {(topic.name, partition.partition_index): ErrorCode(partition.error_code)
+         for topic in marker.topics for partition in topic.partitions} for marker in response.markers]
+
+
+@pytest.mark.parametrize('version', [1, 2])
+def test_markers_are_written_where_they_are_asked_for(world, version):
+    assert write_markers(world, version, (1000, 1, False, {'orders': [0, 1], '__consumer_offsets': [2]}),
+                         (7, 0, True, {'orders': [0, 9]})) == [
+        {('orders', 0): NONE, ('orders', 1): NONE, ('__consumer_offsets', 2): NONE},
+        {('orders', 0): NONE, ('orders', 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}]
+    assert world.markers() == [('ABORT', 1000, 1, 3), ('COMMIT', 7, 0, 3)]
+
+
+@pytest.mark.parametrize(('version', 'code'), [(1, NONE), (2, ErrorCode.INVALID_PRODUCER_EPOCH)])
+def test_the_strict_epoch_rule_applies_from_version_2(world, version, code):
+    world.write((1000, 5))
+    assert write_markers(world, version, (1000, 5, False, {'orders': [0]})) == [{('orders', 0): code}]
+
+
+def test_markers_are_answered_when_all_are_durable():
+    world = World(immediate=False)
+    request = messages.WriteTxnMarkersRequest
+    answers = []
+    broker = SimpleNamespace(topics=world.topics, clock=world.clock)
+    context = RequestContext(broker, api('WriteTxnMarkers').key, 1, 1, 'client', 'localhost', 1,
+                             lambda context, response: answers.append(response), lambda: None, lambda reason: None)
+    assert api('WriteTxnMarkers').handle(context, request(markers=[request.WritableTxnMarker(
+        producer_id=1, producer_epoch=0, transaction_result=True, coordinator_epoch=0,
+        topics=[request.WritableTxnMarkerTopic(name='orders', partition_indexes=[0, 1])])])) is None
+    world.topics.get('orders', 0).flush()
+    assert answers == []
+    world.topics.get('orders', 1).fail_waiters(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+    codes = [partition.error_code for partition in answers[0].markers[0].topics[0].partitions]
+    assert codes == [0, ErrorCode.KAFKA_STORAGE_ERROR]
+
+
+def test_no_markers_are_answered_at_once(world):
+    assert write_markers(world, 2) == []
+
+
+# -- tools
+
+
+def test_transactions_are_described(world):
+    world.add((1000, 0), ('orders', 1), ('orders', 0), ('audit', 0))
+    found, empty, unknown = call(world, 'DescribeTransactions', 0,
+                                 transactional_ids=['tx-1', '', 'tx-9']).transaction_states
+    assert (found.error_code, found.transaction_state, found.producer_id, found.producer_epoch) == (
+        0, 'Ongoing', 1000, 0)
+    assert (found.transaction_timeout_ms, found.transaction_start_time_ms) == (60000, world.clock.wall_ms())
+    assert [(topic.topic, topic.partitions) for topic in found.topics] == [('audit', [0]), ('orders', [0, 1])]
+    assert empty.error_code == ErrorCode.INVALID_REQUEST
+    assert (unknown.transactional_id, unknown.error_code) == ('tx-9', ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+
+
+def listed(world, version=2, **filters):
+    response = call(world, 'ListTransactions', version, **filters)
+    assert response.error_code == 0
+    return sorted(state.transactional_id for state in response.transaction_states)
+
+
+@pytest.fixture
+def busy(world):
+    """tx-1 is open since 10 s, tx-2 since now, tx-3 is Empty."""
+    world.add((1000, 0))
+    world.clock.advance(10_000)
+    world.init('tx-2')
+    world.add((1001, 0), transactional_id='tx-2')
+    world.init('tx-3')
+    return world
+
+
+@pytest.mark.parametrize(('filters', 'found'), [
+    ({}, ['tx-1', 'tx-2', 'tx-3']),
+    ({'state_filters': ['Ongoing']}, ['tx-1', 'tx-2']),
+    ({'state_filters': ['Empty', 'CompleteAbort']}, ['tx-3']),
+    ({'producer_id_filters': [1001, 5]}, ['tx-2']),
+    ({'duration_filter': 5_000}, ['tx-1', 'tx-3']),
+    ({'duration_filter': 10_000}, ['tx-3']),
+    ({'transactional_id_pattern': 'tx-[12]'}, ['tx-1', 'tx-2']),
+    ({'transactional_id_pattern': 'tx'}, []),
+    ({'transactional_id_pattern': ''}, ['tx-1', 'tx-2', 'tx-3']),
+    ({'state_filters': ['Ongoing'], 'duration_filter': 5_000}, ['tx-1']),
+])
+def test_transactions_are_listed_by_filters_that_all_must_pass(busy, filters, found):
+    assert listed(busy, **filters) == found
+
+
+def test_the_names_of_unknown_states_come_back(busy):
+    response = call(busy, 'ListTransactions', 0, state_filters=['Ongoing', 'Asleep'])
+    assert response.unknown_state_filters == ['Asleep']
+    assert len(response.transaction_states) == 2
+
+
+def test_a_bad_pattern_is_named_as_such(busy):
+    response = call(busy, 'ListTransactions', 2, transactional_id_pattern='tx-[')
+    assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_the_producers_of_a_partition_are_described(world):
+    producer = SimpleNamespace(producer_id=1000, producer_epoch=3, last_sequence=7, last_timestamp_ms=123,
+                               coordinator_epoch=2, transaction_first_offset=40)
+    world.topics.get('orders', 0).log = SimpleNamespace(
+        producer_state=SimpleNamespace(active_producers=lambda: [producer]))
+    request = messages.DescribeProducersRequest
+    found, missing = call(world, 'DescribeProducers', 0, topics=[
+        request.TopicRequest(name='orders', partition_indexes=[0, 9])]).topics[0].partitions
+    (state,) = found.active_producers
+    assert (state.producer_id, state.producer_epoch, state.last_sequence, state.last_timestamp,
+            state.coordinator_epoch, state.current_txn_start_offset) == (1000, 3, 7, 123, 2, 40)
+    assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert 'orders-9' in missing.error_message

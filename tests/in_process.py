@@ -1,0 +1,121 @@
+"""A whole broker in the test's process: real directory, manual clock, no sockets, no threads.
+
+Frames go to the dispatcher as the network would hand them over; `turn` is a turn of the loop.
+"""
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from itertools import count
+from types import TracebackType
+from typing import Any
+
+from kbroker.apis.dispatch import Dispatcher, served_apis
+from kbroker.clock import ManualClock, Timers
+from kbroker.config import Config, Listener
+from kbroker.log.fs import FileSystem
+from kbroker.node import Node
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
+from kbroker.protocol.codec import decode, encode
+from kbroker.topics.flusher import Submit, run_inline
+
+
+class InProcessConnection:
+    """What the dispatcher sees of a connection; replies are kept as they leave, slices read."""
+
+    client_host = '127.0.0.1'
+
+    def __init__(self, connection_id: int):
+        self.connection_id = connection_id
+        self.replies: list[bytes | None] = []
+        self.closed: str | None = None
+        self.sent = 0
+
+    def reply(self, sequence: int, segments: list[Any] | None) -> None:
+        self.replies.append(None if segments is None else b''.join(
+            segment if isinstance(segment, bytes | bytearray | memoryview) else segment.read() for segment in segments))
+
+    def let_next_pass(self, sequence: int) -> None:
+        pass
+
+    def close(self, reason: str, *_: Any) -> None:
+        self.closed = reason
+
+
+class InProcessBroker(Node):
+    """Use as a context manager: it is closed cleanly, unless `crash` was called."""
+
+    clock: ManualClock
+
+    def __init__(self, directory: pathlib.Path | str, settings: Mapping[str, str] | None = None, *,
+                 clock: ManualClock | None = None, fs: FileSystem | None = None,
+                 submit: Submit = run_inline):
+        clock = clock or ManualClock()
+        config = Config({'log.dirs': str(directory), **(settings or {})})
+        super().__init__(config, clock, Timers(clock), fs or FileSystem(), submit)
+        self._dispatcher = Dispatcher(self, served_apis())
+        self._connection_ids = count(1)
+        self._correlation_ids = count(1)
+        self._is_open = False
+
+    def __enter__(self) -> InProcessBroker:
+        self.take_directory()
+        self.open([Listener('PLAINTEXT', 'localhost', 9092)])
+        self._is_open = True
+        self.turn()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self._is_open:
+            self.close()
+
+    def crash(self) -> None:
+        """Let go of everything without a clean stop."""
+        self._is_open = False
+        self.abandon()
+
+    def connect(self) -> InProcessConnection:
+        return InProcessConnection(next(self._connection_ids))
+
+    def disconnect(self, connection: InProcessConnection) -> None:
+        self.waiting_room.connection_closed(connection.connection_id)
+
+    def send(self, connection: InProcessConnection, frame: bytes) -> None:
+        self._dispatcher.handle(connection, connection.sent, memoryview(bytearray(frame)))
+        connection.sent += 1
+        self.turn()
+
+    def turn(self) -> None:
+        """What the loop does in a turn: due timers, then the end of the turn (flush, woken fetches)."""
+        self.timers.run_due()
+        self.turn_ends()
+
+    def begin(self, request: Any, version: int, connection: InProcessConnection | None = None,
+              client_id: str = 'test') -> InProcessConnection:
+        """Send a request and return the connection: the answer, if it is there, is its last reply."""
+        key = ApiKey(request.api_key)
+        connection = connection or self.connect()
+        header = (key.to_bytes(2, 'big') + version.to_bytes(2, 'big') + next(self._correlation_ids).to_bytes(4, 'big')
+                  + len(client_id).to_bytes(2, 'big') + client_id.encode())
+        if request_header_version(key, version) >= 2:
+            header += b'\0'
+        self.send(connection, header + encode(request, version))
+        return connection
+
+    def answer_to(self, connection: InProcessConnection, request: Any, version: int) -> Any:
+        """The last reply on a connection, decoded as the answer to `request`."""
+        assert connection.closed is None, connection.closed
+        reply = connection.replies[-1]
+        assert reply is not None
+        response_class = getattr(messages, type(request).__name__.removesuffix('Request') + 'Response')
+        header_bytes = 5 if response_header_version(ApiKey(request.api_key), version) else 4
+        return decode(response_class, reply, version, header_bytes)
+
+    def ask(self, request: Any, version: int | None = None, client_id: str = 'test') -> Any:
+        """Send a request and decode the answer, which must be there at the end of the turn."""
+        version = type(request).versions[1] if version is None else version
+        connection = self.begin(request, version, client_id=client_id)
+        assert connection.replies, f'{type(request).__name__} v{version} is not answered'
+        return self.answer_to(connection, request, version)
