@@ -1,0 +1,63 @@
+from libc.stdint cimport int64_t, uint32_t
+
+from kbroker.network.framing cimport Framer, ReceiveBuffers
+from kbroker.network.reactor cimport EventHandler, Reactor
+from kbroker.network.replies cimport ReplyQueue
+
+
+cdef enum State:
+    OPEN            # frames are read and handed out
+    PEER_ENDED      # the peer sends no more; what came is handed out, what it is owed is sent
+    LEAVING         # no more frames are handed out; what is owed is sent
+    CLOSED
+
+
+cdef class Transport:
+    cdef int fd
+
+    cdef ssize_t receive(self, char *at, size_t room) noexcept nogil
+    cdef ssize_t send(self, const char *at, size_t size) noexcept nogil
+
+
+cdef class Commons:
+    cdef readonly Reactor reactor
+    cdef readonly object handle
+    cdef readonly object on_close
+    cdef readonly Py_ssize_t max_request_bytes
+    cdef ReceiveBuffers receive_buffers
+    cdef bytearray send_buffer
+    cdef int64_t sweeps
+    cdef readonly int64_t opened
+    cdef readonly int64_t closed
+    cdef readonly int64_t received_bytes
+    cdef readonly int64_t sent_bytes
+    cdef readonly int64_t requests
+
+
+cdef class Connection(EventHandler):
+    cdef readonly int64_t connection_id
+    cdef readonly str client_host
+    cdef readonly int client_port
+    cdef readonly int local_port
+    cdef readonly Framer framer
+    cdef readonly ReplyQueue replies
+    cdef Commons commons
+    cdef Reactor reactor
+    cdef Transport transport
+    cdef State state
+    cdef int64_t last_sequence  # of the last frame that was handed out
+    cdef bint muted             # that frame lets no other pass yet
+    cdef bint stalled           # bytes wait here or in the socket, which is not read until frames may be handed out again
+    cdef int64_t active_sweep   # the sweep before which the peer last made progress
+    cdef Py_ssize_t counted_bytes
+
+    cpdef reply(self, int64_t sequence, list segments)
+    cpdef let_next_pass(self, int64_t sequence)
+    cdef bint may_hand_out(self) noexcept
+    cdef int resume(self) except -1
+    cdef int take_turn(self, uint32_t events) except -1
+    cdef int receive(self) except -1
+    cdef bint hand_out(self) except -1
+    cdef int send(self) except -1
+    cdef int set_interest(self, bint wants_out) except -1
+    cdef int count_progress(self) except -1

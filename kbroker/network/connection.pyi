@@ -1,0 +1,49 @@
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kbroker.network.framing import Framer
+from kbroker.network.reactor import EventHandler, Reactor
+from kbroker.network.replies import ReplyQueue
+
+MAX_UNANSWERED: int
+MAX_QUEUED_BYTES: int
+
+class Transport:
+    def __init__(self, fd: int) -> None: ...
+
+class Commons:
+    reactor: Reactor
+    max_request_bytes: int
+    handle: Callable[[Connection, int, memoryview], Any]
+    on_close: Callable[[Connection], Any] | None
+    opened: int
+    closed: int
+    received_bytes: int
+    sent_bytes: int
+    requests: int
+    def __init__(self, reactor: Reactor, handle: Callable[[Connection, int, memoryview], Any],
+                 on_close: Callable[[Connection], Any] | None, max_request_bytes: int) -> None: ...
+    @property
+    def open(self) -> int: ...
+    def sweep(self, connections: Iterable[Connection]) -> None: ...
+    @staticmethod
+    def sweep_interval_ms(max_idle_ms: int) -> int: ...
+
+class Connection(EventHandler):
+    connection_id: int
+    client_host: str
+    client_port: int
+    local_port: int
+    framer: Framer
+    replies: ReplyQueue
+    def __init__(self, commons: Commons, fd: int, client_host: str = '', client_port: int = -1,
+                 local_port: int = -1) -> None: ...
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def is_reading(self) -> bool: ...
+    def reply(self, sequence: int, segments: list[Any] | None) -> None: ...
+    def let_next_pass(self, sequence: int) -> None: ...
+    def close_after_flush(self) -> None: ...
+    def close(self, reason: str, level: int = ...) -> None: ...
+    def close_if_idle(self) -> None: ...

@@ -1,0 +1,22 @@
+cdef class ReceiveBuffers:
+    cdef readonly bytearray shared
+    cdef list spares
+
+    cdef bytearray take(self, Py_ssize_t needed, Py_ssize_t wanted)
+    cdef int give_back(self, bytearray buffer) except -1
+
+
+cdef class Framer:
+    cdef readonly Py_ssize_t max_frame_bytes
+    cdef ReceiveBuffers buffers
+    cdef bytearray buffer       # where the unhandled bytes are: the shared buffer, or one of this peer's own
+    cdef Py_ssize_t start
+    cdef Py_ssize_t end
+
+    cdef Py_ssize_t announced(self) except -1
+    cdef Py_ssize_t room(self, char **at) except -1
+    cdef void received(self, Py_ssize_t size) noexcept
+    cpdef object next_frame(self)
+    cpdef settle(self)
+    cdef int clear(self) except -1
+    cdef int move_to(self, bytearray target) except -1

@@ -1,0 +1,165 @@
+"""Bytes to frames. A frame is a 4-byte big-endian size and as many bytes.
+
+One receive buffer serves all connections: frames that arrive whole are handed out where they lie, and only what is left
+over at the end of a connection's turn is copied to a buffer of its own. So an idle connection holds no buffer, and a
+large frame gets one that grows with the bytes that came, never with the size that was announced.
+"""
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
+from cpython.object cimport PyObject
+from libc.stdint cimport uint8_t
+from libc.string cimport memcpy
+
+from kbroker.wire.bytes cimport read_int32
+
+from kbroker.errors import ProtocolError
+
+
+cdef extern from 'Python.h':
+    ctypedef struct PyByteArrayObject:
+        Py_ssize_t ob_exports
+
+cdef enum:
+    PREFIX_BYTES = 4
+    # Buffers worth keeping: fresh memory costs a page fault for every 4 KiB, more than the bytes cost to receive.
+    MIN_SPARE_BYTES = 64 * 1024
+    MAX_SPARE_BYTES = 2 * 1024 * 1024
+    MAX_SPARES = 8
+
+
+cdef class ReceiveBuffers:
+    """The buffer that all connections share, and a few that large frames have left behind."""
+
+    def __init__(self, Py_ssize_t shared_bytes):
+        self.shared = PyByteArray_FromStringAndSize(NULL, shared_bytes)
+        self.spares = []
+
+    cdef bytearray take(self, Py_ssize_t needed, Py_ssize_t wanted):
+        """A spare buffer of at least `wanted` bytes if there is one, which costs nothing; else `needed` new ones."""
+        cdef Py_ssize_t size = MIN_SPARE_BYTES
+        cdef Py_ssize_t i
+        for i in range(len(self.spares)):
+            if PyByteArray_GET_SIZE(self.spares[i]) >= wanted:
+                return self.spares.pop(i)
+        if MIN_SPARE_BYTES < needed <= MAX_SPARE_BYTES:
+            while size < needed:
+                size *= 2
+            needed = size
+        return PyByteArray_FromStringAndSize(NULL, needed)
+
+    cdef int give_back(self, bytearray buffer) except -1:
+        cdef Py_ssize_t size = PyByteArray_GET_SIZE(buffer)
+        # One that somebody still looks into is left to him.
+        if size < MIN_SPARE_BYTES or size > MAX_SPARE_BYTES or (<PyByteArrayObject *><PyObject *>buffer).ob_exports:
+            return 0
+        self.spares.append(buffer)
+        self.spares.sort(key=len)
+        if len(self.spares) > MAX_SPARES:
+            del self.spares[0]
+        return 0
+
+
+cdef class Framer:
+    """Frames of one peer, however its bytes arrive. Knows no socket.
+
+    The order of calls: `room`, `received`, `next_frame` until it returns None, `settle`. `room` may be called only when
+    `next_frame` has returned None.
+    """
+
+    def __init__(self, ReceiveBuffers buffers not None, Py_ssize_t max_frame_bytes):
+        self.buffers = buffers
+        self.max_frame_bytes = max_frame_bytes
+
+    @property
+    def pending_bytes(self):
+        """Bytes that arrived and were not handed out: a part of a frame, or frames that must wait."""
+        return self.end - self.start
+
+    @property
+    def held_bytes(self):
+        """The memory that this peer's unhandled bytes occupy outside the shared buffer."""
+        return 0 if self.buffer is None or self.buffer is self.buffers.shared else PyByteArray_GET_SIZE(self.buffer)
+
+    cdef Py_ssize_t announced(self) except -1:
+        """Bytes of the next frame and its prefix, 0 if not known yet. ProtocolError for a size that cannot be."""
+        cdef Py_ssize_t size
+        if self.end - self.start < PREFIX_BYTES:
+            return 0
+        size = read_int32(<const uint8_t *>PyByteArray_AS_STRING(self.buffer) + self.start)
+        if size < 0 or size > self.max_frame_bytes:
+            raise ProtocolError(f'frame size: found {size}, expected 0 to {self.max_frame_bytes}')
+        return PREFIX_BYTES + size
+
+    cdef Py_ssize_t room(self, char **at) except -1:
+        """Where the next bytes go, and how many may."""
+        cdef Py_ssize_t pending = self.end - self.start
+        # A beginning that fills at most a quarter of the shared buffer goes back to it: the rest of the frame and those
+        # after it come in one receive. A longer one stays in its own place, which doubles up to the frame's end.
+        if pending <= PyByteArray_GET_SIZE(self.buffers.shared) // 4:
+            if self.buffer is not self.buffers.shared or self.start:
+                self.move_to(self.buffers.shared)
+        elif self.end == PyByteArray_GET_SIZE(self.buffer):
+            self.move_to(self.buffers.take(min(2 * pending, self.announced()), self.announced()))
+        at[0] = PyByteArray_AS_STRING(self.buffer) + self.end
+        return PyByteArray_GET_SIZE(self.buffer) - self.end
+
+    cdef void received(self, Py_ssize_t size) noexcept:
+        self.end += size
+
+    cpdef object next_frame(self):
+        """The next whole frame without its prefix, a writable view that is valid until `settle` or `room`; else None.
+
+        Raises ProtocolError as soon as a prefix is there that no frame may have.
+        """
+        cdef Py_ssize_t size = self.announced()
+        cdef Py_ssize_t start = self.start
+        if size == 0 or self.end - start < size:
+            return None
+        self.start += size
+        return memoryview(self.buffer)[start + PREFIX_BYTES:start + size]
+
+    cpdef settle(self):
+        """The turn ends: take what is left out of the shared buffer, which the next connection will overwrite.
+
+        Raises ProtocolError as `next_frame` does.
+        """
+        if self.start == self.end:
+            self.clear()
+        elif self.buffer is self.buffers.shared:
+            self.move_to(self.buffers.take(self.end - self.start, max(self.end - self.start, self.announced())))
+
+    cdef int clear(self) except -1:
+        """Forget what is pending."""
+        self.start = self.end = 0
+        if self.buffer is not None and self.buffer is not self.buffers.shared:
+            self.buffers.give_back(self.buffer)
+        self.buffer = None
+        return 0
+
+    def feed(self, data):
+        """Take bytes as a socket would deliver them, and return copies of the frames that they complete."""
+        cdef const uint8_t[::1] view
+        cdef Py_ssize_t position = 0, size
+        cdef char *at = NULL
+        frames = []
+        if not data:
+            return frames
+        view = data
+        while position < view.shape[0]:
+            size = min(self.room(&at), view.shape[0] - position)
+            memcpy(at, &view[position], size)
+            self.received(size)
+            position += size
+            while (frame := self.next_frame()) is not None:
+                frames.append(bytes(frame))
+            self.settle()
+        return frames
+
+    cdef int move_to(self, bytearray target) except -1:
+        # Source and target differ, or nothing is pending: `room` is not called for the shared buffer before `settle`.
+        cdef Py_ssize_t pending = self.end - self.start
+        if pending:
+            memcpy(PyByteArray_AS_STRING(target), PyByteArray_AS_STRING(self.buffer) + self.start, pending)
+        self.clear()
+        self.buffer = target
+        self.end = pending
+        return 0

@@ -1,0 +1,42 @@
+from libc.stdint cimport int64_t, uint32_t
+
+
+cdef extern from '<sys/epoll.h>' nogil:
+    int EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP
+
+
+cdef class EventHandler:
+    cdef readonly int fd
+    cdef readonly uint32_t interest
+    cdef bint waits_for_turn
+    cdef bint waits_for_tick_end
+
+    cdef int on_events(self, uint32_t events) except -1
+    cdef int on_tick_end(self) except -1
+
+
+cdef class Reactor:
+    cdef readonly object clock
+    cdef readonly object timers
+    cdef readonly list at_tick_end
+    cdef int epoll_fd
+    cdef int wake_fd
+    cdef bint wake_sent
+    cdef bint stopping
+    cdef set handlers
+    cdef list retired
+    cdef list turns
+    cdef list tick_ends
+    cdef object calls
+    cdef object signals
+
+    cdef int register(self, int fd, EventHandler handler, uint32_t interest) except -1
+    cdef int modify(self, EventHandler handler, uint32_t interest) except -1
+    cpdef unregister(self, EventHandler handler)
+    cdef int give_turn(self, EventHandler handler) except -1
+    cdef int call_at_tick_end(self, EventHandler handler) except -1
+    cdef int tick(self, int64_t timeout_ms) except -1
+    cdef int wait(self, void *batch, int64_t timeout_ms) except -1
+    cdef int run_calls(self) except -1
+    cdef int end_tick(self) except -1
+    cdef int wake(self) except -1

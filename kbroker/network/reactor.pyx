@@ -1,0 +1,308 @@
+"""The loop: one epoll, one wake-up fd, the timers. It owns no state but its handlers and knows nothing of Kafka.
+
+A tick, in order:
+
+    1. wait for events, at most until the next timer, without the GIL
+    2. turns: handlers that had more to do than one tick allows, one turn each
+    3. events, one `on_events` each
+    4. calls that worker threads left (`call_soon_threadsafe`)
+    5. timers that are due
+    6. `at_tick_end`: the broker starts its flusher here, when all appends of the tick are made
+    7. `on_tick_end` of the handlers that asked: connections send here, so that all replies of a tick leave in one call
+
+An exception that leaves a handler leaves `run`: it is a broken invariant, and restart recovers.
+"""
+import os
+import signal
+import socket
+from collections import deque
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from posix.unistd cimport close, read, write
+
+
+cdef extern from '<sys/epoll.h>' nogil:
+    ctypedef union epoll_data_t:
+        void *ptr
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL
+    int epoll_create1(int flags)
+    int epoll_ctl(int epoll_fd, int operation, int fd, epoll_event *event)
+    int epoll_wait(int epoll_fd, epoll_event *events, int max_events, int timeout_ms)
+
+cdef extern from '<sys/eventfd.h>' nogil:
+    int EFD_NONBLOCK, EFD_CLOEXEC
+    int eventfd(unsigned int count, int flags)
+
+
+cdef enum:
+    BATCH_EVENTS = 256
+    MAX_WAIT_MS = 3_600_000
+
+
+cdef class EventHandler:
+    """What epoll calls. A subclass in C overrides both methods; Python code takes `Reactor.watch`."""
+
+    def __cinit__(self):
+        self.fd = -1
+
+    cdef int on_events(self, uint32_t events) except -1:
+        """The fd is ready; `events` is 0 for a turn that `give_turn` asked for."""
+        raise NotImplementedError(f'{type(self).__name__} does not handle events')
+
+    cdef int on_tick_end(self) except -1:
+        """The tick ends; called once for any number of `call_at_tick_end`."""
+        raise NotImplementedError(f'{type(self).__name__} does nothing at the end of a tick')
+
+
+cdef class CallbackHandler(EventHandler):
+    cdef object callback
+
+    def __init__(self, callback):
+        self.callback = callback
+
+    cdef int on_events(self, uint32_t events) except -1:
+        self.callback()
+        return 0
+
+
+cdef class Reactor:
+    """One thread's loop. Only `call_soon_threadsafe` and `stop` may be called from elsewhere."""
+
+    def __cinit__(self):
+        self.epoll_fd = self.wake_fd = -1
+
+    def __init__(self, clock, timers):
+        self.clock = clock
+        self.timers = timers
+        self.at_tick_end = []
+        self.handlers = set()
+        self.retired = []
+        self.turns = []
+        self.tick_ends = []
+        self.calls = deque()
+        self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
+        if self.epoll_fd < 0:
+            raise OSError(errno, f'epoll_create1: {os.strerror(errno)}')
+        self.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        if self.wake_fd < 0:
+            raise OSError(errno, f'eventfd: {os.strerror(errno)}')
+        self.watch(self.wake_fd, self._forget_wake)
+
+    def __dealloc__(self):
+        if self.epoll_fd >= 0:
+            close(self.epoll_fd)
+        if self.wake_fd >= 0:
+            close(self.wake_fd)
+
+    cdef int register(self, int fd, EventHandler handler, uint32_t interest) except -1:
+        """Call `handler.on_events` when `fd` is ready. Raises OSError."""
+        cdef epoll_event event
+        event.events = interest
+        event.data.ptr = <void *>handler
+        if epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0:
+            raise OSError(errno, f'epoll_ctl add {fd}: {os.strerror(errno)}')
+        handler.fd = fd
+        handler.interest = interest
+        self.handlers.add(handler)
+        return 0
+
+    cdef int modify(self, EventHandler handler, uint32_t interest) except -1:
+        cdef epoll_event event
+        if handler.interest == interest or handler.fd < 0:
+            return 0
+        event.events = interest
+        event.data.ptr = <void *>handler
+        if epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, handler.fd, &event) < 0:
+            raise OSError(errno, f'epoll_ctl modify {handler.fd}: {os.strerror(errno)}')
+        handler.interest = interest
+        return 0
+
+    cpdef unregister(self, EventHandler handler):
+        """Forget the handler; call it before the fd is closed. Does nothing for one that is not registered."""
+        cdef epoll_event event
+        if handler.fd < 0:
+            return
+        epoll_ctl(self.epoll_fd, EPOLL_CTL_DEL, handler.fd, &event)
+        handler.fd = -1
+        handler.interest = 0
+        self.handlers.discard(handler)
+        # The batch under way may hold an event of this handler: it must live until the batch is through.
+        self.retired.append(handler)
+
+    def watch(self, int fd, callback):
+        """Call `callback()` whenever `fd` is readable. Returns the handler, for `unregister` and `pause`."""
+        handler = CallbackHandler(callback)
+        self.register(fd, handler, EPOLLIN)
+        return handler
+
+    def pause(self, EventHandler handler):
+        """Ask for no events until `resume`."""
+        self.modify(handler, 0)
+
+    def resume(self, EventHandler handler):
+        self.modify(handler, EPOLLIN)
+
+    cdef int give_turn(self, EventHandler handler) except -1:
+        """Call `handler.on_events(0)` in the next tick, which will not wait."""
+        if not handler.waits_for_turn:
+            handler.waits_for_turn = True
+            self.turns.append(handler)
+        return 0
+
+    cdef int call_at_tick_end(self, EventHandler handler) except -1:
+        if not handler.waits_for_tick_end:
+            handler.waits_for_tick_end = True
+            self.tick_ends.append(handler)
+        return 0
+
+    def call_soon_threadsafe(self, callback):
+        """Call `callback()` on the loop, in the order of these calls; a burst of them costs one write."""
+        self.calls.append(callback)
+        self.wake()
+
+    cdef int wake(self) except -1:
+        # The GIL makes test and set one step. The write cannot fail: the counter is far from its end.
+        cdef uint64_t one = 1
+        if not self.wake_sent:
+            self.wake_sent = True
+            write(self.wake_fd, &one, sizeof(one))
+        return 0
+
+    def _forget_wake(self):
+        """The wake-up fd is readable: `tick` finds the calls, here only the fd is emptied."""
+        cdef uint64_t count
+        read(self.wake_fd, &count, sizeof(count))
+        self.wake_sent = False
+
+    def on_signal(self, int signal_number, callback):
+        """Call `callback()` on the loop, between handlers, for each such signal. Only from the main thread."""
+        if self.signals is None:
+            self.signals = SignalSource(self)
+        self.signals.add(signal_number, callback)
+
+    def stop(self):
+        """Let `run` return after its tick. From any thread, and from signal handlers."""
+        self.stopping = True
+        self.wake()
+
+    def run(self):
+        """Run until `stop`, also one that came before."""
+        while not self.stopping:
+            self.tick(-1)
+        self.stopping = False
+
+    def run_once(self, timeout_ms=0):
+        """One tick that waits for at most `timeout_ms`; for tests. Returns how many fds were ready."""
+        return self.tick(timeout_ms)
+
+    def close(self):
+        """Give back the fds and the signal handlers. Connections are their server's to close."""
+        if self.signals is not None:
+            self.signals.close()
+            self.signals = None
+        for handler in list(self.handlers):
+            self.unregister(handler)
+        self.retired.clear()
+        if self.epoll_fd >= 0:
+            close(self.epoll_fd)
+            close(self.wake_fd)
+            self.epoll_fd = self.wake_fd = -1
+
+    cdef int tick(self, int64_t timeout_ms) except -1:
+        cdef epoll_event batch[BATCH_EVENTS]
+        cdef EventHandler handler
+        cdef list turns
+        cdef int ready = self.wait(batch, timeout_ms)
+        cdef int i
+        if self.turns:
+            turns, self.turns = self.turns, []
+            for handler in turns:
+                handler.waits_for_turn = False
+                handler.on_events(0)
+        for i in range(ready):
+            handler = <EventHandler>batch[i].data.ptr
+            if handler.fd >= 0 and batch[i].events & (handler.interest | EPOLLERR | EPOLLHUP):
+                handler.on_events(batch[i].events)
+        if self.calls:
+            self.run_calls()
+        self.timers.run_due()
+        self.end_tick()
+        self.retired.clear()
+        return ready
+
+    cdef int wait(self, void *batch, int64_t timeout_ms) except -1:
+        cdef int ready, error
+        if self.turns or self.calls or self.stopping:
+            timeout_ms = 0
+        else:
+            delay_ms = self.timers.next_delay_ms()
+            if delay_ms is not None and (timeout_ms < 0 or delay_ms < timeout_ms):
+                timeout_ms = min(delay_ms, MAX_WAIT_MS)
+        with nogil:
+            ready = epoll_wait(self.epoll_fd, <epoll_event *>batch, BATCH_EVENTS, <int>timeout_ms)
+            error = errno
+        if ready >= 0:
+            return ready
+        if error != EINTR:
+            raise OSError(error, f'epoll_wait: {os.strerror(error)}')
+        PyErr_CheckSignals()
+        return 0
+
+    cdef int run_calls(self) except -1:
+        # Only those that are there now: a call that asks for another one must not keep the sockets waiting.
+        cdef Py_ssize_t left = len(self.calls)
+        while left:
+            left -= 1
+            self.calls.popleft()()
+        return 0
+
+    cdef int end_tick(self) except -1:
+        cdef EventHandler handler
+        cdef list tick_ends
+        for callback in self.at_tick_end:
+            callback()
+        if self.tick_ends:
+            tick_ends, self.tick_ends = self.tick_ends, []
+            for handler in tick_ends:
+                handler.waits_for_tick_end = False
+                handler.on_tick_end()
+        return 0
+
+
+class SignalSource:
+    """Signals as bytes on a socket pair, which Python's C handler writes: no signal falls between check and wait."""
+
+    def __init__(self, reactor):
+        self._reactor = reactor
+        self._callbacks = {}
+        self._previous_handlers = {}
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self._previous_fd = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        self._handler = reactor.watch(self._receiver.fileno(), self._receive)
+
+    def add(self, signal_number, callback):
+        # Python's own handler has nothing to do, but must be there: else the signal keeps its default action.
+        previous = signal.signal(signal_number, lambda number, frame: None)
+        self._previous_handlers.setdefault(signal_number, previous)
+        self._callbacks[signal_number] = callback
+
+    def _receive(self):
+        for signal_number in self._receiver.recv(4096):
+            callback = self._callbacks.get(signal_number)
+            if callback is not None:
+                callback()
+
+    def close(self):
+        for signal_number, previous in self._previous_handlers.items():
+            signal.signal(signal_number, previous)
+        signal.set_wakeup_fd(self._previous_fd)
+        self._reactor.unregister(self._handler)
+        self._receiver.close()
+        self._sender.close()

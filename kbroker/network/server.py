@@ -1,0 +1,200 @@
+"""Listeners and the connections they accepted."""
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kbroker.clock import Timer
+from kbroker.network.connection import Commons, Connection
+from kbroker.network.reactor import EventHandler, Reactor
+
+ACCEPTS_PER_TURN = 64
+OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+ACCEPT_PAUSE_MS = 1000
+"""How long the listeners rest when the process has no file descriptor left and no connection closes."""
+
+logger = logging.getLogger('kbroker.network')
+
+
+class Server:
+    """Accepts on `listeners`, pairs of host and port, and hands the frames of all connections to `handle`.
+
+    An empty host is every address of the machine, port 0 any free port: see `addresses`. `Commons` describes `handle`
+    and `on_close`. `max_idle_ms` below 0 never closes an idle connection. Raises OSError that names the address which
+    cannot be had.
+    """
+
+    def __init__(self, reactor: Reactor, listeners: Iterable[tuple[str, int]],
+                 handle: Callable[[Connection, int, memoryview], Any], *, max_request_bytes: int, max_idle_ms: int,
+                 max_connections: int, max_connections_per_ip: int, backlog: int = 50, send_buffer_bytes: int = -1,
+                 receive_buffer_bytes: int = -1, on_close: Callable[[Connection], Any] | None = None):
+        self.connections: dict[int, Connection] = {}
+        self.accepted = 0
+        self.refused = 0
+        self._reactor = reactor
+        self.limit(max_connections, max_connections_per_ip)
+        self._backlog = backlog
+        sizes = {socket.SO_SNDBUF: send_buffer_bytes, socket.SO_RCVBUF: receive_buffer_bytes}
+        self._buffer_options = [(option, size) for option, size in sizes.items() if size >= 0]
+        self._per_ip: Counter[str] = Counter()
+        self._on_close = on_close
+        self._listeners: list[tuple[socket.socket, EventHandler]] = []
+        self._accept_pause: Timer | None = None
+        self._full = False
+        self._starved = False
+        self._drained: Callable[[], None] | None = None
+        self.traffic = Commons(reactor, handle, self._forget, max_request_bytes)
+        try:
+            for host, port in listeners:
+                self._listen(host, port)
+        except OSError:
+            self.close()
+            raise
+        self._stop_sweeping: Callable[[], None] | None = None
+        if max_idle_ms >= 0:
+            self._stop_sweeping = reactor.timers.every(Commons.sweep_interval_ms(max_idle_ms), self._sweep)
+
+    def limit(self, max_connections: int, max_connections_per_ip: int) -> None:
+        """Change how many connections are admitted; those that are open stay."""
+        self._max_connections = max_connections
+        self._max_connections_per_ip = max_connections_per_ip
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """What is listened on, with the ports that were given for 0."""
+        return [listener.getsockname()[:2] for listener, _ in self._listeners]
+
+    def close(self) -> None:
+        """Accept no more. Connections stay."""
+        for listener, handler in self._listeners:
+            self._reactor.unregister(handler)
+            listener.close()
+        self._listeners.clear()
+        if self._accept_pause is not None:
+            self._accept_pause.cancel()
+            self._accept_pause = None
+
+    def drain(self, deadline_ms: int, done: Callable[[], None]) -> None:
+        """Accept no more, hand out no more frames, answer what is under way; `done()` when all connections are closed.
+
+        What is open `deadline_ms` from now is closed then, answered or not.
+        """
+        self.close()
+        if self._stop_sweeping is not None:
+            self._stop_sweeping()
+        deadline = self._reactor.timers.after(deadline_ms, self._close_all)
+
+        def drained() -> None:
+            deadline.cancel()
+            done()
+
+        self._drained = drained
+        for connection in list(self.connections.values()):
+            connection.close_after_flush()
+        self._check_drained()
+
+    def _close_all(self) -> None:
+        for connection in list(self.connections.values()):
+            connection.close('the broker shuts down', logging.INFO)
+
+    def _check_drained(self) -> None:
+        if self._drained is not None and not self.connections:
+            drained, self._drained = self._drained, None
+            drained()
+
+    def _sweep(self) -> None:
+        self.traffic.sweep(self.connections.values())
+
+    def _listen(self, host: str, port: int) -> None:
+        host = host or ('::' if socket.has_dualstack_ipv6() else '0.0.0.0')
+        where = f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except socket.gaierror as error:
+            raise OSError(error.errno, f'cannot listen on {where}: {error.strerror}') from None
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            for option, size in self._buffer_options:
+                listener.setsockopt(socket.SOL_SOCKET, option, size)  # what it accepts inherits them
+            listener.listen(self._backlog)
+            listener.setblocking(False)
+            handler = self._reactor.watch(listener.fileno(), lambda: self._accept(listener))
+        except OSError as error:
+            listener.close()
+            raise OSError(error.errno, f'cannot listen on {where}: {error.strerror}') from None
+        self._listeners.append((listener, handler))
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                accepted, address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in OUT_OF_DESCRIPTORS:
+                    self._pause_accepting(error)
+                    return
+                continue  # this peer was gone before it was accepted
+            self._admit(accepted, address, listener.getsockname()[1])
+
+    def _admit(self, accepted: socket.socket, address: tuple[str, int], local_port: int) -> None:
+        self._starved = False
+        host, port = address[0].removeprefix('::ffff:'), address[1]
+        if len(self.connections) >= self._max_connections or self._per_ip[host] >= self._max_connections_per_ip:
+            accepted.close()
+            self.refused += 1
+            if not self._full:
+                self._full = True
+                logger.warning('refusing connections, first of %s: %d are open (max.connections=%d), %d of that '
+                               'address (max.connections.per.ip=%d)', host, len(self.connections),
+                               self._max_connections, self._per_ip[host], self._max_connections_per_ip)
+            return
+        try:
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A peer that vanished while it waits for its answer is not found out by reading.
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection = Connection(self.traffic, accepted.detach(), host, port, local_port)
+        except OSError as error:
+            accepted.close()
+            logger.warning('connection of %s:%d not served: %s', host, port, error)
+            return
+        self.connections[connection.connection_id] = connection
+        self._per_ip[host] += 1
+        self.accepted += 1
+
+    def _pause_accepting(self, error: OSError) -> None:
+        if self._accept_pause is not None:
+            return
+        if not self._starved:
+            self._starved = True
+            logger.error('not accepting connections: %s (%d are open)', error.strerror, len(self.connections))
+        for _, handler in self._listeners:
+            self._reactor.pause(handler)
+        self._accept_pause = self._reactor.timers.after(ACCEPT_PAUSE_MS, self._resume_accepting)
+
+    def _resume_accepting(self) -> None:
+        if self._accept_pause is None:
+            return
+        self._accept_pause.cancel()
+        self._accept_pause = None
+        for _, handler in self._listeners:
+            self._reactor.resume(handler)
+
+    def _forget(self, connection: Connection) -> None:
+        del self.connections[connection.connection_id]
+        self._per_ip[connection.client_host] -= 1
+        if not self._per_ip[connection.client_host]:
+            del self._per_ip[connection.client_host]
+        self._full = False
+        self._resume_accepting()
+        if self._on_close is not None:
+            self._on_close(connection)
+        self._check_drained()

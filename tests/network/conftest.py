@@ -1,0 +1,32 @@
+"""A reactor on a clock that the test moves, and peers on socket pairs."""
+import pytest
+from network_peers import Peer
+
+from kbroker.clock import ManualClock, Timers
+from kbroker.network.reactor import Reactor
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def reactor(clock):
+    reactor = Reactor(clock, Timers(clock))
+    yield reactor
+    reactor.close()
+
+
+@pytest.fixture
+def connect(reactor):
+    peers = []
+
+    def connect(handle, max_request_bytes=1 << 20):
+        peers.append(Peer(reactor, handle, max_request_bytes))
+        return peers[-1]
+
+    yield connect
+    for peer in peers:
+        peer.connection.close('the test ends')
+        peer.socket.close()

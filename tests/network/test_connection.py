@@ -1,0 +1,393 @@
+import gc
+import os
+import random
+import socket
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from network_peers import Desk, Peer, echo, frame
+
+from kbroker.clock import ManualClock, Timers
+from kbroker.errors import ProtocolError
+from kbroker.network.connection import MAX_QUEUED_BYTES, MAX_UNANSWERED, Commons
+from kbroker.network.reactor import Reactor
+
+
+def test_bytes_that_come_one_by_one_make_the_same_requests(connect):
+    peer = connect(echo)
+    for byte in frame(b'hello') + frame(b'') + frame(b'world'):
+        peer.send(bytes([byte]))
+    assert peer.receive() == frame(b'hello') + frame(b'') + frame(b'world')
+    assert peer.commons.requests == 3
+    assert peer.commons.received_bytes == peer.commons.sent_bytes == 22
+
+
+def test_a_request_can_be_changed_in_place(connect):
+    def shout(connection, sequence, request):
+        request[0] = ord('H')
+        connection.reply(sequence, [bytes(request)])
+
+    peer = connect(shout)
+    peer.send(frame(b'hello'))
+    assert peer.receive() == frame(b'Hello')
+
+
+def test_a_large_request_grows_with_its_bytes(connect):
+    desk = Desk()
+    peer = connect(desk, max_request_bytes=16 << 20)
+    body = os.urandom(5_000_000)
+    data = frame(body) + frame(b'next')
+    for position in range(0, len(data), 300_000):
+        peer.send(data[position:position + 300_000])
+        assert peer.connection.framer.held_bytes <= 4 * (position + 300_000)
+    desk.answer(0, [])
+    peer.settle()
+    assert desk.bodies == [body, b'next']
+
+
+def test_requests_around_every_size_of_a_buffer_arrive_unchanged(connect):
+    edges = [size << 10 for size in (32, 64, 128, 512, 1024, 2048)]
+    sizes = [edge + delta for edge in edges for delta in range(-5, 2)]
+    bodies = [os.urandom(size) for size in sizes] + [b'', b'small'] * 3
+    random.Random(7).shuffle(bodies)
+    expected = iter(bodies)
+
+    def compare(connection, sequence, request):
+        assert request == next(expected)
+        connection.reply(sequence, None)
+
+    peer = connect(compare, max_request_bytes=4 << 20)
+    peer.send(b''.join(frame(body) for body in bodies))
+    assert next(expected, None) is None
+    assert peer.connection.framer.pending_bytes == 0
+
+
+def test_a_large_request_that_somebody_still_looks_into_is_not_overwritten(connect):
+    kept = []
+
+    def keep(connection, sequence, request):
+        kept.append(request)
+        connection.reply(sequence, None)
+
+    peer = connect(keep)
+    for byte in b'abc':
+        peer.send(frame(bytes([byte]) * 200_000))
+    assert [bytes(request) for request in kept] == [b'a' * 200_000, b'b' * 200_000, b'c' * 200_000]
+
+
+@pytest.mark.parametrize('size', [-1, 1001])
+def test_an_impossible_size_closes_the_connection_and_is_logged(connect, caplog, size):
+    peer = connect(echo, max_request_bytes=1000)
+    peer.send(frame(b'good') + size.to_bytes(4, 'big', signed=True))
+    assert peer.receive() == frame(b'good')
+    assert peer.is_cut_off
+    assert peer.closed == [peer.connection]
+    assert f'connection 1 of 10.0.0.1:4711 closed: protocol error: frame size: found {size}' in caplog.text
+
+
+def test_a_protocol_error_of_the_handler_closes_the_connection(connect, caplog):
+    def refuse(connection, sequence, request):
+        raise ProtocolError('no such api key')
+
+    peer = connect(refuse)
+    peer.send(frame(b'?') + frame(b'?'))
+    assert peer.is_cut_off
+    assert peer.commons.requests == 1
+    assert 'no such api key' in caplog.text
+
+
+def test_another_error_of_the_handler_leaves_the_loop(connect, reactor):
+    def fail(connection, sequence, request):
+        raise ZeroDivisionError
+
+    peer = connect(fail)
+    peer.socket.send(frame(b'?'))
+    with pytest.raises(ZeroDivisionError):
+        reactor.run_once()
+
+
+def test_the_next_request_waits_for_the_answer_to_the_one_before(connect):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'a') + frame(b'b') + frame(b'c'))
+    assert desk.bodies == [b'a']
+    desk.answer(0, [b'A'])
+    peer.settle()
+    assert desk.bodies == [b'a', b'b']
+    desk.answer(1, None)
+    peer.settle()
+    assert desk.bodies == [b'a', b'b', b'c']
+
+
+def test_a_handler_can_let_the_next_request_pass(connect):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'a') + frame(b'b') + frame(b'c'))
+    peer.connection.let_next_pass(desk.requests[0].sequence)
+    peer.settle()
+    assert desk.bodies == [b'a', b'b']
+    peer.connection.let_next_pass(desk.requests[0].sequence)  # says nothing of the second
+    desk.answer(0, [b'A'])
+    peer.settle()
+    assert desk.bodies == [b'a', b'b']
+    assert peer.receive() == frame(b'A')
+
+
+def test_requests_that_passed_unanswered_are_bounded(connect):
+    desk = Desk(pipelined=True)
+    peer = connect(desk)
+    peer.send(frame(b'x') * (MAX_UNANSWERED + 10))
+    assert len(desk.requests) == MAX_UNANSWERED
+    peer.send(frame(b'y'))
+    assert not peer.connection.is_reading
+    desk.answer(1, [b'X'])  # does not leave before the first: nothing is gained
+    peer.settle()
+    assert len(desk.requests) == MAX_UNANSWERED
+    desk.answer(0, [b'X'])
+    peer.settle()
+    assert len(desk.requests) == MAX_UNANSWERED + 2
+    for index in range(2, MAX_UNANSWERED + 2):
+        desk.answer(index, None)
+    peer.settle()
+    assert desk.bodies[-1] == b'y'
+    assert peer.connection.is_reading
+
+
+def test_a_peer_that_does_not_read_is_not_read(connect):
+    body = bytes(10_000)
+
+    def answer(connection, sequence, request):
+        connection.reply(sequence, [body])
+
+    peer = connect(answer)
+    sent = 0
+    while True:
+        peer.settle()
+        try:
+            sent += peer.socket.send(frame(bytes(100)) * 100)
+        except BlockingIOError:
+            break
+    assert not peer.connection.is_reading
+    assert peer.connection.replies.queued_bytes < MAX_QUEUED_BYTES + len(frame(body))
+    received = 0
+    while sent % 104:
+        peer.socket.setblocking(False)
+        received += len(peer.receive())
+        sent += peer.socket.send(bytes(104 - sent % 104))
+    received += len(peer.receive())
+    assert received == sent // 104 * len(frame(body))
+    assert peer.connection.is_reading
+
+
+def test_a_frame_of_another_connection_is_served_between_those_of_a_greedy_one(connect):
+    order = []
+
+    def note(connection, sequence, request):
+        order.append(bytes(request))
+        connection.reply(sequence, None)
+
+    greedy, modest = connect(note), connect(note)
+    greedy.socket.send(frame(b'greedy') * 1000)
+    modest.socket.send(frame(b'modest'))
+    modest.settle()
+    assert order.index(b'modest') < 150
+    for _ in range(20):
+        greedy.settle()
+    assert order.count(b'greedy') == 1000
+
+
+def test_a_peer_that_ends_its_side_still_gets_its_answers(connect):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'a') + frame(b'b') + b'\0\0')
+    peer.socket.shutdown(socket.SHUT_WR)
+    peer.settle()
+    desk.answer(0, [b'A'])
+    peer.settle()
+    desk.answer(1, [b'B'])
+    assert peer.receive() == frame(b'A') + frame(b'B')
+    assert peer.is_cut_off and peer.connection.is_closed
+
+
+def test_an_idle_peer_that_ends_its_side_is_closed(connect):
+    peer = connect(echo)
+    peer.socket.shutdown(socket.SHUT_WR)
+    assert peer.is_cut_off
+    assert peer.closed == [peer.connection]
+
+
+def test_a_peer_that_vanishes_during_a_reply_makes_no_noise(connect, caplog):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'fetch'))
+    desk.answer(0, [bytes(8 << 20)])
+    peer.settle()
+    peer.socket.close()
+    peer.settle()
+    assert peer.closed == [peer.connection]
+    assert caplog.text == ''
+
+
+def test_a_peer_that_vanishes_before_its_reply_is_forgotten(connect):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'fetch'))
+    peer.socket.close()
+    peer.settle()
+    assert peer.connection.is_closed
+    desk.answer(0, [b'too late'])
+    peer.connection.let_next_pass(0)
+    peer.settle()
+
+
+def test_close_after_flush_sends_what_is_owed_and_hands_out_no_more(connect):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'a') + frame(b'b'))
+    peer.connection.close_after_flush()
+    peer.settle()
+    assert not peer.connection.is_closed
+    desk.answer(0, [bytes(3 << 20)])
+    assert peer.receive() == frame(bytes(3 << 20))
+    assert peer.is_cut_off
+    assert desk.bodies == [b'a']
+
+
+def test_a_handler_may_close_the_connection(connect):
+    def close(connection, sequence, request):
+        connection.close('not welcome')
+        assert request[0] == ord('b')
+
+    peer = connect(close)
+    peer.send(frame(b'bye') * 3)
+    assert peer.is_cut_off
+    assert peer.commons.requests == 1
+
+
+def sweep(peer, times=1):
+    for _ in range(times):
+        peer.commons.sweep([peer.connection])
+
+
+SWEEPS = 5
+
+
+def test_a_silent_peer_is_idle(connect):
+    peer = connect(echo)
+    sweep(peer, SWEEPS - 1)
+    assert not peer.connection.is_closed
+    sweep(peer)
+    assert peer.connection.is_closed
+
+
+def test_each_request_is_a_sign_of_life(connect):
+    peer = connect(echo)
+    for _ in range(5):
+        sweep(peer, SWEEPS - 1)
+        peer.send(frame(b'heartbeat'))
+    assert not peer.connection.is_closed
+
+
+def test_a_frame_that_trickles_is_idle(connect):
+    peer = connect(echo)
+    peer.send((1 << 20).to_bytes(4, 'big'))
+    for _ in range(SWEEPS):
+        peer.send(b'slow')
+        sweep(peer)
+    assert peer.connection.is_closed
+
+
+def test_a_large_frame_that_grows_is_not_idle(connect):
+    peer = connect(echo)
+    peer.send((1 << 20).to_bytes(4, 'big'))
+    for _ in range(3 * SWEEPS):
+        peer.send(bytes(5000))
+        sweep(peer)
+    assert not peer.connection.is_closed
+
+
+def test_a_peer_that_waits_for_its_answer_is_not_idle(connect):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'long poll'))
+    sweep(peer, 3 * SWEEPS)
+    desk.answer(0, [b'at last'])
+    assert peer.receive() == frame(b'at last')
+
+
+def test_a_peer_that_does_not_take_its_answer_is_idle(connect):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'fetch'))
+    desk.answer(0, [bytes(8 << 20)])
+    peer.settle()
+    sweep(peer, SWEEPS)
+    assert peer.connection.is_closed
+
+
+def test_the_sweeps_of_an_idle_time_are_spread_over_it():
+    assert Commons.sweep_interval_ms(600_000) == 150_000
+    assert Commons.sweep_interval_ms(0) == 1
+
+
+def test_closed_connections_leave_no_memory_behind(connect):
+    def come_and_go(times):
+        for _ in range(times):
+            peer = connect(echo)
+            peer.send(frame(b'a request') + frame(b'half of one')[:8])
+            peer.receive()
+            peer.socket.close()
+            peer.settle()
+            assert peer.connection.is_closed
+            peers.clear()
+        gc.collect()
+
+    peers = connect.__closure__[0].cell_contents
+    come_and_go(10)
+    descriptors = len(os.listdir('/proc/self/fd'))
+    tracemalloc.start()
+    try:
+        come_and_go(1)
+        before, _ = tracemalloc.get_traced_memory()
+        come_and_go(200)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 20_000
+    assert len(os.listdir('/proc/self/fd')) == descriptors
+
+
+@given(data=st.data(), bodies=st.lists(st.binary(max_size=9), min_size=1, max_size=8))
+def test_answers_leave_in_order_whatever_the_order_of_events(data, bodies):
+    clock = ManualClock()
+    reactor = Reactor(clock, Timers(clock))
+    desk = Desk()
+    peer = Peer(reactor, desk, 1000)
+    unsent = b''.join(frame(body) for body in bodies)
+    answered, passed = set(), set()
+    while len(answered) < len(bodies):
+        waiting = [index for index in range(len(desk.requests)) if index not in answered]
+        assert len([index for index in waiting if index not in passed]) <= 1
+        step = data.draw(st.sampled_from(['send'] * bool(unsent) + ['answer', 'pass'] * bool(waiting) + ['settle']))
+        if step == 'send':
+            size = data.draw(st.integers(1, len(unsent)))
+            peer.socket.send(unsent[:size])
+            unsent = unsent[size:]
+        elif step == 'answer':
+            index = data.draw(st.sampled_from(waiting))
+            desk.answer(index, [desk.requests[index].body])
+            answered.add(index)
+        elif step == 'pass':
+            index = data.draw(st.sampled_from(waiting))
+            peer.connection.let_next_pass(desk.requests[index].sequence)
+            passed.add(index)
+        else:
+            peer.settle()
+            assert unsent or len(answered) == len(bodies) or len(desk.requests) > len(answered)
+    assert peer.receive() == b''.join(frame(body) for body in bodies)
+    assert desk.bodies == bodies
+    peer.connection.close('the test ends')
+    peer.socket.close()
+    reactor.close()

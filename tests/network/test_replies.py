@@ -1,0 +1,118 @@
+import pathlib
+
+import pytest
+from network_peers import Desk, frame
+
+from kbroker.log.fs import Directory, File
+
+
+class Slice:
+    def __init__(self, file, position, size_bytes):
+        self.file = file
+        self.position = position
+        self.size_bytes = size_bytes
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content):
+        (tmp_path / 'segment').write_bytes(content)
+        return File(str(tmp_path / 'segment'))
+
+    return write
+
+
+@pytest.mark.parametrize('order', [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
+def test_replies_leave_in_the_order_of_the_requests(connect, order):
+    desk = Desk(pipelined=True)
+    peer = connect(desk)
+    peer.send(frame(b'a') + frame(b'b') + frame(b'c'))
+    for index in order:
+        desk.answer(index, [desk.requests[index].body.upper()])
+    assert peer.receive() == frame(b'A') + frame(b'B') + frame(b'C')
+    assert peer.connection.replies.unanswered == peer.connection.replies.queued_bytes == 0
+
+
+def test_a_request_without_an_answer_holds_nobody_up(connect):
+    desk = Desk(pipelined=True)
+    peer = connect(desk)
+    peer.send(frame(b'a') + frame(b'b') + frame(b'c'))
+    desk.answer(2, [b'C'])
+    desk.answer(1, None)
+    desk.answer(0, None)
+    assert peer.receive() == frame(b'C')
+
+
+def test_a_reply_joins_segments_of_every_kind(connect, write):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'fetch'))
+    file = write(b'0123456789')
+    desk.answer(0, [b'head', bytearray(b'-'), Slice(file, 3, 4), memoryview(b'xtailx')[1:-1], b'', Slice(file, 0, 0),
+                    b'!'])
+    assert peer.receive() == frame(b'head-3456tail!')
+
+
+def test_an_empty_reply_is_an_empty_frame(connect):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'?'))
+    desk.answer(0, [])
+    assert peer.receive() == frame(b'')
+
+
+def bytes_read():
+    """What this process has read with read and pread, in all."""
+    return int(pathlib.Path('/proc/self/io').read_text().split()[1])
+
+
+def test_a_big_slice_is_read_piece_by_piece_as_the_peer_takes_it(connect, write):
+    desk = Desk()
+    peer = connect(desk)
+    content = bytes(range(256)) * 64 * 1024
+    file = write(content)
+    peer.send(frame(b'fetch'))
+    desk.answer(0, [b'head', Slice(file, 0, len(content)), b'tail'])
+    before = bytes_read()
+    peer.settle()
+    assert bytes_read() - before < len(content) / 4
+    assert peer.receive() == frame(b'head' + content + b'tail')
+
+
+def test_a_second_answer_is_a_broken_invariant(connect):
+    desk = Desk(pipelined=True)
+    peer = connect(desk)
+    peer.send(frame(b'a') + frame(b'b'))
+    desk.answer(1, [b'B'])
+    with pytest.raises(ValueError, match='reply to request 1: expected one of 0 to 1'):
+        desk.answer(1, [b'B'])
+    desk.answer(0, [b'A'])
+    with pytest.raises(ValueError, match='reply to request 0'):
+        desk.answer(0, [b'A'])
+
+
+def test_a_reply_over_two_gibibytes_is_refused(connect, write):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'a'))
+    with pytest.raises(ValueError, match='a frame holds at most'):
+        desk.answer(0, [Slice(write(b''), 0, 2**31)])
+
+
+def test_a_slice_of_a_file_that_became_shorter_closes_the_connection(connect, write, caplog):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'fetch'))
+    desk.answer(0, [b'head', Slice(write(b'short'), 0, 10)])
+    assert peer.is_cut_off
+    assert 'the reply cannot be read' in caplog.text
+    assert 'segment: found 5 bytes at 0, expected 10' in caplog.text
+
+
+def test_a_slice_that_cannot_be_read_closes_the_connection(connect, tmp_path, caplog):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'fetch'))
+    desk.answer(0, [b'head', Slice(Directory(str(tmp_path)), 0, 10)])
+    assert peer.is_cut_off
+    assert 'the reply cannot be read' in caplog.text
