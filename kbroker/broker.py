@@ -1,0 +1,116 @@
+"""The daemon: a node, the loop that drives it, and the sockets that reach it."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kbroker.apis.dispatch import Dispatcher, served_apis
+from kbroker.clock import Clock, Timers
+from kbroker.config import Config, Listener
+from kbroker.log.fs import FileSystem
+from kbroker.network.connection import Connection
+from kbroker.network.reactor import Reactor
+from kbroker.network.server import Server
+from kbroker.network.worker import Worker
+from kbroker.node import Node
+
+logger = logging.getLogger('kbroker')
+
+DRAIN_MS = 5_000
+"""How long a stop waits for the answers that are under way."""
+EXIT_BROKEN = 70
+"""The exit status of a broker that met a broken invariant: EX_SOFTWARE of sysexits.h."""
+
+
+class Broker:
+    """`start`, then `run`, which returns after `stop`."""
+
+    server: Server
+
+    def __init__(self, config: Config):
+        self.config = config
+        clock = Clock()
+        self.timers = Timers(clock)
+        self.reactor = Reactor(clock, self.timers)
+        self.worker = Worker(self.reactor, name='flusher')
+        # Its jobs are long, and a flush must not wait for one.
+        self.cleaning_worker = Worker(self.reactor, name='cleaner')
+        self.node = Node(config, clock, self.timers, FileSystem(), self.worker.submit, self.cleaning_worker.submit)
+        self.directory = self.node.directory
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT that is listened on, the first of several."""
+        host, port = self.server.addresses[0]
+        return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
+
+    def start(self) -> None:
+        """Lock the directory, bind the listeners, recover; `run` serves.
+
+        The listeners are bound early, so that an address in use is told before a long recovery; clients that connect
+        in between wait in the backlog. Raises OSError, ConfigError, KafkaError, CorruptLogError with a text for the
+        operator; nothing stays open then.
+        """
+        try:
+            self.node.take_directory()
+            self._bind()
+            self.node.open(self._advertised())
+        except BaseException:
+            self._release(self.node.abandon)
+            raise
+        self.reactor.at_tick_end.append(self.node.turn_ends)
+
+    def run(self) -> None:
+        """Serve until `stop`, then leave a directory that was stopped cleanly.
+
+        What comes out of the loop is a broken invariant: state can no longer be trusted, so the process ends without
+        writing any more, and the next start recovers. Raises SystemExit then.
+        """
+        try:
+            self.reactor.run()
+        except Exception:
+            logger.critical('the broker ends: an invariant is broken; the next start recovers', exc_info=True)
+            self._release(self.node.abandon)
+            raise SystemExit(EXIT_BROKEN) from None
+        self.node.cleaner.stop()
+        self.node.flusher.sync_inline()
+        self.worker.close()
+        self.cleaning_worker.close()
+        self.reactor.run_once()  # the completions of the last flush and of the cleaner's last job
+        self._release(self.node.close)
+
+    def stop(self) -> None:
+        """Accept no more, answer what is under way, and let `run` return: within DRAIN_MS."""
+        self.node.waiting_room.answer_all()
+        self.server.drain(DRAIN_MS, self.reactor.stop)
+
+    def _bind(self) -> None:
+        config = self.config
+        self.server = Server(
+            self.reactor, [(listener.host, listener.port) for listener in config.bound_listeners],
+            Dispatcher(self.node, served_apis()).handle,
+            max_request_bytes=config.socket_request_max_bytes, max_idle_ms=config.connections_max_idle_ms,
+            max_connections=config.max_connections, max_connections_per_ip=config.max_connections_per_ip,
+            backlog=config.socket_listen_backlog_size, send_buffer_bytes=config.socket_send_buffer_bytes,
+            receive_buffer_bytes=config.socket_receive_buffer_bytes, on_close=self._connection_closed)
+        self.node.on_reconfigured.append(
+            lambda: self.server.limit(config.max_connections, config.max_connections_per_ip))
+
+    def _advertised(self) -> list[Listener]:
+        """What clients are told, with the ports that were bound for 0."""
+        bound = {listener.name: address[1]
+                 for listener, address in zip(self.config.bound_listeners, self.server.addresses, strict=True)}
+        return [listener._replace(port=listener.port or bound[listener.name]) for listener in self.config.advertised]
+
+    def _connection_closed(self, connection: Connection) -> None:
+        self.node.waiting_room.connection_closed(connection.connection_id)
+
+    def _release(self, end_node: Callable[[], None]) -> None:
+        try:
+            end_node()
+        finally:
+            if hasattr(self, 'server'):
+                self.server.close()
+            self.worker.close()
+            self.cleaning_worker.close()
+            self.reactor.close()

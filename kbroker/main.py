@@ -1,0 +1,169 @@
+"""The command line: `kbroker serve`, `kbroker config`, `kbroker --version`."""
+import contextlib
+import logging
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from kbroker import __version__, logs, systemd
+from kbroker.config import Config
+from kbroker.errors import ConfigError, CorruptLogError, KafkaError, LogDirectoryError
+from kbroker.properties import read_properties
+from kbroker.settings import SETTINGS
+
+SHUTDOWN_LIMIT_S = 30
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+log = logging.getLogger('kbroker')
+
+
+@click.group(context_settings={'help_option_names': ['-h', '--help']})
+@click.version_option(__version__, prog_name='kbroker', message='%(prog)s %(version)s, Kafka protocol 4.3')
+def main() -> None:
+    """A single-node broker that is Kafka to its clients and on its disk."""
+
+
+@main.command()
+@click.option('--config', 'config_file', type=FILE, metavar='FILE', help='Settings, in server.properties syntax.')
+@click.option('--data-dir', metavar='DIR', help='The log directory (log.dirs).  [default: data]')
+@click.option('--listen', metavar='HOST:PORT', help='The address to bind (listeners).  [default: 127.0.0.1:9092]')
+@click.option('--advertise', metavar='HOST:PORT', help='The address that clients are told (advertised.listeners).')
+@click.option('--set', 'assignments', metavar='NAME=VALUE', multiple=True,
+              help='Any setting, by its dotted name; may be repeated, and wins over FILE and the other options.')
+@click.option('--log-json', is_flag=True, help='Log JSON lines instead of human ones.')
+def serve(config_file: Path | None, data_dir: str | None, listen: str | None, advertise: str | None,
+          assignments: tuple[str, ...], log_json: bool) -> None:
+    """Run the broker until SIGTERM or SIGINT."""
+    from kbroker.broker import Broker  # the compiled rooms: `kbroker --help` does without them
+
+    logs.set_up(log_json)
+    given: dict[str, str] = {}
+    warnings: list[str] = []
+    if config_file is not None:
+        given, warnings = _read_file(config_file)
+    if data_dir is not None:
+        given['log.dirs'] = data_dir
+    if listen is not None:
+        given['listeners'] = f'PLAINTEXT://{listen}'
+    if advertise is not None:
+        given['advertised.listeners'] = f'PLAINTEXT://{advertise}'
+    given |= dict(_parse_assignment(text) for text in assignments)
+    try:
+        config = Config(given)
+        for warning in warnings + config.warnings:
+            log.warning('%s', warning)
+        broker = Broker(config)
+        broker.start()
+    except (ConfigError, KafkaError, CorruptLogError, LogDirectoryError) as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f'{error.filename}: {error.strerror}' if error.filename else error.strerror or str(error))
+    _run(broker)
+
+
+def _run(broker: Any) -> None:
+    """Serve until a signal says stop."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        broker.reactor.on_signal(number, partial(_stop, broker, number))
+    durability = broker.config.kbroker_durability
+    log.info('ready on %s, data in %s, durability %s', broker.address, broker.directory, durability,
+             extra={'event': 'ready', 'address': broker.address, 'directory': str(broker.directory),
+                    'durability': durability})
+    systemd.notify('READY=1', f'STATUS=Serving on {broker.address}')
+    interval_ms = systemd.watchdog_interval_ms()
+    if interval_ms is not None:
+        broker.timers.every(interval_ms, lambda: systemd.notify('WATCHDOG=1'))
+    broker.run()
+    log.info('stopped')
+
+
+def _raise_descriptor_limit() -> None:
+    """A partition in use holds a file and a connection a socket: take as many descriptors as this user may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # as under a container that allows less than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _stop(broker: Any, number: int) -> None:
+    # From here on the kernel's default action ends the process: a second signal at once, the alarm at the limit. That
+    # is as safe as a crash, and needs no Python to run.
+    for again in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+        signal.signal(again, signal.SIG_DFL)
+    signal.alarm(SHUTDOWN_LIMIT_S)
+    log.info('%s: stopping; a second signal ends at once', signal.Signals(number).name)
+    systemd.notify('STOPPING=1')
+    broker.stop()
+
+
+@main.command()
+@click.option('--check', 'config_file', type=FILE, metavar='FILE', help='Check a file instead; exit 1 if it is wrong.')
+def config(config_file: Path | None) -> None:
+    """Print every setting with its default and meaning, as a file that `serve --config` takes."""
+    if config_file is None:
+        click.echo('\n\n'.join(_describe_settings()))
+        return
+    given, warnings = _read_file(config_file)
+    errors = list(_errors(given))
+    for text in errors:
+        click.echo(f'error: {text}', err=True)
+    if not errors:
+        warnings += Config(given).warnings
+    for text in warnings:
+        click.echo(f'warning: {text}', err=True)
+    if errors:
+        sys.exit(1)
+    click.echo(f'{config_file}: {len(given)} settings, all valid')
+
+
+def _errors(given: dict[str, str]) -> Iterator[str]:
+    """Everything that is wrong with the settings, one message each."""
+    given = dict(given)
+    while True:
+        try:
+            Config(given)
+            return
+        except ConfigError as error:
+            yield str(error)
+            if given.pop(error.name, None) is None:
+                return
+
+
+def _describe_settings() -> Iterator[str]:
+    for setting in SETTINGS.values():
+        if setting.internal:
+            continue
+        notes = [setting.expected()]
+        if setting.topic_name:
+            notes.append(f'per topic: {setting.topic_name}')
+        notes.append(setting.update.value)
+        default = setting.text(setting.default)
+        assignment = f'#{setting.name}=' if default is None else f'{setting.name}={default}'
+        yield f'# {setting.doc}\n# ({"; ".join(notes)})\n{assignment}'
+
+
+def _read_file(path: Path) -> tuple[dict[str, str], list[str]]:
+    try:
+        return read_properties(path.read_text('utf-8'))
+    except (OSError, UnicodeDecodeError) as error:
+        _fail(f'{path}: {error.strerror if isinstance(error, OSError) else "not UTF-8 text"}')
+    except ValueError as error:
+        _fail(f'{path}: {error}')
+
+
+def _parse_assignment(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition('=')
+    if not separator or not name.strip():
+        raise click.BadParameter(f'found {text!r}, expected NAME=VALUE', param_hint='--set')
+    return name.strip(), value
+
+
+def _fail(message: str) -> NoReturn:
+    """End with one line and exit code 1."""
+    click.echo(f'kbroker: {message}', err=True)
+    sys.exit(1)

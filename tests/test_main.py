@@ -1,0 +1,223 @@
+"""The command line, in front of a broker that only remembers what was asked of it."""
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import types
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker import __version__, systemd
+from kbroker.clock import ManualClock, Timers
+from kbroker.config import Config
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.main import main
+from kbroker.network.reactor import Reactor
+from kbroker.properties import read_properties
+
+
+class RecordingBroker:
+    address = '127.0.0.1:9092'
+    directory = '/data'
+    fails_with: Exception | None = None
+    made: 'list[RecordingBroker]' = []  # noqa: RUF012  (a fresh subclass for each test)
+
+    def __init__(self, config):
+        self.config = config
+        self.calls = []
+        self.clock = ManualClock()
+        self.timers = Timers(self.clock)
+        self.reactor = Reactor(self.clock, self.timers)
+        self.made.append(self)
+
+    def start(self):
+        self.calls.append('start')
+        if self.fails_with:
+            raise self.fails_with
+
+    def run(self):
+        self.clock.advance(5000)
+        self.timers.run_due()
+        os.kill(os.getpid(), signal.SIGTERM)
+        self.reactor.run()
+        self.calls.append('stopped')
+
+    def stop(self):
+        self.calls.append('stop')
+        self.reactor.stop()
+
+
+@pytest.fixture
+def broker(monkeypatch):
+    """The class that `serve` finds in place of the broker. Signal handlers and logging are put back afterwards."""
+    fresh = type('FreshBroker', (RecordingBroker,), {'made': []})
+    monkeypatch.setitem(sys.modules, 'kbroker.broker', types.SimpleNamespace(Broker=fresh))
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    actions = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)}
+    yield fresh
+    for made in fresh.made:
+        made.reactor.close()
+    signal.alarm(0)
+    for number, action in actions.items():
+        signal.signal(number, action)
+    root.handlers[:], root.level = handlers, level
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, arguments)
+
+
+def test_version():
+    assert run('--version').output == f'kbroker {__version__}, Kafka protocol 4.3\n'
+
+
+def test_serve_starts_says_that_it_is_ready_and_stops_on_a_signal(broker):
+    result = run('serve', '--data-dir', '/data', '--listen', '127.0.0.1:9092')
+    assert result.exit_code == 0
+    assert 'ready on 127.0.0.1:9092, data in /data, durability disk' in result.stderr
+    made, = broker.made
+    assert made.calls == ['start', 'stop', 'stopped']
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, 'a second signal must end the process at once'
+    assert signal.alarm(0) > 0, 'a shutdown must not last for ever'
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_comes_with_the_ready_line_stops_the_broker_cleanly(start_broker, number):
+    broker = start_broker()
+    assert broker.end_by(number) == 0
+    assert (broker.directory / '.kafka_cleanshutdown').exists()
+
+
+def test_a_second_broker_on_the_directory_is_refused_in_one_line(start_broker):
+    broker = start_broker()
+    second = subprocess.run([sys.executable, '-m', 'kbroker', 'serve', '--listen', '127.0.0.1:0', '--data-dir',
+                             str(broker.directory)], capture_output=True, text=True, timeout=60, check=False)
+    assert (second.returncode, second.stderr.count('\n')) == (1, 1)
+    assert second.stderr.startswith('kbroker: ')
+    assert str(broker.directory) in second.stderr
+
+
+def test_an_address_in_use_is_told_in_one_line(start_broker, tmp_path):
+    broker = start_broker()
+    second = subprocess.run([sys.executable, '-m', 'kbroker', 'serve', '--listen', broker.address, '--data-dir',
+                             str(tmp_path / 'other')], capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 1
+    assert f'kbroker: cannot listen on {broker.address}: Address already in use\n' in second.stderr
+    assert 'Traceback' not in second.stderr
+
+
+def test_json_logs_carry_the_ready_line_as_fields(broker):
+    result = run('serve', '--log-json')
+    ready = json.loads(result.stderr.splitlines()[0])
+    assert {name: ready[name] for name in ('level', 'event', 'address', 'directory', 'durability')} == {
+        'level': 'info', 'event': 'ready', 'address': '127.0.0.1:9092', 'directory': '/data', 'durability': 'disk'}
+
+
+def test_options_win_over_the_file_and_set_wins_over_options(broker, tmp_path):
+    file = tmp_path / 'server.properties'
+    file.write_text('log.dirs=/file\nnum.partitions=2\nnum.io.threads=8\nnode.id=4\nnode.id=5\n')
+    result = run('serve', '--config', str(file), '--data-dir', '/option', '--listen', '0.0.0.0:1', '--advertise',
+                 'me:2', '--set', 'num.partitions=3', '--set', 'kbroker.durability = page-cache')
+    config = broker.made[0].config
+    assert (config.log_directory, config.num_partitions, config.node_id) == ('/option', 3, 5)
+    assert config.kbroker_durability == 'page-cache'
+    assert (config.listeners, config.advertised_listeners) == (('PLAINTEXT://0.0.0.0:1',), ('PLAINTEXT://me:2',))
+    assert 'WARNING' in result.stderr
+    assert 'num.io.threads has no effect' in result.stderr
+    assert 'node.id is given again' in result.stderr
+
+
+@pytest.mark.parametrize(('error', 'line'), [
+    (KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, '/data: in use by another broker'),
+     '/data: in use by another broker'),
+    (PermissionError(13, 'Permission denied', '/data/.lock'), '/data/.lock: Permission denied'),
+    (OSError('cannot listen on 127.0.0.1:9092: Address already in use'),
+     'cannot listen on 127.0.0.1:9092: Address already in use'),
+])
+def test_what_an_operator_can_mend_is_one_line_without_a_traceback(broker, error, line):
+    broker.fails_with = error
+    result = run('serve')
+    assert (result.exit_code, result.stderr) == (1, f'kbroker: {line}\n')
+
+
+def test_a_wrong_setting_stops_the_start_with_a_suggestion(broker):
+    result = run('serve', '--set', 'num.partition=3')
+    assert result.exit_code == 1
+    assert result.stderr == 'kbroker: num.partition is not a setting; did you mean num.partitions?\n'
+    assert broker.made == []
+
+
+@pytest.mark.parametrize('arguments', [('serve', '--set', 'x'), ('serve', '--config', '/nowhere'), ('serve', '--nope')])
+def test_wrong_usage_exits_with_2(arguments):
+    assert run(*arguments).exit_code == 2
+
+
+def test_the_service_manager_hears_of_start_watchdog_and_stop(broker, tmp_path, monkeypatch):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / 'notify'))
+        listener.setblocking(False)
+        monkeypatch.setenv('NOTIFY_SOCKET', str(tmp_path / 'notify'))
+        monkeypatch.setenv('WATCHDOG_USEC', '10000000')
+        monkeypatch.setenv('WATCHDOG_PID', str(os.getpid()))
+        assert run('serve').exit_code == 0
+        said = [listener.recv(4096).decode() for _ in range(3)]
+    assert said == ['READY=1\nSTATUS=Serving on 127.0.0.1:9092', 'WATCHDOG=1', 'STOPPING=1']
+
+
+def test_an_abstract_notification_socket_is_reached(monkeypatch):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind('')  # the kernel picks an abstract name
+        listener.setblocking(False)
+        monkeypatch.setenv('NOTIFY_SOCKET', '@' + listener.getsockname()[1:].decode())
+        systemd.notify('READY=1')
+        assert listener.recv(64) == b'READY=1'
+
+
+def test_the_watchdog_of_another_process_is_none_of_ours(monkeypatch):
+    monkeypatch.setenv('WATCHDOG_USEC', '10000000')
+    monkeypatch.setenv('WATCHDOG_PID', '1')
+    assert systemd.watchdog_interval_ms() is None
+    monkeypatch.delenv('WATCHDOG_PID')
+    assert systemd.watchdog_interval_ms() == 5000
+    monkeypatch.delenv('WATCHDOG_USEC')
+    assert systemd.watchdog_interval_ms() is None
+
+
+def test_config_prints_a_file_of_defaults_that_checks(tmp_path):
+    text = run('config').output
+    given, warnings = read_properties(text)
+    assert warnings == []
+    assert Config(given).describe() != []
+    defaults = Config({})
+    assert all(Config(given)[name] == defaults[name] for name in given)
+    file = tmp_path / 'server.properties'
+    file.write_text(text)
+    assert run('config', '--check', str(file)).exit_code == 0
+
+
+def test_config_check_names_everything_that_is_wrong(tmp_path):
+    file = tmp_path / 'server.properties'
+    file.write_text('num.partitions=x\nlog.retension.ms=1\nnum.io.threads=1\n')
+    result = run('config', '--check', str(file))
+    assert result.exit_code == 1
+    assert result.stderr == ("error: num.partitions: found 'x', expected a whole number\n"
+                             'error: log.retension.ms is not a setting; did you mean log.retention.ms?\n')
+    file.write_text('num.io.threads=1\n')
+    result = run('config', '--check', str(file))
+    assert result.exit_code == 0
+    assert result.stderr == 'warning: num.io.threads has no effect: one thread serves all connections\n'
+
+
+@pytest.mark.parametrize('content', [b'a=\\u1', b'a=\xff'])
+def test_a_file_that_cannot_be_read_as_settings_is_one_line(tmp_path, content):
+    file = tmp_path / 'server.properties'
+    file.write_bytes(content)
+    result = run('config', '--check', str(file))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f'kbroker: {file}: ')
+    assert result.stderr.count('\n') == 1
