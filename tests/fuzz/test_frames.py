@@ -1,0 +1,89 @@
+"""Requests of every served API, whole and damaged: an answer or a closed connection, no unexpected error, no leak.
+
+The broker runs in the process, on a real directory, without sockets. `make soak` runs a million frames.
+"""
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import tracemalloc
+
+import pytest
+from fuzz.frames import Frames
+from in_process import InProcessBroker
+
+from kbroker.apis.dispatch import served_apis
+
+DEFAULT_FRAMES = 20_000
+SOAK_FRAMES = 1_000_000
+
+
+def run(broker: InProcessBroker, count: int, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Feed frames, half of them damaged. Everything that dispatch did not expect is in the log as an error."""
+    caplog.set_level(logging.ERROR)
+    frames = Frames(served_apis(), seed, [broker.topics.topic('orders').topic_id])
+    answered = closed = 0
+    for index in range(count):
+        api, frame = frames.mutated() if index % 2 else frames.plausible()
+        connection = broker.connect()
+        broker.send(connection, frame)
+        unexpected = [record for record in caplog.records if record.name.startswith('kbroker')]
+        assert not unexpected, f'frame {index} of seed {seed}, {api.key.name}: {frame.hex()}\n{caplog.text}'
+        answered += bool(connection.replies)
+        closed += connection.closed is not None
+        broker.disconnect(connection)
+        if index % 1000 == 0:
+            broker.clock.advance(1000)
+            broker.turn()
+    assert answered > count // 4 and closed > count // 100
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with InProcessBroker(tmp_path, {'offsets.topic.num.partitions': '2', 'transaction.state.log.num.partitions': '2',
+                                    'kbroker.durability': 'page-cache'}) as broker:
+        broker.topics.create('orders', 2, {})
+        broker.topics.create('compacted', 1, {'cleanup.policy': 'compact'})
+        yield broker
+
+
+def test_damaged_requests_are_answered_or_close_the_connection(broker, caplog):
+    run(broker, DEFAULT_FRAMES, seed=2026, caplog=caplog)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_a_million_damaged_requests(broker, caplog):
+    seed = int.from_bytes(os.urandom(4), 'big')
+    run(broker, SOAK_FRAMES, seed, caplog)
+
+
+def test_damaged_requests_leave_nothing_behind(broker, caplog):
+    # What a broker rightly keeps (topics, groups, producers) has a bound; refused frames must add nothing to it.
+    frames = Frames(served_apis(), 7, [])
+    refused = []
+    while len(refused) < 2000:
+        _, frame = frames.mutated()
+        connection = broker.connect()
+        broker.send(connection, frame)
+        if connection.closed is not None:
+            refused.append(frame)
+        broker.disconnect(connection)
+
+    def feed() -> int:
+        for frame in refused:
+            connection = broker.connect()
+            broker.send(connection, frame)
+            broker.disconnect(connection)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        feed()
+        before = feed()
+        after = feed()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 64 * 1024
