@@ -1,0 +1,337 @@
+"""A disk that is full, or fails: clients are told, nothing acknowledged is lost, and the next start finds it all."""
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import pathlib
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from in_process import InProcessBroker
+from live import LiveBroker
+from log.faulty_fs import FailingFileSystem
+from promises import GROUP, TOPIC, TRANSACTIONAL_ID, Client, Promises, findings_in
+
+from kbroker.errors import ErrorCode
+from kbroker.protocol.messages import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeClusterRequest,
+    DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest,
+    EndTxnRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetCommitRequest,
+    ProduceRequest,
+)
+from kbroker.record.batch import encode_batch
+
+A, B = (TOPIC, 0), (TOPIC, 1)
+SETTINGS = {'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1',
+            'log.index.size.max.bytes': '4096'}
+FULL, BROKEN = errno.ENOSPC, errno.EIO
+
+
+class Disk(FailingFileSystem):
+    """Works until `break_on` says what fails, and counts the failures."""
+
+    def __init__(self) -> None:
+        super().__init__(partial_bytes=20)
+        self.failures: list[str] = []
+
+    def break_on(self, operation: str, path_end: str, code: int) -> None:
+        def fail(found: str, path: str) -> int | None:
+            if found != operation or not path.endswith(path_end):
+                return None
+            self.failures.append(path)
+            return code
+
+        self.fail = fail
+
+
+class World:
+    """A broker with a transaction that is open and some that are not, about to lose its disk."""
+
+    def __init__(self, directory: pathlib.Path, settings: dict[str, str]):
+        self.directory = directory
+        self.settings = SETTINGS | settings
+        self.disk = Disk()
+        self.broker = InProcessBroker(directory, self.settings, fs=self.disk)
+        self.promises = Promises()
+        self.client = Client(self.broker, self.promises)
+
+    def prepare(self) -> None:
+        client = self.client
+        client.create_topic(TOPIC, 2)
+        client.find_coordinators()
+        client.init_idempotent()
+        client.produce({A: ['plain 0'], B: ['plain 1']})
+        client.commit_offsets({A: 1})
+        client.init_transactions()
+        for committed in (True, False):
+            client.begin()
+            client.produce_in_transaction({A: [f'a {committed}'], B: [f'b {committed}']})
+            client.end(committed)
+        client.begin()
+        client.produce_in_transaction({A: ['open']})
+
+    def produce(self, partition: int = 0, acks: int = -1) -> ErrorCode:
+        request = produce_request(partition, acks)
+        self.promises.sent[TOPIC, partition].add('doubtful')
+        answer = self.broker.ask(request, 12)
+        return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+    def codes(self) -> dict[str, ErrorCode]:
+        """What each kind of request is answered once the directory is offline."""
+        broker, producer = self.broker, self.promises.producer
+        assert producer is not None
+        fetch = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[FetchRequest.FetchTopic(topic=TOPIC, partitions=[
+            FetchRequest.FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=1000)])])
+        offsets = ListOffsetsRequest(topics=[ListOffsetsRequest.ListOffsetsTopic(name=TOPIC, partitions=[
+            ListOffsetsRequest.ListOffsetsPartition(partition_index=1, timestamp=-1)])])
+        commit, end = commit_request(), end_request(producer)
+        create = CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(
+            name='another', num_partitions=1, replication_factor=1)], timeout_ms=1000)
+        delete = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name=TOPIC)], timeout_ms=1000)
+        codes = {
+            'Produce': self.produce(1),
+            'Fetch': broker.ask(fetch, 12).responses[0].partitions[0].error_code,
+            'ListOffsets': broker.ask(offsets, 9).topics[0].partitions[0].error_code,
+            'OffsetCommit': broker.ask(commit, 9).topics[0].partitions[0].error_code,
+            'EndTxn': broker.ask(end, 5).error_code,
+            'InitProducerId': broker.ask(InitProducerIdRequest(
+                transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=1000), 5).error_code,
+            'FindCoordinator': broker.ask(
+                FindCoordinatorRequest(coordinator_keys=[GROUP]), 4).coordinators[0].error_code,
+            'CreateTopics': broker.ask(create, 7).topics[0].error_code,
+            'DeleteTopics': broker.ask(delete, 6).responses[0].error_code,
+            'DescribeLogDirs': broker.ask(DescribeLogDirsRequest(topics=None), 4).results[0].error_code,
+            'Metadata': broker.ask(MetadataRequest(topics=None), 12).topics[0].partitions[0].error_code,
+            'DescribeTopicPartitions': broker.ask(DescribeTopicPartitionsRequest(
+                topics=[], response_partition_limit=100, cursor=None), 0).topics[0].partitions[0].error_code,
+            'DescribeCluster': broker.ask(DescribeClusterRequest(), 1).error_code,
+        }
+        return {name: ErrorCode(code) for name, code in codes.items()}
+
+
+OFFLINE_CODES = {
+    'Produce': ErrorCode.KAFKA_STORAGE_ERROR,
+    'Fetch': ErrorCode.KAFKA_STORAGE_ERROR,
+    'ListOffsets': ErrorCode.KAFKA_STORAGE_ERROR,
+    'OffsetCommit': ErrorCode.NOT_COORDINATOR,
+    'EndTxn': ErrorCode.NOT_COORDINATOR,
+    'InitProducerId': ErrorCode.NOT_COORDINATOR,
+    'FindCoordinator': ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    'CreateTopics': ErrorCode.KAFKA_STORAGE_ERROR,
+    'DeleteTopics': ErrorCode.KAFKA_STORAGE_ERROR,
+    'DescribeLogDirs': ErrorCode.KAFKA_STORAGE_ERROR,
+    'Metadata': ErrorCode.LEADER_NOT_AVAILABLE,
+    'DescribeTopicPartitions': ErrorCode.LEADER_NOT_AVAILABLE,
+    'DescribeCluster': ErrorCode.NONE,
+}
+
+
+def produce_request(partition: int, acks: int = -1) -> ProduceRequest:
+    data = ProduceRequest.PartitionProduceData(
+        index=partition, records=bytes(encode_batch([(1_700_000_000_000, None, b'doubtful')])))
+    return ProduceRequest(transactional_id=None, acks=acks, timeout_ms=1000, topic_data=[
+        ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[data])])
+
+
+def commit_request() -> OffsetCommitRequest:
+    partition = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=2)
+    return OffsetCommitRequest(group_id=GROUP, topics=[OffsetCommitRequest.OffsetCommitRequestTopic(
+        name=TOPIC, partitions=[partition])])
+
+
+def end_request(producer: tuple[int, int]) -> EndTxnRequest:
+    return EndTxnRequest(transactional_id=TRANSACTIONAL_ID, producer_id=producer[0], producer_epoch=producer[1],
+                         committed=True)
+
+
+@pytest.fixture(params=['disk', 'page-cache'])
+def world(request, tmp_path) -> Iterator[World]:
+    world = World(tmp_path, {'kbroker.durability': request.param})
+    with world.broker:
+        world.prepare()
+        yield world
+
+
+def check_after_restart(world: World) -> None:
+    """With room again, the next start finds all that was acknowledged, and the open transaction open."""
+    with InProcessBroker(world.directory, world.settings) as broker:
+        client = Client(broker, world.promises)
+        client.pass_time()
+        client.check_topics()
+        client.check_records()
+        client.produce_in_transaction({B: ['went on']})
+        client.end(True)
+        client.pass_time()
+        client.check_transactions()
+    assert findings_in(str(world.directory)) == []
+
+
+def check_offline(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    codes = world.codes()
+    assert codes == OFFLINE_CODES
+    for _ in range(200):
+        world.client.pass_time()
+    lines = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(lines) == 1 and lines[0].levelno == logging.CRITICAL, caplog.text
+    assert str(world.directory) in lines[0].getMessage() and 'offline until the next start' in lines[0].getMessage()
+    world.disk.fail = lambda operation, path: None
+    world.broker.close()
+    world.broker._is_open = False
+    assert not os.path.exists(world.directory / '.kafka_cleanshutdown')
+
+
+def test_a_full_disk_takes_the_directory_offline_and_loses_nothing(world, caplog):
+    world.disk.break_on('write', 'orders-0/00000000000000000000.log', FULL)
+    assert world.produce(0) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert world.produce(0) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(world.disk.failures) == 1
+    check_offline(world, caplog)
+    check_after_restart(world)
+
+
+@pytest.mark.parametrize('operation, path_end', [
+    ('write', '__transaction_state-0/00000000000000000000.log'),
+    ('write', '__consumer_offsets-0/00000000000000000000.log')])
+def test_a_coordinator_that_cannot_write_takes_the_directory_offline(world, caplog, operation, path_end):
+    world.disk.break_on(operation, path_end, FULL)
+    client = world.client
+    producer = world.promises.producer
+    commit, end = commit_request(), end_request(producer)
+    if 'offsets' in path_end:
+        assert client.broker.ask(commit, 9).topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+    else:
+        assert client.broker.ask(end, 5).error_code == ErrorCode.NOT_COORDINATOR
+    check_offline(world, caplog)
+    check_after_restart(world)
+
+
+@pytest.mark.parametrize('operation', ['mkdir', 'write'])
+def test_a_topic_that_finds_no_room_takes_the_directory_offline(world, caplog, operation):
+    path_end = {'mkdir': 'more-0', 'write': '__cluster_metadata-0/00000000000000000000.log'}[operation]
+    world.disk.break_on(operation, path_end, FULL)
+    world.promises.doubtful_topics.add('more')
+    create = CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(
+        name='more', num_partitions=1, replication_factor=1)], timeout_ms=1000)
+    assert world.broker.ask(create, 7).topics[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    check_offline(world, caplog)
+    check_after_restart(world)
+
+
+def test_a_checkpoint_that_cannot_be_written_takes_the_directory_offline(world, caplog):
+    world.disk.break_on('write', 'recovery-point-offset-checkpoint.tmp', FULL)
+    world.broker.clock.advance(60_000)
+    world.broker.turn()
+    check_offline(world, caplog)
+    check_after_restart(world)
+
+
+def test_a_failed_sync_is_not_retried_and_everyone_who_waited_for_it_is_told(tmp_path, caplog):
+    """Both partitions share the flush that fails, and a consumer waits for what it would have shown."""
+    world = World(tmp_path, {})
+    with world.broker:
+        world.prepare()
+        world.disk.break_on('sync', 'orders-0/00000000000000000000.log', BROKEN)
+        fetch = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=[FetchRequest.FetchTopic(topic=TOPIC, partitions=[
+            FetchRequest.FetchPartition(partition=1, fetch_offset=world.broker.topics.get(TOPIC, 1).high_watermark,
+                                        partition_max_bytes=1000)])])
+        parked = world.broker.begin(fetch, 12)
+        assert not parked.replies
+        request = produce_request(0)
+        request.topic_data += produce_request(1).topic_data
+        for partition in (0, 1):
+            world.promises.sent[TOPIC, partition].add('doubtful')
+        answer = world.broker.ask(request, 12)
+        codes = [topic.partition_responses[0].error_code for topic in answer.responses]
+        assert codes == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+        answer = world.broker.answer_to(parked, fetch, 12)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        check_offline(world, caplog)
+        assert len(world.disk.failures) == 1
+        check_after_restart(world)
+
+
+def test_a_topic_deleted_before_its_flush_does_not_stop_the_loop(tmp_path):
+    """A produce and a deletion came in one turn of the loop; the flush then asked a closed log for its files."""
+    with InProcessBroker(tmp_path, SETTINGS) as broker:
+        client = Client(broker, Promises())
+        client.create_topic(TOPIC, 2)
+        broker.topics.get(TOPIC, 0).append(bytearray(encode_batch([(1, None, b'v')])))
+        broker.topics.delete(TOPIC)
+        broker.turn()
+        client.create_topic(TOPIC, 1)
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[pathlib.Path]:
+    """A file system of 4 MB."""
+    directory = tmp_path / 'disk'
+    directory.mkdir()
+    mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=4m', 'tmpfs', str(directory)], capture_output=True,
+                             text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f'a tmpfs cannot be mounted here: {mounted.stderr.strip()}')
+    try:
+        yield directory
+    finally:
+        subprocess.run(['umount', '-l', str(directory)], check=True)
+
+
+def test_a_disk_that_fills_up_and_gets_room_again(small_disk):
+    confluent_kafka = pytest.importorskip('confluent_kafka')
+    filler = small_disk / 'filler'
+    filler.write_bytes(bytes(1 << 20))
+    settings = SETTINGS | {'offsets.topic.num.partitions': '1'}
+    broker = LiveBroker(small_disk / 'data', settings)
+    broker.start()
+    acknowledged, errors = [], []
+
+    def delivered(error, message):
+        if error is None:
+            acknowledged.append(message.value())
+        else:
+            errors.append(error.code())
+
+    try:
+        producer = confluent_kafka.Producer({
+            'bootstrap.servers': broker.address, 'retries': 0, 'linger.ms': 0, 'message.timeout.ms': 20_000,
+            'allow.auto.create.topics': True})
+        number = 0
+        while not errors and number < 2000:
+            producer.produce(TOPIC, b'%06d' % number + b'x' * 10_000, partition=0, on_delivery=delivered)
+            producer.poll(0.01)
+            number += 1
+        producer.purge()  # what waits for a leader would wait for its timeout
+        producer.flush(10)
+        assert acknowledged and errors
+        assert broker.is_running
+        lines = [line for line in broker.lines if 'offline until the next start' in line]
+        assert len(lines) == 1 and 'No space left on device' in lines[0]
+        broker.stop()
+        filler.unlink()
+        broker.start()
+        consumer = confluent_kafka.Consumer({'bootstrap.servers': broker.address, 'group.id': 'g',
+                                             'auto.offset.reset': 'earliest', 'enable.partition.eof': True})
+        consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, 0)])
+        found = []
+        while (message := consumer.poll(20)) is not None:
+            if message.error():
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+                break
+            found.append(message.value())
+        consumer.close()
+        assert set(acknowledged) <= set(found) and len(found) == len(set(found))
+        broker.stop()
+    finally:
+        broker.kill9()
+    assert broker.tracebacks() == []

@@ -1,0 +1,257 @@
+"""A broker process that is killed again and again under transactions; what it had answered is there, whole and once.
+
+Two applications copy from an input topic to an output topic of several partitions in transactions, with the offsets of
+their input, and commit or abort each by its number; a third writes with an idempotent producer. They are real clients
+that do not know of the kills but by their errors, and go on as such applications do.
+"""
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+
+import pytest
+from live import LiveBroker
+from promises import findings_in
+
+confluent_kafka = pytest.importorskip('confluent_kafka')
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition  # noqa: E402
+from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
+
+DEFAULT_ROUNDS = 25
+SOAK_ROUNDS = 500
+PARTITIONS = 3
+OUTPUT, PLAIN, INPUT = 'output', 'plain', 'input'
+SETTINGS = {'offsets.topic.num.partitions': '2', 'transaction.state.log.num.partitions': '2',
+            'transaction.abort.timed.out.transaction.cleanup.interval.ms': '500', 'log.roll.ms': '2000'}
+LIMIT_S = 30
+CLIENT = {'reconnect.backoff.ms': 20, 'reconnect.backoff.max.ms': 100, 'retry.backoff.ms': 20, 'log_level': 0,
+          # librdkafka 2.16, when it bootstraps anew, waits for ever for the group coordinator that it knew before.
+          'metadata.recovery.strategy': 'none'}
+
+
+@dataclass
+class TransactionalApplication:
+    """`committed` and `aborted` were answered; the others are in doubt."""
+
+    name: str
+    address: str
+    stop: threading.Event
+    committed: list[int] = field(default_factory=list)
+    aborted: list[int] = field(default_factory=list)
+    doubtful: list[int] = field(default_factory=list)
+    error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            number = 0
+            while not self.stop.is_set():
+                number = self._run_instance(number)
+        except BaseException as error:
+            self.error = error
+
+    def _run_instance(self, number: int) -> int:
+        """One producer, until an error that it cannot go on after. Returns the number of the last transaction."""
+        producer = Producer({
+            'bootstrap.servers': self.address, 'transactional.id': self.name, 'linger.ms': 0,
+            'transaction.timeout.ms': 10_000, **CLIENT})
+        consumer = Consumer({'bootstrap.servers': self.address, 'group.id': self.name, **CLIENT})
+        try:
+            producer.init_transactions(LIMIT_S)
+            while not self.stop.is_set():
+                number += 1
+                if not self._transact(producer, consumer, number):
+                    break
+            return number
+        except KafkaException as error:
+            if error.args[0].fatal() or error.args[0].retriable() or error.args[0].txn_requires_abort():
+                return number
+            raise
+        finally:
+            consumer.close()
+
+    def _transact(self, producer: Producer, consumer: Consumer, number: int) -> bool:
+        """Whether the producer can go on."""
+        self.doubtful.append(number)
+        is_to_commit = number % 3 != 0
+        try:
+            producer.begin_transaction()
+            for partition in range(PARTITIONS):
+                for copy in range(2):
+                    producer.produce(OUTPUT, f'{self.name} {number} {partition}.{copy}', partition=partition)
+            producer.send_offsets_to_transaction([TopicPartition(INPUT, 0, number)],
+                                                 consumer.consumer_group_metadata(), LIMIT_S)
+            while is_to_commit:
+                try:
+                    producer.commit_transaction(LIMIT_S)
+                    break
+                except KafkaException as error:
+                    if not error.args[0].retriable():
+                        raise
+            if is_to_commit:
+                self._settled(number, self.committed)
+                return True
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                return False
+        self._abort(producer)
+        self._settled(number, self.aborted)
+        return True
+
+    def _abort(self, producer: Producer) -> None:
+        while True:
+            try:
+                producer.abort_transaction(LIMIT_S)
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+
+    def _settled(self, number: int, outcome: list[int]) -> None:
+        self.doubtful.remove(number)
+        outcome.append(number)
+
+
+@dataclass
+class IdempotentApplication:
+    """Numbers the records it writes; `acknowledged` were delivered."""
+
+    address: str
+    stop: threading.Event
+    acknowledged: list[int] = field(default_factory=list)
+    error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            producer = Producer({'bootstrap.servers': self.address, 'enable.idempotence': True, 'linger.ms': 1,
+                                 **CLIENT})
+            number = 0
+            while not self.stop.is_set():
+                producer.produce(PLAIN, str(number), partition=number % PARTITIONS, on_delivery=self._delivered)
+                number += 1
+                producer.poll(0.002)
+            assert producer.flush(LIMIT_S) == 0
+        except BaseException as error:
+            self.error = error
+
+    def _delivered(self, error: KafkaError | None, message: object) -> None:
+        assert error is None, error
+        self.acknowledged.append(int(message.value()))  # type: ignore[attr-defined]
+
+
+def read_committed(address: str, topic: str) -> list[str]:
+    """All values that a read_committed consumer sees, up to the high watermark of each partition."""
+    consumer = Consumer({'bootstrap.servers': address, 'group.id': 'judge', 'isolation.level': 'read_committed',
+                         'auto.offset.reset': 'earliest', 'enable.partition.eof': True, 'enable.auto.commit': False})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    found: list[str] = []
+    ended: set[int] = set()
+    deadline = time.monotonic() + LIMIT_S
+    while len(ended) < PARTITIONS:
+        assert time.monotonic() < deadline, f'{topic}: no end in sight'
+        message = consumer.poll(1)
+        if message is None:
+            continue
+        if message.error():
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            ended.add(message.partition())
+        else:
+            found.append(message.value().decode())
+    consumer.close()
+    return found
+
+
+def check_transactions(found: list[str], applications: list[TransactionalApplication], offsets: dict[str, int]) -> None:
+    assert len(found) == len(set(found)), 'records twice'
+    for application in applications:
+        visible: dict[int, int] = {}
+        for value in found:
+            name, number, _ = value.split()
+            if name == application.name:
+                visible[int(number)] = visible.get(int(number), 0) + 1
+        assert set(visible.values()) <= {2 * PARTITIONS}, 'a torn transaction'
+        assert set(application.committed) <= set(visible), 'a lost transaction'
+        assert not set(application.aborted) & set(visible), 'an aborted transaction shows'
+        assert set(visible) <= set(application.committed) | set(application.doubtful)
+        assert offsets[application.name] == max(visible), 'offsets that are not those of the last commit'
+
+
+def run_rounds(directory, rounds: int, settings: dict[str, str]) -> None:
+    rng = random.Random(20)
+    broker = LiveBroker(directory, SETTINGS | settings)
+    broker.start()
+    stop = threading.Event()
+    threads: list[threading.Thread] = []
+    try:
+        admin = AdminClient({'bootstrap.servers': broker.address})
+        topics = [NewTopic(OUTPUT, PARTITIONS, 1), NewTopic(PLAIN, PARTITIONS, 1), NewTopic(INPUT, 1, 1)]
+        for created in admin.create_topics(topics).values():
+            created.result(LIMIT_S)
+        applications = [TransactionalApplication(f'app-{number}', broker.address, stop) for number in range(2)]
+        plain = IdempotentApplication(broker.address, stop)
+        threads = [threading.Thread(target=application.run) for application in (*applications, plain)]
+        for thread in threads:
+            thread.start()
+        for _ in range(rounds):
+            before = commits(applications)
+            wait_until(lambda before=before: commits(applications) > before or dead(threads))
+            stop.wait(rng.random() * 0.3)
+            broker.kill9()
+            broker.start()
+        wait_until(lambda: all(application.committed for application in applications) or dead(threads))
+        stop.set()
+        for thread in threads:
+            thread.join(2 * LIMIT_S)
+        for application in (*applications, plain):
+            if application.error is not None:
+                raise application.error
+        for application in applications:    # a new instance ends what the last one left open
+            successor = Producer({'bootstrap.servers': broker.address, 'transactional.id': application.name})
+            successor.init_transactions(LIMIT_S)
+        offsets = {application.name: committed_offset(broker.address, application.name) for application in applications}
+        check_transactions(read_committed(broker.address, OUTPUT), applications, offsets)
+        found = read_committed(broker.address, PLAIN)
+        assert len(found) == len(set(found)) and {int(value) for value in found} >= set(plain.acknowledged)
+        broker.stop()
+    finally:
+        stop.set()
+        broker.kill9()
+        for thread in threads:
+            thread.join(2 * LIMIT_S)
+    assert broker.tracebacks() == []
+    assert findings_in(str(directory)) == []
+
+
+def wait_until(holds) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline, 'no progress under load'
+        time.sleep(0.01)
+
+
+def commits(applications: list[TransactionalApplication]) -> int:
+    return sum(len(application.committed) for application in applications)
+
+
+def dead(threads: list[threading.Thread]) -> bool:
+    return not all(thread.is_alive() for thread in threads)
+
+
+def committed_offset(address: str, group: str) -> int:
+    consumer = Consumer({'bootstrap.servers': address, 'group.id': group})
+    try:
+        return consumer.committed([TopicPartition(INPUT, 0)], timeout=LIMIT_S)[0].offset
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize('durability', ['disk', 'page-cache'])
+def test_a_broker_that_is_killed_loses_nothing_and_repeats_nothing(tmp_path, durability):
+    run_rounds(tmp_path / 'data', DEFAULT_ROUNDS, {'kbroker.durability': durability})
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_a_broker_that_is_killed_five_hundred_times_loses_nothing_and_repeats_nothing(tmp_path):
+    run_rounds(tmp_path / 'data', SOAK_ROUNDS, {})
