@@ -1,0 +1,280 @@
+"""What every client must see of a broker, said once; a test module for each client brings the client."""
+import itertools
+import time
+from abc import ABC, abstractmethod
+
+import pytest
+
+LIMIT_S = 60
+_numbers = itertools.count()
+
+
+def fresh(name):
+    """A name that no other test uses."""
+    return f'{name}-{next(_numbers)}'
+
+
+def values(start, stop):
+    return {f'v{number}' for number in range(start, stop)}
+
+
+def until(holds):
+    """Call `holds` until it returns something true. It blocks on the client itself, so nothing sleeps here."""
+    deadline = time.monotonic() + LIMIT_S
+    while not (result := holds()):
+        assert time.monotonic() < deadline, f'did not come about in {LIMIT_S} s'
+    return result
+
+
+class Producer(ABC):
+    """A producer of one client. `send` queues, `flush` returns when everything is acknowledged."""
+
+    @abstractmethod
+    def send(self, topic, partition, value, key=None, headers=()): ...
+    @abstractmethod
+    def flush(self): ...
+    @abstractmethod
+    def begin(self): ...
+    @abstractmethod
+    def send_offsets(self, offsets, consumer):
+        """`offsets`: {(topic, partition): offset}; the group is the consumer's."""
+    @abstractmethod
+    def commit(self): ...
+    @abstractmethod
+    def abort(self): ...
+    @abstractmethod
+    def close(self): ...
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
+class Consumer(ABC):
+    """A consumer of one client."""
+
+    @abstractmethod
+    def subscribe(self, topic): ...
+    @abstractmethod
+    def poll(self):
+        """Whatever came within 200 ms: (partition, offset, key, value, headers) of each record."""
+    @abstractmethod
+    def assignment(self):
+        """{(topic, partition)}"""
+    @abstractmethod
+    def read_all(self, topic, partitions):
+        """Everything that `poll` gives from the beginning to where the isolation level of this consumer ends."""
+    @abstractmethod
+    def commit(self): ...
+    @abstractmethod
+    def committed(self, topic, partition):
+        """The committed offset of the group, or None."""
+    @abstractmethod
+    def close(self): ...
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
+class Client(ABC):
+    """A client library, connected to `address`."""
+
+    fenced: tuple[type[Exception], ...]
+    """What a producer that was replaced raises."""
+    errors: tuple[type[Exception], ...]
+    """What any refused operation raises."""
+
+    def __init__(self, address):
+        self.address = address
+
+    @abstractmethod
+    def create_topic(self, topic, partitions): ...
+    @abstractmethod
+    def producer(self, *, acks='all', idempotent=True): ...
+    @abstractmethod
+    def transactional(self, transactional_id, timeout_ms=60_000):
+        """A producer that has initialised its transactions."""
+    @abstractmethod
+    def consumer(self, group, isolation='read_uncommitted'): ...
+
+    def new_topic(self, name, partitions):
+        topic = fresh(name)
+        self.create_topic(topic, partitions)
+        return topic
+
+    def produce(self, topic, partitions, start, stop):
+        with self.producer() as producer:
+            send(producer, topic, partitions, start, stop)
+            producer.flush()
+
+    def read(self, topic, partitions, isolation):
+        """Everything from the beginning to where the isolation level ends now."""
+        with self.consumer(fresh('reader'), isolation) as consumer:
+            return consumer.read_all(topic, range(partitions))
+
+    def values(self, topic, partitions, isolation):
+        """The values alone, and a check that none came twice."""
+        found = [value for _, _, _, value, _ in self.read(topic, partitions, isolation)]
+        assert len(found) == len(set(found)), 'records came twice'
+        return set(found)
+
+    def expect_committed(self, topic, partitions, expected):
+        """Wait until read_committed shows just these values: a commit is answered before its markers are written."""
+        def shows():
+            found = self.values(topic, partitions, 'read_committed')
+            assert found <= expected
+            return found == expected
+
+        until(shows)
+
+
+def send(producer, topic, partitions, start, stop):
+    for number in range(start, stop):
+        producer.send(topic, number % partitions, f'v{number}')
+
+
+class Behaviours:
+    """The tests. A subclass has a fixture `client`."""
+
+    @pytest.mark.parametrize('acks', [1, 'all'])
+    def test_records_come_back_in_order_with_key_headers_and_offset(self, client, acks):
+        topic = client.new_topic('plain', 1)
+        with client.producer(acks=acks, idempotent=False) as producer:
+            for number in range(100):
+                producer.send(topic, 0, f'v{number}', key=f'k{number}', headers=[('h', bytes([number]))])
+            producer.flush()
+        assert client.read(topic, 1, 'read_uncommitted') == [
+            (0, number, f'k{number}', f'v{number}', [('h', bytes([number]))]) for number in range(100)]
+
+    def test_an_idempotent_producer_writes_each_record_once(self, client):
+        topic = client.new_topic('idempotent', 3)
+        client.produce(topic, 3, 0, 3000)
+        assert client.values(topic, 3, 'read_uncommitted') == values(0, 3000)
+
+    def test_a_group_shares_partitions_and_takes_over_those_of_a_member_that_leaves(self, client):
+        topic, group = client.new_topic('group', 4), fresh('group')
+        client.produce(topic, 4, 0, 40)
+        seen = set()
+
+        def collect(*consumers):
+            for consumer in consumers:
+                seen.update(value for _, _, _, value, _ in consumer.poll())
+            return [len(consumer.assignment()) for consumer in consumers]
+
+        with client.consumer(group) as first:
+            first.subscribe(topic)
+            until(lambda: collect(first) == [4] and seen == values(0, 40))
+            first.commit()
+            with client.consumer(group) as second:
+                second.subscribe(topic)
+                until(lambda: collect(first, second) == [2, 2])
+                client.produce(topic, 4, 40, 80)
+                until(lambda: collect(first, second) and seen == values(0, 80))
+                first.commit()
+                second.commit()
+            until(lambda: collect(first) == [4])
+        with client.consumer(group) as third:
+            assert sum(third.committed(topic, partition) for partition in range(4)) == 80
+
+    def test_a_committed_transaction_appears_whole_on_every_partition(self, client):
+        topic = client.new_topic('commit', 3)
+        with client.transactional(fresh('tx')) as producer:
+            for start in range(0, 30, 6):
+                producer.begin()
+                send(producer, topic, 3, start, start + 6)
+                producer.commit()
+        client.expect_committed(topic, 3, values(0, 30))
+
+    def test_an_open_and_an_aborted_transaction_show_only_to_read_uncommitted(self, client):
+        topic = client.new_topic('abort', 2)
+        with client.transactional(fresh('tx')) as producer:
+            producer.begin()
+            send(producer, topic, 2, 0, 10)
+            producer.flush()
+            assert client.values(topic, 2, 'read_uncommitted') == values(0, 10)
+            assert client.values(topic, 2, 'read_committed') == set()
+            producer.abort()
+            producer.begin()
+            send(producer, topic, 2, 10, 20)
+            producer.commit()
+        client.expect_committed(topic, 2, values(10, 20))
+        assert client.values(topic, 2, 'read_uncommitted') == values(0, 20)
+
+    def test_transactions_without_a_record_do_no_harm(self, client):
+        topic = client.new_topic('empty', 1)
+        with client.transactional(fresh('tx')) as producer:
+            for end in (producer.abort, producer.commit) * 2:
+                producer.begin()
+                end()
+            producer.begin()
+            send(producer, topic, 1, 0, 1)
+            producer.commit()
+        client.expect_committed(topic, 1, values(0, 1))
+
+    def test_offsets_of_a_transaction_count_when_it_commits_and_not_when_it_aborts(self, client):
+        source, target, group = client.new_topic('source', 1), client.new_topic('target', 1), fresh('group')
+        client.produce(source, 1, 0, 10)
+        with client.consumer(group, 'read_committed') as consumer, client.transactional(fresh('tx')) as producer:
+            consumer.subscribe(source)
+            until(consumer.poll)
+            producer.begin()
+            producer.send(target, 0, 'aborted')
+            producer.send_offsets({(source, 0): 5}, consumer)
+            producer.abort()
+            assert consumer.committed(source, 0) is None
+            producer.begin()
+            producer.send(target, 0, 'v0')
+            producer.send_offsets({(source, 0): 10}, consumer)
+            producer.commit()
+            until(lambda: consumer.committed(source, 0) == 10)
+        client.expect_committed(target, 1, values(0, 1))
+
+    def test_a_second_instance_fences_the_first(self, client):
+        topic, transactional_id = client.new_topic('fencing', 1), fresh('tx')
+        old = client.transactional(transactional_id)
+        old.begin()
+        old.send(topic, 0, 'old')
+        old.flush()
+        with client.transactional(transactional_id) as young:
+            with pytest.raises(client.fenced):
+                old.commit()
+            old.close()
+            young.begin()
+            send(young, topic, 1, 0, 1)
+            young.commit()
+        client.expect_committed(topic, 1, values(0, 1))
+
+    def test_a_transaction_past_its_timeout_is_aborted_and_its_producer_cannot_commit(self, client):
+        topic = client.new_topic('timeout', 1)
+        late = client.transactional(fresh('tx'), timeout_ms=1000)
+        late.begin()
+        late.send(topic, 0, 'late')
+        late.flush()
+        client.produce(topic, 1, 0, 1)
+        # The last stable offset holds v0 back until the coordinator has aborted the late transaction.
+        client.expect_committed(topic, 1, values(0, 1))
+        with pytest.raises(client.errors):
+            late.commit()
+        late.close()
+
+
+class Restarts:
+    """The tests that take the broker away. A subclass has the fixtures `broker` and `client`."""
+
+    @pytest.mark.parametrize('way', ['stop', 'kill9'])
+    def test_a_transaction_outlives_a_restart_of_the_broker(self, broker, client, way):
+        topic = client.new_topic('restart', 2)
+        with client.transactional(fresh('tx')) as producer:
+            producer.begin()
+            send(producer, topic, 2, 0, 10)
+            producer.flush()
+            getattr(broker, way)()
+            broker.start()
+            send(producer, topic, 2, 10, 20)
+            producer.commit()
+        client.expect_committed(topic, 2, values(0, 20))

@@ -1,0 +1,685 @@
+"""What administrators and bootstrapping clients ask: topics, configs, the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cases_records import case, list_offsets, produce
+from raw_peer import RawPeer, batch
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+NO_ID = bytes(16)
+BAD_NAMES = ('', '.', '..', 'a b', 'é', 'x' * 250, 'a/b', '__cluster_metadata')
+
+
+def create(
+    peer: RawPeer,
+    name: str,
+    version: int = 7,
+    *,
+    partitions: int = 1,
+    replicas: int = 1,
+    validate_only: bool = False,
+    assignments: list[Any] | None = None,
+    **configs: str | None,
+) -> Any:
+    return peer.ask(
+        'CreateTopics',
+        version,
+        timeout_ms=30000,
+        validate_only=validate_only,
+        topics=[
+            dict(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replicas,
+                assignments=[dict(partition_index=index, broker_ids=brokers) for index, brokers in assignments or ()],
+                configs=[dict(name=key.replace('_', '.'), value=value) for key, value in configs.items()],
+            )
+        ],
+    )
+
+
+def describe(
+    peer: RawPeer, resource_type: int, name: str, version: int = 4, keys: list[str] | None = None, **options: bool
+) -> Any:
+    return peer.ask(
+        'DescribeConfigs',
+        version,
+        resources=[dict(resource_type=resource_type, resource_name=name, configuration_keys=keys)],
+        **options,
+    )
+
+
+def alter(
+    peer: RawPeer,
+    resource_type: int,
+    name: str,
+    *changes: tuple[str, int, str | None],
+    version: int = 1,
+    validate_only: bool = False,
+) -> Any:
+    return peer.ask(
+        'IncrementalAlterConfigs',
+        version,
+        validate_only=validate_only,
+        resources=[
+            dict(
+                resource_type=resource_type,
+                resource_name=name,
+                configs=[dict(name=key, config_operation=operation, value=value) for key, operation, value in changes],
+            )
+        ],
+    )
+
+
+@case
+def create_topics_in_each_version(peer: RawPeer) -> None:
+    for version in range(2, 8):
+        name = f'{peer.topic}_{version}'
+        create(peer, name, version, partitions=2, validate_only=True)
+        create(peer, name, version, partitions=2, cleanup_policy='compact')
+        peer.await_topic(name, 2)
+        create(peer, name, version)
+        create(peer, name, version, validate_only=True)
+    create(peer, peer.topic + '_defaults', partitions=-1, replicas=-1)
+    create(peer, peer.topic + '_defaults', 4, partitions=-1, replicas=-1)
+    create(peer, peer.topic + '_assigned', partitions=-1, replicas=-1, assignments=[(0, [1]), (1, [1])])
+    peer.ask('CreateTopics', topics=[], timeout_ms=1000)
+
+
+@case
+def create_topics_that_are_refused(peer: RawPeer) -> None:
+    peer.create_topic(peer.topic)
+    for name in BAD_NAMES:
+        create(peer, name, validate_only=True)
+    create(peer, peer.topic.replace('_', '.'), validate_only=True)
+    for partitions in (0, -2, 2**31 - 1):
+        create(peer, 'refused', partitions=partitions, validate_only=True)
+    for replicas in (0, -2, 2, 3):
+        create(peer, 'refused', replicas=replicas, validate_only=True)
+    for assignments in (
+        [(0, [1]), (0, [1])],
+        [(1, [1])],
+        [(0, [1]), (2, [1])],
+        [(0, [])],
+        [(0, [1, 1])],
+        [(0, [9])],
+        [(0, [1, 2])],
+        [(-1, [1])],
+        [(0, [-1])],
+    ):
+        create(peer, 'refused', partitions=-1, replicas=-1, assignments=assignments, validate_only=True)
+    create(peer, 'refused', partitions=1, replicas=-1, assignments=[(0, [1])], validate_only=True)
+    create(peer, 'refused', partitions=-1, replicas=1, assignments=[(0, [1])], validate_only=True)
+    for key, value in (
+        ('no.such.config', '1'),
+        ('cleanup.policy', 'shred'),
+        ('retention.ms', 'x'),
+        ('retention.ms', '-2'),
+        ('segment.bytes', '1'),
+        ('retention.ms', None),
+        ('compression.type', 'zip'),
+        ('max.message.bytes', '-1'),
+        ('message.timestamp.type', 'x'),
+        ('min.cleanable.dirty.ratio', '2'),
+        ('cleanup.policy', ''),
+        ('cleanup.policy', 'compact, delete'),
+        ('cleanup.policy', 'delete,delete'),
+        ('cleanup.policy', 'none'),
+        ('retention.ms', ' 5 '),
+        ('preallocate', 'yes'),
+        ('preallocate', 'TRUE'),
+        ('segment.ms', '0'),
+        ('segment.ms', '1'),
+        ('index.interval.bytes', '-1'),
+        ('flush.messages', '0'),
+        ('flush.ms', '-1'),
+        ('min.insync.replicas', '0'),
+        ('min.insync.replicas', '5'),
+        ('message.format.version', '3.0'),
+        ('remote.storage.enable', 'true'),
+        ('remote.storage.enable', 'false'),
+        ('local.retention.ms', '5'),
+        ('compression.gzip.level', '10'),
+        ('compression.gzip.level', '0'),
+        ('compression.gzip.level', '-1'),
+        ('compression.lz4.level', '0'),
+        ('compression.lz4.level', '17'),
+        ('compression.lz4.level', '18'),
+        ('compression.zstd.level', '-131072'),
+        ('compression.zstd.level', '23'),
+        ('segment.jitter.ms', '-1'),
+        ('segment.index.bytes', '3'),
+        ('segment.index.bytes', '4'),
+        ('delete.retention.ms', '-1'),
+        ('file.delete.delay.ms', '-1'),
+        ('message.timestamp.before.max.ms', '-1'),
+        ('retention.bytes', '-5'),
+        ('segment.bytes', '1048575'),
+        ('segment.bytes', '1048576'),
+        ('segment.bytes', '2147483648'),
+        ('unclean.leader.election.enable', 'maybe'),
+        ('max.compaction.lag.ms', '0'),
+        ('min.compaction.lag.ms', '-1'),
+        ('follower.replication.throttled.replicas', '1:x'),
+        ('leader.replication.throttled.replicas', '*'),
+        ('internal.segment.bytes', '1000'),
+        ('', '1'),
+        ('errors.deadletterqueue.enable', 'true'),
+        ('retention.ms', '9223372036854775808'),
+        ('retention.ms', '+5'),
+        ('retention.ms', '1e3'),
+    ):
+        create(peer, 'refused', validate_only=True, **{key: value})
+    create(peer, 'refused', validate_only=True, min_compaction_lag_ms='10', max_compaction_lag_ms='5')
+    create(peer, 'refused', validate_only=True, local_retention_ms='10', retention_ms='5')
+    twice = dict(name='refused', num_partitions=1, replication_factor=1)
+    peer.ask(
+        'CreateTopics',
+        topics=[twice, twice, dict(name='also_good', num_partitions=1, replication_factor=1)],
+        timeout_ms=1000,
+        validate_only=True,
+    )
+    peer.ask(
+        'CreateTopics',
+        topics=[
+            dict(name='col.lide', num_partitions=1, replication_factor=1),
+            dict(name='col_lide', num_partitions=1, replication_factor=1),
+        ],
+        timeout_ms=1000,
+        validate_only=True,
+    )
+    peer.ask(
+        'CreateTopics',
+        validate_only=True,
+        timeout_ms=1000,
+        topics=[
+            dict(
+                name='refused',
+                num_partitions=1,
+                replication_factor=1,
+                configs=[dict(name='retention.ms', value='1'), dict(name='retention.ms', value='2')],
+            )
+        ],
+    )
+
+
+@case
+def delete_topics(peer: RawPeer) -> None:
+    names = [f'{peer.topic}_{index}' for index in range(8)]
+    ids = [peer.create_topic(name) for name in names]
+    for version in range(1, 6):
+        peer.ask('DeleteTopics', version, topic_names=[names[version], 'no_such_topic'], timeout_ms=30000)
+    peer.ask('DeleteTopics', 5, topic_names=['no_such_topic', 'no_such_topic', 'bad name', ''], timeout_ms=30000)
+    peer.ask('DeleteTopics', topics=[dict(name=names[0]), dict(name=names[0])], timeout_ms=30000)
+    peer.ask('DeleteTopics', topics=[dict(name=names[0], topic_id=ids[0])], timeout_ms=30000)
+    peer.ask('DeleteTopics', topics=[dict(name=names[0]), dict(name=None, topic_id=ids[0])], timeout_ms=30000)
+    peer.ask(
+        'DeleteTopics', topics=[dict(name=None, topic_id=ids[6]), dict(name=None, topic_id=ids[6])], timeout_ms=30000
+    )
+    peer.ask(
+        'DeleteTopics',
+        topics=[dict(name=None, topic_id=b'\7' * 16), dict(name=None), dict(name='no_such_topic')],
+        timeout_ms=30000,
+    )
+    peer.ask('DeleteTopics', topics=[dict(name=None, topic_id=ids[0])], timeout_ms=30000)
+    peer.ask_until(
+        lambda answer: answer.topics[0].error_code,
+        'Metadata',
+        topics=[dict(name=names[0])],
+        allow_auto_topic_creation=False,
+    )
+    peer.ask_until(
+        lambda answer: answer.topics[0].error_code,
+        'Metadata',
+        topics=[dict(name=None, topic_id=ids[0])],
+        allow_auto_topic_creation=False,
+    )
+
+
+@case
+def create_partitions(peer: RawPeer) -> None:
+    peer.create_topic()
+
+    def grow(
+        count: int,
+        version: int = 3,
+        *,
+        name: str | None = None,
+        assignments: list[list[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        peer.ask(
+            'CreatePartitions',
+            version,
+            timeout_ms=30000,
+            validate_only=validate_only,
+            topics=[
+                dict(
+                    name=name or peer.topic,
+                    count=count,
+                    assignments=None if assignments is None else [dict(broker_ids=brokers) for brokers in assignments],
+                )
+            ],
+        )
+
+    for version in range(4):
+        grow(9, version, validate_only=True)
+        grow(version + 2, version)
+        peer.await_topic(peer.topic, version + 2)
+        grow(1, version)
+        grow(5, version, name='no_such_topic')
+        for count in (0, -1, version + 2):
+            grow(count, version)
+    for assignments in ([], [[1]], [[1], [1]], [[1], []], [[9], [1]], [[1, 1], [1]], [[1, 2], [1, 2]]):
+        grow(7, assignments=assignments, validate_only=True)
+    grow(6, name='bad name')
+    grow(6, name='')
+    peer.ask('CreatePartitions', topics=[dict(name=peer.topic, count=8, assignments=None)] * 2, timeout_ms=1000)
+    peer.ask('CreatePartitions', topics=[], timeout_ms=1000)
+    peer.ask('Metadata', topics=[dict(name=peer.topic)])
+
+
+@case
+def metadata(peer: RawPeer) -> None:
+    topic_id = peer.create_topic(partitions=2)
+    for version in range(14):
+        peer.ask('Metadata', version, topics=[dict(name=peer.topic)])
+        peer.ask('Metadata', version, topics=[dict(name=name) for name in ('bad name', '', 'x' * 250, '.')])
+        if version >= 1:
+            peer.ask('Metadata', version, topics=[])
+        if version >= 4:
+            peer.ask('Metadata', version, topics=[dict(name=f'{peer.topic}_absent')], allow_auto_topic_creation=False)
+        if version >= 8:
+            peer.ask(
+                'Metadata',
+                version,
+                topics=[dict(name=peer.topic)],
+                include_topic_authorized_operations=True,
+                include_cluster_authorized_operations=version <= 10,
+            )
+    for version in (10, 11, 12, 13):
+        for name, wanted in (
+            (None, topic_id),
+            (peer.topic, topic_id),
+            (None, b'\7' * 16),
+            ('other', topic_id),
+            (None, NO_ID),
+            (peer.topic, b'\7' * 16),
+        ):
+            peer.ask('Metadata', version, topics=[dict(name=name, topic_id=wanted)], allow_auto_topic_creation=False)
+    peer.ask('Metadata', topics=[dict(name=peer.topic), dict(name=peer.topic)])
+    peer.ask('Metadata', 12, topics=[dict(name=peer.topic), dict(name='bad name'), dict(name=None, topic_id=topic_id)])
+
+
+@case
+def metadata_creates_topics(peer: RawPeer) -> None:
+    for version in (0, 3, 4, 9, 13):
+        name = f'{peer.topic}_{version}'
+        peer.ask_until(lambda answer: not answer.topics[0].error_code, 'Metadata', version, topics=[dict(name=name)])
+    peer.ask_until(lambda answer: not answer.topics[0].error_code, 'Metadata', topics=[dict(name='__consumer_offsets')])
+    peer.ask('Metadata', topics=[dict(name='__cluster_metadata')])
+    peer.ask('Metadata', topics=[dict(name=peer.topic.replace('_', '.') + '.0')])
+
+
+@case
+def describe_topic_partitions(peer: RawPeer) -> None:
+    for index in range(3):
+        peer.create_topic(f'{peer.topic}_{index}', partitions=3)
+    names = [dict(name=f'{peer.topic}_{index}') for index in (2, 0, 1)]
+
+    def page(limit: int = 2000, cursor: tuple[str, int] | None = None, topics: list[Any] | None = None) -> None:
+        peer.ask(
+            'DescribeTopicPartitions',
+            topics=names if topics is None else topics,
+            response_partition_limit=limit,
+            cursor=None if cursor is None else dict(topic_name=cursor[0], partition_index=cursor[1]),
+        )
+
+    page()
+    for limit in (-1, 0, 1, 2, 3, 4, 8, 9, 10):
+        page(limit)
+    for index in (-1, 0, 1, 2, 3, 7):
+        page(4, (f'{peer.topic}_1', index))
+    page(4, ('a', 1))
+    page(4, ('zzz', 0))
+    page(4, (f'{peer.topic}_11', 2))
+    page(4, (f'{peer.topic}_0x', 0))
+    page(topics=[dict(name='no_such_topic'), dict(name='bad name'), dict(name=''), *names])
+    page(2, topics=[dict(name='a_topic_that_is_not'), *names])
+    page(topics=[*names, *names])
+    page(2, ('no_such_topic', 0), [dict(name='no_such_topic')])
+
+
+@case
+def describe_configs_of_topics(peer: RawPeer) -> None:
+    peer.create_topic(cleanup_policy='compact', retention_ms='5')
+    for version in range(1, 5):
+        for options in ({}, {'include_synonyms': True}):
+            describe(peer, TOPIC, peer.topic, version, **options)
+        describe(peer, TOPIC, peer.topic, version, ['retention.ms', 'no.such.config'], include_synonyms=True)
+        describe(peer, TOPIC, peer.topic, version, [])
+        for name in ('no_such_topic', 'bad name', ''):
+            describe(peer, TOPIC, name, version)
+    peer.ask('DescribeConfigs', resources=[])
+    peer.ask(
+        'DescribeConfigs',
+        resources=[dict(resource_type=TOPIC, resource_name=peer.topic, configuration_keys=['retention.ms'])] * 2,
+    )
+
+
+@case
+def describe_configs_of_brokers(peer: RawPeer) -> None:
+    for name in ('1', '', '2', 'x', '-1', '01'):
+        describe(
+            peer,
+            BROKER,
+            name,
+            4,
+            ['log.retention.ms', 'num.partitions', 'message.max.bytes', 'no.such.config'],
+            include_synonyms=True,
+        )
+    for resource_type in (0, 1, 3, 5, 99, -1):
+        describe(peer, resource_type, 'x')
+    for resource_type in (CLIENT_METRICS, GROUP):
+        for name in ('', 'x'):
+            describe(peer, resource_type, name)
+    describe(peer, BROKER_LOGGER, '2')
+    describe(peer, BROKER_LOGGER, '')
+
+
+@case
+def alter_configs(peer: RawPeer) -> None:
+    peer.create_topic(retention_ms='5')
+
+    def replace(
+        name: str, version: int = 2, *, resource_type: int = TOPIC, validate_only: bool = False, **configs: str | None
+    ) -> None:
+        peer.ask(
+            'AlterConfigs',
+            version,
+            validate_only=validate_only,
+            resources=[
+                dict(
+                    resource_type=resource_type,
+                    resource_name=name,
+                    configs=[dict(name=key.replace('_', '.'), value=value) for key, value in configs.items()],
+                )
+            ],
+        )
+
+    for version in range(3):
+        replace(peer.topic, version, segment_ms='77')
+        peer.ask_until(
+            lambda answer: answer.results[0].configs[0].value == '77',
+            'DescribeConfigs',
+            resources=[dict(resource_type=TOPIC, resource_name=peer.topic, configuration_keys=['segment.ms'])],
+        )
+        describe(peer, TOPIC, peer.topic, 4, ['segment.ms', 'retention.ms'])
+        replace(peer.topic, version, validate_only=True, segment_ms='0')
+        replace(peer.topic, version, segment_ms='x')
+        replace(peer.topic, version, no_such_config='x')
+        replace(peer.topic, version, segment_ms=None)
+        for name in ('no_such_topic', 'bad name', ''):
+            replace(name, version, segment_ms='77')
+    for name in ('2', 'x', '1', ''):
+        replace(name, resource_type=BROKER, validate_only=True, message_max_bytes='2000000')
+        replace(name, resource_type=BROKER, validate_only=True, node_id='7')
+    for resource_type in (0, 8, 16, 32, 99):
+        replace('x', resource_type=resource_type, validate_only=True, a='b')
+    peer.ask(
+        'AlterConfigs',
+        validate_only=True,
+        resources=[
+            dict(
+                resource_type=TOPIC,
+                resource_name=peer.topic,
+                configs=[dict(name='segment.ms', value='1'), dict(name='segment.ms', value='2')],
+            )
+        ],
+    )
+
+
+@case
+def alter_configs_incrementally(peer: RawPeer) -> None:
+    peer.create_topic(retention_ms='5', cleanup_policy='compact')
+    changes: list[list[tuple[str, int, str | None]]] = [
+        [('segment.ms', SET, '77')],
+        [('segment.ms', DELETE, None)],
+        [('segment.ms', DELETE, '3')],
+        [('cleanup.policy', APPEND, 'delete')],
+        [('cleanup.policy', APPEND, 'compact')],
+        [('cleanup.policy', APPEND, 'shred')],
+        [('cleanup.policy', SUBTRACT, 'compact')],
+        [('cleanup.policy', SUBTRACT, 'delete')],
+        [('segment.ms', APPEND, '1')],
+        [('segment.ms', SUBTRACT, '1')],
+        [('no.such.config', SET, '1')],
+        [('no.such.config', DELETE, None)],
+        [('no.such.config', APPEND, 'x')],
+        [('segment.ms', SET, None)],
+        [('cleanup.policy', APPEND, None)],
+        [('segment.ms', SET, '1'), ('segment.ms', SET, '2')],
+        [('segment.ms', SET, '')],
+        [('cleanup.policy', SET, '')],
+        [('retention.ms', SET, '-1'), ('segment.ms', SET, 'x')],
+        [],
+        [('leader.replication.throttled.replicas', APPEND, '0:1')],
+        [('min.insync.replicas', SET, '1')],
+        [('remote.storage.enable', SET, 'true')],
+        [('cleanup.policy', APPEND, '')],
+        [('cleanup.policy', SUBTRACT, '')],
+        [('', SET, 'x')],
+        [('retention.ms', DELETE, None), ('segment.ms', SET, '5')],
+    ]
+    for version in (0, 1):
+        for change in changes:
+            alter(peer, TOPIC, peer.topic, *change, version=version, validate_only=True)
+    for change in changes:
+        alter(peer, TOPIC, peer.topic, *change)
+    alter(peer, TOPIC, peer.topic, ('segment.ms', SET, '99'))
+    peer.ask_until(
+        lambda answer: answer.results[0].configs[0].value == '99',
+        'DescribeConfigs',
+        resources=[dict(resource_type=TOPIC, resource_name=peer.topic, configuration_keys=['segment.ms'])],
+    )
+    describe(
+        peer,
+        TOPIC,
+        peer.topic,
+        4,
+        [
+            'retention.ms',
+            'cleanup.policy',
+            'segment.ms',
+            'leader.replication.throttled.replicas',
+            'min.insync.replicas',
+        ],
+    )
+    for name in ('no_such_topic', 'bad name', ''):
+        alter(peer, TOPIC, name, ('segment.ms', SET, '1'))
+        alter(peer, TOPIC, name)
+
+
+@case
+def alter_configs_of_brokers(peer: RawPeer) -> None:
+    changes: list[tuple[str, int, str | None]] = [
+        ('log.retention.ms', SET, '600000'),
+        ('message.max.bytes', SET, '2000000'),
+        ('message.max.bytes', SET, 'x'),
+        ('message.max.bytes', SET, '-1'),
+        ('node.id', SET, '3'),
+        ('log.dirs', SET, '/x'),
+        ('num.partitions', SET, '4'),
+        ('no.such.config', SET, '1'),
+        ('no.such.config', DELETE, None),
+        ('num.partitions', DELETE, None),
+        ('log.cleanup.policy', APPEND, 'compact'),
+        ('num.io.threads', SET, '9'),
+        ('num.io.threads', SET, '100'),
+        ('listeners', SET, 'PLAINTEXT://127.0.0.1:1'),
+        ('advertised.listeners', SET, 'PLAINTEXT://localhost:1'),
+        ('max.connections', SET, '500'),
+        ('auto.create.topics.enable', SET, 'false'),
+        ('min.insync.replicas', SET, '1'),
+        ('min.insync.replicas', DELETE, None),
+        ('compression.type', SET, 'gzip'),
+        ('log.segment.bytes', SET, '2000000'),
+        ('log.segment.bytes', SET, '5'),
+        ('segment.bytes', SET, '5000000'),
+        ('transaction.max.timeout.ms', SET, '5'),
+        ('group.max.size', SET, '5'),
+        ('ssl.keystore.password', SET, 'x'),
+        ('log.roll.ms', SET, '0'),
+        ('log.message.timestamp.type', SET, 'LogAppendTime'),
+        ('unclean.leader.election.enable', SET, 'true'),
+        ('log.cleaner.threads', SET, '2'),
+        ('producer.id.expiration.ms', SET, '1000'),
+        ('transaction.partition.verification.enable', SET, 'false'),
+        ('remote.log.index.file.cache.total.size.bytes', SET, '5'),
+    ]
+    for name in ('1', '', '2', 'x'):
+        for change in changes:
+            alter(peer, BROKER, name, change, validate_only=True)
+    for resource_type in (0, 1, 3, 99):
+        alter(peer, resource_type, 'x', ('a', SET, 'b'), validate_only=True)
+    alter(peer, BROKER_LOGGER, '1', ('root', SET, 'INFO'), validate_only=True)
+    for name in ('', 'x'):
+        alter(peer, CLIENT_METRICS, name, ('interval.ms', SET, '1000'), validate_only=True)
+        alter(peer, CLIENT_METRICS, name, ('no.such', SET, '1000'), validate_only=True)
+        alter(peer, GROUP, name, ('consumer.session.timeout.ms', SET, '50000'), validate_only=True)
+        alter(peer, GROUP, name, ('no.such', SET, '1000'), validate_only=True)
+
+
+@case
+def alter_configs_takes_effect(peer: RawPeer) -> None:
+    peer.create_topic(partitions=2)
+    large = batch(b'x' * 500)
+    produce(peer, large)
+    alter(peer, TOPIC, peer.topic, ('max.message.bytes', SET, '100'))
+    peer.ask_until(
+        lambda answer: answer.responses[0].partition_responses[0].error_code,
+        'Produce',
+        12,
+        acks=-1,
+        timeout_ms=1000,
+        topic_data=[dict(name=peer.topic, partition_data=[dict(index=1, records=large)])],
+    )
+    produce(peer, large)
+    list_offsets(peer, -1)
+
+
+@case
+def describe_log_dirs(peer: RawPeer) -> None:
+    peer.create_topic(partitions=2)
+    produce(peer, batch(b'a'))
+    for version in range(1, 5):
+        for topics in (
+            [],
+            [dict(topic=peer.topic, partitions=[0, 1])],
+            [dict(topic=peer.topic, partitions=[1, 5])],
+            [dict(topic=peer.topic, partitions=[])],
+            [dict(topic='no_such_topic', partitions=[0])],
+            [dict(topic='', partitions=[0])],
+            [dict(topic=peer.topic, partitions=[0])] * 2,
+        ):
+            peer.ask('DescribeLogDirs', version, topics=topics)
+
+
+@case
+def describe_cluster(peer: RawPeer) -> None:
+    for version in range(3):
+        for authorized in (False, True):
+            peer.ask('DescribeCluster', version, include_cluster_authorized_operations=authorized)
+    for version in (1, 2):
+        for endpoint_type in (0, 1, 2, 3, -1):
+            peer.ask('DescribeCluster', version, endpoint_type=endpoint_type)
+    peer.ask('DescribeCluster', 2, include_fenced_brokers=True)
+
+
+@case
+def elect_leaders(peer: RawPeer) -> None:
+    peer.create_topic(partitions=2)
+    for version in range(3):
+        for election_type in (0, 1) if version else (0,):
+            for wanted in (
+                [dict(topic=peer.topic, partitions=[0, 1])],
+                [dict(topic=peer.topic, partitions=[7])],
+                [dict(topic='no_such_topic', partitions=[0])],
+                [dict(topic='bad name', partitions=[0])],
+                [],
+                [dict(topic=peer.topic, partitions=[])],
+                [dict(topic=peer.topic, partitions=[0])] * 2,
+                None,
+            ):
+                answer = peer.ask(
+                    'ElectLeaders',
+                    version,
+                    topic_partitions=wanted,
+                    timeout_ms=1000,
+                    **({'election_type': election_type} if version else {}),
+                )
+                if wanted is None:
+                    answer.replica_election_results = [
+                        topic for topic in answer.replica_election_results if topic.topic == peer.topic
+                    ]
+    peer.ask(
+        'ElectLeaders', 2, election_type=7, topic_partitions=[dict(topic=peer.topic, partitions=[0])], timeout_ms=1000
+    )
+    peer.ask('ElectLeaders', 2, election_type=-1, topic_partitions=None, timeout_ms=1000)
+
+
+@case
+def list_config_resources(peer: RawPeer) -> None:
+    peer.ask('ListConfigResources', 0)
+    for types in (
+        [BROKER],
+        [BROKER_LOGGER],
+        [CLIENT_METRICS],
+        [GROUP],
+        [BROKER, BROKER],
+        [GROUP, BROKER],
+        [0],
+        [1],
+        [99],
+        [BROKER, 99],
+        [-1],
+    ):
+        peer.ask('ListConfigResources', 1, resource_types=types)
+
+
+@case
+def api_versions(peer: RawPeer) -> None:
+    for name, version in (
+        ('', '1'),
+        ('kafka', ''),
+        ('bad name', '1'),
+        ('-x', '1'),
+        ('x-', '1'),
+        ('x.', '1'),
+        ('a', '1.0-beta'),
+        ('a', '1_0'),
+        ('é', '1'),
+    ):
+        for wanted in (3, 4):
+            answer = peer.ask('ApiVersions', wanted, client_software_name=name, client_software_version=version)
+            answer.api_keys, answer.supported_features, answer.finalized_features = [], [], []
+
+
+@case
+def unknown_requests_close_the_connection(peer: RawPeer) -> None:
+    for key, version in ((999, 0), (-1, 0), (4, 0), (3, 99), (3, -1), (2, 0), (1, 3), (10, 7), (52, 0)):
+        peer.note = f'key {key} version {version}'
+        peer.send_bytes(
+            key.to_bytes(2, 'big', signed=True) + version.to_bytes(2, 'big', signed=True) + b'\0\0\0\1\0\1x' + bytes(20)
+        )
+    for peer.note, body in (
+        ('short', b'\0\3'),
+        ('no body', b'\0\3\0\5\0\0\0\1\0\1x'),
+        ('client id', b'\0\3\0\0\0\0\0\1\x7f\xff'),
+        ('count', b'\0\3\0\0\0\0\0\1\0\1x\x7f\xff\xff\xff'),
+        ('empty', b''),
+    ):
+        peer.send_bytes(body)

@@ -1,0 +1,40 @@
+"""Data of every kind on a topic, to look at with Kafka's tools."""
+import contextlib
+from collections.abc import Iterator
+
+import confluent_kafka
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+LIMIT_S = 60
+
+
+@contextlib.contextmanager
+def a_history(address: str) -> Iterator[None]:
+    """`orders` with two partitions: 20 plain records, a committed, an aborted and an open transaction.
+
+    The group `readers` has committed offset 10 of partition 0. The transaction stays open while the context does.
+    """
+    admin = AdminClient({'bootstrap.servers': address})
+    admin.create_topics([NewTopic('orders', 2, 1)])['orders'].result(LIMIT_S)
+    plain = confluent_kafka.Producer({'bootstrap.servers': address, 'compression.type': 'zstd'})
+    for number in range(20):
+        plain.produce('orders', f'plain {number}', f'k{number}', partition=number % 2, headers=[('h', b'x')])
+    assert plain.flush(LIMIT_S) == 0
+    consumer = confluent_kafka.Consumer({'bootstrap.servers': address, 'group.id': 'readers',
+                                         'auto.offset.reset': 'earliest'})
+    producer = confluent_kafka.Producer({'bootstrap.servers': address, 'transactional.id': 'history'})
+    producer.init_transactions(LIMIT_S)
+    for offset, end in ((10, producer.commit_transaction), (15, producer.abort_transaction)):
+        producer.begin_transaction()
+        for partition in (0, 1):
+            producer.produce('orders', end.__name__, partition=partition)
+        producer.send_offsets_to_transaction([TopicPartition('orders', 0, offset)],
+                                             consumer.consumer_group_metadata(), LIMIT_S)
+        assert producer.flush(LIMIT_S) == 0
+        end(LIMIT_S)
+    producer.begin_transaction()
+    producer.produce('orders', 'open', partition=0)
+    assert producer.flush(LIMIT_S) == 0
+    yield
+    consumer.close()

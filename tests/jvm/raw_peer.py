@@ -1,0 +1,315 @@
+"""A client that sends what it is told over a socket, and answers in a form in which two brokers can be compared."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from typing import Any, NamedTuple
+
+from building import batch_of, build
+
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
+from kbroker.protocol.codec import decode, encode
+from kbroker.record.batch import iter_batches
+from kbroker.record.records import decode_records
+
+ANSWER_LIMIT_S = 10
+CLOSED = 'the connection was closed'
+NO_ANSWER = 'there was no answer'
+CLIENT_ID = 'judge'
+NOW_MS = int(time.time() * 1000)
+DAY_MS = 86_400_000
+
+UNSETTLED = {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+}
+"""What passes when a coordinator has done what it has begun."""
+UNPREPARED = UNSETTLED | {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+}
+"""What passes when a topic that was created is known everywhere."""
+
+ANYTHING = {
+    'throttle_time_ms',
+    'error_message',
+    'batch_index_error_message',
+    'host',
+    'port',
+    'cluster_id',
+    'log_dir',
+    'total_bytes',
+    'usable_bytes',
+    'documentation',
+    'finalized_features_epoch',
+}
+"""Fields whose values are the broker's own."""
+NAMED_BY_BROKER = {'topic_id', 'producer_id', 'member_id', 'leader', 'session_id'}
+"""Fields whose values the broker makes up: compared by whether and where they are the same."""
+MADE_UP_FROM = {'producer_id': 0, 'session_id': 1}
+
+
+class Made(NamedTuple):
+    """A value that a broker made up; all look alike when an order is wanted."""
+
+    field: str
+    value: Any
+
+    def __repr__(self) -> str:
+        return f'<{self.field}>'
+
+
+class Step(NamedTuple):
+    note: str
+    request: Any
+    version: int
+    answer: Any
+
+    def __str__(self) -> str:
+        if isinstance(self.request, bytes):
+            return f'{self.note} {self.request.hex()}'
+        return f'{self.note} {type(self.request).__name__} v{self.version} {in_words(self.request)}'
+
+
+class RawPeer:
+    """One broker, asked by one case. What is asked with `ask` is kept in `steps`, to be compared."""
+
+    def __init__(self, address: str, topic: str):
+        self.topic = topic
+        self.note = ''
+        """What the steps from here on are about, for whoever reads a difference."""
+        self.steps: list[Step] = []
+        self._address = address
+        self._socket: socket.socket | None = None
+        self._correlation_ids = itertools.count(1)
+
+    def ask(self, api: str, version: int | None = None, *, client_id: str = CLIENT_ID, **fields: Any) -> Any:
+        """Send a request of these fields (structs as dicts), newest version unless told. CLOSED or an answer."""
+        request = build(api + 'Request', **fields)
+        version = request.versions[1] if version is None else version
+        answer = self._exchange(request, version, client_id)
+        self.steps.append(Step(self.note, request, version, answer))
+        return answer
+
+    def ask_until(self, settled: Any, api: str, version: int | None = None, **fields: Any) -> Any:
+        """As `ask`, again and again until `settled(answer)`; only the last answer is kept."""
+        deadline = time.monotonic() + ANSWER_LIMIT_S
+        while not settled(answer := self.ask(api, version, **fields)) and time.monotonic() < deadline:
+            self.steps.pop()
+            time.sleep(0.02)
+        return answer
+
+    def ask_settled(self, api: str, version: int | None = None, **fields: Any) -> Any:
+        """As `ask`, until the coordinator has done what it has begun."""
+        return self.ask_until(lambda answer: not error_codes(answer) & UNSETTLED, api, version, **fields)
+
+    def prepare(self, api: str, version: int | None = None, **fields: Any) -> Any:
+        """As `ask`, until it goes well; what comes back is no part of what is compared."""
+        answer = self.ask_until(lambda answer: not error_codes(answer) & UNPREPARED, api, version, **fields)
+        self.steps.pop()
+        return answer
+
+    def tell(self, api: str, version: int, **fields: Any) -> None:
+        """Send a request that is not answered."""
+        request = build(api + 'Request', **fields)
+        self._connected().sendall(self._frame(request, version, CLIENT_ID))
+
+    def send_bytes(self, body: bytes) -> None:
+        """Send a frame as it is; the answer is compared as it is."""
+        connection = self._connected()
+        connection.sendall(len(body).to_bytes(4, 'big') + body)
+        self.steps.append(Step(self.note, body, 0, self._receive(connection)))
+
+    def create_topic(self, name: str | None = None, partitions: int = 1, **configs: str) -> bytes:
+        """Create a topic (configs with _ for .), wait until it can be used, and return its id."""
+        name = name or self.topic
+        self.prepare(
+            'CreateTopics',
+            topics=[
+                dict(
+                    name=name,
+                    num_partitions=partitions,
+                    replication_factor=1,
+                    configs=[dict(name=key.replace('_', '.'), value=value) for key, value in configs.items()],
+                )
+            ],
+            timeout_ms=30000,
+        )
+        return self.await_topic(name, partitions)
+
+    def await_topic(self, name: str, partitions: int = 1) -> bytes:
+        answer = self.prepare('Metadata', topics=[dict(name=name)], allow_auto_topic_creation=False)
+        self.prepare(
+            'ListOffsets',
+            9,
+            replica_id=-1,
+            topics=[
+                dict(name=name, partitions=[dict(partition_index=index, timestamp=-1) for index in range(partitions)])
+            ],
+        )
+        return answer.topics[0].topic_id
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _exchange(self, request: Any, version: int, client_id: str) -> Any:
+        connection = self._connected()
+        key = ApiKey(request.api_key)
+        connection.sendall(self._frame(request, version, client_id))
+        reply = self._receive(connection)
+        if isinstance(reply, str):
+            return reply
+        response_class = getattr(messages, type(request).__name__.removesuffix('Request') + 'Response')
+        return decode(response_class, reply, version, 5 if response_header_version(key, version) else 4)
+
+    def _frame(self, request: Any, version: int, client_id: str) -> bytes:
+        key = ApiKey(request.api_key)
+        header = key.to_bytes(2, 'big') + version.to_bytes(2, 'big') + next(self._correlation_ids).to_bytes(4, 'big')
+        header += len(client_id).to_bytes(2, 'big') + client_id.encode()
+        if request_header_version(key, version) >= 2:
+            header += b'\0'
+        frame = header + encode(request, version)
+        return len(frame).to_bytes(4, 'big') + frame
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            host, _, port = self._address.rpartition(':')
+            self._socket = socket.create_connection((host, int(port)), ANSWER_LIMIT_S)
+        return self._socket
+
+    def _receive(self, connection: socket.socket) -> bytes | str:
+        problem = CLOSED
+        try:
+            size = self._exactly(connection, 4)
+            if size is not None:
+                reply = self._exactly(connection, int.from_bytes(size, 'big'))
+                if reply is not None:
+                    return reply
+        except ConnectionError:
+            pass
+        except TimeoutError:
+            problem = NO_ANSWER
+        self.close()
+        return problem
+
+    @staticmethod
+    def _exactly(connection: socket.socket, size: int) -> bytes | None:
+        received = b''
+        while len(received) < size:
+            more = connection.recv(size - len(received))
+            if not more:
+                return None
+            received += more
+        return received
+
+
+def batch(*values: Any, **options: Any) -> bytes:
+    """A batch of records of now, as `batch_of` makes it."""
+    return batch_of(NOW_MS, *values, **options)
+
+
+def error_codes(answer: Any) -> set[int]:
+    """Every error code in an answer."""
+    found: set[int] = set()
+    if isinstance(answer, list):
+        return found.union(*map(error_codes, answer))
+    for name in getattr(getattr(answer, '_layout', None), 'names', ()):
+        value = getattr(answer, name)
+        if name == 'error_code':
+            found.add(value)
+        else:
+            found |= error_codes(value)
+    return found
+
+
+def comparable(answer: Any) -> Any:
+    """An answer as dicts and sorted lists, free of what two brokers need not agree on."""
+    return _numbered(plain(answer), {})
+
+
+def plain(value: Any, name: str = '') -> Any:
+    if isinstance(value, list):
+        return sorted((plain(item, name) for item in value), key=repr)
+    names = getattr(getattr(value, '_layout', None), 'names', None)
+    if names is not None:
+        return {field: plain(getattr(value, field), field) for field in names}
+    if name in ANYTHING:
+        return '*'
+    if name == 'error_code':
+        return ErrorCode(value).name if value in ErrorCode.__members__.values() else value
+    if name == 'records':
+        return None if value is None else [_batch_in_words(header, data) for header, data in iter_batches(value)]
+    if isinstance(value, int) and abs(value - NOW_MS) < DAY_MS:
+        return 'now'
+    if name in NAMED_BY_BROKER and (
+        value >= MADE_UP_FROM[name] if isinstance(value, int) else value and value != bytes(16)
+    ):
+        return Made(name, value)
+    return bytes(value) if isinstance(value, bytearray | memoryview) else value
+
+
+def in_words(value: Any) -> str:
+    """A request, without the fields that have their defaults."""
+    if isinstance(value, list):
+        return f'[{", ".join(map(in_words, value))}]'
+    layout = getattr(value, '_layout', None)
+    if layout is None:
+        return repr(value) if not isinstance(value, bytes) or len(value) < 40 else f'{len(value)} bytes'
+    usual = type(value)()
+    given = ((name, getattr(value, name)) for name in layout.names)
+    return f'({", ".join(f"{name}={in_words(item)}" for name, item in given if item != getattr(usual, name))})'
+
+
+def _batch_in_words(header: Any, data: Any) -> dict[str, Any]:
+    fields = (
+        'base_offset',
+        'partition_leader_epoch',
+        'attributes',
+        'last_offset_delta',
+        'producer_epoch',
+        'base_sequence',
+        'records_count',
+    )
+    return {
+        **{name: getattr(header, name) for name in fields},
+        'producer_id': plain(header.producer_id, 'producer_id'),
+        'records': [
+            (record.offset, plain(record.timestamp_ms), record.key, record.value, record.headers)
+            for record in decode_records(data)
+        ],
+    }
+
+
+def _numbered(value: Any, seen: dict[Made, str]) -> Any:
+    if isinstance(value, Made):
+        return seen.setdefault(value, f'{value.field} {sum(made.field == value.field for made in seen) + 1}')
+    if isinstance(value, dict):
+        return {name: _numbered(item, seen) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_numbered(item, seen) for item in value]
+    return value
+
+
+def differences(kafka: Any, ours: Any, path: str = '') -> list[str]:
+    """Where two comparable answers differ, a line each."""
+    if isinstance(kafka, dict) and isinstance(ours, dict):
+        return [
+            line for name in kafka for line in differences(kafka[name], ours[name], f'{path}.{name}' if path else name)
+        ]
+    if isinstance(kafka, list) and isinstance(ours, list) and len(kafka) == len(ours):
+        return [
+            line
+            for index, (left, right) in enumerate(zip(kafka, ours, strict=True))
+            for line in differences(left, right, f'{path}[{index}]')
+        ]
+    return [] if kafka == ours else [f'{path}: Kafka {kafka!r}, kbroker {ours!r}']

@@ -1,0 +1,51 @@
+"""Kafka's dump tool reads what compaction left, and finds nothing wrong in it."""
+
+import pathlib
+
+import pytest
+from apache_kafka import dump_log
+from cleaning import CleaningDirectory, end, write
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Everything that compaction makes: gaps, headers without records, delete horizons, recompressed batches."""
+    cleaning = CleaningDirectory(tmp_path / 'data')
+    cleaning.cleaner.start()
+    log = cleaning.open()
+    for day in range(3):
+        for number in range(20):
+            write(
+                log,
+                (f'key {number}', f'value {day}'),
+                (f'other {number}', None if day == 1 else 'value'),
+                codec=number % 5,
+            )
+            write(log, (f'key {number % 7}', 'in a transaction'), producer=(1, day, number), transactional=True)
+        end(log, 1, day, commit=day == 1)
+        write(log, (f'day {day}', 'value'), ('all', 'value'), producer=(2 + day, 0, 0), codec=day)
+        cleaning.clean(log)
+        cleaning.clock.advance(DAY_MS)
+    cleaning.manager.close()
+    return pathlib.Path(log.directory)
+
+
+def test_the_dump_tool_finds_nothing_wrong(directory):
+    files = sorted(
+        path
+        for path in directory.iterdir()
+        if path.suffix in {'.log', '.index', '.timeindex', '.txnindex', '.snapshot'}
+    )
+    text = dump_log(*files)
+    assert text.count('Dumping ') == len(files)
+    assert 'isvalid: false' not in text
+    for trouble in ('Mismatches', 'mismatch', 'out of order', 'not found', 'invalid bytes', 'Exception'):
+        assert trouble not in text
+    assert 'count: 0' in text
+    assert 'deleteHorizonMs: OptionalLong[' in text
+    assert {f'compresscodec: {codec}' in text for codec in ('none', 'gzip', 'snappy', 'lz4', 'zstd')} == {True}
+    assert 'payload: value 2' in text and 'payload: value 0' not in text

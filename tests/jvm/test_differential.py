@@ -1,0 +1,206 @@
+"""The same bytes to a running Apache Kafka 4.3 and to a running kbroker: the answers agree, field by field.
+
+Each case is a script (tests/jvm/cases_*.py) that asks a broker one thing after the other. Both brokers run it, and what
+they answered is compared step by step, after what need not agree was taken out (raw_peer.py says what). Where the two
+differ, Kafka is right, or the difference stands in DIFFERENCES with its reason.
+"""
+
+from __future__ import annotations
+
+import re
+
+import cases_groups
+import cases_records
+import cases_topics
+import cases_transactions
+import pytest
+from apache_kafka import LiveKafka
+from live import ROOT, LiveBroker
+from raw_peer import RawPeer, comparable, differences
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+
+SETTINGS = {
+    'group.initial.rebalance.delay.ms': '0',
+    'group.min.session.timeout.ms': '1000',
+    'offsets.topic.num.partitions': '1',
+    'transaction.state.log.num.partitions': '1',
+    'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200',
+}
+
+CASES = {
+    name: case
+    for module in (cases_records, cases_topics, cases_groups, cases_transactions)
+    for name, case in vars(module).items()
+    if getattr(case, 'is_case', False)
+}
+
+DIFFERENCES: dict[tuple[str, str], str] = {
+    (
+        'produce_of_bad_batches',
+        '^more behind',
+    ): 'bytes behind a batch are refused, Kafka cuts them off: what is written is what was sent',
+    (
+        'produce_of_bad_batches',
+        "Kafka 'UNKNOWN_SERVER_ERROR', kbroker '(UNSUPPORTED_COMPRESSION_TYPE|CORRUPT_MESSAGE)'",
+    ): 'a codec that does not exist and bytes that do not decompress are no fault of the server',
+    ('produce_of_bad_batches', r'^(codec|garbage compressed).*log_start_offset'): 'goes with the error code',
+    (
+        'fetch_in_each_version',
+        r'v1[3-8] .*topics=\[\(partitions',
+    ): 'the id of no topic is unknown, no fault of the server',
+    ('fetch_with_limits', 'partition_max_bytes=-1'): 'a negative limit is one of 0 bytes, no fault of the server',
+    (
+        'list_offsets_in_each_version',
+        'isolation_level=7',
+    ): 'an isolation level that does not exist counts as read_uncommitted, no fault of the server',
+    ('create_topics_that_are_refused', 'replication_factor=[23]'): 'kbroker.replication.factor.accept=any',
+    ('create_topics_that_are_refused', r'broker_ids=\[(9|1, 2)\]'): 'kbroker.replication.factor.accept=any',
+    (
+        'create_topics_that_are_refused',
+        r'internal\.segment\.bytes',
+    ): 'internal settings are not described, even where they are set',
+    ('create_topics_that_are_refused', 'col.lide'): 'names that collide do so within a request, too',
+    ('create_partitions', r'broker_ids=\[(9|1, 2)\]'): 'kbroker.replication.factor.accept=any',
+    ('metadata', r'topics=\[\(name=None\)\]'): 'a topic without name and id is a fault of the client',
+    (
+        'metadata_creates_topics',
+        "Kafka 'UNKNOWN_TOPIC_OR_PARTITION'",
+    ): 'a topic is created before the answer, so that the answer says why it cannot be',
+    (
+        'describe_topic_partitions',
+        r"topics=\[\(name='no_such_topic'\), \(name='bad name'\), \(\)",
+    ): 'an empty name is a fault of that topic alone',
+    (
+        'describe_configs_of_topics',
+        r'log\.local\.retention',
+    ): 'no tiered storage: the topic settings are known, the broker settings are not',
+    ('describe_configs_of_brokers', "resource_name='01'"): 'the broker is 1',
+    ('describe_configs_of_brokers', 'resource_type=(16|32)'): 'configs of client metrics and of groups are not served',
+    (
+        'alter_configs',
+        "Kafka 'INVALID_CONFIG', kbroker 'INVALID_REQUEST'",
+    ): 'configs of client metrics and of groups are not served',
+    ('alter_configs_of_brokers', 'resource_type=(16|32)'): 'configs of client metrics and of groups are not served',
+    ('alter_configs_of_brokers', 'resource_type=8'): 'the levels of loggers are not set by clients',
+    ('alter_configs_of_brokers', "kbroker 'INVALID_CONFIG'"): 'a name that nobody reads is refused',
+    ('alter_configs_of_brokers', r'min\.insync\.replicas.*config_operation=1'): 'removing what is not set is no change',
+    (
+        'partitions_added_in_batches',
+        'partition_error_code: Kafka 0, kbroker 51',
+    ): 'the first of two changes of a transaction is still being written',
+    (
+        'transactions_that_take_too_long',
+        "Kafka 'INVALID_TXN_STATE', kbroker 'PRODUCER_FENCED'",
+    ): 'KAFKA-20785: the coordinator has fenced this producer',
+    ('write_txn_markers', "Kafka 'UNKNOWN_SERVER_ERROR'"): 'a producer id or epoch below 0 is a fault of the client',
+    (
+        'describe_and_list_transactions',
+        'transactional_id_pattern',
+    ): "the syntax is that of Python's regular expressions, not RE2's",
+}
+"""(case, pattern found in the text of a difference) -> why it stays."""
+
+SETTINGS_THAT_DIFFER = {
+    'broker.id': 'node.id names the broker',
+    'controller.listener.names': 'the test gives it to Kafka, which needs it',
+    'listener.security.protocol.map': 'only PLAINTEXT is served, and listeners are fixed while the broker runs',
+    'socket.receive.buffer.bytes': 'the system sizes the buffers by use',
+    'socket.send.buffer.bytes': 'the system sizes the buffers by use',
+    'listeners': 'each broker has its own, and they are fixed while the broker runs',
+    'log.dir': 'no data under /tmp',
+    'log.dirs': 'each broker has its own',
+    'node.id': 'the test gives it to Kafka, which needs it',
+    'offsets.topic.replication.factor': 'a single node has one replica',
+    'process.roles': 'the test gives it to Kafka, which needs it',
+    'transaction.state.log.min.isr': 'a single node has one replica',
+    'transaction.state.log.replication.factor': 'a single node has one replica',
+}
+"""Settings of the broker that are described otherwise than by Kafka, and why."""
+
+
+@pytest.fixture(scope='module')
+def addresses(tmp_path_factory):
+    """Where Kafka and kbroker listen."""
+    directory = tmp_path_factory.mktemp('differential')
+    brokers = LiveKafka(directory / 'kafka', SETTINGS), LiveBroker(directory / 'kbroker', SETTINGS)
+    try:
+        for broker in brokers:
+            broker.start()
+        yield [broker.address for broker in brokers]
+        assert brokers[1].tracebacks() == []
+    finally:
+        for broker in brokers:
+            broker.kill9()
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_kbroker_answers_as_kafka_does(addresses, name):
+    assert unexplained(addresses, name) == []
+
+
+def unexplained(addresses, name):
+    """What differs between the answers of both brokers to a case, and stands in no table."""
+    transcripts = []
+    for address in addresses:
+        peer = RawPeer(address, name)
+        try:
+            CASES[name](peer)
+        finally:
+            peer.close()
+        transcripts.append(peer.steps)
+    reasons = [pattern for case, pattern in DIFFERENCES if case == name]
+    lines = [
+        f'{kafka}\n    {line}'
+        for kafka, ours in zip(*transcripts, strict=True)
+        for line in differences(comparable(kafka.answer), comparable(ours.answer))
+    ]
+    return [line for line in lines if not any(re.search(pattern, line, re.DOTALL) for pattern in reasons)]
+
+
+def test_each_setting_of_the_broker_is_described_as_kafka_describes_it(addresses):
+    described = []
+    for address in addresses:
+        peer = RawPeer(address, '')
+        answer = peer.ask(
+            'DescribeConfigs',
+            include_synonyms=True,
+            resources=[{'resource_type': cases_topics.BROKER, 'resource_name': '1', 'configuration_keys': None}],
+        )
+        described.append({entry.name: comparable(entry) for entry in answer.results[0].configs})
+        peer.close()
+    kafka, ours = described
+    assert {name for name in ours if not name.startswith('kbroker.')} <= kafka.keys()
+    assert {
+        name: found
+        for name in kafka.keys() & ours.keys()
+        if (found := differences(kafka[name], ours[name])) and name not in SETTINGS_THAT_DIFFER
+    } == {}
+
+
+def served(address):
+    """(lowest, highest) version by key, as the broker itself says."""
+    peer = RawPeer(address, '')
+    answer = peer.ask('ApiVersions', client_software_name='judge', client_software_version='1')
+    peer.close()
+    return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+
+
+def left_out_by_skipped():
+    """The api keys in the table of SKIPPED.md of what is not served: `(17)`, `(38-41)` or `(83-87, 90-92)`."""
+    table = (ROOT / 'SKIPPED.md').read_text().split('## APIs that are not served')[1].split('\n## ')[0]
+    keys = set()
+    for row in table.splitlines():
+        for listed in re.findall(r'\(([\d, -]+)\)', row.partition('| ')[2].partition(' | ')[0]):
+            for item in listed.split(', '):
+                first, _, last = item.partition('-')
+                keys |= set(range(int(first), int(last or first) + 1))
+    return keys
+
+
+def test_what_kafka_serves_and_kbroker_does_not_is_said(addresses):
+    kafka, ours = map(served, addresses)
+    assert ours.keys() <= kafka.keys()
+    assert kafka.keys() - ours.keys() <= left_out_by_skipped()
+    assert not left_out_by_skipped() & ours.keys()
+    assert {key: (kafka[key], ours[key]) for key in ours if ours[key] != kafka[key]} == {}

@@ -1,0 +1,76 @@
+"""A log directory goes from one broker to the other."""
+import re
+
+import confluent_kafka
+import pytest
+from apache_kafka import LiveKafka, dump_log
+from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+from history import LIMIT_S, a_history
+from live import LiveBroker
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+PLAIN = {f'plain {number}' for number in range(20)}
+
+
+def committed_values(address):
+    """What a read_committed consumer of `orders` sees from beginning to end, partition by partition."""
+    consumer = confluent_kafka.Consumer({
+        'bootstrap.servers': address, 'group.id': 'inspector', 'isolation.level': 'read_committed',
+        'enable.partition.eof': True, 'enable.auto.commit': False})
+    consumer.assign([TopicPartition('orders', partition, OFFSET_BEGINNING) for partition in (0, 1)])
+    values, ended = ([], []), set()
+    while ended != {0, 1}:
+        message = consumer.poll(LIMIT_S)
+        assert message is not None
+        if message.error() is None:
+            values[message.partition()].append(message.value().decode())
+        else:
+            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
+            ended.add(message.partition())
+    consumer.close()
+    return values[0] + values[1]
+
+
+def committed_offset(address):
+    consumer = confluent_kafka.Consumer({'bootstrap.servers': address, 'group.id': 'readers'})
+    found, = consumer.committed([TopicPartition('orders', 0)], LIMIT_S)
+    consumer.close()
+    return found.offset
+
+
+def commit_once_more(address):
+    """The producer of the history again: its open transaction is aborted, a new one commits."""
+    producer = confluent_kafka.Producer({'bootstrap.servers': address, 'transactional.id': 'history'})
+    producer.init_transactions(LIMIT_S)
+    producer.begin_transaction()
+    for partition in (0, 1):
+        producer.produce('orders', 'once more', partition=partition)
+    producer.commit_transaction(LIMIT_S)
+
+
+@pytest.mark.parametrize(('first_type', 'second_type'), [(LiveBroker, LiveKafka), (LiveKafka, LiveBroker)],
+                         ids=['apache-kafka-opens-it', 'kbroker-opens-it'])
+def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path, first_type, second_type):
+    first, second = first_type(tmp_path / 'data'), second_type(tmp_path / 'data')
+    try:
+        first.start()
+        with a_history(first.address):
+            first.stop()
+        second.start()
+        assert set(committed_values(second.address)) == PLAIN | {'commit_transaction'}
+        assert committed_offset(second.address) == 10
+        commit_once_more(second.address)
+        values = committed_values(second.address)
+        assert set(values) == PLAIN | {'commit_transaction', 'once more'}
+        assert len(values) == len(PLAIN) + 4
+        second.stop()
+        assert not list((tmp_path / 'data').glob('*-stray'))
+        text = dump_log(*sorted((tmp_path / 'data').glob('orders-*/*.log')))
+        assert not re.search('corrupt|Exception', text), text
+        first.start()
+        assert committed_values(first.address) == values
+        first.stop()
+    finally:
+        first.kill9()
+        second.kill9()

@@ -1,0 +1,35 @@
+"""Kafka's own Java clients (transaction version 2) against a live broker."""
+import json
+import subprocess
+
+import pytest
+from apache_kafka import java
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+SCENARIOS = ['plain_produce', 'idempotent_produce', 'group_rebalance', 'commit_over_partitions',
+             'abort_over_partitions', 'empty_transactions', 'send_offsets', 'fencing', 'timeout_abort']
+
+
+@pytest.fixture(scope='module')
+def judgement(shared_broker):
+    """What each scenario saw, out of one virtual machine."""
+    done = subprocess.run(java('kbroker.Judge', shared_broker.address, *SCENARIOS), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=500, check=True)
+    return {entry['scenario']: entry['error'] for entry in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize('scenario', SCENARIOS)
+def test_the_java_client_sees_what_kafka_promises(judgement, scenario):
+    assert judgement[scenario] == ''
+
+
+@pytest.mark.parametrize('way', ['stop', 'kill9'])
+def test_a_transaction_of_the_java_client_outlives_a_restart(broker, way):
+    with subprocess.Popen(java('kbroker.Judge', broker.address, 'restart_in_transaction'), stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as judge:
+        assert judge.stdout.readline() == 'waiting\n'
+        getattr(broker, way)()
+        broker.start()
+        output, _ = judge.communicate('\n', timeout=120)
+    assert json.loads(output) == {'scenario': 'restart_in_transaction', 'error': ''}

@@ -1,0 +1,50 @@
+"""Kafka's dump tool reads every file of a partition that the log wrote, and finds nothing wrong in it."""
+import pathlib
+
+import pytest
+from apache_kafka import dump_log
+
+from kbroker.clock import ManualClock
+from kbroker.config import Config, LogConfig
+from kbroker.log.fs import FileSystem
+from kbroker.log.log import Log
+from kbroker.log.origin import Origin
+from kbroker.record.batch import encode_batch
+from kbroker.record.control import encode_end_txn_marker
+
+T = 1_700_000_000_000
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Three segments, closed: plain, idempotent and transactional batches, a commit and an abort in each."""
+    config = LogConfig(Config({}), {'index.interval.bytes': '300'})
+    log = Log(FileSystem(), str(tmp_path / 'topic-0'), 'topic', 0, config, ManualClock(T))
+    for segment in range(3):
+        for number in range(10):
+            timestamp_ms = T + segment * 100 + number
+            log.append(encode_batch([(timestamp_ms, b'key', b'v' * 200)]), Origin.CLIENT, segment)
+            batch = encode_batch([(timestamp_ms, b'key', b'v')] * 2, producer_id=number % 2 + 1, producer_epoch=segment,
+                                 base_sequence=number // 2 * 2, transactional=True)
+            log.append(batch, Origin.CLIENT, segment)
+        for producer_id in (1, 2):
+            log.append(encode_end_txn_marker(commit=producer_id == 1, producer_id=producer_id, producer_epoch=segment,
+                                             coordinator_epoch=0, timestamp_ms=T), Origin.COORDINATOR, segment)
+        if segment < 2:
+            log.roll()
+    log.close()
+    return pathlib.Path(log.directory)
+
+
+def test_the_dump_tool_finds_nothing_wrong(directory):
+    suffixes = {'.log', '.index', '.timeindex', '.txnindex', '.snapshot'}
+    files = sorted(path for path in directory.iterdir() if path.suffix in suffixes)
+    assert [path.suffix for path in files].count('.snapshot') == 3
+    text = dump_log(*files)
+    assert text.count('Dumping ') == len(files)
+    assert 'isvalid: false' not in text
+    for trouble in ('Mismatches', 'mismatch', 'out of order', 'not found', 'invalid bytes', 'Exception'):
+        assert trouble not in text
+    assert text.count('endTxnMarker: ABORT') == text.count('lastStableOffset: ') == 3
+    assert text.count('endTxnMarker: COMMIT') == 3

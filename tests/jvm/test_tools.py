@@ -1,0 +1,80 @@
+"""Kafka's command-line tools on a live broker, and on the files that it leaves."""
+import json
+import re
+
+import pytest
+from apache_kafka import dump_log, run_tool
+from history import a_history
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+TOOLS = 'org.apache.kafka.tools'
+COMPLAINTS = re.compile(r'corrupt|mismatch|not found in log|Exception|error|could not be|invalid', re.IGNORECASE)
+
+
+def segment_files(directory, topic):
+    return sorted(path for partition in directory.glob(f'{topic}-*') for path in partition.iterdir()
+                  if path.suffix in ('.log', '.index', '.timeindex', '.txnindex', '.snapshot') and path.stat().st_size)
+
+
+def test_dump_log_reads_every_file_that_the_broker_leaves(broker):
+    with a_history(broker.address):
+        broker.stop()
+    files = segment_files(broker.directory, 'orders')
+    assert {path.suffix for path in files} >= {'.log', '.txnindex', '.snapshot'}
+    text = dump_log(*files)
+    assert not COMPLAINTS.search(text), text
+    assert 'endTxnMarker: COMMIT' in text
+    assert 'endTxnMarker: ABORT' in text
+    assert len(re.findall(r'payload: plain', text)) == 20
+
+
+@pytest.mark.parametrize(('topic', 'decoder', 'expected'), [
+    ('__transaction_state', 'transaction-log', 'history'), ('__consumer_offsets', 'offsets', 'readers'),
+    ('__cluster_metadata', 'cluster-metadata', 'orders')])
+def test_dump_log_decodes_the_internal_topics_that_the_broker_leaves(broker, topic, decoder, expected):
+    with a_history(broker.address):
+        broker.stop()
+    text = dump_log(*(path for path in segment_files(broker.directory, topic) if path.suffix == '.log'), decode=decoder)
+    assert expected in text
+    assert not re.search(r'corrupt|Exception|could not be', text), text
+
+
+def test_the_console_tools_describe_what_a_client_did(broker):
+    def run(tool, *arguments):
+        return run_tool(tool, '--bootstrap-server', broker.address, *arguments)
+
+    orders = ('--entity-type', 'topics', '--entity-name', 'orders')
+    with a_history(broker.address):
+        assert 'PartitionCount: 2' in run(f'{TOOLS}.TopicCommand', '--describe', '--topic', 'orders')
+        assert 'retention.ms' in run('kafka.admin.ConfigCommand', '--describe', '--all', *orders)
+        run('kafka.admin.ConfigCommand', '--alter', *orders, '--add-config', 'retention.ms=1234567')
+        assert 'retention.ms=1234567' in run(f'{TOOLS}.TopicCommand', '--describe', '--topic', 'orders')
+        group = run(f'{TOOLS}.consumer.group.ConsumerGroupCommand', '--describe', '--group', 'readers')
+        assert re.search(r'readers\s+orders\s+0\s+10\s', group), group
+        transactions = run(f'{TOOLS}.TransactionsCommand', 'list')
+        assert re.search(r'history\s+\d+\s+\d+\s+Ongoing', transactions), transactions
+        offsets = run(f'{TOOLS}.GetOffsetShell', '--topic', 'orders')
+        assert re.search(r'orders:1:14\b', offsets), offsets
+        assert str(broker.directory) in run(f'{TOOLS}.LogDirsCommand', '--describe')
+        assert 'transaction.version' in run(f'{TOOLS}.FeatureCommand', 'describe')
+        assert 'EndTxn' in run(f'{TOOLS}.BrokerApiVersionsCommand')
+
+
+def test_the_console_consumer_reads_just_what_is_committed(broker):
+    with a_history(broker.address):
+        text = run_tool(f'{TOOLS}.consumer.ConsoleConsumer', '--bootstrap-server', broker.address, '--topic', 'orders',
+                        '--from-beginning', '--isolation-level', 'read_committed', '--timeout-ms', '5000')
+        lines = set(text.splitlines())
+        assert lines >= {f'plain {number}' for number in range(20)} | {'commit_transaction'}
+        assert not lines & {'abort_transaction', 'open'}
+
+
+def test_records_can_be_deleted_up_to_an_offset(broker, tmp_path):
+    bootstrap = ('--bootstrap-server', broker.address)
+    file = tmp_path / 'offsets.json'
+    file.write_text(json.dumps({'version': 1, 'partitions': [{'topic': 'orders', 'partition': 1, 'offset': 5}]}))
+    with a_history(broker.address):
+        run_tool(f'{TOOLS}.DeleteRecordsCommand', *bootstrap, '--offset-json-file', str(file))
+        offsets = run_tool(f'{TOOLS}.GetOffsetShell', *bootstrap, '--topic', 'orders', '--time', 'earliest')
+    assert re.search(r'orders:1:5\b', offsets), offsets
