@@ -1,0 +1,287 @@
+"""Settings, where their values come from, and what is refused."""
+import pathlib
+
+import pytest
+
+import kbroker
+from kbroker.config import (
+    Config,
+    Listener,
+    LogConfig,
+    Source,
+    describe_topic,
+    validate_broker_configs,
+    validate_topic_configs,
+)
+from kbroker.errors import ConfigError, ErrorCode, KafkaError
+from kbroker.settings import BROKER_NAME_OF, SETTINGS, TOPIC_SETTINGS, Rule, Setting, Type, Update
+
+HOUR_MS = 3_600_000
+
+
+def entry(entries, name):
+    return next(e for e in entries if e.name == name)
+
+
+def test_every_default_is_a_value_that_the_row_itself_accepts():
+    for rows in (SETTINGS, TOPIC_SETTINGS):
+        for row in rows.values():
+            if row.default is not None:
+                assert row.parse(row.text(row.default)) == row.default, row.name
+
+
+def test_every_fallback_is_a_setting():
+    assert all(name in SETTINGS for row in SETTINGS.values() for name, _ in row.fallbacks)
+
+
+def test_names_become_attributes():
+    config = Config({'num.partitions': ' 7 ', 'auto.create.topics.enable': 'FALSE'})
+    assert (config.num_partitions, config.auto_create_topics_enable, config.kbroker_durability) == (7, False, 'disk')
+    assert config['num.partitions'] == 7
+    with pytest.raises(AttributeError, match='no_such_thing'):
+        _ = config.no_such_thing
+
+
+@pytest.mark.parametrize(('given', 'expected_ms'), [
+    ({}, 168 * HOUR_MS),
+    ({'log.retention.hours': '2'}, 2 * HOUR_MS),
+    ({'log.retention.hours': '2', 'log.retention.minutes': '3'}, 180_000),
+    ({'log.retention.hours': '2', 'log.retention.minutes': '3', 'log.retention.ms': '4'}, 4),
+    ({'log.retention.hours': '-1'}, -1),
+])
+def test_the_finest_unit_of_a_retention_wins(given, expected_ms):
+    config = Config(given)
+    assert config.log_retention_ms == expected_ms
+    assert LogConfig(config, {}).retention_ms == expected_ms
+
+
+def test_node_id_falls_back_to_broker_id():
+    assert Config({'broker.id': '3'}).node_id == 3
+    assert Config({'broker.id': '3', 'node.id': '4'}).node_id == 4
+
+
+@pytest.mark.parametrize(('name', 'text', 'expected'), [
+    ('num.partitions', 'many', "num.partitions: found 'many', expected a whole number"),
+    ('num.partitions', '1_0', "num.partitions: found '1_0', expected a whole number"),
+    ('num.partitions', '0', "num.partitions: found '0', expected a whole number from 1 to 2147483647"),
+    ('num.partitions', '2147483648', "expected a whole number from 1 to 2147483647"),
+    ('log.preallocate', 'yes', "log.preallocate: found 'yes', expected true or false"),
+    ('log.cleaner.min.cleanable.ratio', '1.5', "found '1.5', expected a number from 0 to 1"),
+    ('log.cleaner.min.cleanable.ratio', 'nan', "expected a number"),
+    ('log.cleanup.policy', 'delete,squash', "expected a list of delete, compact"),
+    ('compression.gzip.level', '0', "expected -1 or a whole number from 1 to 9"),
+    ('log.retention.ms', '0', "expected -1 for no limit, or a positive whole number"),
+    ('log.dirs', '/a,/b', "expected one directory"),
+    ('kbroker.durability', 'maybe', "expected one of disk, page-cache"),
+    ('process.roles', 'broker', "expected broker,controller"),
+    ('group.min.session.timeout.ms', '2000000', "expected at most group.max.session.timeout.ms, which is 1800000"),
+    ('log.retension.ms', '1', "log.retension.ms is not a setting; did you mean log.retention.ms?"),
+    ('zzz', '1', "zzz is not a setting"),
+    ('ssl.keystore.location', '/k', "ssl.keystore.location cannot be honoured: TLS is not served"),
+    ('authorizer.class.name', 'X', "authorizer.class.name cannot be honoured: access control is not served"),
+])
+def test_what_is_wrong_is_refused_in_words(name, text, expected):
+    with pytest.raises(ConfigError) as refused:
+        Config({name: text})
+    assert expected in str(refused.value)
+    assert refused.value.name == name
+
+
+@pytest.mark.parametrize('name', ['replica.fetch.max.bytes', 'num.replica.fetchers', 'controller.quorum.voters',
+                                  'leader.imbalance.check.interval.seconds', 'inter.broker.listener.name',
+                                  'fetch.purgatory.purge.interval.requests'])
+def test_a_name_that_means_nothing_on_one_node_is_a_warning(name):
+    warnings = Config({name: 'x'}).warnings
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f'{name} has no effect: ')
+
+
+def test_the_configuration_that_kafka_ships_starts_without_its_controller_listener():
+    config = Config({
+        'process.roles': 'broker,controller', 'node.id': '1', 'controller.quorum.bootstrap.servers': 'localhost:9093',
+        'listeners': 'PLAINTEXT://:9092,CONTROLLER://:9093', 'inter.broker.listener.name': 'PLAINTEXT',
+        'advertised.listeners': 'PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093',
+        'controller.listener.names': 'CONTROLLER',
+        'listener.security.protocol.map': 'CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL',
+        'num.network.threads': '3', 'num.io.threads': '8', 'log.dirs': '/tmp/kraft-combined-logs',
+        'num.recovery.threads.per.data.dir': '1', 'log.retention.hours': '168',
+        'group.coordinator.threads': '1',
+    })
+    assert config.bound_listeners == [Listener('PLAINTEXT', '', 9092)]
+    assert config.advertised == [Listener('PLAINTEXT', 'localhost', 9092)]
+    assert config.log_directory == '/tmp/kraft-combined-logs'
+
+
+@pytest.mark.parametrize(('given', 'expected'), [
+    ({'listeners': 'localhost:9092'}, 'expected NAME://HOST:PORT'),
+    ({'listeners': 'PLAINTEXT://localhost'}, 'expected NAME://HOST:PORT'),
+    ({'listeners': 'PLAINTEXT://localhost:70000'}, 'expected NAME://HOST:PORT'),
+    ({'listeners': 'PLAINTEXT://::1:9092'}, 'an IPv6 host in brackets'),
+    ({'listeners': 'SASL_SSL://:9092'}, 'TLS and SASL are not served'),
+    ({'listeners': 'A://:9092', 'listener.security.protocol.map': 'A:SSL'}, 'TLS and SASL are not served'),
+    ({'listeners': 'PLAINTEXT://:1,PLAINTEXT://:2'}, 'twice'),
+    ({'listeners': 'C://:1', 'controller.listener.names': 'C'}, 'expected at least one'),
+    ({'advertised.listeners': 'PLAINTEXT://0.0.0.0:9092'}, 'an address that clients can connect to'),
+    ({'listeners': 'A://:1', 'listener.security.protocol.map': 'A:PLAINTEXT',
+      'advertised.listeners': 'PLAINTEXT://a:1'}, 'expected names out of listeners: A'),
+])
+def test_listeners_that_cannot_work_are_refused(given, expected):
+    with pytest.raises(ConfigError, match=expected):
+        Config(given)
+
+
+def test_an_ipv6_listener_is_written_as_it_was_read():
+    listener, = Config({'listeners': 'plaintext://[::1]:9092'}).bound_listeners
+    assert listener == Listener('PLAINTEXT', '::1', 9092)
+    assert str(listener) == 'PLAINTEXT://[::1]:9092'
+
+
+def test_a_listener_on_every_interface_is_advertised_without_its_wildcard():
+    assert Config({'listeners': 'PLAINTEXT://0.0.0.0:9092'}).advertised == [Listener('PLAINTEXT', '', 9092)]
+
+
+def test_topic_overrides_stand_above_the_broker():
+    config = Config({'log.segment.bytes': '2000000', 'log.cleanup.policy': 'compact'})
+    log_config = LogConfig(config, {'cleanup.policy': 'delete,compact', 'max.message.bytes': '5'})
+    assert log_config.segment_bytes == 2_000_000
+    assert log_config.cleanup_policy == {'delete', 'compact'}
+    assert log_config.max_message_bytes == 5
+    assert LogConfig(config, {'internal.segment.bytes': '100'}).segment_bytes == 100
+
+
+def test_overrides_that_stand_in_the_metadata_log_never_stop_a_start():
+    log_config = LogConfig(Config({}), {'retention.ms': 'rubbish', 'confluent.tier.enable': 'true'})
+    assert log_config.retention_ms == 168 * HOUR_MS
+
+
+@pytest.mark.parametrize('overrides', [
+    {'cleanup.policy': ''}, {'cleanup.policy': 'compact, delete'}, {'retention.ms': '0'}, {'retention.ms': '-1'},
+    {'segment.bytes': '1048576'}, {'compression.type': 'uncompressed'}, {'preallocate': 'TRUE'},
+    {'leader.replication.throttled.replicas': '*'}, {'follower.replication.throttled.replicas': '0:1,1:1'},
+    {'min.compaction.lag.ms': '5', 'max.compaction.lag.ms': '5'},
+])
+def test_topic_configs_that_hold(overrides):
+    validate_topic_configs(overrides, Config({}))
+
+
+@pytest.mark.parametrize(('overrides', 'names'), [
+    ({'cleanup.policy': 'compact,'}, 'cleanup.policy'),
+    ({'segment.bytes': '1048575'}, 'segment.bytes'),
+    ({'segment.byte': '1048576'}, 'segment.byte is not a topic setting; did you mean segment.bytes?'),
+    ({'log.segment.bytes': '1048576'}, 'log.segment.bytes is not a topic setting'),
+    ({'compression.type': 'none'}, 'compression.type'),
+    ({'message.timestamp.type': 'createtime'}, 'message.timestamp.type'),
+    ({'index.interval.bytes': '0x10'}, 'index.interval.bytes'),
+    ({'leader.replication.throttled.replicas': 'abc'}, 'leader.replication.throttled.replicas'),
+    ({'remote.storage.enable': 'true'}, 'remote.storage.enable'),
+    ({'retention.ms': '-2'}, 'retention.ms'),
+    ({'retention.ms': None}, 'retention.ms'),
+    ({'min.compaction.lag.ms': '6', 'max.compaction.lag.ms': '5'}, 'min.compaction.lag.ms'),
+])
+def test_topic_configs_that_do_not_hold_name_the_key(overrides, names):
+    with pytest.raises(KafkaError, match=f'^{names}') as refused:
+        validate_topic_configs(overrides, Config({}))
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_dynamic_configs_stand_above_the_file_and_per_broker_above_cluster_wide():
+    config = Config({'message.max.bytes': '1'})
+    changed = config.with_changes(cluster_wide={'message.max.bytes': '2', 'log.retention.ms': '9'}, per_broker={})
+    assert (changed.message_max_bytes, changed.log_retention_ms) == (2, 9)
+    assert config.with_changes(cluster_wide={'message.max.bytes': '2'},
+                               per_broker={'message.max.bytes': '3'}).message_max_bytes == 3
+    assert config.message_max_bytes == 1
+    config.adopt(changed)
+    assert config.message_max_bytes == 2
+    assert [(s.name, s.value, s.source) for s in config.synonyms('message.max.bytes')] == [
+        ('message.max.bytes', '2', Source.DYNAMIC_DEFAULT_BROKER), ('message.max.bytes', '1', Source.STATIC_BROKER),
+        ('message.max.bytes', '1048588', Source.DEFAULT)]
+
+
+def test_a_dynamic_config_that_cannot_be_honoured_is_left_out_with_a_warning():
+    config = Config({}, cluster_wide={'num.io.threads': '3', 'message.max.bytes': 'x', 'num.partitions': '4'})
+    assert len(config.warnings) == 3
+    assert (config.message_max_bytes, config.num_partitions) == (1048588, 1)
+
+
+@pytest.mark.parametrize(('changes', 'code', 'names'), [
+    ({'num.partitions': '3'}, ErrorCode.INVALID_REQUEST, 'num.partitions is read-only'),
+    ({'num.partitions': None}, ErrorCode.INVALID_REQUEST, 'num.partitions is read-only'),
+    ({'message.max.byte': '3'}, ErrorCode.INVALID_CONFIG, 'did you mean message.max.bytes'),
+    ({'num.io.threads': '3'}, ErrorCode.INVALID_CONFIG, 'one thread serves all connections'),
+    ({'message.max.bytes': 'x'}, ErrorCode.INVALID_REQUEST, "message.max.bytes: found 'x'"),
+])
+def test_a_client_cannot_set_what_does_not_hold(changes, code, names):
+    with pytest.raises(KafkaError, match=names) as refused:
+        validate_broker_configs(changes, per_broker=True)
+    assert refused.value.code is code
+
+
+def test_a_client_may_set_and_remove_what_is_dynamic():
+    validate_broker_configs({'message.max.bytes': '3', 'log.retention.ms': None}, per_broker=False)
+
+
+def test_a_topic_is_described_with_every_place_that_gives_a_value():
+    config = Config({'log.retention.minutes': '5'})
+    retention = entry(describe_topic(config, {'retention.ms': '7'}), 'retention.ms')
+    assert (retention.value, retention.source, retention.read_only) == ('7', Source.DYNAMIC_TOPIC, False)
+    assert [(s.name, s.value, s.source) for s in retention.synonyms] == [
+        ('retention.ms', '7', Source.DYNAMIC_TOPIC), ('log.retention.minutes', '5', Source.STATIC_BROKER)]
+    assert entry(describe_topic(config, {}), 'retention.ms').value == '300000'
+    assert entry(describe_topic(config, {}), 'cleanup.policy').value == 'delete'
+    assert entry(describe_topic(config, {}), 'local.retention.ms').source is Source.DEFAULT
+    assert 'internal.segment.bytes' not in {e.name for e in describe_topic(config, {})}
+
+
+def test_the_broker_is_described_with_sources_and_read_only_marks():
+    entries = Config({'num.partitions': '3'}, per_broker={'message.max.bytes': '9'}).describe()
+    partitions, message = entry(entries, 'num.partitions'), entry(entries, 'message.max.bytes')
+    assert (partitions.value, partitions.source, partitions.read_only) == ('3', Source.STATIC_BROKER, True)
+    assert (message.value, message.source, message.read_only) == ('9', Source.DYNAMIC_BROKER, False)
+    assert entry(entries, 'broker.rack').value is None
+
+
+def test_a_password_is_never_shown(monkeypatch):
+    row = Setting('a.secret', Type.PASSWORD, None, 'A secret.', update=Update.CLUSTER_WIDE,
+                  rule=Rule(lambda text: text != 'short', 'a long one'))
+    monkeypatch.setitem(SETTINGS, row.name, row)
+    described = entry(Config({'a.secret': ' kept as it is '}).describe(), 'a.secret')
+    assert (described.is_sensitive, described.value, described.synonyms[0].value) == (True, None, None)
+    assert Config({'a.secret': ' kept as it is '}).a_secret == ' kept as it is '
+    with pytest.raises(ConfigError) as refused:
+        Config({'a.secret': 'short'})
+    assert 'short' not in str(refused.value)
+    with pytest.raises(KafkaError) as refused_change:
+        validate_broker_configs({'a.secret': 'short'}, per_broker=False)
+    assert 'short' not in str(refused_change.value)
+
+
+AWAITED = {
+    'queued.max.request.bytes',
+    'log.cleaner.backoff.ms', 'log.cleaner.dedupe.buffer.size', 'log.cleaner.enable',
+    'log.cleaner.io.buffer.load.factor', 'log.cleaner.io.buffer.size',
+    'metadata.log.max.record.bytes.between.snapshots', 'metadata.log.max.snapshot.interval.ms',
+    'metadata.log.segment.ms', 'metadata.max.retention.bytes', 'metadata.max.retention.ms',
+    'log.flush.interval.messages', 'log.flush.interval.ms', 'log.cleaner.min.cleanable.ratio',
+    'log.cleaner.delete.retention.ms', 'log.cleaner.min.compaction.lag.ms', 'log.cleaner.max.compaction.lag.ms',
+}
+"""Settings whose rooms do not read them yet."""
+
+
+def test_every_setting_is_read_by_a_room():
+    source = '\n'.join(path.read_text() for path in pathlib.Path(kbroker.__file__).parent.rglob('*.py*')
+                       if path.suffix in ('.py', '.pyx') and path.name not in ('settings.py',))
+    fallbacks = {name for row in SETTINGS.values() for name, _ in row.fallbacks}
+    kept_for_kafka = {'unclean.leader.election.enable', *(name for name in SETTINGS if name.startswith('compression.'))}
+    unread = {row.name for row in SETTINGS.values()
+              if not any(word in source for word in (f'config.{row.attribute}', f"'{row.name}'"))
+              and not (row.topic_name and f'config.{row.topic_name.replace(".", "_")}' in source)}
+    assert unread - fallbacks - kept_for_kafka <= AWAITED
+
+
+def test_every_topic_setting_with_a_broker_setting_takes_its_default_from_there():
+    log_config, config = LogConfig(Config({}), {}), Config({})
+    for topic_name, broker_name in BROKER_NAME_OF.items():
+        value = getattr(log_config, topic_name.replace('.', '_'))
+        assert (set(value) if topic_name == 'cleanup.policy' else value) == (
+            set(config[broker_name]) if topic_name == 'cleanup.policy' else config[broker_name])
