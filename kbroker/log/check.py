@@ -1,18 +1,22 @@
 """Every invariant of a partition directory that no broker works on, stated as code.
 
 A directory without findings is one that Kafka and this broker can open without mending anything. After an unclean
-stop the files of the last segment may have a tail that the next opening mends; that tail is found here too.
+stop the files of the last segment may have a tail that the next opening mends; that tail is found here too. Who knows
+that the stop was unclean says from where on the next opening recovers: what it mends is a warning then.
 """
 import enum
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from kbroker.errors import CorruptLogError, KafkaError
+from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.log.batch_walk import read_batches
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE
 from kbroker.log.fs import FileSystem
-from kbroker.log.index import OffsetIndex, TimeIndex
+from kbroker.log.header_walk import find_sound_batch
+from kbroker.log.index_check import OffsetIndexCheck, TimeIndexCheck
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.partition_metadata import FILE_NAME, read_topic_id
 from kbroker.log.producer_state import ProducerEntry, ProducerStateTable
@@ -24,19 +28,32 @@ from kbroker.log.segment import (
     TRANSACTION_INDEX_SUFFIX,
     file_name,
 )
-from kbroker.log.swap import parse_file_name
+from kbroker.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, parse_file_name
 from kbroker.log.transaction_index import AbortedTransaction, TransactionIndex
 from kbroker.record.batch import BatchHeader, check_crc
 
-FULL_INDEX_BYTES = 1 << 40
-"""Above any index: a check appends nothing, so the limit does not matter."""
+LAST_OFFSET = (1 << 63) - 1
+LARGEST_SEGMENT_BYTES = (1 << 31) - 1
+LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
+HIGHEST_COMPRESSION = 4
+MOST_FINDINGS = 20
+"""Of one file: a disk that writes nonsense writes a lot of it."""
 
 
 class Severity(enum.Enum):
-    """An ERROR breaks an invariant; a WARNING is unusual and harmless."""
+    """An ERROR breaks an invariant; a WARNING is unusual, and harmless or mended by the next start."""
 
     ERROR = 'error'
     WARNING = 'warning'
+
+
+class Remedy(enum.Enum):
+    """What makes a finding go away without a loss. Logs are left alone by all but the last."""
+
+    REBUILD_INDEXES = 'build the indexes of the segment again'
+    WRITE_SNAPSHOT = 'write the producer snapshot again'
+    REMOVE = 'remove the file'
+    CUT_TORN_TAIL = 'cut the torn tail'
 
 
 @dataclass(frozen=True)
@@ -46,18 +63,33 @@ class Finding:
     position: int
     """Byte, entry or line number in the file; -1 for the file as a whole."""
     message: str
+    remedy: Remedy | None = None
 
     def __str__(self) -> str:
         place = f' at {self.position}' if self.position >= 0 else ''
         return f'{self.severity.value}: {self.file}{place}: {self.message}'
 
 
-@dataclass
-class _Batch:
-    position: int
-    header: BatchHeader
-    max_timestamp_ms: int
-    """The greatest of the segment up to and with this batch."""
+class OpenTransaction(NamedTuple):
+    """A transaction without a marker at the end of a log."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_timestamp_ms: int
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """What a check found, and what other files of the log directory have to agree with."""
+
+    findings: list[Finding]
+    start_offset: int
+    """Where the first segment begins."""
+    end_offset: int
+    open_transactions: list[OpenTransaction]
+    has_state: bool
+    """Whether all batches were read, so that `open_transactions` can be relied on."""
 
 
 @dataclass
@@ -66,168 +98,200 @@ class PartitionCheck:
 
     fs: FileSystem
     directory: str
+    recovered_from: int | None = None
+    """After an unclean stop: the recovery point, from where on the next opening builds everything again."""
+    is_metadata: bool = False
+    """`__cluster_metadata-0`: indexes may be missing, and other files stand beside the segments."""
     findings: list[Finding] = field(default_factory=list)
 
-    def run(self) -> list[Finding]:
+    def run(self) -> PartitionReport:
         names = sorted(self.fs.listdir(self.directory))
+        self.told: Counter[str] = Counter()
+        self.is_mended = False
+        """Whether the next opening recovers the segment that is looked at."""
         self._check_names(names)
         self._read_leader_epochs()
-        parsed = [found for name in names if (found := parse_file_name(name)) and not found.state]
+        parsed = [found for name in names if (found := parse_file_name(name)) and not found.state
+                  and found.offset <= LAST_OFFSET and name == file_name(found.offset, found.kind)]
         bases = [found.offset for found in parsed if found.kind == LOG_SUFFIX]
+        self.swapped = {found.offset for name in names
+                        if (found := parse_file_name(name)) and found.state == SWAP_SUFFIX}
+        """Segments that compaction was putting in place: the next opening finishes that."""
         self.snapshots = {found.offset for found in parsed if found.kind == SNAPSHOT_SUFFIX}
+        self.had_snapshots = bool(self.snapshots)
         self.producers = ProducerStateTable()
         self.next_offset = bases[0] if bases else 0
+        self.latest_epoch = -1
         self.has_gaps = False
+        self.is_damaged = False
         self.state_is_whole = self._load_first_state(self.next_offset)
-        for base_offset, next_base in zip(bases, [*bases[1:], None], strict=True):
+        for base_offset, next_base in zip(bases, [*bases[1:], None], strict=False):
             self._check_segment(base_offset, next_base)
-        self._check_snapshot(self.next_offset)
-        for offset in sorted(self.snapshots):
-            self._error(file_name(offset, SNAPSHOT_SUFFIX), -1,
-                        f'found a snapshot of offset {offset}, expected a batch boundary up to {self.next_offset}')
-        return self.findings
+        self._check_last_snapshots(bases)
+        return PartitionReport(self.findings, bases[0] if bases else 0, self.next_offset, [
+            OpenTransaction(entry.producer_id, entry.producer_epoch, entry.transaction_first_offset,
+                            entry.last_timestamp_ms)
+            for entry in self.producers.entries.values() if entry.transaction_first_offset >= 0], not self.is_damaged)
 
     # ---- files ----
 
     def _check_names(self, names: list[str]) -> None:
         logs = {found.offset for name in names
                 if (found := parse_file_name(name)) and (found.kind, found.state) == (LOG_SUFFIX, '')}
+        unsettled: dict[str, list[str]] = {}
         for name in names:
             parsed = parse_file_name(name)
             if parsed is None:
-                if name not in (FILE_NAME, LEADER_EPOCH_FILE) and not name.endswith('.cut'):
+                if name not in (FILE_NAME, LEADER_EPOCH_FILE) and not name.endswith('.cut') and not self.is_metadata:
                     self._warn(name, -1, 'found a file that is no part of a partition')
             elif name != file_name(parsed.offset, parsed.kind) + parsed.state:
                 self._error(name, -1, 'found an offset that is not written with 20 digits')
+            elif parsed.offset > LAST_OFFSET:
+                self._error(name, -1, f'found an offset above {LAST_OFFSET}, the highest there is')
             elif parsed.state:
-                self._warn(name, -1, f'found a {parsed.state} file: the next opening settles it')
+                unsettled.setdefault(parsed.state, []).append(name)
             elif parsed.kind != SNAPSHOT_SUFFIX and parsed.offset not in logs:
-                self._error(name, -1, 'found an index without its log')
+                self._warn(name, -1, 'found an index without its log: the next opening removes it', Remedy.REMOVE)
+        for state, found_names in unsettled.items():
+            self._warn(found_names[0], -1, f'found {len(found_names)} {state} file{"s" * (len(found_names) > 1)}: the '
+                                           'next opening settles that')
+        self._check_topic_id()
+
+    def _check_topic_id(self) -> None:
         try:
             read_topic_id(self.fs, self.directory)
         except CorruptLogError as error:
             self._error(FILE_NAME, -1, str(error))
+        except OSError as error:
+            self._unreadable(FILE_NAME, error)
 
     def _read_leader_epochs(self) -> None:
+        self.leader_epochs: LeaderEpochs | None = None
         try:
-            self.leader_epochs: LeaderEpochs | None = LeaderEpochs(self.fs, self.directory)
+            self.leader_epochs = LeaderEpochs(self.fs, self.directory)
         except CorruptLogError as error:
-            self.leader_epochs = None
             self._error(LEADER_EPOCH_FILE, -1, str(error))
+        except OSError as error:
+            self._unreadable(LEADER_EPOCH_FILE, error)
 
     # ---- segments ----
 
     def _check_segment(self, base_offset: int, next_base: int | None) -> None:
         name = file_name(base_offset, LOG_SUFFIX)
+        is_last = next_base is None
+        self.is_mended = base_offset in self.swapped or (
+            self.recovered_from is not None and (next_base is None or next_base > self.recovered_from))
         if base_offset < self.next_offset:
             self._error(name, -1, f'found base offset {base_offset}, expected {self.next_offset} or above')
         self._check_snapshot(base_offset)
         self.next_offset = max(self.next_offset, base_offset)
-        batches: list[_Batch] = []
+        indexes = [
+            kind(self.fs, os.path.join(self.directory, file_name(base_offset, suffix)), base_offset, is_last=is_last)
+            for kind, suffix in ((OffsetIndexCheck, OFFSET_INDEX_SUFFIX), (TimeIndexCheck, TIME_INDEX_SUFFIX))]
         aborted: list[AbortedTransaction] = []
-        for position, header, batch in self._batches(name):
-            self._check_batch(name, position, header, batch, next_base)
-            self._check_snapshot(header.base_offset)
-            row = self.producers.replay_batch(batch)
-            if row is not None:
-                aborted.append(row)
-            greatest = max(header.max_timestamp_ms, batches[-1].max_timestamp_ms if batches else -1)
-            batches.append(_Batch(position, header, greatest))
-            is_whole = header.records_count == header.last_offset_delta + 1
-            self.has_gaps |= header.base_offset != self.next_offset or not is_whole
-            self.next_offset = header.last_offset + 1
-        is_last = next_base is None
-        self._check_offset_index(base_offset, batches, is_last=is_last)
-        self._check_time_index(base_offset, batches, is_last=is_last)
+        size_bytes = 0
+        try:
+            for position, header, batch in self._batches(name, is_last=is_last):
+                self._check_batch(name, position, header, base_offset, next_base)
+                self._check_snapshot(header.base_offset)
+                row = self._replay(name, position, batch)
+                if row is not None:
+                    aborted.append(row)
+                for index in indexes:
+                    index.see(position, header)
+                is_whole = header.records_count == header.last_offset_delta + 1
+                self.has_gaps |= header.base_offset != self.next_offset or not is_whole
+                self.next_offset = header.last_offset + 1
+                size_bytes = position + header.size_bytes
+        except OSError as error:
+            self._unreadable(name, error)
+            return
+        if size_bytes > LARGEST_SEGMENT_BYTES:
+            self._error(name, -1, f'found {size_bytes} bytes, expected at most {LARGEST_SEGMENT_BYTES}')
+        self._end_indexes(indexes, is_needed=size_bytes > 0)
         self._check_transaction_index(base_offset, aborted)
+        self.is_mended = False
 
-    def _batches(self, name: str) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    def _batches(self, name: str, *, is_last: bool) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        """Batches up to the first bytes that are none. One whose checksum fails is told and handed out all the same."""
         file = self.fs.open(os.path.join(self.directory, name))
-        walk = read_batches(file, 0, file.size())
+        size_bytes = file.size()
+        walk = read_batches(file, 0, size_bytes)
         try:
             for header, batch in walk:
+                try:
+                    check_crc(batch, header)
+                except KafkaError as error:
+                    if self._tell_damage(name, walk.position, size_bytes, str(error), is_last=is_last):
+                        return
                 yield walk.position, header, batch
         except CorruptLogError as error:
-            self._error(name, walk.position, f'{error}; {file.size() - walk.position} bytes follow')
+            self._tell_damage(name, walk.position, size_bytes, str(error), is_last=is_last)
 
-    def _check_batch(self, name: str, position: int, header: BatchHeader, batch: memoryview,
+    def _tell_damage(self, name: str, position: int, size_bytes: int, what: str, *, is_last: bool) -> bool:
+        """Whether it is a torn tail: no sound batch follows it, and it ends the last segment. If not it is damage."""
+        file = self.fs.open(os.path.join(self.directory, name))
+        follows = find_sound_batch(file, position + 1, size_bytes)
+        what = f'{what}; {size_bytes - position} bytes follow'
+        self.is_damaged |= follows >= 0 or not is_last
+        if follows >= 0:
+            self._error(name, position, f'{what}, among them a sound batch at {follows}: the disk lost data',
+                        is_mended=False)
+            return False
+        self._error(name, position, f'{what}, none of them a sound batch: a torn tail' if is_last else what,
+                    Remedy.CUT_TORN_TAIL if is_last else None)
+        return is_last
+
+    def _check_batch(self, name: str, position: int, header: BatchHeader, base_offset: int,
                      next_base: int | None) -> None:
-        try:
-            check_crc(batch, header)
-        except KafkaError as error:
-            self._error(name, position, str(error))
         if header.base_offset < self.next_offset:
             self._error(name, position, f'found base offset {header.base_offset}, expected {self.next_offset} or above')
         if next_base is not None and header.last_offset >= next_base:
             self._error(name, position, f'found last offset {header.last_offset}, expected one below {next_base}, '
                                         'where the next segment begins')
-        self._check_epoch(header)
+        if header.last_offset - base_offset > LARGEST_RELATIVE_OFFSET:
+            self._error(name, position, f'found last offset {header.last_offset}, too far from {base_offset}, where '
+                                        'the segment begins')
+        if not 0 <= header.records_count <= header.last_offset_delta + 1:
+            self._error(name, position, f'found {header.records_count} records, expected 0 to '
+                                        f'{header.last_offset_delta + 1}, the number of offsets')
+        if header.compression > HIGHEST_COMPRESSION:
+            self._error(name, position, f'found compression {header.compression}, expected 0 to {HIGHEST_COMPRESSION}')
+        if header.is_transactional and header.producer_id < 0:
+            self._error(name, position, 'found a transactional batch without a producer id')
+        self._check_epoch(name, position, header)
 
-    def _check_epoch(self, header: BatchHeader) -> None:
+    def _check_epoch(self, name: str, position: int, header: BatchHeader) -> None:
         """Epochs that ended below the log's start are not in the file; their batches may be in the first segment."""
         epoch = header.partition_leader_epoch
-        if self.leader_epochs is None or epoch < 0:
+        if epoch < 0:
+            return
+        if epoch < self.latest_epoch:
+            self._error(name, position, f'found leader epoch {epoch} after {self.latest_epoch}')
+        self.latest_epoch = max(epoch, self.latest_epoch)
+        if self.leader_epochs is None:
             return
         found = self.leader_epochs.epoch_for(header.last_offset)
         if found != epoch and not (found < 0 and self.leader_epochs.rows):
             self._error(LEADER_EPOCH_FILE, -1,
                         f'found epoch {found} for offset {header.last_offset}, the batch says {epoch}')
 
+    def _replay(self, name: str, position: int, batch: memoryview) -> AbortedTransaction | None:
+        try:
+            return self.producers.replay_batch(batch)
+        except (KafkaError, ProtocolError) as error:
+            self.is_damaged = True
+            self._error(name, position, f'found a marker that cannot be read: {error}')
+            return None
+
     # ---- indexes ----
 
-    def _check_offset_index(self, base_offset: int, batches: list[_Batch], *, is_last: bool) -> None:
-        name = file_name(base_offset, OFFSET_INDEX_SUFFIX)
-        path = os.path.join(self.directory, name)
-        if not self.fs.exists(path):
-            if batches:
-                self._error(name, -1, 'found no such file')
-            return
-        index = OffsetIndex(self.fs, path, base_offset, FULL_INDEX_BYTES, file_bytes=self.fs.size(path))
-        by_position = {batch.position: batch.header for batch in batches}
-        previous = 0
-        for number, (relative_offset, position) in enumerate(index):
-            if relative_offset == 0:
-                self._check_zeros(name, number, is_last)
-                return
-            header = by_position.get(position)
-            if relative_offset <= previous:
-                self._error(name, number, f'found relative offset {relative_offset} after {previous}')
-            if header is None:
-                self._error(name, number, f'found position {position}, where no batch begins')
-            elif header.last_offset != base_offset + relative_offset:
-                self._error(name, number, f'found offset {base_offset + relative_offset}, the batch at '
-                                          f'{position} ends at {header.last_offset}')
-            previous = relative_offset
-
-    def _check_time_index(self, base_offset: int, batches: list[_Batch], *, is_last: bool) -> None:
-        name = file_name(base_offset, TIME_INDEX_SUFFIX)
-        path = os.path.join(self.directory, name)
-        if not self.fs.exists(path):
-            if batches:
-                self._error(name, -1, 'found no such file')
-            return
-        index = TimeIndex(self.fs, path, base_offset, FULL_INDEX_BYTES, file_bytes=self.fs.size(path))
-        by_last_offset = {batch.header.last_offset: batch for batch in batches}
-        previous_ms = -1
-        for number, (timestamp_ms, relative_offset) in enumerate(index):
-            batch = by_last_offset.get(base_offset + relative_offset)
-            if timestamp_ms == relative_offset == 0 and (batch is None or batch.header.max_timestamp_ms != 0):
-                self._check_zeros(name, number, is_last)
-                return
-            if timestamp_ms <= previous_ms:
-                self._error(name, number, f'found timestamp {timestamp_ms} after {previous_ms}')
-            if batch is None:
-                self._error(name, number, f'found offset {base_offset + relative_offset}, where no batch ends')
-            elif batch.header.max_timestamp_ms != timestamp_ms or batch.max_timestamp_ms != timestamp_ms:
-                self._error(name, number, f'found timestamp {timestamp_ms} for offset {batch.header.last_offset}, '
-                                          f'the batch has {batch.header.max_timestamp_ms}, the segment up to it '
-                                          f'{batch.max_timestamp_ms}')
-            previous_ms = timestamp_ms
-
-    def _check_zeros(self, name: str, number: int, is_last: bool) -> None:
-        """Behind the entries of a segment that is appended to there are zeros; every other index is trimmed."""
-        if not is_last:
-            self._error(name, number, 'found zeros, expected the end of the file')
+    def _end_indexes(self, indexes: list[OffsetIndexCheck | TimeIndexCheck], *, is_needed: bool) -> None:
+        """Of a damaged index the first wrong entry is told: the whole of it is to be built again."""
+        for index in indexes:
+            fault = index.end(is_needed=is_needed and not self.is_metadata, is_complete=not self.is_damaged)
+            if fault is not None:
+                self._error(os.path.basename(index.path), fault[0], fault[1], Remedy.REBUILD_INDEXES)
 
     def _check_transaction_index(self, base_offset: int, expected: list[AbortedTransaction]) -> None:
         """Compaction drops aborted data and then the rows that told of it: with gaps, the rows need not be all."""
@@ -236,15 +300,19 @@ class PartitionCheck:
         try:
             rows = TransactionIndex(self.fs, path, base_offset, exists=self.fs.exists(path)).rows
         except CorruptLogError as error:
-            self._error(name, -1, str(error))
+            self._error(name, -1, str(error), Remedy.REBUILD_INDEXES)
             return
-        if self.state_is_whole and not self.has_gaps and rows != expected:
-            self._error(name, -1, f'found {rows}, the markers say {expected}')
+        except OSError as error:
+            self._unreadable(name, error)
+            return
+        if self.state_is_whole and not self.has_gaps and not self.is_damaged and rows != expected:
+            self._error(name, -1, f'found {rows}, the markers say {expected}', Remedy.REBUILD_INDEXES)
+            return
         markers = {row.last_offset for row in rows}
         for row in expected:
             if row.last_offset not in markers:
                 self._error(name, -1, f'found no row for the transaction of producer {row.producer_id} that the marker '
-                                      f'at {row.last_offset} aborts')
+                                      f'at {row.last_offset} aborts', Remedy.REBUILD_INDEXES)
 
     # ---- snapshots ----
 
@@ -256,7 +324,7 @@ class PartitionCheck:
             return False
         try:
             self.producers.load_snapshot(self._read_snapshot(log_start_offset), log_start_offset, 0)
-        except CorruptLogError:
+        except (CorruptLogError, OSError):
             return False
         return True
 
@@ -273,29 +341,68 @@ class PartitionCheck:
         try:
             found.load_snapshot(self._read_snapshot(offset), offset, 0)
         except CorruptLogError as error:
-            self._error(name, -1, str(error))
+            # Snapshots are not synced, and whoever opens the log goes back to an older one.
+            self._warn(name, -1, f'{error}; it is not used', Remedy.WRITE_SNAPSHOT)
             return
-        if not self.state_is_whole or self.has_gaps:
+        except OSError as error:
+            self._unreadable(name, error)
+            return
+        if not self.state_is_whole or self.has_gaps or self.is_damaged:
             return
         for producer_id, entry in found.entries.items():
             expected = self.producers.get(producer_id)
             if expected is None or _last_state(entry) != _last_state(expected):
                 self._error(name, -1, f'found {_last_state(entry)} for producer {producer_id}, the log says '
-                                      f'{_last_state(expected) if expected else "nothing"}')
+                                      f'{_last_state(expected) if expected else "nothing"}', Remedy.WRITE_SNAPSHOT)
+                return
         if found.ongoing != self.producers.ongoing:
-            self._error(name, -1, f'found open transactions {found.ongoing}, the log says {self.producers.ongoing}')
+            self._error(name, -1, f'found open transactions {found.ongoing}, the log says {self.producers.ongoing}',
+                        Remedy.WRITE_SNAPSHOT)
 
-    def _error(self, name: str, position: int, message: str) -> None:
-        self.findings.append(Finding(Severity.ERROR, os.path.join(self.directory, name), position, message))
+    def _check_last_snapshots(self, bases: list[int]) -> None:
+        self.is_mended = self.recovered_from is not None
+        self._check_snapshot(self.next_offset)
+        for offset in () if self.is_damaged else sorted(self.snapshots):
+            self._error(file_name(offset, SNAPSHOT_SUFFIX), -1, f'found a snapshot of offset {offset}, expected a '
+                        f'batch boundary up to {self.next_offset}', Remedy.REMOVE)
+        if self.recovered_from is None and not self.had_snapshots and self.producers.entries and bases[0] == 0:
+            # Apache Kafka takes it for a log that knows no producers, and after a clean stop does not look further.
+            self._warn(file_name(self.next_offset, SNAPSHOT_SUFFIX), -1, 'found no snapshot, expected one that holds '
+                       f'the {len(self.producers.entries)} producers of the log', Remedy.WRITE_SNAPSHOT)
 
-    def _warn(self, name: str, position: int, message: str) -> None:
-        self.findings.append(Finding(Severity.WARNING, os.path.join(self.directory, name), position, message))
+    # ---- findings ----
+
+    def _unreadable(self, name: str, error: OSError) -> None:
+        self.is_damaged = True
+        self.findings.append(Finding(Severity.ERROR, os.path.join(self.directory, name), -1,
+                                     f'cannot be read: {error.strerror or error}'))
+
+    def _error(self, name: str, position: int, message: str, remedy: Remedy | None = None, *,
+               is_mended: bool | None = None) -> None:
+        severity = Severity.ERROR
+        if self.is_mended if is_mended is None else is_mended:
+            severity, message = Severity.WARNING, f'{message}; the next start mends it'
+        self.told[name] += 1
+        if self.told[name] == MOST_FINDINGS:
+            message = f'{message}; what else is wrong in this file is not listed'
+        elif self.told[name] > MOST_FINDINGS:
+            return
+        self.findings.append(Finding(severity, os.path.join(self.directory, name), position, message, remedy))
+
+    def _warn(self, name: str, position: int, message: str, remedy: Remedy | None = None) -> None:
+        self.findings.append(
+            Finding(Severity.WARNING, os.path.join(self.directory, name), position, message, remedy))
 
 
 def _last_state(entry: ProducerEntry) -> tuple[int, int, int, int]:
     return entry.producer_epoch, entry.last_sequence, entry.last_offset, entry.transaction_first_offset
 
 
+def has_unfinished_swap(names: list[str]) -> bool:
+    """Whether a compaction was interrupted: until the next opening two versions of a segment lie side by side."""
+    return any(parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for name in names if (parsed := parse_file_name(name)))
+
+
 def check_partition(fs: FileSystem, directory: str) -> list[Finding]:
-    """All findings in a partition directory, in the order of its files. Raises OSError."""
-    return PartitionCheck(fs, directory).run()
+    """All findings in a partition directory, in the order of its files. Raises OSError when it cannot be listed."""
+    return PartitionCheck(fs, directory).run().findings

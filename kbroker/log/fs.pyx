@@ -8,12 +8,14 @@ a response that still sends from it after its segment was deleted.
 """
 import fcntl
 import os
+import stat
+import struct
 
-from libc.errno cimport EINTR, EOPNOTSUPP, ENOSPC, errno
+from libc.errno cimport EINTR, EINVAL, EOPNOTSUPP, ENOSPC, EROFS, errno
 from libc.stdint cimport int64_t, uint8_t
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_DIRECTORY, O_RDONLY, O_RDWR
+from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_DIRECTORY, O_NONBLOCK, O_RDONLY, O_RDWR
 from posix.types cimport off_t
 from posix.unistd cimport close as c_close, fdatasync as c_fdatasync, fsync as c_fsync, ftruncate, pread as c_pread, pwrite as c_pwrite
 
@@ -26,6 +28,9 @@ cdef extern from *:
     """
     int fallocate(int fd, int mode, off_t offset, off_t length) nogil
     int FALLOC_FL_KEEP_SIZE
+
+
+FLOCK = struct.Struct('@hhqqi')    # struct flock: type, whence, start, length, pid
 
 
 cdef int fail(str path, int code) except -1:
@@ -152,6 +157,20 @@ cdef class Directory(File):
         return 0 if result == 0 else fail(self.path, code)
 
 
+cdef class ReadOnlyFile(File):
+    """A file opened for reading: the kernel refuses every change.
+
+    OSError, too, for what is no regular file: in a directory that is somebody else's a pipe may lie, and who opens one
+    waits for its other end.
+    """
+
+    def __init__(self, str path):
+        self.path = path
+        self.descriptor = os.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
+            raise OSError(EINVAL, 'found no regular file', path)
+
+
 cdef class InterposedFile(File):
     """A file whose changes pass through Python: `on_write`, `on_truncate` and `on_sync` see each before it happens, and may raise.
 
@@ -266,3 +285,55 @@ class FileSystem:
         file = File(path, True)
         fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         return file
+
+    def lock_holder(self, path: str) -> int | None:
+        """The process that holds the lock of `path`; 0 when it cannot be seen from here, None when nobody does.
+
+        Never to be asked by a process that holds the lock: closing the file again would drop it.
+        """
+        file = ReadOnlyFile(path)
+        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(file.fileno(), fcntl.F_GETLK, asked))
+        return None if kind == fcntl.F_UNLCK else max(pid, 0)
+
+    def take_after(self, path: str, model: str) -> None:
+        """Give a file the owner and the mode of another: what a tool makes must be the broker's to write."""
+        state = os.stat(model)
+        os.chown(path, state.st_uid, state.st_gid)
+        os.chmod(path, state.st_mode & 0o666)
+
+
+class ReadOnlyFileSystem(FileSystem):
+    """The machine's files, of which none is made, changed, renamed or removed: OSError EROFS for every attempt.
+
+    For looking into a directory that is somebody else's, a live broker's or one that may only be read.
+    """
+
+    def open(self, path: str, create: bool = False) -> File:
+        """`create` is what a writer would do with a missing file: here it stays missing."""
+        return ReadOnlyFile(path)
+
+    def mkdir(self, path: str) -> None:
+        refuse_change(path)
+
+    def rmdir(self, path: str) -> None:
+        refuse_change(path)
+
+    def rename(self, old: str, new: str) -> None:
+        refuse_change(old)
+
+    def unlink(self, path: str) -> None:
+        refuse_change(path)
+
+    def write_file(self, path: str, data: bytes) -> File:
+        refuse_change(path)
+
+    def lock(self, path: str) -> File:
+        refuse_change(path)
+
+    def take_after(self, path: str, model: str) -> None:
+        refuse_change(path)
+
+
+cdef refuse_change(str path):
+    fail(path, EROFS)

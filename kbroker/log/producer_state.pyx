@@ -357,6 +357,11 @@ cdef class ProducerStateTable:
                 return completed
         return first
 
+    def first_unstable_offset(self) -> int | None:
+        """Where the last stable offset stands because of a transaction: see `first_unstable`."""
+        cdef int64_t first = self.first_unstable()
+        return None if first < 0 else first
+
     cdef int64_t stable_offset_without(self, int64_t producer_id, int64_t marker_offset) noexcept:
         """The last stable offset once the marker at `marker_offset` has ended this producer's transaction."""
         for first, owner in self.ongoing.items():
@@ -434,7 +439,7 @@ cdef class ProducerStateTable:
         cdef ProducerEntry entry
         self.clear(end_offset)
         if size < SNAPSHOT_HEAD_BYTES or read_int16(at) != SNAPSHOT_VERSION:
-            raise CorruptLogError(f'producer snapshot: found {size} bytes that begin with {data[:2].hex()}, expected version 1')
+            raise CorruptLogError(f'producer snapshot: found {size} bytes beginning with {data[:2].hex() or "nothing"}, expected version 1')
         if size != SNAPSHOT_HEAD_BYTES + <int64_t>SNAPSHOT_ENTRY_BYTES * read_int32(at + 6):
             raise CorruptLogError(f'producer snapshot: found {size} bytes, expected {read_int32(at + 6)} entries')
         crc = crc32c_update(0, at + SNAPSHOT_CRC_FROM, size - SNAPSHOT_CRC_FROM)

@@ -50,8 +50,12 @@ cdef class Segment:
     `next_offset` is known for a segment that was recovered or whose end was found, and for one made in this process.
     """
 
-    def __init__(self, fs, str directory, int64_t base_offset, config, int64_t created_ms, *, dict file_sizes=None, str suffix=''):
-        """`file_sizes`: the sizes of this segment's files by suffix, where they exist. `suffix` is added to all names."""
+    def __init__(self, fs, str directory, int64_t base_offset, config, int64_t created_ms, *, dict file_sizes=None, str suffix='',
+                 str index_suffix=''):
+        """`file_sizes`: the sizes of this segment's files by suffix, where they exist.
+
+        `suffix` is added to all names, `index_suffix` to those of the indexes.
+        """
         sizes = file_sizes or {}
         self.fs = fs
         self.directory = directory
@@ -66,11 +70,11 @@ cdef class Segment:
         self.index_interval_bytes = config.index_interval_bytes
         self.allocation_limit_bytes = config.segment_bytes
         self.allocates_all = config.preallocate
-        self.offset_index = OffsetIndex(fs, self.path(OFFSET_INDEX_SUFFIX + suffix), base_offset, config.segment_index_bytes,
+        self.offset_index = OffsetIndex(fs, self.path(OFFSET_INDEX_SUFFIX + suffix + index_suffix), base_offset, config.segment_index_bytes,
                                         file_bytes=sizes.get(OFFSET_INDEX_SUFFIX, -1))
-        self.time_index = TimeIndex(fs, self.path(TIME_INDEX_SUFFIX + suffix), base_offset, config.segment_index_bytes,
+        self.time_index = TimeIndex(fs, self.path(TIME_INDEX_SUFFIX + suffix + index_suffix), base_offset, config.segment_index_bytes,
                                     file_bytes=sizes.get(TIME_INDEX_SUFFIX, -1))
-        self.transactions = TransactionIndex(fs, self.path(TRANSACTION_INDEX_SUFFIX + suffix), base_offset,
+        self.transactions = TransactionIndex(fs, self.path(TRANSACTION_INDEX_SUFFIX + suffix + index_suffix), base_offset,
                                              exists=TRANSACTION_INDEX_SUFFIX in sizes)
         self.log_path = self.path(LOG_SUFFIX + suffix)
         if LOG_SUFFIX not in sizes:
@@ -370,12 +374,16 @@ cdef class Segment:
 
     def seal(self) -> None:
         """Nothing will be appended: the last time entry is added, indexes are trimmed, reserved space is given back."""
+        self.seal_indexes()
+        self.truncate_file()
+
+    def seal_indexes(self) -> None:
+        """What sealing does beside the log."""
         if self.max_timestamp_ms >= 0:
             self.time_index.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
         self.forget()
         self.offset_index.seal()
         self.time_index.seal()
-        self.truncate_file()
 
     def truncate_file(self) -> None:
         """Cut the file where the segment ends, and give back what was reserved behind it."""

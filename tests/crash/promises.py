@@ -10,8 +10,8 @@ from in_process import InProcessBroker, InProcessConnection
 
 from kbroker.errors import ErrorCode
 from kbroker.log.check import check_partition
+from kbroker.log.directory_names import METADATA_DIRECTORY, parse_directory_name
 from kbroker.log.fs import FileSystem
-from kbroker.log.manager import METADATA_DIRECTORY, parse_directory_name
 from kbroker.log.swap import DELETED_SUFFIX
 from kbroker.protocol.messages import (
     AddOffsetsToTxnRequest,

@@ -9,8 +9,9 @@ from batches import T, data_batch
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, LogConfig
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.log.directory_names import parse_directory_name
 from kbroker.log.fs import FileSystem
-from kbroker.log.manager import LogDirectoryError, LogManager, parse_directory_name
+from kbroker.log.manager import LogDirectoryError, LogManager
 from kbroker.log.origin import Origin
 from kbroker.log.partition_metadata import read_topic_id
 

@@ -1,0 +1,36 @@
+"""What the files and directories in a log directory are called, and what that says about them."""
+import re
+import uuid
+from typing import NamedTuple
+
+LOCK_FILE = '.lock'
+CLEAN_SHUTDOWN_FILE = '.kafka_cleanshutdown'
+METADATA_DIRECTORY = '__cluster_metadata-0'
+NOT_PARTITIONS = {METADATA_DIRECTORY, 'remote-log-index-cache'}
+"""Directories that belong to others, or to nobody here."""
+
+LONGEST_NAME = 255
+LONGEST_TOPIC = 249
+
+
+class DirectoryName(NamedTuple):
+    """`orders-3` is ('orders', 3, ''); a third part 'delete', 'stray' or 'future' is a partition that is out of use."""
+
+    topic: str
+    partition: int
+    state: str
+
+
+def parse_directory_name(name: str) -> DirectoryName | None:
+    """None when it is no partition directory."""
+    match = re.fullmatch(r'([a-zA-Z0-9._-]+)-(\d+)', name)
+    if match and len(match[1]) <= LONGEST_TOPIC and match[1] not in ('.', '..'):
+        return DirectoryName(match[1], int(match[2]), '')
+    match = re.fullmatch(r'([a-zA-Z0-9._-]*)-(\d+)\.[0-9a-f]{32}-(delete|stray|future)', name)
+    return DirectoryName(match[1], int(match[2]), match[3]) if match else None
+
+
+def name_out_of_use(topic: str, partition: int, state: str) -> str:
+    """A new name for a directory that is to be deleted or set aside; the topic is cut to what a file name holds."""
+    suffix = f'-{partition}.{uuid.uuid4().hex}-{state}'
+    return topic[:LONGEST_NAME - len(suffix)] + suffix

@@ -1,0 +1,52 @@
+"""Walks over a log file that read the headers of its batches, and of markers the one record that they hold.
+
+A walk ends at `end` or before the first bytes that are no whole batch, whichever comes first: who asks has to know
+whether that is a write that is not finished, a torn tail, or damage.
+"""
+from libc.stdint cimport int64_t
+
+from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk, find_batch, walk_batches
+from kbroker.log.fs cimport File
+from kbroker.log.producer_state cimport NO_MARKER, Marker, ProducerStateTable, read_marker
+from kbroker.record.batch cimport CONTROL_BIT, batch_last_offset, batch_size_bytes
+
+
+def seek_batch(File file not None, int64_t position, int64_t end, int64_t offset) -> int:
+    """Where the first batch begins that ends at or above `offset`; where the walk ended if there is none."""
+    cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
+    while walk.next():
+        if batch_last_offset(&walk.fields) >= offset:
+            break
+    return walk.position
+
+
+def find_end(File file not None, int64_t position, int64_t end) -> tuple[int, int]:
+    """(where the last whole batch ends, the offset that follows it); the offset is -1 when there is no batch."""
+    cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
+    cdef int64_t next_offset = -1
+    while walk.next():
+        next_offset = batch_last_offset(&walk.fields) + 1
+    return walk.position, next_offset
+
+
+def replay_headers(ProducerStateTable producers not None, File file not None, int64_t position, int64_t end) -> int:
+    """Show `producers` the batches from `position` on. Returns where the walk ended.
+
+    Raises ProtocolError when the record of a marker reaches beyond its batch.
+    """
+    cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
+    cdef Marker marker
+    marker.kind = NO_MARKER
+    while walk.next():
+        if walk.fields.attributes & CONTROL_BIT:
+            read_marker(walk.data(), batch_size_bytes(&walk.fields), &walk.fields, &marker)
+            producers.adopt(&walk.fields, &marker)
+            marker.kind = NO_MARKER
+        else:
+            producers.adopt(&walk.fields, &marker)
+    return walk.position
+
+
+def find_sound_batch(File file not None, int64_t position, int64_t end) -> int:
+    """Where the first whole batch with a right checksum begins, looked for at every byte from `position`; -1 if nowhere."""
+    return find_batch(file, position, end)

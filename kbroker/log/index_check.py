@@ -1,0 +1,145 @@
+"""Indexes against their log: each entry is held beside the batch that it speaks of, as the batches come by.
+
+An index is read through a window, never mapped: a broker that works on the directory may trim it meanwhile.
+"""
+import struct
+from collections.abc import Iterator
+from itertools import chain
+
+from kbroker.log.fs import FileSystem
+from kbroker.record.batch import BatchHeader
+
+WINDOW_BYTES = 96 * 1024
+
+Fault = tuple[int, str]
+"""Number of an entry (-1: the file as a whole), and what is wrong."""
+
+
+class IndexCheck:
+    """What both kinds share. After the first fault the rest is not looked at: one wrong entry spoils all behind it."""
+
+    entry: struct.Struct
+
+    def __init__(self, fs: FileSystem, path: str, base_offset: int, *, is_last: bool):
+        """`is_last`: the segment may be appended to, and then zeros lie behind its entries."""
+        self.path = path
+        self._fs = fs
+        self._base_offset = base_offset
+        self._is_last = is_last
+        self._number = -1
+        self._key = -1
+        self._fault: Fault | None = None
+        self._exists = True
+        self._entries: Iterator[tuple[int, int]] = iter(())
+        self.current: tuple[int, int] | None = None
+        try:
+            self._entries = self._read()
+            self._advance()
+        except FileNotFoundError:
+            self._exists = False
+        except OSError as error:
+            self._fail(f'cannot be read: {error.strerror or error}')
+
+    def _read(self) -> Iterator[tuple[int, int]]:
+        file = self._fs.open(self.path)
+        size_bytes = file.size()
+        if size_bytes % self.entry.size:
+            self._fail(f'found {size_bytes} bytes, expected a multiple of {self.entry.size}', -1)
+            return iter(())
+        positions = range(0, size_bytes, WINDOW_BYTES)
+        windows = (file.read_at(min(WINDOW_BYTES, size_bytes - position), position) for position in positions)
+        return chain.from_iterable(
+            self.entry.iter_unpack(window[:len(window) - len(window) % self.entry.size]) for window in windows)
+
+    def _advance(self) -> None:
+        """Go on to the next entry, unless nothing is to be looked at any more."""
+        self.current = next(self._entries, None) if self._fault is None else None
+        self._number += 1
+
+    def _fail(self, message: str, number: int | None = None) -> None:
+        self._fault = self._number if number is None else number, message
+        self.current = None
+
+    def _end_at_zeros(self) -> None:
+        """Behind the entries of a segment that is appended to there are zeros; every other index is trimmed."""
+        if self._is_last:
+            self.current, self._entries = None, iter(())
+        else:
+            self._fail('found zeros, expected the end of the file')
+
+    def _grow(self, key: int, what: str) -> bool:
+        if key <= self._key:
+            self._fail(f'found {what} {key} after {self._key}')
+            return False
+        self._key = key
+        return True
+
+    def missing(self, is_needed: bool) -> Fault | None:
+        return (-1, 'found no such file') if is_needed and not self._exists else None
+
+
+class OffsetIndexCheck(IndexCheck):
+    """Entry: int32 last offset of a batch, relative; int32 position of that batch."""
+
+    entry = struct.Struct('>ii')
+
+    def see(self, position: int, header: BatchHeader) -> None:
+        while self.current is not None and self.current[1] <= position:
+            relative_offset, indexed = self.current
+            if relative_offset == 0:
+                self._end_at_zeros()
+            elif not self._grow(relative_offset, 'relative offset'):
+                pass
+            elif indexed != position:
+                self._fail(f'found position {indexed}, where no batch begins')
+            elif header.last_offset != self._base_offset + relative_offset:
+                self._fail(f'found offset {self._base_offset + relative_offset}, the batch at {position} ends at '
+                           f'{header.last_offset}')
+            else:
+                self._advance()
+
+    def end(self, *, is_needed: bool, is_complete: bool) -> Fault | None:
+        """The first fault. `is_complete`: all batches were seen, so an entry that is left speaks of none."""
+        if self.current is not None and self.current[0] == 0:
+            self._end_at_zeros()
+        if self.current is not None and is_complete:
+            self._fail(f'found position {self.current[1]}, where no batch begins')
+        return self._fault or self.missing(is_needed)
+
+
+class TimeIndexCheck(IndexCheck):
+    """Entry: int64 greatest timestamp so far; int32 last offset of the batch that has it, relative."""
+
+    entry = struct.Struct('>qi')
+
+    def __init__(self, fs: FileSystem, path: str, base_offset: int, *, is_last: bool):
+        self._greatest_ms = -1
+        super().__init__(fs, path, base_offset, is_last=is_last)
+
+    def see(self, position: int, header: BatchHeader) -> None:
+        self._greatest_ms = max(self._greatest_ms, header.max_timestamp_ms)
+        while self.current is not None and self._base_offset + self.current[1] <= header.last_offset:
+            timestamp_ms, relative_offset = self.current
+            offset = self._base_offset + relative_offset
+            if timestamp_ms == relative_offset == 0 and (offset != header.last_offset or header.max_timestamp_ms != 0):
+                self._end_at_zeros()
+            elif not self._grow(timestamp_ms, 'timestamp'):
+                pass
+            elif offset != header.last_offset:
+                self._fail(f'found offset {offset}, where no batch ends')
+            elif header.max_timestamp_ms != timestamp_ms or self._greatest_ms != timestamp_ms:
+                self._fail(f'found timestamp {timestamp_ms} for offset {offset}, the batch has '
+                           f'{header.max_timestamp_ms}, the segment up to it {self._greatest_ms}')
+            else:
+                self._advance()
+
+    def end(self, *, is_needed: bool, is_complete: bool) -> Fault | None:
+        """As in OffsetIndexCheck. A segment that was rolled has its greatest timestamp in the last entry."""
+        if self.current == (0, 0):
+            self._end_at_zeros()
+        if self.current is not None and is_complete:
+            self._fail(f'found offset {self._base_offset + self.current[1]}, where no batch ends')
+        elif self._fault is None and self._exists and not self._is_last and is_complete and is_needed and (
+                self._greatest_ms != max(self._key, -1)):
+            self._fail(f'found {self._key} as the last timestamp, the segment reaches {self._greatest_ms}')
+        return self._fault or self.missing(is_needed)

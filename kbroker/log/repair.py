@@ -1,0 +1,181 @@
+"""Making again what is derived from a log: its indexes and its producer snapshots. The batches themselves stay.
+
+`plan` says what would be done; `carry_out` does it, by the code that recovers a log after a crash. New files are
+complete and durable under a name of their own before they take the place of the old ones, so that a crash leaves each
+file old or new. A snapshot that is no use goes only when the one in its place is there: to Apache Kafka a log without
+any, after a clean stop, is one without producers.
+"""
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kbroker.config import LogConfig
+from kbroker.errors import CorruptLogError
+from kbroker.log.check import PartitionReport, Remedy, has_unfinished_swap
+from kbroker.log.fs import FileSystem
+from kbroker.log.header_walk import replay_headers
+from kbroker.log.leader_epochs import LeaderEpochs
+from kbroker.log.producer_state import ProducerStateTable
+from kbroker.log.segment import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+    file_name,
+)
+from kbroker.log.swap import parse_file_name
+
+TEMPORARY_SUFFIX = '.tmp'
+INDEX_SUFFIXES = (TRANSACTION_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do. `file`: what changes; for indexes the log that they belong to."""
+
+    file: str
+    remedy: Remedy
+    position: int = -1
+    """Where a torn log is cut."""
+
+    def __str__(self) -> str:
+        place = f' at {self.position}' if self.position >= 0 else ''
+        return f'{self.remedy.value}: {self.file}{place}'
+
+    @property
+    def offset(self) -> int:
+        """The one in the file's name."""
+        return _offset_of(self.file)
+
+    def __lt__(self, other: 'Step') -> bool:
+        return (self.file, self.remedy.value) < (other.file, other.remedy.value)
+
+
+def plan(fs: FileSystem, directory: str, report: PartitionReport, *, cut_torn_tail: bool) -> list[Step]:
+    """What makes the findings go away, as far as anything does without a loss. OSError.
+
+    Nothing where a compaction was interrupted, which the next opening finishes; and where the batches are damaged only
+    the removal of files that belong to nothing, for what follows from the batches is not known.
+    """
+    names = fs.listdir(directory)
+    if has_unfinished_swap(names):
+        return []
+    bases = _bases(names)
+    steps: set[Step] = set()
+    for finding in report.findings:
+        offset = _offset_of(finding.file)
+        if finding.remedy is Remedy.REBUILD_INDEXES and report.has_state:
+            steps.add(Step(os.path.join(directory, file_name(offset, LOG_SUFFIX)), Remedy.REBUILD_INDEXES))
+        elif finding.remedy is Remedy.WRITE_SNAPSHOT and report.has_state:
+            is_known = offset == report.end_offset or (offset in bases and offset > report.start_offset)
+            steps.add(Step(finding.file, Remedy.WRITE_SNAPSHOT if is_known else Remedy.REMOVE))
+        elif finding.remedy is Remedy.REMOVE and not (finding.file.endswith(SNAPSHOT_SUFFIX) and not report.has_state):
+            steps.add(Step(finding.file, Remedy.REMOVE))
+        elif finding.remedy is Remedy.CUT_TORN_TAIL and cut_torn_tail:
+            steps.add(Step(finding.file, Remedy.CUT_TORN_TAIL, finding.position))
+    if bases and any(step.file.endswith(SNAPSHOT_SUFFIX) for step in steps):
+        steps.add(Step(os.path.join(directory, file_name(report.end_offset, SNAPSHOT_SUFFIX)), Remedy.WRITE_SNAPSHOT))
+    return sorted(steps)
+
+
+def carry_out(fs: FileSystem, directory: str, config: LogConfig, steps: list[Step],
+              done: Callable[[Step], object] = lambda step: None) -> None:
+    """Do what `plan` said; `done` is told of each step once it is durable.
+
+    Nobody else may work on the directory. OSError; CorruptLogError when the log is not what the plan was made for.
+    """
+    names = fs.listdir(directory)
+    bases = _bases(names)
+    rebuilt = {step.offset: step for step in steps if step.remedy is Remedy.REBUILD_INDEXES}
+    written = {step.offset: step for step in steps if step.remedy is Remedy.WRITE_SNAPSHOT}
+    snapshots: dict[int, bytes] = {}
+    producers = ProducerStateTable()
+    producers.clear(bases[0] if bases else 0)
+    for base_offset in bases:
+        _take_snapshot(fs, directory, producers, base_offset, written)
+        if base_offset in written:
+            snapshots[base_offset] = producers.encode_snapshot()
+        if base_offset in rebuilt:
+            _rebuild_indexes(fs, directory, base_offset, config, producers, is_last=base_offset == bases[-1])
+            done(rebuilt[base_offset])
+        else:
+            file = fs.open(os.path.join(directory, file_name(base_offset, LOG_SUFFIX)))
+            replay_headers(producers, file, 0, file.size())
+    for step in steps:
+        if step.remedy is Remedy.CUT_TORN_TAIL:
+            file = fs.open(step.file)
+            file.resize(step.position)
+            file.sync()
+            done(step)
+    snapshots[producers.end_offset] = producers.encode_snapshot()
+    for offset, step in sorted(written.items()):
+        if offset not in snapshots:
+            raise CorruptLogError(f'{step.file}: found the end of the log at {producers.end_offset}, expected {offset}')
+        _replace(fs, step.file, snapshots[offset], model=os.path.join(directory, file_name(bases[-1], LOG_SUFFIX)))
+        done(step)
+    for step in steps:
+        if step.remedy is Remedy.REMOVE:
+            fs.unlink(step.file)
+            done(step)
+    fs.sync_directory(directory)
+
+
+def _take_snapshot(fs: FileSystem, directory: str, producers: ProducerStateTable, base_offset: int,
+                   wrong: dict[int, Step]) -> None:
+    """A sound snapshot may know of producers whose batches are no longer there."""
+    path = os.path.join(directory, file_name(base_offset, SNAPSHOT_SUFFIX))
+    if base_offset not in wrong and fs.exists(path):
+        found = ProducerStateTable()
+        try:
+            found.load_snapshot(fs.read_file(path), base_offset, 0)
+        except CorruptLogError:
+            return
+        producers.load_snapshot(fs.read_file(path), base_offset, 0)
+
+
+def _rebuild_indexes(fs: FileSystem, directory: str, base_offset: int, config: LogConfig,
+                     producers: ProducerStateTable, *, is_last: bool) -> None:
+    log_path = os.path.join(directory, file_name(base_offset, LOG_SUFFIX))
+    for suffix in INDEX_SUFFIXES:
+        left_over = os.path.join(directory, file_name(base_offset, suffix + TEMPORARY_SUFFIX))
+        if fs.exists(left_over):
+            fs.unlink(left_over)
+    segment = Segment(fs, directory, base_offset, config, 0, file_sizes={LOG_SUFFIX: fs.size(log_path)},
+                      index_suffix=TEMPORARY_SUFFIX)
+    result = segment.recover(producers, LeaderEpochs(fs, directory, read=False))
+    if result.damage is not None and (not is_last or result.next_valid_position >= 0):
+        raise CorruptLogError(f'{log_path}: found {result.damage} at {result.valid_bytes}, expected a batch')
+    segment.seal_indexes()
+    indexes = [segment.offset_index.sync_file(), segment.time_index.sync_file()]
+    if segment.transactions.exists:
+        indexes.append(segment.transactions.file())
+    for file in indexes:
+        fs.take_after(file.path, log_path)
+        file.sync()
+    for suffix in INDEX_SUFFIXES:
+        path = os.path.join(directory, file_name(base_offset, suffix))
+        if fs.exists(path + TEMPORARY_SUFFIX):
+            fs.rename(path + TEMPORARY_SUFFIX, path)
+        elif fs.exists(path):
+            fs.unlink(path)
+    fs.sync_directory(directory)
+
+
+def _replace(fs: FileSystem, path: str, data: bytes, model: str) -> None:
+    file = fs.write_file(path + TEMPORARY_SUFFIX, data)
+    fs.take_after(path + TEMPORARY_SUFFIX, model)
+    file.sync()
+    fs.rename(path + TEMPORARY_SUFFIX, path)
+    fs.sync_directory(os.path.dirname(path))
+
+
+def _bases(names: list[str]) -> list[int]:
+    return sorted(_offset_of(name) for name in names
+                  if (parsed := parse_file_name(name)) and name == file_name(parsed.offset, LOG_SUFFIX))
+
+
+def _offset_of(path: str) -> int:
+    parsed = parse_file_name(os.path.basename(path))
+    return -1 if parsed is None else parsed.offset
