@@ -13,6 +13,7 @@ import re
 
 import kio.index
 import pytest
+from filled_messages import filled
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
@@ -24,7 +25,7 @@ from kbroker.protocol.plan import Message
 SEEDS = range(4)
 
 # Not in either library: rows of the coordinators' topics and metadata records. Their judges are the golden vectors in
-# tests/protocol/test_rows.py and test_metadata_records.py.
+# tests/protocol/test_rows.py and test_metadata_records.py, and Kafka's jars in tests/jvm/test_message_tables.py.
 UNJUDGED_KINDS = {'row', 'record'}
 
 # Messages whose default in kafka-python differs from Kafka's, with the reason.
@@ -51,39 +52,6 @@ def names_judged_by(find) -> list[str]:
 def versions_of(name: str) -> range:
     first, last = getattr(messages, name).versions
     return range(first, last + 1)
-
-
-def filled(message_class: type[Message], version: int, random_source: random.Random) -> Message:
-    """A message in which every field that the version has holds something; values that kio's types accept too."""
-    def fill(struct: schema.Struct, struct_class: type[Message]) -> Message:
-        return struct_class(**{field.name: value(field) for field in struct.fields if version in field.versions})
-
-    def value(field: schema.Field):
-        if field.may_be_null(version) and random_source.random() < 0.2:
-            return None
-        if field.is_array:
-            return [one(field) for _ in range(random_source.randrange(4))]
-        return one(field)
-
-    def one(field: schema.Field):
-        if field.struct is not None:
-            return fill(field.struct, getattr(message_class, field.struct.name))
-        if field.type == 'bool':
-            return random_source.random() < 0.5
-        if field.type == 'float64':
-            return random_source.randrange(1000) / 8
-        if field.type == 'uuid':
-            return random_source.randbytes(16)
-        if field.type == 'string':
-            return random_source.choice(('', 'topic', 'é' * 70, 'a longer string ' * 9))
-        if field.type in ('bytes', 'records'):
-            return random_source.randbytes(random_source.choice((0, 5, 200)))
-        if 'error_code' in field.name:
-            # kafka-python takes an ApiVersions response that carries an error for a version 0 body.
-            return 0 if message_class is messages.ApiVersionsResponse else random_source.choice((0, 35, 90))
-        return random_source.randrange(100)
-
-    return fill(message_class.schema.struct, message_class)
 
 
 def instances(name: str):

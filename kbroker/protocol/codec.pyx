@@ -149,6 +149,11 @@ cdef inline int read_field(Input *data, Step *step, object message, object view)
     return 0
 
 
+cdef inline bint is_struct_or_null(Step *step) noexcept:
+    """Such a struct begins with an int8, 1 if it is there and -1 if not; in a tag with an unsigned varint, 1 or 0."""
+    return step.op == STRUCT and step.nullable and not step.is_array
+
+
 cdef int read_tags(Input *data, Plan plan, object message, object view) except -1:
     """The tag buffer: a count, then tag, size and value of each. Unknown tags are skipped."""
     cdef Cursor *cursor = &data.cursor
@@ -156,6 +161,7 @@ cdef int read_tags(Input *data, Plan plan, object message, object view) except -
     cdef const uint8_t *end = cursor.end
     cdef uint64_t tag, size, count = take_unsigned_varint(cursor, 5)
     cdef Py_ssize_t i
+    cdef Step *step
     while count:
         count -= 1
         tag = take_unsigned_varint(cursor, 5)
@@ -164,7 +170,12 @@ cdef int read_tags(Input *data, Plan plan, object message, object view) except -
         for i in range(plan.tag_count):
             if <uint64_t>plan.tags[i] == tag:
                 cursor.at, cursor.end = value, value + size
-                read_field(data, &plan.steps[plan.step_count + i], message, view)
+                step = &plan.steps[plan.step_count + i]
+                if is_struct_or_null(step):
+                    held = read_struct(data, <Plan>step.plan, view) if take_unsigned_varint(cursor, 5) else None
+                    set_slot(<PyObject *>message, step.slot, <PyObject *>held)
+                else:
+                    read_field(data, step, message, view)
                 if cursor.at != cursor.end:
                     raise ProtocolError(f'{cursor.end - cursor.at} bytes left over in tag {tag}')
                 cursor.end = end
@@ -425,7 +436,10 @@ cdef int write_tag(Writer out, PyObject *value, Step *step, int64_t tag) except 
     write_unsigned_varint(out, tag)
     at = out.size
     out.room(1)
-    write_field(out, value, step)
+    if is_struct_or_null(step) and value == <PyObject *>None:
+        out.room(1)[0] = 0
+    else:
+        write_field(out, value, step)
     size = out.size - at - 1
     more = unsigned_varint_size(size) - 1
     if more:

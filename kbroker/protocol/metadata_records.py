@@ -16,7 +16,7 @@ def _record_classes() -> dict[int, type[Message]]:
     return {
         declaration.key: getattr(messages, declaration.name)
         for declaration in schema.declarations().values()
-        if declaration.kind == 'record' and declaration.key is not None
+        if declaration.kind == 'record' and declaration.topic is None and declaration.key is not None
     }
 
 

@@ -1,8 +1,8 @@
 """Keys and values of the coordinators' topics: an int16, then a message.
 
 In a key the int16 is the type of the row, and the body is version 0 of its key message. The types of
-`__consumer_offsets` and `__transaction_state` overlap, so a key is read with the topic that it comes from. In a value
-the int16 is the version of the body. A null value is a tombstone and never gets here.
+`__consumer_offsets`, `__transaction_state` and `__share_group_state` overlap, so a key is read with the topic that it
+comes from. In a value the int16 is the version of the body. A null value is a tombstone and never gets here.
 """
 import functools
 from typing import Any, TypeVar
@@ -22,9 +22,12 @@ class RowError(ValueError):
 
 
 @functools.cache
-def _key_classes(topic: str) -> dict[int, type[Message]]:
+def row_classes(topic: str) -> dict[int, tuple[type[Message], type[Message]]]:
+    """The classes of key and value of each type of row that the topic has."""
     return {
-        declaration.key: getattr(messages, declaration.name)
+        declaration.key: (
+            getattr(messages, declaration.name), getattr(messages, declaration.name.removesuffix('Key') + 'Value')
+        )
         for declaration in schema.declarations().values()
         if declaration.kind == 'row'
         and declaration.topic == topic
@@ -35,7 +38,7 @@ def _key_classes(topic: str) -> dict[int, type[Message]]:
 
 def encode_row_key(key: Message) -> bytes:
     """Raises EncodeError."""
-    if key.row_type is None or key.row_topic is None or _key_classes(key.row_topic)[key.row_type] is not type(key):
+    if key.row_type is None or key.row_topic is None or row_classes(key.row_topic)[key.row_type][0] is not type(key):
         raise TypeError(f'{type(key).__name__} is not the key of a row')
     return key.row_type.to_bytes(TYPE_BYTES, 'big') + encode(key, 0)
 
@@ -50,8 +53,8 @@ def decode_row_key(topic: str, data: Any) -> Message | None:
 
     Raises RowError when the bytes do not fit the type.
     """
-    key_class = _key_classes(topic).get(_int16(data, 'key'))
-    return None if key_class is None else _decode(key_class, data, 0)
+    classes = row_classes(topic).get(_int16(data, 'key'))
+    return None if classes is None else _decode(classes[0], data, 0)
 
 
 def decode_row_value(value_class: type[M], data: Any) -> M:

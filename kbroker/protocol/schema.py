@@ -9,7 +9,7 @@ A table states a message once, for all its versions: a line a field, two spaces 
 
 An `api` has the sections `request` and `response`: EndTxnRequest and EndTxnResponse. A `row` of a coordinator's topic
 has `key` and `value`: OffsetCommitKey, which has only version 0 and is never flexible, and OffsetCommitValue. A
-`record` is one of `__cluster_metadata`, with its api key. A field is
+`record` is one of `__cluster_metadata`, with its api key, or of the topic that it names. A field is
 
     name  type  [versions]  [null versions]  [tag N]  [inflexible]  [= default]
 

@@ -56,8 +56,15 @@ def _struct_bytes(shape: schema.Struct, version: int, flexible: bool, values: di
     body += unsigned_varint(len(tagged))
     for tag, field in tagged:
         value = _field_bytes(field, version, flexible, values[field.name])
+        if value == b'\xff' and _is_struct_or_null(field, version):
+            value = unsigned_varint(0)
         body += unsigned_varint(tag) + unsigned_varint(len(value)) + value
     return body
+
+
+def _is_struct_or_null(field: schema.Field, version: int) -> bool:
+    """In a tag, whether it is there is said by an unsigned varint, not by an int8."""
+    return field.type == 'struct' and not field.is_array and field.may_be_null(version)
 
 
 def _field_bytes(field: schema.Field, version: int, flexible: bool, value) -> bytes:
@@ -143,7 +150,12 @@ def _read_struct(reader: _Reader, shape: schema.Struct, version: int, flexible: 
             field = by_tag.get(reader.unsigned_varint())
             inner = _Reader(reader.take(reader.unsigned_varint()))
             if field is not None:
-                values[field.name] = _read_field(inner, field, version, flexible)
+                if not _is_struct_or_null(field, version):
+                    values[field.name] = _read_field(inner, field, version, flexible)
+                elif inner.unsigned_varint() == 0:
+                    values[field.name] = None
+                else:
+                    values[field.name] = _read_struct(inner, field.struct, version, flexible)
                 inner.finish()
     return values
 
