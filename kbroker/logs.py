@@ -1,8 +1,11 @@
 """What the broker says: human lines, or JSON lines, on stderr."""
 import json
 import logging
+import os
+import sys
 import time
 
+_SYSLOG_LEVELS = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 7))
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {'message', 'asctime', 'taskName'}
 
 
@@ -14,6 +17,17 @@ class HumanFormatter(logging.Formatter):
         moment = time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(record.created))
         line = f'{moment}.{int(record.msecs):03d} {level}{record.name.removeprefix("kbroker.")}: {record.getMessage()}'
         return f'{line}\n{self.formatException(record.exc_info)}' if record.exc_info else line
+
+
+class JournalFormatter(logging.Formatter):
+    """`<4>room: message`: the journal keeps the time itself and takes the level from the number (sd-daemon(3))."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f'{record.name.removeprefix("kbroker.")}: {record.getMessage()}'
+        if record.exc_info:
+            text += '\n' + self.formatException(record.exc_info)
+        prefix = journal_prefix(record.levelno)
+        return '\n'.join(prefix + line for line in text.splitlines())
 
 
 class JsonFormatter(logging.Formatter):
@@ -31,7 +45,24 @@ class JsonFormatter(logging.Formatter):
 def set_up(as_json: bool) -> None:
     """Send everything of level INFO and above to stderr."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if as_json else HumanFormatter())
+    if as_json:
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(JournalFormatter() if stderr_is_the_journal() else HumanFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
+
+
+def stderr_is_the_journal() -> bool:
+    """Whether the service manager connected stderr with the journal, as JOURNAL_STREAM (systemd.exec(5)) says."""
+    try:
+        stderr = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return os.environ.get('JOURNAL_STREAM') == f'{stderr.st_dev}:{stderr.st_ino}'
+
+
+def journal_prefix(level: int) -> str:
+    """A level of `logging` as one of syslog, at the front of a line."""
+    return next(f'<{number}>' for least, number in _SYSLOG_LEVELS if level >= least)

@@ -43,6 +43,7 @@ def serve(config_file: Path | None, data_dir: str | None, listen: str | None, ad
     from kbroker.broker import Broker  # the compiled rooms: `kbroker --help` does without them
 
     logs.set_up(log_json)
+    _raise_descriptor_limit()
     given: dict[str, str] = {}
     warnings: list[str] = []
     if config_file is not None:
@@ -165,5 +166,6 @@ def _parse_assignment(text: str) -> tuple[str, str]:
 
 def _fail(message: str) -> NoReturn:
     """End with one line and exit code 1."""
-    click.echo(f'kbroker: {message}', err=True)
+    prefix = logs.journal_prefix(logging.ERROR) if logs.stderr_is_the_journal() else ''
+    click.echo(f'{prefix}kbroker: {message}', err=True)
     sys.exit(1)

@@ -12,8 +12,9 @@ from kbroker.config import Config, Listener
 from kbroker.errors import KafkaError
 from kbroker.group.coordinator import GroupCoordinator
 from kbroker.log.cleaner import Cleaner
+from kbroker.log.directory_names import LOCK_FILE
 from kbroker.log.fs import FileSystem
-from kbroker.log.manager import LOCK_FILE, LogManager
+from kbroker.log.manager import LogManager
 from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import ResourceType
 from kbroker.settings import LONG_MAX

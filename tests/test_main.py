@@ -2,6 +2,7 @@
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from kbroker import __version__, systemd
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.logs import JournalFormatter
 from kbroker.main import main
 from kbroker.network.reactor import Reactor
 from kbroker.properties import read_properties
@@ -116,6 +118,38 @@ def test_json_logs_carry_the_ready_line_as_fields(broker):
     ready = json.loads(result.stderr.splitlines()[0])
     assert {name: ready[name] for name in ('level', 'event', 'address', 'directory', 'durability')} == {
         'level': 'info', 'event': 'ready', 'address': '127.0.0.1:9092', 'directory': '/data', 'durability': 'disk'}
+
+
+def test_lines_for_the_journal_carry_their_level_and_no_time(tmp_path):
+    file = tmp_path / 'server.properties'
+    file.write_text('num.partitions=0\n')
+    with (tmp_path / 'stderr').open('w+b') as stderr:
+        told = os.fstat(stderr.fileno())
+        subprocess.run([sys.executable, '-m', 'kbroker', 'serve', '--config', str(file)], stderr=stderr, timeout=60,
+                       check=False, env=os.environ | {'JOURNAL_STREAM': f'{told.st_dev}:{told.st_ino}'})
+        stderr.seek(0)
+        assert stderr.read().decode().startswith('<3>kbroker: num.partitions: found ')
+
+
+def test_every_line_of_a_traceback_in_the_journal_has_its_level():
+    try:
+        raise ValueError('two\nlines')
+    except ValueError:
+        record = logging.LogRecord('kbroker.apis', logging.ERROR, __file__, 1, 'failed', (), sys.exc_info())
+    lines = JournalFormatter().format(record).splitlines()
+    assert lines[0] == '<3>apis: failed'
+    assert len(lines) > 3
+    assert all(line.startswith('<3>') for line in lines)
+
+
+def test_the_broker_takes_all_descriptors_that_it_may_have(broker):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        run('serve')
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_options_win_over_the_file_and_set_wins_over_options(broker, tmp_path):

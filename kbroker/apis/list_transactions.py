@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.context import Api, RequestContext
-from kbroker.apis.linear_pattern import LinearPattern, PatternError
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.linear_pattern import LinearPattern, PatternError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListTransactionsResponse
 from kbroker.transaction.state import TransactionRow, TransactionState

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.apis.linear_pattern import LinearPattern, PatternError
+from kbroker.linear_pattern import LinearPattern, PatternError
 
 ATOMS = st.sampled_from(['a', 'b', '.', '[ab]', '[^a]', r'\d', r'\W', '^', '$', '-', '[a-c-]', '[]x]', r'\.', '1'])
 
