@@ -1,13 +1,18 @@
 """Apache Kafka itself, from Maven Central: its tools read what the broker wrote, its broker judges the judges."""
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
+import json
 import pathlib
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from live import ROOT, Process
 
@@ -46,6 +51,61 @@ def run_tool(main_class: str, *arguments: str) -> str:
     return _run(java(main_class, *arguments), TOOL_LIMIT_S)
 
 
+class ToolRun(NamedTuple):
+    code: int
+    output: str
+    errors: str
+
+
+def run_tools(main_class: str, *runs: Sequence[str]) -> list[ToolRun]:
+    """What each run of one of Kafka's tools leaves, all in one virtual machine; a run that fails is no error."""
+    return run_several_tools([[main_class, *run] for run in runs])
+
+
+def run_several_tools(runs: Sequence[Sequence[str]]) -> list[ToolRun]:
+    """Likewise, for runs that name their tools."""
+    machine = _tool_machine()
+    return [machine.run(run) for run in runs]
+
+
+class ToolMachine:
+    """A virtual machine in which tools run one after the other; the first is slow, it loads what all need."""
+
+    def __init__(self) -> None:
+        self._complaints = tempfile.TemporaryFile('w+')  # noqa: SIM115
+        self._process = subprocess.Popen(java('kbroker.ToolRuns'), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         stderr=self._complaints, text=True)
+
+    def run(self, run: Sequence[str]) -> ToolRun:
+        """AssertionError if the machine ends, or the run takes too long, which ends it."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        watch = threading.Timer(TOOL_LIMIT_S, self._process.kill)
+        watch.start()
+        try:
+            self._process.stdin.write(json.dumps(list(run)) + '\n')
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        finally:
+            watch.cancel()
+        if not answer:
+            _tool_machine.cache_clear()
+            self.close()
+            self._complaints.seek(0)
+            raise AssertionError(f'{run} ended with the virtual machine:\n{self._complaints.read()}')
+        return ToolRun(**json.loads(answer))
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@functools.cache
+def _tool_machine() -> ToolMachine:
+    machine = ToolMachine()
+    atexit.register(machine.close)
+    return machine
+
+
 def dump_log(*files: pathlib.Path, decode: str | None = None) -> str:
     """kafka-dump-log of files of a partition; `decode`: transaction-log, offsets or cluster-metadata rows in words."""
     options = ['--print-data-log', '--deep-iteration', *([f'--{decode}-decoder'] if decode else [])]
@@ -80,8 +140,9 @@ class LiveKafka(Process):
         file = self.directory.parent / f'{self.directory.name}.properties'
         file.write_text(''.join(f'{name}={value}\n' for name, value in self._properties().items()))
         if not (self.directory / 'meta.properties').exists():
-            run_tool('kafka.tools.StorageTool', 'format', '--cluster-id', 'a2Jyb2tlci1qdWRnZXMtMA', '--config',
-                     str(file))
+            formatted, = run_tools('kafka.tools.StorageTool', ['format', '--cluster-id', 'a2Jyb2tlci1qdWRnZXMtMA',
+                                                               '--config', str(file)])
+            assert formatted.code == 0, formatted
         self.launch(java('kafka.Kafka', str(file), log_level='info'))
 
     def _properties(self) -> dict[str, str]:

@@ -11,9 +11,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 pytest.register_assert_rewrite('live', 'apache_kafka', 'fakes', 'behaviours')
 
 from apache_kafka import LiveKafka  # noqa: E402
-from live import LiveBroker  # noqa: E402
+from live import PROMPT, LiveBroker  # noqa: E402
 
-TOOLS = {'jvm': ('java', 'javac', 'mvn'), 'node': ('node', 'npm')}
+TOOLS = {'jvm': ('java', 'javac', 'mvn'), 'node': ('node', 'npm'), 'browser': ('chromium',)}
 """The marker of a test, and the programs that it needs."""
 
 
@@ -32,11 +32,6 @@ def pytest_runtest_setup(item):
             if marker in required:
                 pytest.fail(reason, pytrace=False)
             pytest.skip(reason)
-
-
-PROMPT = {'group.initial.rebalance.delay.ms': '0', 'group.min.session.timeout.ms': '1000',
-          'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200'}
-"""Settings that let a live broker do at once what it would do after seconds."""
 
 
 class Brokers:

@@ -14,6 +14,11 @@ START_LIMIT_S = 60
 STOP_LIMIT_S = 60
 
 
+PROMPT = {'group.initial.rebalance.delay.ms': '0', 'group.min.session.timeout.ms': '1000',
+          'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200'}
+"""Settings that let a live broker do at once what it would do after seconds."""
+
+
 class Process:
     """A child process whose output is kept, and which is ready when a line of it says so."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-SOURCES = sorted((ROOT / 'kbroker').rglob('*.pyx'))
+SOURCES = sorted(source for package in ('kbroker', 'kbroker_tools') for source in (ROOT / package).rglob('*.pyx'))
 HAS_NO_STUB = 'a module of cdef functions alone has nothing that Python sees'
 
 

@@ -1,0 +1,185 @@
+"""A browser without a window: what a page says once its script has run, and what it looks like."""
+import json
+import os
+import select
+import struct
+import subprocess
+import tempfile
+import zlib
+from collections import Counter
+
+LIMIT_S = 60
+FLAGS = ('--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--hide-scrollbars',
+         '--disable-background-networking', '--disable-component-update', '--disable-sync')
+
+
+def dump_dom(page, fragment=''):
+    """The page as HTML after its script has run."""
+    return _run(page, fragment, '--dump-dom').decode()
+
+
+def screenshot(page, path, fragment='', size=(1400, 900), dark=False):
+    """The pixels of the page as it is shown."""
+    _run(page, fragment, f'--screenshot={path}', f'--window-size={size[0]},{size[1]}',
+         f'--blink-settings=preferredColorScheme={0 if dark else 1}')
+    return Picture(path.read_bytes())
+
+
+def _run(page, fragment, *arguments):
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = ['chromium', *FLAGS, f'--user-data-dir={profile}', *arguments, page.as_uri() + fragment]
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr.decode(errors='replace')[-2000:]
+    return done.stdout
+
+
+class Picture:
+    """A PNG of 8 bits a channel, as screenshots are: colours are (red, green, blue)."""
+
+    def __init__(self, data):
+        assert data[:8] == b'\x89PNG\r\n\x1a\n'
+        compressed = b''
+        position = 8
+        while position < len(data):
+            length, kind = struct.unpack_from('>I4s', data, position)
+            body = data[position + 8:position + 8 + length]
+            if kind == b'IHDR':
+                self.width, self.height, depth, colour, _, _, interlace = struct.unpack('>IIBBBBB', body)
+                assert depth == 8 and colour in (2, 6) and interlace == 0
+                self._channels = {2: 3, 6: 4}[colour]
+            elif kind == b'IDAT':
+                compressed += body
+            position += length + 12
+        self._rows = self._unfiltered(zlib.decompress(compressed))
+
+    def _unfiltered(self, data):
+        """Undo the filters of PNG (none, left, up, average, Paeth), row by row."""
+        stride, channels = self.width * self._channels, self._channels
+        rows, above = [], bytearray(stride)
+        for start in range(0, len(data), stride + 1):
+            kind, row = data[start], bytearray(data[start + 1:start + 1 + stride])
+            for at in range(stride if kind else 0):
+                left = row[at - channels] if at >= channels else 0
+                corner = above[at - channels] if at >= channels else 0
+                row[at] = (row[at] + self._predicted(kind, left, above[at], corner)) & 0xFF
+            rows.append(row)
+            above = row
+        return rows
+
+    @staticmethod
+    def _predicted(kind, left, up, corner):
+        if kind == 1:
+            return left
+        if kind == 2:
+            return up
+        if kind == 3:
+            return (left + up) // 2
+        estimate = left + up - corner
+        return min((left, up, corner), key=lambda value: abs(estimate - value))
+
+    def at(self, x, y):
+        return tuple(self._rows[y][x * self._channels:x * self._channels + 3])
+
+    def colours(self):
+        """How many pixels there are of each colour."""
+        return Counter(self.at(x, y) for y in range(self.height) for x in range(self.width))
+
+
+class OpenPage:
+    """A page that can be touched, through the DevTools protocol: messages of JSON, each ended by a zero byte."""
+
+    def __init__(self, page, fragment='', size=(1400, 900)):
+        self._address = page.as_uri() + fragment
+        self._size = size
+        self._number = 0
+        self._session = None
+        self._buffered = b''
+        self.faults = []
+        """Texts of errors that the page's script met, and of what its policy forbade."""
+
+    def __enter__(self):
+        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        read_end, self._to = os.pipe()
+        self._from, write_end = os.pipe()
+        command = ['chromium', *FLAGS, f'--user-data-dir={self._profile.name}', '--remote-debugging-pipe',
+                   'about:blank']
+        # The browser listens on descriptor 3 and answers on 4; bash, unlike sh, can move any descriptor there.
+        self._process = subprocess.Popen(
+            ['bash', '-c', f'exec "$@" 3<&{read_end} 4>&{write_end}', 'bash', *command],
+            pass_fds=(read_end, write_end), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL)
+        os.close(read_end)
+        os.close(write_end)
+        target = self._ask('Target.createTarget', url='about:blank')['targetId']
+        self._session = self._ask('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
+        for domain in ('Page', 'Runtime', 'Log'):
+            self._ask(f'{domain}.enable')
+        self._ask('Emulation.setDeviceMetricsOverride', width=self._size[0], height=self._size[1], deviceScaleFactor=1,
+                  mobile=False)
+        self._send('Page.navigate', url=self._address)
+        self._until(lambda message: message.get('method') == 'Page.loadEventFired')
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.wait()
+        os.close(self._to)
+        os.close(self._from)
+        self._profile.cleanup()
+
+    def value(self, expression):
+        """What the expression is in the page, after the next frame is drawn."""
+        drawn = f'new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done({expression}))))'
+        answer = self._ask('Runtime.evaluate', expression=drawn, awaitPromise=True, returnByValue=True)
+        assert 'exceptionDetails' not in answer, answer['exceptionDetails']
+        return answer['result'].get('value')
+
+    def print_preview(self):
+        """From now on the page looks as it does on paper."""
+        self._ask('Emulation.setEmulatedMedia', media='print')
+
+    def hover(self, x, y):
+        self._ask('Input.dispatchMouseEvent', type='mouseMoved', x=x, y=y)
+
+    def wheel(self, x, y, delta):
+        """With Ctrl held."""
+        self._ask('Input.dispatchMouseEvent', type='mouseWheel', x=x, y=y, deltaX=0, deltaY=delta, modifiers=2)
+
+    def drag(self, start, end):
+        for kind, (x, y) in (('mousePressed', start), ('mouseMoved', end), ('mouseReleased', end)):
+            self._ask('Input.dispatchMouseEvent', type=kind, x=x, y=y, button='left', buttons=1, clickCount=1)
+
+    def press(self, key):
+        text = {'text': key} if len(key) == 1 else {}
+        for kind in ('keyDown', 'keyUp'):
+            self._ask('Input.dispatchKeyEvent', type=kind, key=key, **(text if kind == 'keyDown' else {}))
+
+    def _ask(self, method, **parameters):
+        number = self._send(method, **parameters)
+        answer = self._until(lambda message: message.get('id') == number)
+        assert 'error' not in answer, answer['error']
+        return answer['result']
+
+    def _send(self, method, **parameters):
+        self._number += 1
+        message = {'id': self._number, 'method': method, 'params': parameters}
+        if self._session is not None:
+            message['sessionId'] = self._session
+        os.write(self._to, json.dumps(message).encode() + b'\0')
+        return self._number
+
+    def _until(self, accept):
+        while True:
+            while b'\0' not in self._buffered:
+                ready, _, _ = select.select([self._from], [], [], LIMIT_S)
+                data = os.read(self._from, 1 << 16) if ready else b''
+                assert data, 'the browser says nothing'
+                self._buffered += data
+            text, _, self._buffered = self._buffered.partition(b'\0')
+            message = json.loads(text)
+            if message.get('method') == 'Runtime.exceptionThrown':
+                self.faults.append(message['params']['exceptionDetails'].get('exception', {}).get('description'))
+            elif message.get('method') == 'Log.entryAdded':
+                self.faults.append(message['params']['entry']['text'])
+            if accept(message):
+                return message

@@ -1,0 +1,72 @@
+package kbroker;
+
+import com.fasterxml.jackson.core.type.TypeReference;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.lang.reflect.InvocationTargetException;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Map;
+import org.apache.kafka.common.utils.Exit;
+
+/**
+ * Kafka's command-line tools, many runs in one virtual machine: each line of standard input is a run, as a JSON array
+ * of the name of a class and its arguments. A JSON line answers with the exit code and what went to either stream.
+ */
+public final class ToolRuns {
+    /** What a tool's exit becomes here. */
+    private static final class Exited extends Error {
+        private Exited() {
+            super(null, null, false, false);
+        }
+    }
+
+    /** Of the run at hand. A tool that catches everything around its exit would exit twice: the first one counts. */
+    private static Integer exitCode;
+
+    public static void main(String[] arguments) throws Exception {
+        ObjectMapper json = new ObjectMapper();
+        PrintStream answers = System.out;
+        PrintStream complaints = System.err;
+        Exit.setExitProcedure((code, message) -> {
+            exitCode = exitCode == null ? Integer.valueOf(code) : exitCode;
+            throw new Exited();
+        });
+        BufferedReader runs = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = runs.readLine(); line != null; line = runs.readLine()) {
+            List<String> run = json.readValue(line, new TypeReference<List<String>>() { });
+            ByteArrayOutputStream output = new ByteArrayOutputStream();
+            ByteArrayOutputStream errors = new ByteArrayOutputStream();
+            System.setOut(new PrintStream(output, true, StandardCharsets.UTF_8));
+            System.setErr(new PrintStream(errors, true, StandardCharsets.UTF_8));
+            int code;
+            exitCode = null;
+            try {
+                code = run(run);
+            } finally {
+                System.setOut(answers);
+                System.setErr(complaints);
+            }
+            answers.println(json.writeValueAsString(Map.of("code", code,
+                "output", output.toString(StandardCharsets.UTF_8), "errors", errors.toString(StandardCharsets.UTF_8))));
+        }
+    }
+
+    private static int run(List<String> run) throws ReflectiveOperationException {
+        String[] arguments = run.subList(1, run.size()).toArray(new String[0]);
+        try {
+            Class.forName(run.get(0)).getMethod("main", String[].class).invoke(null, (Object) arguments);
+            return 0;
+        } catch (InvocationTargetException thrown) {
+            if (thrown.getCause() instanceof Exited) {
+                return exitCode;
+            }
+            // The virtual machine would print what nobody catches, and exit with 1.
+            thrown.getCause().printStackTrace(System.err);
+            return 1;
+        }
+    }
+}

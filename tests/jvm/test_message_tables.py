@@ -1,0 +1,92 @@
+"""The tables of rows and records, field for field against the definitions that Kafka's jars carry."""
+import json
+import re
+import zipfile
+
+import pytest
+from apache_kafka import classpath
+
+from kbroker.protocol import schema
+from kbroker.protocol.json import kafka_name
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+LATER_THAN_THE_JARS = {'UnregisterControllerRecord'}            # of 4.4
+PATHS = re.compile(r'(common/)?(message|metadata)/\w+\.json')
+
+
+@pytest.fixture(scope='module')
+def definitions():
+    """Kafka's definitions by name."""
+    found = {}
+    for jar in classpath().split(':'):
+        if jar.endswith('.jar') and '/org/apache/kafka/' in jar:
+            with zipfile.ZipFile(jar) as files:
+                for path in files.namelist():
+                    if PATHS.fullmatch(path):
+                        definition = json.loads(re.sub(r'(?m)(^|\s)//.*$', '', files.read(path).decode()))
+                        found[definition['name']] = definition
+    return found
+
+
+def versions_of(text):
+    return schema._versions(text)
+
+
+def default_of(field):
+    """What Kafka gives a field that has no value: an absent default, or one that is null in the file, is the type's."""
+    text, kind = field.get('default'), field['type']
+    if text == 'null' and text is not None:
+        return None
+    if kind.startswith('[]'):
+        return []
+    if kind not in schema.PRIMITIVES:
+        return 'struct'
+    if text is None:
+        return schema.PRIMITIVES[kind]
+    return {'bool': lambda: str(text).lower() == 'true', 'string': lambda: text}.get(kind, lambda: int(text))()
+
+
+def assert_same(ours, theirs, structs, known):
+    """Fields of a struct in their order; `known` is the range in which the message has versions."""
+    assert [kafka_name(field.name).lower() for field in ours] == [field['name'].lower() for field in theirs]
+    for field, their in zip(ours, theirs, strict=True):
+        name = their['name']
+        assert kafka_name(field.name) == name[0].lower() + name[1:]
+        kind = their['type'].removeprefix('[]')
+        assert field.is_array == their['type'].startswith('[]'), name
+        assert field.tag == their.get('tag'), name
+        their_versions = versions_of(their.get('versions', their.get('taggedVersions')))
+        for version in known:
+            assert (version in field.versions) == (version in their_versions), name
+            if version in field.versions:
+                may_be_null = 'nullableVersions' in their and version in versions_of(their['nullableVersions'])
+                assert field.may_be_null(version) == may_be_null, name
+        if field.tag is not None:               # no other default is ever seen in a file
+            default = 'struct' if isinstance(field.default, schema.Struct) else field.default
+            assert default == default_of(their), name
+        if field.struct is None:
+            assert field.type == kind, name
+        else:
+            assert_same(field.struct.fields, their.get('fields') or structs[kind], structs, known)
+
+
+@pytest.mark.parametrize('name', [name for name, declaration in sorted(schema.declarations().items())
+                                  if declaration.kind in ('row', 'record') and name not in LATER_THAN_THE_JARS])
+def test_a_table_is_kafkas(definitions, name):
+    message, theirs = schema.load(name), definitions[name]
+    declaration = message.declaration
+    assert declaration.key == theirs['apiKey']
+    assert declaration.versions == versions_of(theirs['validVersions'])
+    flexible = theirs['flexibleVersions']
+    assert declaration.flexible_from == (schema.NEVER if flexible == 'none' else int(flexible.removesuffix('+')))
+    structs = {struct['name']: struct['fields'] for struct in theirs.get('commonStructs', [])}
+    assert_same(message.struct.fields, theirs['fields'], structs,
+                range(declaration.versions.first, declaration.versions.last + 1))
+
+
+def test_no_row_or_record_of_kafka_is_missing(definitions):
+    kinds = ('coordinator-key', 'coordinator-value', 'metadata')
+    theirs = {name for name, definition in definitions.items() if definition['type'] in kinds}
+    ours = {name for name, declaration in schema.declarations().items() if declaration.kind in ('row', 'record')}
+    assert ours - LATER_THAN_THE_JARS == theirs
