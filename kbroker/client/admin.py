@@ -1,0 +1,484 @@
+"""What an administrator asks of a cluster, in the words of Kafka's Admin.
+
+A question about several things is answered by a dict over them. Where each of them may fail on its own, its value is
+the KafkaError, else the answer (None where there is none to give). An error that passes (a leader that moved, a
+coordinator that loads) is asked again; the rest is raised.
+"""
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from kbroker.client.cluster import RETRIED, Cluster, KeyType, OutOfDate
+from kbroker.client.connection import Connection
+from kbroker.client.errors import check, error_of
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol import messages
+
+Partition = tuple[str, int]
+"""(topic, partition)"""
+
+# Timestamps of ListOffsets that are questions of their own, and the version that brought them.
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+ISOLATION_SINCE = 2
+
+OFFSET_NAMES_BEFORE_IDS = 9
+"""The last version of OffsetFetch and OffsetCommit that names topics by their names."""
+
+
+class IsolationLevel(IntEnum):
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class ResourceType(IntEnum):
+    """What has a configuration."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class AlterOp(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+Resource = tuple[ResourceType, str]
+"""(type, name); the name of a broker is its id, and '' is the default of all brokers."""
+
+
+class ListedOffset(NamedTuple):
+    offset: int
+    """-1 when no record answers the question."""
+    timestamp_ms: int
+    leader_epoch: int
+
+
+class OffsetAndMetadata(NamedTuple):
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ''
+
+
+class NewTopic(NamedTuple):
+    """-1 leaves the count or factor to the broker; `assignments` (brokers by partition) takes the place of both."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignments: Mapping[int, Collection[int]] | None = None
+    configs: Mapping[str, str] | None = None
+
+
+class Admin:
+    """Raises KafkaError and ClientError."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+
+    # ---- topics
+
+    def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> dict[str, KafkaError | None]:
+        request = messages.CreateTopicsRequest
+        rows = [request.CreatableTopic(
+            name=topic.name, num_partitions=topic.partitions, replication_factor=topic.replication_factor,
+            assignments=[request.CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
+                         for partition, brokers in (topic.assignments or {}).items()],
+            configs=[request.CreatableTopicConfig(name=name, value=value)
+                     for name, value in (topic.configs or {}).items()]) for topic in topics]
+        answer = self._ask_controller(request(topics=rows, timeout_ms=self._timeout_ms, validate_only=validate_only),
+                                      'creating topics')
+        return {row.name: _error(row, f'topic {row.name}') for row in answer.topics}
+
+    def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
+        request = messages.DeleteTopicsRequest
+        names = list(names)
+        answer = self._ask_controller(request(topics=[request.DeleteTopicState(name=name) for name in names],
+                                              topic_names=names, timeout_ms=self._timeout_ms), 'deleting topics')
+        return {row.name: _error(row, f'topic {row.name}') for row in answer.responses}
+
+    def create_partitions(self, counts: Mapping[str, int],
+                          assignments: Mapping[str, Collection[Collection[int]]] | None = None,
+                          validate_only: bool = False) -> dict[str, KafkaError | None]:
+        """Raise topics to so many partitions; `assignments` are the brokers of each new one."""
+        request = messages.CreatePartitionsRequest
+        given = assignments or {}
+        rows = [request.CreatePartitionsTopic(name=name, count=count, assignments=None if name not in given else [
+            request.CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in given[name]])
+            for name, count in counts.items()]
+        answer = self._ask_controller(request(topics=rows, timeout_ms=self._timeout_ms, validate_only=validate_only),
+                                      'creating partitions')
+        return {row.name: _error(row, f'topic {row.name}') for row in answer.results}
+
+    def delete_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, int | KafkaError]:
+        """Delete what lies before these offsets (-1: the high watermark). Answers the log start offsets."""
+        request = messages.DeleteRecordsRequest
+
+        def ask(connection: Connection, topics: dict[str, list[int]]) -> Iterable[tuple[str, Any]]:
+            rows = [request.DeleteRecordsTopic(name=topic, partitions=[
+                request.DeleteRecordsPartition(partition_index=partition, offset=offsets[topic, partition])
+                for partition in partitions]) for topic, partitions in topics.items()]
+            answer = connection.call(request(topics=rows, timeout_ms=self._timeout_ms))
+            return ((topic.name, row) for topic in answer.topics for row in topic.partitions)
+
+        rows = self._ask_leaders(offsets, ask, 'deleting records')
+        return {at: _error(row, _words(at)) or row.low_watermark for at, row in rows.items()}
+
+    # ---- configurations
+
+    def describe_configs(self, resources: Iterable[Resource], include_synonyms: bool = False,
+                         include_documentation: bool = False) -> dict[Resource, Any]:
+        """Lists of DescribeConfigsResourceResult (name, value, config_source, is_sensitive, synonyms ...)."""
+        request = messages.DescribeConfigsRequest
+        found = {}
+        for resource in resources:
+            row = request.DescribeConfigsResource(resource_type=resource[0], resource_name=resource[1],
+                                                  configuration_keys=None)
+            answer = self._ask_owner(resource, request(resources=[row], include_synonyms=include_synonyms,
+                                                       include_documentation=include_documentation),
+                                     'describing configurations')
+            result = _only(answer.results, _words(resource))
+            found[resource] = _error(result, _words(resource)) or result.configs
+        return found
+
+    def incremental_alter_configs(self, changes: Mapping[Resource, Iterable[tuple[str, AlterOp, str | None]]],
+                                  validate_only: bool = False) -> dict[Resource, KafkaError | None]:
+        """Change single settings: (name, operation, value) for each resource (KIP-339)."""
+        request = messages.IncrementalAlterConfigsRequest
+        found: dict[Resource, KafkaError | None] = {}
+        for resource, operations in changes.items():
+            row = request.AlterConfigsResource(resource_type=resource[0], resource_name=resource[1], configs=[
+                request.AlterableConfig(name=name, config_operation=operation, value=value)
+                for name, operation, value in operations])
+            answer = self._ask_owner(resource, request(resources=[row], validate_only=validate_only),
+                                     'altering configurations')
+            found[resource] = _error(_only(answer.responses, _words(resource)), _words(resource))
+        return found
+
+    def list_config_resources(self, resource_types: Collection[ResourceType] = ()) -> list[tuple[int, str]]:
+        """(type, name) of what has a configuration. Brokers before 4.1 list client metrics only."""
+        request = messages.ListConfigResourcesRequest(resource_types=list(resource_types))
+        least = 1 if set(resource_types) - {ResourceType.CLIENT_METRICS} else 0
+        answer = self._retrying(lambda: self.cluster.any().call(request, min_version=least), 'listing configurations')
+        check(answer.error_code, 'listing configurations')
+        return [(row.resource_type, row.resource_name) for row in answer.config_resources]
+
+    # ---- offsets and producers of partitions
+
+    def list_offsets(
+            self, timestamps: Mapping[Partition, int],
+            isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> dict[Partition, ListedOffset]:
+        """The first offset at or after a time in ms, or the answer to LATEST, EARLIEST, MAX_TIMESTAMP ...
+
+        LATEST is the high watermark, and with READ_COMMITTED the last stable offset.
+        """
+        request = messages.ListOffsetsRequest
+        least = max((SPECIAL_SINCE.get(timestamp, 0) for timestamp in timestamps.values()), default=0)
+        if isolation_level == IsolationLevel.READ_COMMITTED:
+            least = max(least, ISOLATION_SINCE)
+
+        def ask(connection: Connection, topics: dict[str, list[int]]) -> Iterable[tuple[str, Any]]:
+            rows = [request.ListOffsetsTopic(name=topic, partitions=[
+                request.ListOffsetsPartition(partition_index=partition, timestamp=timestamps[topic, partition])
+                for partition in partitions]) for topic, partitions in topics.items()]
+            answer = connection.call(request(replica_id=-1, isolation_level=isolation_level, topics=rows,
+                                             timeout_ms=self._timeout_ms), min_version=least)
+            return ((topic.name, row) for topic in answer.topics for row in topic.partitions)
+
+        rows = self._ask_leaders(timestamps, ask, 'listing offsets')
+        for at, row in rows.items():
+            check(row.error_code, f'listing offsets of {_words(at)}')
+        return {at: ListedOffset(row.offset, row.timestamp, row.leader_epoch) for at, row in rows.items()}
+
+    def describe_producers(self, partitions: Collection[Partition],
+                           broker_id: int | None = None) -> dict[Partition, Any]:
+        """Lists of DescribeProducersResponse.ProducerState, as the leader knows them, or the replica on `broker_id`."""
+        request = messages.DescribeProducersRequest
+
+        def ask(connection: Connection, topics: dict[str, list[int]]) -> Iterable[tuple[str, Any]]:
+            answer = connection.call(request(topics=[request.TopicRequest(name=topic, partition_indexes=indexes)
+                                                     for topic, indexes in topics.items()]))
+            return ((topic.name, row) for topic in answer.topics for row in topic.partitions)
+
+        rows = self._ask_leaders(partitions, ask, 'describing producers', broker_id)
+        for at, row in rows.items():
+            check(row.error_code, f'describing producers of {_words(at)}', row.error_message)
+        return {at: row.active_producers for at, row in rows.items()}
+
+    # ---- transactions
+
+    def list_transactions(self, state_filters: Collection[str] = (), producer_id_filters: Collection[int] = (),
+                          duration_filter_ms: int = -1,
+                          transactional_id_pattern: str | None = None) -> list[tuple[int, Any]]:
+        """(coordinator, ListTransactionsResponse.TransactionState) of all brokers, in the order of their ids."""
+        request = messages.ListTransactionsRequest(
+            state_filters=list(state_filters), producer_id_filters=list(producer_id_filters),
+            duration_filter=duration_filter_ms, transactional_id_pattern=transactional_id_pattern)
+        least = 2 if transactional_id_pattern is not None else 1 if duration_filter_ms >= 0 else 0
+        found = []
+        for node_id, answer in self._ask_all(request, 'listing transactions', least):
+            check(answer.error_code, f'listing transactions of broker {node_id}')
+            if answer.unknown_state_filters:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f'broker {node_id} knows no transaction state '
+                                 f'{", ".join(answer.unknown_state_filters)}')
+            found += [(node_id, row) for row in answer.transaction_states]
+        return found
+
+    def describe_transactions(self, transactional_ids: Collection[str]) -> dict[str, Any]:
+        """(coordinator, DescribeTransactionsResponse.TransactionState), or KafkaError, by transactional.id."""
+        found = {}
+        for transactional_id in transactional_ids:
+            what = f'transactional.id {transactional_id!r}'
+
+            def ask(name: str = transactional_id, what: str = what) -> Any:
+                node_id = self.cluster.coordinator_id(KeyType.TRANSACTION, name)
+                answer = self.cluster.node(node_id).call(messages.DescribeTransactionsRequest(transactional_ids=[name]))
+                row = _only(answer.transaction_states, what)
+                _raise_passing(row, what)
+                return node_id, row
+
+            node_id, row = self._retrying(ask, f'describing {what}')
+            found[transactional_id] = _error(row, what) or (node_id, row)
+        return found
+
+    def abort_transaction(self, topic: str, partition: int, producer_id: int, producer_epoch: int,
+                          coordinator_epoch: int) -> None:
+        """Write an abort marker to one partition, past the coordinator (WriteTxnMarkers, KIP-664)."""
+        request = messages.WriteTxnMarkersRequest
+        marker = request.WritableTxnMarker(
+            producer_id=producer_id, producer_epoch=producer_epoch, transaction_result=False,
+            coordinator_epoch=max(coordinator_epoch, 0),
+            topics=[request.WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])])
+
+        def ask(connection: Connection, topics: dict[str, list[int]]) -> Iterable[tuple[str, Any]]:
+            answer = connection.call(request(markers=[marker]))
+            return ((part.name, row) for result in answer.markers for part in result.topics for row in part.partitions)
+
+        rows = self._ask_leaders([(topic, partition)], ask, 'aborting')
+        check(rows[topic, partition].error_code, f'writing an abort marker of producer id {producer_id} to '
+                                                 f'{topic}-{partition}')
+
+    def fence_producers(self, transactional_ids: Collection[str]) -> dict[str, Any]:
+        """End what is open under these ids and fence their producers (InitProducerId without a producer id).
+
+        Answers (producer id, producer epoch), or KafkaError, by transactional.id. `force-terminate` is this.
+        """
+        found: dict[str, Any] = {}
+        for transactional_id in transactional_ids:
+            what = f'transactional.id {transactional_id!r}'
+
+            def ask(name: str = transactional_id, what: str = what) -> Any:
+                answer = self.cluster.coordinator(KeyType.TRANSACTION, name, '').call(messages.InitProducerIdRequest(
+                    transactional_id=name, transaction_timeout_ms=self._timeout_ms))
+                _raise_passing(answer, what, {ErrorCode.CONCURRENT_TRANSACTIONS})
+                return answer
+
+            answer = self._retrying(ask, f'fencing {what}', {ErrorCode.CONCURRENT_TRANSACTIONS})
+            found[transactional_id] = _error(answer, what) or (answer.producer_id, answer.producer_epoch)
+        return found
+
+    # ---- groups
+
+    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[tuple[int, Any]]:
+        """(coordinator, ListGroupsResponse.ListedGroup) of all brokers."""
+        request = messages.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+        least = 5 if types else 4 if states else 0
+        found = []
+        for node_id, answer in self._ask_all(request, 'listing groups', least):
+            check(answer.error_code, f'listing groups of broker {node_id}')
+            found += [(node_id, row) for row in answer.groups]
+        return found
+
+    def describe_classic_groups(self, group_ids: Collection[str]) -> dict[str, Any]:
+        """(coordinator, DescribeGroupsResponse.DescribedGroup), or KafkaError; a group that is not there is Dead."""
+        return self._describe_groups(messages.DescribeGroupsRequest, 'groups', group_ids)
+
+    def describe_consumer_groups(self, group_ids: Collection[str]) -> dict[str, Any]:
+        """(coordinator, ConsumerGroupDescribeResponse.DescribedGroup), or KafkaError (KIP-848)."""
+        return self._describe_groups(messages.ConsumerGroupDescribeRequest, 'group_ids', group_ids)
+
+    def _describe_groups(self, request_class: Any, field: str, group_ids: Collection[str]) -> dict[str, Any]:
+        found = {}
+        for group_id in group_ids:
+            what = f'group {group_id!r}'
+
+            def ask(name: str = group_id, what: str = what) -> Any:
+                node_id = self.cluster.coordinator_id(KeyType.GROUP, name)
+                row = _only(self.cluster.node(node_id).call(request_class(**{field: [name]})).groups, what)
+                _raise_passing(row, what)
+                return node_id, row
+
+            node_id, row = self._retrying(ask, f'describing {what}')
+            found[group_id] = _error(row, what) or (node_id, row)
+        return found
+
+    def list_group_offsets(self, group_id: str, require_stable: bool = False) -> dict[Partition, OffsetAndMetadata]:
+        """All committed offsets of a group. `require_stable` waits for open transactions that commit some (KIP-447)."""
+        request = messages.OffsetFetchRequest
+        what = f'offsets of group {group_id!r}'
+
+        def ask() -> Any:
+            connection = self._group_coordinator(group_id)
+            answer = connection.call(request(
+                group_id=group_id, topics=None, require_stable=require_stable,
+                groups=[request.OffsetFetchRequestGroup(group_id=group_id, topics=None)]),
+                max_version=OFFSET_NAMES_BEFORE_IDS, min_version=7 if require_stable else 2)
+            found = _only(answer.groups, what) if answer.groups else answer
+            check(found.error_code, what)
+            for topic in found.topics:
+                for row in topic.partitions:
+                    check(row.error_code, f'{what} on {topic.name}-{row.partition_index}')
+            return found
+
+        found = self._retrying(ask, f'fetching {what}', {ErrorCode.UNSTABLE_OFFSET_COMMIT})
+        return {(topic.name, row.partition_index): OffsetAndMetadata(row.committed_offset, row.committed_leader_epoch,
+                                                                     row.metadata or '')
+                for topic in found.topics for row in topic.partitions if row.committed_offset >= 0}
+
+    def alter_group_offsets(self, group_id: str,
+                            offsets: Mapping[Partition, OffsetAndMetadata]) -> dict[Partition, KafkaError | None]:
+        """Commit offsets for a group that has no members."""
+        request = messages.OffsetCommitRequest
+        rows = [request.OffsetCommitRequestTopic(name=topic, partitions=[
+            request.OffsetCommitRequestPartition(
+                partition_index=partition, committed_offset=offsets[topic, partition].offset,
+                committed_leader_epoch=offsets[topic, partition].leader_epoch,
+                committed_metadata=offsets[topic, partition].metadata) for partition in partitions])
+            for topic, partitions in _by_topic(offsets).items()]
+        answer = self._ask_group(group_id, request(group_id=group_id, member_id='', topics=rows), 'committing offsets',
+                                 OFFSET_NAMES_BEFORE_IDS)
+        return {(topic.name, row.partition_index): _error(row, f'{topic.name}-{row.partition_index}')
+                for topic in answer.topics for row in topic.partitions}
+
+    def delete_group_offsets(self, group_id: str,
+                             partitions: Collection[Partition]) -> dict[Partition, KafkaError | None]:
+        request = messages.OffsetDeleteRequest
+        rows = [request.OffsetDeleteRequestTopic(name=topic, partitions=[
+            request.OffsetDeleteRequestPartition(partition_index=index) for index in indexes])
+            for topic, indexes in _by_topic(partitions).items()]
+        answer = self._ask_group(group_id, request(group_id=group_id, topics=rows), 'deleting offsets')
+        check(answer.error_code, f'deleting offsets of group {group_id!r}')
+        return {(topic.name, row.partition_index): _error(row, f'{topic.name}-{row.partition_index}')
+                for topic in answer.topics for row in topic.partitions}
+
+    def delete_groups(self, group_ids: Collection[str]) -> dict[str, KafkaError | None]:
+        found = {}
+        for group_id in group_ids:
+            answer = self._ask_group(group_id, messages.DeleteGroupsRequest(groups_names=[group_id]), 'deleting')
+            found[group_id] = _error(_only(answer.results, f'group {group_id!r}'), f'group {group_id!r}')
+        return found
+
+    # ---- whom to ask
+
+    @property
+    def _timeout_ms(self) -> int:
+        return self.cluster.config.request_timeout_ms
+
+    def _retrying(self, operation: Any, what: str, also: Collection[ErrorCode] = ()) -> Any:
+        return self.cluster.retrying(operation, what, also)
+
+    def _group_coordinator(self, group_id: str) -> Connection:
+        return self.cluster.coordinator(KeyType.GROUP, group_id, '')
+
+    def _ask_controller(self, request: Any, what: str) -> Any:
+        def ask() -> Any:
+            answer = self.cluster.controller().call(request)
+            for field in ('topics', 'responses', 'results'):
+                for row in getattr(answer, field, ()):
+                    if row.error_code == ErrorCode.NOT_CONTROLLER:
+                        raise error_of(row.error_code, what, row.error_message)
+            return answer
+        return self._retrying(ask, what)
+
+    def _ask_owner(self, resource: Resource, request: Any, what: str) -> Any:
+        """A broker's own settings are asked of that broker; any other resource of any."""
+        kind, name = resource
+        is_one_broker = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name.isascii() and name.isdigit()
+        return self._retrying(
+            lambda: (self.cluster.node(int(name)) if is_one_broker else self.cluster.any()).call(request), what)
+
+    def _ask_group(self, group_id: str, request: Any, what: str, max_version: int | None = None) -> Any:
+        def ask() -> Any:
+            answer = self._group_coordinator(group_id).call(request, max_version=max_version)
+            rows = [answer, *getattr(answer, 'results', ()),
+                    *(row for topic in getattr(answer, 'topics', ()) for row in topic.partitions)]
+            for row in rows:
+                _raise_passing(row, f'group {group_id!r}')
+            return answer
+        return self._retrying(ask, f'{what} of group {group_id!r}')
+
+    def _ask_all(self, request: Any, what: str, min_version: int) -> list[tuple[int, Any]]:
+        """The answer of each broker of the cluster, by id."""
+        if not self.cluster.nodes:
+            self._retrying(lambda: self.cluster.refresh(()), what)
+
+        def ask(node_id: int) -> Any:
+            answer = self.cluster.node(node_id).call(request, min_version=min_version)
+            _raise_passing(answer, f'{what} of broker {node_id}')
+            return answer
+        return [(node_id, self._retrying(lambda node_id=node_id: ask(node_id), f'{what} of broker {node_id}'))
+                for node_id in sorted(self.cluster.nodes)]
+
+    def _ask_leaders(self, partitions: Iterable[Partition], ask: Any, what: str,
+                     broker_id: int | None = None) -> dict[Partition, Any]:
+        """A row for each partition: `ask(connection, partitions by topic)` is called for each of their leaders."""
+        partitions = list(partitions)
+
+        def run() -> dict[Partition, Any]:
+            connections: dict[Connection, list[Partition]] = {}
+            for at in partitions:
+                leader = self.cluster.leader(*at) if broker_id is None else self.cluster.node(broker_id)
+                connections.setdefault(leader, []).append(at)
+            found = {}
+            for connection, wanted in connections.items():
+                for topic, row in ask(connection, _by_topic(wanted)):
+                    _raise_passing(row, f'{what} of {topic}-{row.partition_index}')
+                    if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and broker_id is None:
+                        raise OutOfDate(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                                        f'{what}: {connection.address} does not know {topic}-{row.partition_index}')
+                    found[topic, row.partition_index] = row
+            if missing := set(partitions) - found.keys():
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{what}: no answer for {_words(min(missing))}')
+            return found
+
+        return self._retrying(run, what)
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def _words(what: Partition | Resource) -> str:
+    return f'{what[0].name.lower()} {what[1]}' if isinstance(what[0], ResourceType) else f'{what[0]}-{what[1]}'
+
+
+def _only(rows: list[Any], what: str) -> Any:
+    if len(rows) != 1:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{what}: found {len(rows)} answers, expected 1')
+    return rows[0]
+
+
+def _error(row: Any, what: str) -> KafkaError | None:
+    return error_of(row.error_code, what, getattr(row, 'error_message', None)) if row.error_code else None
+
+
+def _raise_passing(row: Any, what: str, also: Collection[ErrorCode] = ()) -> None:
+    """Raise what `retrying` tries again."""
+    code = getattr(row, 'error_code', 0)
+    if code in RETRIED or code in also:
+        raise error_of(code, what, getattr(row, 'error_message', None))

@@ -1,0 +1,100 @@
+"""Who of a group reads what: Kafka's range assignor, and the bytes that members and leader exchange (classic protocol).
+
+Subscription and assignment are opaque to the broker: a version (int16), then the message in that version.
+"""
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.protocol.codec import decode_prefix, encode
+from kbroker.protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+
+TopicPartition = tuple[str, int]
+
+RANGE = 'range'
+PROTOCOL_TYPE = 'consumer'
+
+_VERSION = struct.Struct('>h')
+_SUBSCRIPTION_VERSION = 1
+_ASSIGNMENT_VERSION = 0
+
+
+class Member(NamedTuple):
+    """`instance_id` (group.instance.id, KIP-345) makes the place of a member outlast its restarts."""
+
+    member_id: str
+    instance_id: str | None
+    topics: frozenset[str]
+
+
+def assign_ranges(members: Iterable[Member], partition_counts: Mapping[str, int]) -> dict[str, list[TopicPartition]]:
+    """Partitions by member id: of each topic a run of neighbours to every subscriber, the first ones get the rest.
+
+    Members stand in order: static ones by instance id, then the others by member id. Topics that do not exist
+    (missing in `partition_counts`) give nothing.
+    """
+    ordered = sorted(members, key=lambda member: (member.instance_id is None, member.instance_id or member.member_id))
+    assignment: dict[str, list[TopicPartition]] = {member.member_id: [] for member in ordered}
+    for topic in sorted({topic for member in ordered for topic in member.topics}):
+        subscribers = [member.member_id for member in ordered if topic in member.topics]
+        share, rest = divmod(partition_counts.get(topic, 0), len(subscribers))
+        start = 0
+        for position, member_id in enumerate(subscribers):
+            end = start + share + (position < rest)
+            assignment[member_id] += [(topic, partition) for partition in range(start, end)]
+            start = end
+    return assignment
+
+
+def encode_subscription(topics: Iterable[str], owned: Iterable[TopicPartition] = ()) -> bytes:
+    """What a member tells of itself in JoinGroup."""
+    structs = [ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
+               for topic, partitions in by_topic(owned).items()]
+    message = ConsumerProtocolSubscription(topics=sorted(topics), owned_partitions=structs)
+    return _VERSION.pack(_SUBSCRIPTION_VERSION) + encode(message, _SUBSCRIPTION_VERSION)
+
+
+def decode_subscription(data: bytes) -> frozenset[str]:
+    """The topics that a member wants. KafkaError(INCONSISTENT_GROUP_PROTOCOL): these bytes are no subscription."""
+    return frozenset(_decode(ConsumerProtocolSubscription, data).topics)
+
+
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """What the leader gives to a member by SyncGroup."""
+    structs = [ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=indexes)
+               for topic, indexes in by_topic(partitions).items()]
+    message = ConsumerProtocolAssignment(assigned_partitions=structs)
+    return _VERSION.pack(_ASSIGNMENT_VERSION) + encode(message, _ASSIGNMENT_VERSION)
+
+
+def decode_assignment(data: bytes) -> list[TopicPartition]:
+    """A member's partitions; none for an empty assignment. KafkaError(INCONSISTENT_GROUP_PROTOCOL)."""
+    if not data:
+        return []
+    message = _decode(ConsumerProtocolAssignment, data)
+    return [(struct.topic, partition) for struct in message.assigned_partitions for partition in struct.partitions]
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        grouped.setdefault(topic, []).append(partition)
+    return grouped
+
+
+def _decode(message_class, data: bytes):  # type: ignore[no-untyped-def]
+    """A newer version only appends fields, so the newest that is known reads its beginning."""
+    try:
+        if len(data) < _VERSION.size:
+            raise ProtocolError(f'found {len(data)} bytes, expected a version')
+        (version,) = _VERSION.unpack_from(data)
+        if version < 0:
+            raise ProtocolError(f'found version {version}, expected 0 or more')
+        message, _ = decode_prefix(message_class, data, min(version, message_class.versions[1]), _VERSION.size)
+    except ProtocolError as error:
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f'found a member that speaks another protocol than '
+                                                                f'{PROTOCOL_TYPE}: {error}') from None
+    return message

@@ -1,0 +1,278 @@
+"""The brokers of a cluster as one: who leads, who coordinates, and trying again when that changes.
+
+Connections are opened when they are first needed and kept; one to each address and purpose. A `fetch` that waits at a
+broker would hold up what comes after it, so coordinators have connections of their own, as in Kafka's clients.
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeVar
+
+from kbroker.client.config import ClientConfig
+from kbroker.client.connection import Connection
+from kbroker.client.errors import ClientError, check, error_of, known_code
+from kbroker.clock import Clock
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol import messages
+
+T = TypeVar('T')
+
+JITTER = 0.2
+
+RETRIED = frozenset({
+    ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.OFFSET_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.KAFKA_STORAGE_ERROR,
+})
+"""What passes by itself. A topic that is not known is not among it: a mistyped name deserves an answer at once."""
+
+
+class OutOfDate(KafkaError):
+    """A broker contradicts the metadata, as it does while a topic is made or moves: ask anew."""
+
+
+class KeyType(IntEnum):
+    """What FindCoordinator looks for."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+class Node(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class PartitionMetadata(NamedTuple):
+    partition: int
+    leader_id: int
+    """-1 without one."""
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync_replicas: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+    error: ErrorCode
+
+
+class TopicMetadata(NamedTuple):
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: dict[int, PartitionMetadata]
+
+
+class Cluster:
+    """Raises ClientError for what the network does and KafkaError for what brokers answer."""
+
+    def __init__(self, config: ClientConfig, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep):
+        self.config = config
+        self.nodes: dict[int, Node] = {}
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+        self._clock = clock or Clock()
+        self._sleep = sleep
+        self._connections: dict[tuple[str, int, str], Connection] = {}
+        self._topics: dict[str, TopicMetadata] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # ---- connections
+
+    def any(self) -> Connection:
+        """A broker that answers: one connected to, else of the cluster, else of the bootstrap servers."""
+        for connection in self._connections.values():
+            if connection.is_open and not connection.in_flight:
+                return connection
+        failures = []
+        known = [(node.host, node.port) for node in self.nodes.values()]
+        for host, port in dict.fromkeys([*known, *self.config.bootstrap]):
+            try:
+                return self._connect(host, port)
+            except ClientError as error:
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        raise ClientError('no broker can be reached: ' + '; '.join(map(str, failures)),
+                          is_lasting=all(failure.is_lasting for failure in failures))
+
+    def node(self, node_id: int, purpose: str = '') -> Connection:
+        """The connection to a broker by id. KafkaError(BROKER_NOT_AVAILABLE) when the cluster has none of that id."""
+        if node_id not in self.nodes:
+            self.refresh(())
+        node = self.nodes.get(node_id)
+        if node is None:
+            found = ', '.join(map(str, sorted(self.nodes)))
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f'broker {node_id} is not in the cluster: found {found}')
+        try:
+            return self._connect(node.host, node.port, purpose, node_id)
+        except ClientError as error:
+            if (node.host, node.port) in self.config.bootstrap:
+                raise
+            raise ClientError(f'{error} (the address that broker {node_id} advertises; see advertised.listeners)',
+                              error.is_lasting) from None
+
+    def controller(self) -> Connection:
+        """The broker that takes requests for the controller. KafkaError(NOT_CONTROLLER) when none is named."""
+        if self.controller_id not in self.nodes:
+            self.refresh(())
+        if self.controller_id not in self.nodes:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, 'the cluster names no controller at the moment')
+        return self.node(self.controller_id)
+
+    def leader(self, topic: str, partition: int, purpose: str = '') -> Connection:
+        """The broker that leads a partition.
+
+        KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, and what the brokers say of the topic.
+        """
+        return self.node(self.partition(topic, partition).leader_id, purpose)
+
+    def partition(self, topic: str, partition: int) -> PartitionMetadata:
+        """What is known of a partition that has a leader; raises as `leader` does."""
+        known = self._topics.get(topic)
+        if known is None or partition not in known.partitions or known.partitions[partition].leader_id < 0:
+            known = self.topics([topic])[topic]
+        found = known.partitions.get(partition)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{topic}-{partition} does not exist: the topic has '
+                             f'{len(known.partitions)} partitions')
+        if found.leader_id < 0:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f'{topic}-{partition} has no leader at the moment')
+        return found
+
+    def coordinator(self, key_type: KeyType, key: str, purpose: str = 'coordinator') -> Connection:
+        """The coordinator of a group or transactional.id. KafkaError(COORDINATOR_NOT_AVAILABLE) while there is none."""
+        return self.node(self.coordinator_id(key_type, key), purpose)
+
+    def coordinator_id(self, key_type: KeyType, key: str) -> int:
+        """The id of that broker; raises as `coordinator` does."""
+        node_id = self._coordinators.get((key_type, key))
+        if node_id is None:
+            node = self._find_coordinator(key_type, key)
+            self.nodes[node.node_id] = node
+            node_id = self._coordinators[key_type, key] = node.node_id
+        return node_id
+
+    def _find_coordinator(self, key_type: KeyType, key: str) -> Node:
+        connection = self.any()
+        words = f'the coordinator of {"group" if key_type == KeyType.GROUP else "transactional.id"} {key!r}'
+        if connection.version_of(messages.FindCoordinatorRequest) < 4:
+            found = connection.call(messages.FindCoordinatorRequest(key=key, key_type=key_type), max_version=3)
+        else:
+            request = messages.FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
+            answers = connection.call(request).coordinators
+            if len(answers) != 1:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{words}: found {len(answers)} answers, expected 1')
+            found = answers[0]
+        check(found.error_code, words, found.error_message)
+        return Node(found.node_id, found.host, found.port)
+
+    def _connect(self, host: str, port: int, purpose: str = '', node_id: int = -1) -> Connection:
+        connection = self._connections.get((host, port, purpose))
+        if connection is None or not connection.is_open:
+            connection = Connection(host, port, self.config, node_id, self._clock)
+            self._connections[host, port, purpose] = connection
+        return connection
+
+    # ---- metadata
+
+    def refresh(self, topics: Collection[str] | None = None, allow_auto_topic_creation: bool = False) -> Any:
+        """Ask for the metadata of these topics (None: of all) and keep it. Returns the MetadataResponse."""
+        connection = self.any()
+        wanted = None if topics is None else [messages.MetadataRequest.MetadataRequestTopic(name=name)
+                                              for name in topics]
+        answer = connection.call(messages.MetadataRequest(topics=wanted,
+                                                          allow_auto_topic_creation=allow_auto_topic_creation))
+        check(answer.error_code, f'broker {connection.address}: Metadata')
+        self.nodes = {row.node_id: Node(row.node_id, row.host, row.port, row.rack) for row in answer.brokers}
+        self.cluster_id, self.controller_id = answer.cluster_id, answer.controller_id
+        if topics is None:
+            self._topics.clear()
+        for topic in answer.topics:
+            self._topics.pop(topic.name, None)
+            if topic.name and not topic.error_code:
+                self._topics[topic.name] = _topic_metadata(topic)
+        return answer
+
+    def topics(self, names: Collection[str] | None = None,
+               allow_auto_topic_creation: bool = False) -> dict[str, TopicMetadata]:
+        """Topics by name, asked for anew: all that can be described, or exactly these.
+
+        KafkaError for the first of `names` that the brokers have an error for (UNKNOWN_TOPIC_OR_PARTITION ...).
+        """
+        answer = self.refresh(names, allow_auto_topic_creation)
+        if names is None:
+            return dict(sorted(self._topics.items()))
+        for topic in answer.topics:
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise error_of(topic.error_code, f'topic {topic.name}', 'it does not exist')
+            check(topic.error_code, f'topic {topic.name}')
+        if missing := set(names) - self._topics.keys():
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'topic {min(missing)}: found no answer in the metadata')
+        return {name: self._topics[name] for name in names}
+
+    def forget(self) -> None:
+        """What is known of leaders and coordinators may be out of date: ask again when it is needed."""
+        self._topics.clear()
+        self._coordinators.clear()
+
+    # ---- trying again
+
+    def retrying(self, operation: Callable[[], T], what: str, also: Collection[ErrorCode] = (),
+                 timeout_ms: int | None = None) -> T:
+        """What `operation` returns. It runs again, after a back-off, while brokers answer something that passes.
+
+        That is RETRIED, `also`, and connections that break after the cluster was once reached; what was known of
+        leaders and coordinators is asked for anew. After default.api.timeout.ms (or `timeout_ms`) the last error is
+        raised, with `what` and the time in its words.
+        """
+        began_ms = self._clock.monotonic_ms()
+        limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        backoff_ms = float(self.config.retry_backoff_ms)
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return operation()
+            except (KafkaError, ClientError) as error:
+                if not self._may_pass(error, also):
+                    raise
+                waited_ms = self._clock.monotonic_ms() - began_ms
+                if waited_ms + backoff_ms >= limit_ms:
+                    raise _gave_up(error, what, tries, waited_ms) from error
+            self.forget()
+            self._pause(backoff_ms)
+            backoff_ms = min(backoff_ms * 2, self.config.retry_backoff_max_ms)
+
+    def _pause(self, backoff_ms: float) -> None:
+        """A little more or less than asked for, so that clients which failed together come back apart."""
+        from random import uniform
+        self._sleep(backoff_ms * uniform(1 - JITTER, 1 + JITTER) / 1000)
+
+    def _may_pass(self, error: KafkaError | ClientError, also: Collection[ErrorCode]) -> bool:
+        if isinstance(error, KafkaError):
+            return error.code in RETRIED or error.code in also or isinstance(error, OutOfDate)
+        return bool(self.nodes) and not error.is_lasting
+
+
+def _gave_up(error: KafkaError | ClientError, what: str, tries: int, waited_ms: int) -> KafkaError | ClientError:
+    text = f'{what}: {error} (tried {tries} times in {waited_ms} ms)'
+    return KafkaError(error.code, text) if isinstance(error, KafkaError) else ClientError(text)
+
+
+def _topic_metadata(topic: Any) -> TopicMetadata:
+    return TopicMetadata(topic.name, topic.topic_id, topic.is_internal, {
+        row.partition_index: PartitionMetadata(
+            row.partition_index, row.leader_id, row.leader_epoch, tuple(row.replica_nodes), tuple(row.isr_nodes),
+            tuple(row.offline_replicas), known_code(row.error_code))
+        for row in sorted(topic.partitions, key=lambda row: int(row.partition_index))})
+

@@ -1,0 +1,345 @@
+"""One connection to one broker: frames, versions, and errors that say what stands at the other end.
+
+Blocking, without threads. Requests may be pipelined: a broker answers in order. Nothing is allocated because a peer
+announced it: a frame's buffer grows with the bytes that arrive.
+"""
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import Any, NamedTuple
+
+from kbroker import __version__
+from kbroker.client.config import ClientConfig
+from kbroker.client.errors import AnswerTimeout, ClientError, check
+from kbroker.clock import Clock
+from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
+from kbroker.protocol.codec import EncodeError, decode, decode_prefix, encode, encode_segments
+from kbroker.protocol.plan import Message
+
+__all__ = ['AnswerTimeout', 'ClientError', 'Connection']
+
+SIZE_BYTES = 4
+FIRST_READ_BYTES = 64 * 1024
+LARGEST_ANSWER_BYTES = 1 << 30
+"""A fetch is bounded by what it asks for, but for its first batch, which may be as large as a topic allows."""
+LARGEST_FIRST_ANSWER_BYTES = 1 << 20
+"""For ApiVersions: a peer that announces more is no broker."""
+REAUTHENTICATE_AT = 0.85
+"""Of the lifetime of a SASL session (KIP-368)."""
+
+IN_DOUBT = 'is it the right port, and security.protocol the one of that listener?'
+
+
+class Awaited(NamedTuple):
+    correlation_id: int
+    response_class: Any
+    version: int
+    name: str
+
+
+class Connection:
+    """A broker that answered ApiVersions and, where the settings ask for it, TLS and SASL.
+
+    Raises ClientError for what the network does, KafkaError(SASL_AUTHENTICATION_FAILED) for refused credentials, on
+    any use. After a ClientError other than AnswerTimeout the connection is closed.
+    """
+
+    def __init__(self, host: str, port: int, config: ClientConfig, node_id: int = -1, clock: Clock | None = None):
+        self.host, self.port, self.node_id = host, port, node_id
+        self.address = f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
+        self.api_versions: dict[int, tuple[int, int]] = {}
+        """By API key; empty until the broker has told."""
+        self.finalized_features: dict[str, int] = {}
+        """The level of each feature, `transaction.version` for one."""
+        self._config = config
+        self._clock = clock or Clock()
+        self._correlation_id = 0
+        self._awaited: deque[Awaited] = deque()
+        self._buffer = bytearray(SIZE_BYTES)
+        self._filled = 0
+        self._frame_bytes: int | None = None
+        self._answers = 0
+        self._renewal_at_ms: float | None = None
+        """When the SASL session is to be renewed; None for one that does not end."""
+        self._socket: socket.socket | None = _connect(host, port, self.address, config)
+        try:
+            self._learn_versions()
+            if config.is_sasl:
+                self._authenticate()
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f'Connection({self.address}, node {self.node_id})'
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that an answer is still to come for."""
+        return len(self._awaited)
+
+    @property
+    def has_buffered(self) -> bool:
+        """Bytes have arrived that `select` on the socket will not tell of: TLS decrypts whole records."""
+        pending = getattr(self._socket, 'pending', None)
+        return pending is not None and pending() > 0
+
+    def fileno(self) -> int:
+        """-1 when closed."""
+        return -1 if self._socket is None else self._socket.fileno()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+        self._awaited.clear()
+
+    # ---- requests
+
+    def version_of(self, request_class: type[Message], max_version: int | None = None, min_version: int = 0) -> int:
+        """The highest version that both sides know. KafkaError(UNSUPPORTED_VERSION) when there is none.
+
+        `min_version` is for what a lower version would leave out without a word, a filter for example.
+        """
+        wanted: Any = request_class
+        first, last = wanted.versions
+        first = max(first, min_version)
+        if max_version is not None:
+            last = min(last, max_version)
+        name = request_class.__name__.removesuffix('Request')
+        served = self.api_versions.get(wanted.api_key)
+        if served is None:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'broker {self.address} does not serve {name}')
+        if max(first, served[0]) > min(last, served[1]):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'broker {self.address} serves {name} in versions '
+                             f'{served[0]} to {served[1]}, expected one of {first} to {last}')
+        return min(last, served[1])
+
+    def call(self, request: Message, timeout_ms: int | None = None, max_version: int | None = None,
+             min_version: int = 0) -> Any:
+        """The answer to `request`. There may be no other in flight. Without an answer in time the connection closes."""
+        if self._awaited:
+            raise RuntimeError(f'{self._awaited[0].name} is in flight on {self!r}')
+        self.send(request, max_version, min_version)
+        try:
+            return self.receive(timeout_ms)
+        except (AnswerTimeout, KeyboardInterrupt):
+            self.close()
+            raise
+
+    def send(self, request: Message, max_version: int | None = None, min_version: int = 0,
+             expect_response: bool = True) -> None:
+        """Send without waiting; `expect_response` is False for the one request without an answer, Produce, acks=0.
+
+        Raises KafkaError: UNSUPPORTED_VERSION, INVALID_REQUEST for a value that the field cannot carry.
+        """
+        renewal_at_ms = self._renewal_at_ms
+        if renewal_at_ms is not None and self._clock.monotonic_ms() >= renewal_at_ms and not self._awaited:
+            self._authenticate()
+        self._send(request, self.version_of(type(request), max_version, min_version), expect_response)
+
+    def receive(self, timeout_ms: int | None = None) -> Any:
+        """The answer to the oldest request in flight. AnswerTimeout leaves it in flight: `receive` may be called again.
+
+        `timeout_ms` is request.timeout.ms unless given.
+        """
+        awaited = self._awaited[0]
+        timeout_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+        frame = self._read_frame(self._clock.monotonic_ms() + timeout_ms, timeout_ms)
+        self._awaited.popleft()
+        self._answers += 1
+        try:
+            return self._decode(awaited, frame)
+        except ProtocolError as error:
+            raise self._broken(f'{self.address} sent an answer to {awaited.name} that cannot be read: {error}',
+                               is_lasting=True) from None
+
+    def _decode(self, awaited: Awaited, frame: bytearray) -> Any:
+        if awaited.response_class is messages.ApiVersionsResponse and int.from_bytes(frame[4:6]) == (
+                ErrorCode.UNSUPPORTED_VERSION):
+            # A broker that does not know the version asked in says so in version 0 (KIP-511).
+            awaited = awaited._replace(version=0)
+        header_version = response_header_version(awaited.response_class.api_key, awaited.version)
+        header, end = decode_prefix(messages.ResponseHeader, frame, header_version)
+        if header.correlation_id != awaited.correlation_id:
+            raise ProtocolError(f'found correlation id {header.correlation_id}, expected {awaited.correlation_id}')
+        return decode(awaited.response_class, frame, awaited.version, end)
+
+    # ---- bytes
+
+    def _send(self, request: Message, version: int, expect_response: bool = True) -> None:
+        name = type(request).__name__.removesuffix('Request')
+        self._correlation_id = (self._correlation_id + 1) & 0x7fffffff
+        header = encode(messages.RequestHeader(
+            request_api_key=request.api_key, request_api_version=version, correlation_id=self._correlation_id,
+            client_id=self._config.client_id), request_header_version(request.api_key, version))
+        try:
+            segments = encode_segments(request, version, header)
+        except EncodeError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f'{name} version {version} cannot carry the request: '
+                                                        f'{error}') from None
+        size = sum(len(segment) for segment in segments)
+        timeout_ms = max(self._config.request_timeout_ms, 1)
+        opened = self._opened()
+        opened.settimeout(timeout_ms / 1000)
+        try:
+            opened.sendall(b''.join([size.to_bytes(SIZE_BYTES), *segments]))
+        except TimeoutError:
+            raise self._broken(f'{self.address} did not take the whole of {name}, {size} bytes, within {timeout_ms} '
+                               'ms') from None
+        except OSError as error:
+            raise self._lost(name, error) from None
+        if expect_response:
+            response_class = getattr(messages, f'{name}Response')
+            self._awaited.append(Awaited(self._correlation_id, response_class, version, name))
+
+    def _read_frame(self, deadline_ms: int, timeout_ms: int) -> bytearray:
+        """The next frame without its size. What has arrived stays for the next call when time runs out."""
+        if self._frame_bytes is None:
+            self._fill(SIZE_BYTES, deadline_ms, timeout_ms)
+            self._frame_bytes = self._checked_size(bytes(self._buffer))
+            self._buffer, self._filled = bytearray(min(self._frame_bytes, FIRST_READ_BYTES)), 0
+        while self._filled < self._frame_bytes:
+            if self._filled == len(self._buffer):
+                self._buffer.extend(bytes(min(self._filled, self._frame_bytes - self._filled)))
+            self._fill(len(self._buffer), deadline_ms, timeout_ms)
+        frame = self._buffer
+        self._buffer, self._filled, self._frame_bytes = bytearray(SIZE_BYTES), 0, None
+        return frame
+
+    def _fill(self, size: int, deadline_ms: int, timeout_ms: int) -> None:
+        opened = self._opened()
+        awaited = self._awaited[0].name
+        with memoryview(self._buffer) as view:
+            while self._filled < size:
+                # A time-out of 0 would make the socket one that does not block.
+                opened.settimeout(max(deadline_ms - self._clock.monotonic_ms(), 0.1) / 1000)
+                try:
+                    count = opened.recv_into(view[self._filled:size])
+                except TimeoutError:
+                    raise AnswerTimeout(f'{self.address} did not answer {awaited} within {timeout_ms} ms'
+                                        + ('' if self._answers else f': {IN_DOUBT}')) from None
+                except OSError as error:
+                    raise self._lost(awaited, error) from None
+                if count == 0:
+                    raise self._lost(awaited, None)
+                self._filled += count
+
+    def _checked_size(self, head: bytes) -> int:
+        size = int.from_bytes(head, signed=True)
+        limit = LARGEST_ANSWER_BYTES if self._answers else LARGEST_FIRST_ANSWER_BYTES
+        if SIZE_BYTES <= size <= limit:
+            return size
+        if head == b'HTTP':
+            reason = 'answers with HTTP: that is not the port of a Kafka broker'
+        elif head[0] in (0x15, 0x16) and head[1] == 3:
+            reason = f'answers with TLS, and security.protocol is {self._config.security_protocol}: set it to SSL or ' \
+                     'SASL_SSL in --command-config'
+        else:
+            reason = f'answers with {head!r}, which is not the size of a Kafka response (at most {limit} bytes)'
+        raise self._broken(f'{self.address} {reason}', is_lasting=True)
+
+    def _opened(self) -> socket.socket:
+        if self._socket is None:
+            raise ClientError(f'the connection to {self.address} is closed')
+        return self._socket
+
+    def _lost(self, name: str, error: OSError | None) -> ClientError:
+        """What the end of a connection means depends on how far it had come."""
+        words = error and (getattr(error, 'reason', None) or error.strerror)
+        reason = f'({words})' if words else ''
+        text = f'{self.address} closed the connection instead of answering {name} {reason}'.rstrip()
+        if self._answers == 0 and self._config.is_tls:
+            return self._broken(f'{text}: does the listener ask for a client certificate (ssl.keystore.*)?', True)
+        if self._answers == 0:
+            return self._broken(f'{text}: {IN_DOUBT}', is_lasting=True)
+        if self._answers == 1 and not self._config.is_sasl:
+            return self._broken(f'{text}: does the listener ask for SASL (security.protocol is '
+                                f'{self._config.security_protocol})?')
+        return self._broken(text)
+
+    def _broken(self, message: str, is_lasting: bool = False) -> ClientError:
+        self.close()
+        return ClientError(message, is_lasting)
+
+    # ---- the first requests
+
+    def _learn_versions(self) -> None:
+        answer = self._ask_versions(messages.ApiVersionsRequest.versions[1])
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            served = [row.max_version for row in answer.api_keys if row.api_key == ApiKey.API_VERSIONS]
+            answer = self._ask_versions(served[0] if served else 0)
+        check(answer.error_code, f'broker {self.address}: ApiVersions')
+        self.api_versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        self.finalized_features = {row.name: row.max_version_level for row in answer.finalized_features}
+
+    def _ask_versions(self, version: int) -> Any:
+        self._send(messages.ApiVersionsRequest(client_software_name='kbroker', client_software_version=__version__),
+                   min(version, messages.ApiVersionsRequest.versions[1]))
+        return self.receive(self._config.request_timeout_ms)
+
+    def _authenticate(self) -> None:
+        try:
+            lifetime_ms = self._talk_sasl()
+        except KafkaError:
+            self.close()
+            raise
+        self._renewal_at_ms = self._clock.monotonic_ms() + lifetime_ms * REAUTHENTICATE_AT if lifetime_ms > 0 else None
+
+    def _talk_sasl(self) -> int:
+        """The conversation of the mechanism. Returns the lifetime of the session in ms, 0 if it does not end."""
+        from kbroker.client.sasl import conversation
+        config = self._config
+        answer = None
+        if ApiKey.SASL_HANDSHAKE in self.api_versions:
+            self._send(messages.SaslHandshakeRequest(mechanism=config.sasl_mechanism),
+                       self.version_of(messages.SaslHandshakeRequest))
+            answer = self.receive()
+        if answer is None or answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+            raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, f'broker {self.address} does not ask for SASL on this '
+                             f'listener: security.protocol is {config.security_protocol}, expected '
+                             f'{config.security_protocol.replace("SASL_", "")}')
+        check(answer.error_code, f'broker {self.address}', f'found sasl.mechanism {config.sasl_mechanism}, the '
+              f'listener offers {", ".join(answer.mechanisms) or "none"}')
+        version = self.version_of(messages.SaslAuthenticateRequest)
+        talk = conversation(config.sasl_mechanism, config.sasl_username, config.sasl_password)
+        words = next(talk)
+        while True:
+            self._send(messages.SaslAuthenticateRequest(auth_bytes=words), version)
+            answer = self.receive()
+            check(answer.error_code, f'broker {self.address}, user {config.sasl_username!r}', answer.error_message)
+            try:
+                words = talk.send(answer.auth_bytes)
+            except StopIteration:
+                return int(answer.session_lifetime_ms)
+
+
+def _connect(host: str, port: int, address: str, config: ClientConfig) -> socket.socket:
+    try:
+        plain = socket.create_connection((host, port), max(config.connection_setup_timeout_ms, 1) / 1000)
+    except socket.gaierror as error:
+        raise ClientError(f'{address}: the host name cannot be resolved ({error.strerror})', True) from None
+    except UnicodeError:
+        raise ClientError(f'{address}: the host name cannot be resolved (it is not a valid name)', True) from None
+    except TimeoutError:
+        raise ClientError(f'{address} cannot be reached: no answer within {config.connection_setup_timeout_ms} '
+                          'ms') from None
+    except OSError as error:
+        hint = ': is a broker running there?' if isinstance(error, ConnectionRefusedError) else ''
+        raise ClientError(f'{address} cannot be reached ({error.strerror}){hint}') from None
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if config.is_tls:
+            from kbroker.client.tls import secured
+            return secured(plain, host, address, config.tls)
+    except BaseException:
+        plain.close()
+        raise
+    return plain

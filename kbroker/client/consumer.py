@@ -1,0 +1,204 @@
+"""A consumer: partitions of its own choice, or those that its group gives it, read from one position to the next.
+
+Blocking and without threads. Everything happens in `poll`: fetches, heartbeats, rebalances, automatic commits. So a
+program that works on what it got for longer than session.timeout.ms loses its place in the group.
+"""
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterable
+
+from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel, OffsetAndMetadata
+from kbroker.client.assignor import TopicPartition
+from kbroker.client.cluster import RETRIED, Cluster
+from kbroker.client.errors import ClientError, error_of, known_code
+from kbroker.client.fetcher import ConsumedBatch, FetchedPartition, Fetcher, consumed_batches, next_offset
+from kbroker.client.group_member import GroupMember
+from kbroker.client.stream_settings import ConsumerSettings
+from kbroker.client.transaction_manager import GroupMetadata
+from kbroker.clock import Clock
+from kbroker.errors import ErrorCode, KafkaError
+
+_RESET_TIMESTAMPS = {'earliest': EARLIEST, 'latest': LATEST}
+
+
+class Consumer:
+    """`assign` or `subscribe`, then `poll`. Raises KafkaError, ClientError."""
+
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings | None = None, clock: Clock | None = None,
+                 sleep: Callable[[float], None] = time.sleep):
+        self.settings = settings or ConsumerSettings.from_properties(cluster.config.properties)
+        self._cluster = cluster
+        self._clock = clock or Clock()
+        self._fetcher = Fetcher(cluster, self.settings, self._clock)
+        self._member = None if self.settings.group_id is None else GroupMember(
+            cluster, self.settings.group_id, self.settings, self._clock, sleep)
+        self._topics: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+        self._partition_counts: dict[str, int] = {}
+        self._metadata_due_ms = 0
+        self._commit_due_ms = 0
+        self._positions: dict[TopicPartition, int | None] = {}
+        """None: still to be found, from the group or by auto.offset.reset."""
+
+    # ---- what is read
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self._positions)
+
+    @property
+    def group_metadata(self) -> GroupMetadata:
+        return self._group().metadata
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these, whoever else does."""
+        self._topics, self._pattern = frozenset(), None
+        self._positions = {partition: self._positions.get(partition) for partition in partitions}
+
+    def subscribe(self, topics: Iterable[str] = (), pattern: re.Pattern[str] | None = None) -> None:
+        """Share these topics, or all whose whole name matches, with the other members of the group."""
+        self._group()
+        self._topics, self._pattern = frozenset(topics), pattern
+        self._metadata_due_ms = 0
+
+    def position(self, topic: str, partition: int) -> int | None:
+        """The offset of the next record; None before the first poll."""
+        return self._positions[topic, partition]
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """KeyError: the partition is not assigned."""
+        if (topic, partition) not in self._positions:
+            raise KeyError((topic, partition))
+        self._positions[topic, partition] = offset
+
+    # ---- reading
+
+    def poll(self, timeout_ms: int) -> list[ConsumedBatch]:
+        """Records as soon as there are some, at the latest after `timeout_ms`; the next fetch is then on its way."""
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        while True:
+            self._keep_membership()
+            self._find_positions()
+            self._send_fetches()
+            now_ms = self._clock.monotonic_ms()
+            wait_ms = max(deadline_ms - now_ms, 0)
+            if self._member is not None:
+                wait_ms = min(wait_ms, max(self._member.next_heartbeat_ms() - now_ms, 0))
+            batches = [batch for fetched in self._fetcher.receive(wait_ms) for batch in self._take(fetched)]
+            if batches:
+                self._send_fetches()
+                return batches
+            if self._clock.monotonic_ms() >= deadline_ms:
+                return []
+
+    def _send_fetches(self) -> None:
+        positions = {partition: offset for partition, offset in self._positions.items() if offset is not None}
+        self._cluster.retrying(lambda: self._fetcher.send(positions), 'Fetch')
+
+    def _take(self, fetched: FetchedPartition) -> list[ConsumedBatch]:
+        partition = (fetched.topic, fetched.partition)
+        if self._positions.get(partition) != fetched.fetch_offset:
+            return []
+        code = known_code(fetched.row.error_code)
+        if code is ErrorCode.NONE:
+            batches = list(consumed_batches(fetched, self.settings.check_crcs))
+            self._positions[partition] = next_offset(fetched)
+            return batches
+        what = f'{fetched.topic}-{fetched.partition}, offset {fetched.fetch_offset}'
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and self.settings.auto_offset_reset != 'none':
+            self._positions[partition] = self._list_offsets([partition])[partition]
+        elif code in RETRIED or code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._cluster.forget()      # of a topic that is gone, the next fetch will hear from its metadata
+        else:
+            raise error_of(fetched.row.error_code, what)
+        return []
+
+    # ---- positions
+
+    def _find_positions(self) -> None:
+        unknown = [partition for partition, offset in self._positions.items() if offset is None]
+        if not unknown:
+            return
+        if self._member is not None:
+            for partition, committed in self._member.committed(unknown).items():
+                self._positions[partition] = committed.offset
+        unknown = [partition for partition in unknown if self._positions[partition] is None]
+        if unknown:
+            self._positions |= self._list_offsets(unknown)
+
+    def _list_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where auto.offset.reset says to begin. KafkaError(OFFSET_OUT_OF_RANGE) when it says: nowhere."""
+        reset = self.settings.auto_offset_reset
+        if reset == 'none':
+            missing = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(partitions))
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f'{missing}: there is no offset to begin at, and '
+                             'auto.offset.reset is none')
+        found = Admin(self._cluster).list_offsets(dict.fromkeys(partitions, _RESET_TIMESTAMPS[reset]),
+                                                  IsolationLevel[self.settings.isolation_level.upper()])
+        return {partition: listed.offset for partition, listed in found.items()}
+
+    # ---- the group
+
+    def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata] | None = None) -> None:
+        """The positions, or these offsets. KafkaError(ILLEGAL_GENERATION ...): the group has gone on meanwhile."""
+        if offsets is None:
+            offsets = {partition: OffsetAndMetadata(offset) for partition, offset in self._positions.items()
+                       if offset is not None}
+        self._group().commit(offsets)
+
+    def close(self, commits: bool | None = None) -> None:
+        """Commit the positions, unless `commits` or enable.auto.commit says no, and leave the group."""
+        self._fetcher.close()
+        if self._member is None:
+            return
+        if self.settings.enable_auto_commit if commits is None else commits:
+            self._commit_if_still_member()
+        if self._topics or self._pattern is not None:
+            try:
+                self._member.leave()
+            except ClientError:
+                return      # the session ends by itself
+
+    def _keep_membership(self) -> None:
+        if self._member is None or not (self._topics or self._pattern is not None):
+            return
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._metadata_due_ms:
+            self._metadata_due_ms = now_ms + self.settings.metadata_max_age_ms
+            self._watch_topics()
+        self._member.heartbeat_if_due()
+        if self.settings.enable_auto_commit and (self._member.must_join or now_ms >= self._commit_due_ms):
+            self._commit_due_ms = now_ms + self.settings.auto_commit_interval_ms
+            self._commit_if_still_member()
+        if self._member.must_join:
+            owned, self._positions = list(self._positions), {}
+            self._positions = dict.fromkeys(self._member.join(self._topics, owned))
+
+    def _watch_topics(self) -> None:
+        """The group is to rebalance when a topic matches anew, or gets more partitions."""
+        if self._pattern is not None:
+            pattern = self._pattern
+            self._topics = frozenset(name for name, topic in self._cluster.topics().items()
+                                     if pattern.fullmatch(name) and not topic.is_internal)
+        answer = self._cluster.refresh(self._topics)
+        counts = {topic.name: len(topic.partitions) for topic in answer.topics if not topic.error_code}
+        if counts != self._partition_counts:
+            self._partition_counts = counts
+            self._group().must_join = True
+
+    def _commit_if_still_member(self) -> None:
+        """What another member reads by now is its to commit."""
+        if self._member is None or self._member.generation_id < 0:
+            return
+        try:
+            self.commit()
+        except KafkaError as error:
+            if not self._member.must_join:
+                raise error from None
+
+    def _group(self) -> GroupMember:
+        if self._member is None:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, 'found a consumer without group.id, expected one')
+        return self._member

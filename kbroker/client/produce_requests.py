@@ -1,0 +1,105 @@
+"""Produce requests on their way: what they carry, which answer belongs to which batch, and which will get none."""
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker.client.accumulator import PartitionQueue, ProducerBatch
+from kbroker.client.cluster import Cluster
+from kbroker.client.connection import Connection
+from kbroker.client.stream_settings import ProducerSettings
+from kbroker.client.transaction_manager import TransactionManager
+from kbroker.clock import Clock
+from kbroker.protocol.messages import ProduceRequest
+from kbroker.record.batch import encode_batch
+
+_NUMBERS = itertools.count(1)
+LAST_VERSION = 12
+"""Version 13 names topics by id and adds nothing else."""
+LAST_VERSION_BEFORE_TRANSACTION_VERSION_2 = 11
+"""Version 12 adds partitions to the transaction (KIP-890); a cluster that has not agreed to it is not asked in it."""
+
+
+@dataclass(slots=True)
+class InFlight:
+    node_id: int
+    batches: dict[PartitionQueue, ProducerBatch]
+    deadline_ms: int
+
+
+class ProduceRequests:
+    """At most `max_in_flight` requests wait for an answer at each broker."""
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings, clock: Clock):
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._by_connection: dict[Connection, deque[InFlight]] = {}
+        # Answers come in the order of requests, so nobody else may have requests on the same connections.
+        self._purpose = f'produce {next(_NUMBERS)}'
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the oldest request has waited for too long."""
+        return min((requests[0].deadline_ms for requests in self._by_connection.values() if requests), default=None)
+
+    def connections(self) -> list[Connection]:
+        """Those with an answer to come."""
+        return [connection for connection, requests in self._by_connection.items() if requests and connection.is_open]
+
+    def has_room(self, node_id: int) -> bool:
+        return all(len(requests) < self._settings.max_in_flight for requests in self._by_connection.values()
+                   if requests and requests[0].node_id == node_id)
+
+    def send(self, node_id: int, batches: dict[PartitionQueue, ProducerBatch],
+             transactions: TransactionManager) -> None:
+        """One request with these batches to their leader. ClientError."""
+        connection = self._cluster.node(node_id, self._purpose)
+        max_version = LAST_VERSION
+        if transactions.is_transactional and not transactions.is_version_2:
+            max_version = LAST_VERSION_BEFORE_TRANSACTION_VERSION_2
+        topics: dict[str, Any] = {}
+        for queue, batch in batches.items():
+            topic = topics.setdefault(queue.topic, ProduceRequest.TopicProduceData(name=queue.topic, partition_data=[]))
+            topic.partition_data.append(ProduceRequest.PartitionProduceData(
+                index=queue.partition, records=self._encode(batch, transactions.is_transactional)))
+        acks = self._settings.acks
+        request_timeout_ms = self._cluster.config.request_timeout_ms
+        connection.send(ProduceRequest(
+            transactional_id=self._settings.transactional_id, acks=acks, timeout_ms=request_timeout_ms,
+            topic_data=list(topics.values())), max_version, expect_response=acks != 0)
+        if acks != 0:
+            self._by_connection.setdefault(connection, deque()).append(
+                InFlight(node_id, batches, self._clock.monotonic_ms() + request_timeout_ms))
+
+    def receive(self, connection: Connection) -> tuple[InFlight, Any]:
+        """The answer to the oldest request of a connection that has one to give. ClientError."""
+        answer = connection.receive()
+        return self._by_connection[connection].popleft(), answer
+
+    def rows(self, request: InFlight, answer: Any) -> Iterator[tuple[PartitionQueue, ProducerBatch, Any]]:
+        """Each batch of the request with its part of the answer, None if there is none."""
+        rows = {(topic.name, row.index): row for topic in answer.responses for row in topic.partition_responses}
+        for queue, batch in request.batches.items():
+            yield queue, batch, rows.get((queue.topic, queue.partition))
+
+    def lost(self) -> list[InFlight]:
+        """Requests whose connection has ended, or that have waited too long, which ends theirs."""
+        lost: list[InFlight] = []
+        now_ms = self._clock.monotonic_ms()
+        for connection, requests in list(self._by_connection.items()):
+            if requests and requests[0].deadline_ms <= now_ms:
+                connection.close()
+            if not connection.is_open:
+                lost += self._by_connection.pop(connection)
+        return lost
+
+    def _encode(self, batch: ProducerBatch, transactional: bool) -> bytearray:
+        producer = batch.producer
+        return encode_batch(
+            batch.records, compression=self._settings.compression, level=self._settings.compression_level,
+            producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
+            base_sequence=-1 if batch.base_sequence is None else batch.base_sequence, transactional=transactional)

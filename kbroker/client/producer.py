@@ -1,0 +1,427 @@
+"""A producer: records go into batches, batches to their leaders, several on the way at once and yet in order.
+
+Blocking and without threads: `send` takes a record and returns, and whatever is due is sent, and answers taken, in
+`poll`, which `send`, `flush` and the others call as it suits them. A program that waits for something else for long
+calls it too.
+"""
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker.client.accumulator import PartitionQueue, ProducerBatch, record_bytes
+from kbroker.client.admin import OffsetAndMetadata
+from kbroker.client.cluster import Cluster, TopicMetadata
+from kbroker.client.errors import ClientError, error_of, known_code
+from kbroker.client.partitioner import StickyPartitions, partition_for_key
+from kbroker.client.produce_requests import ProduceRequests
+from kbroker.client.stream_settings import ProducerSettings
+from kbroker.client.transaction_manager import GroupMetadata, TransactionManager
+from kbroker.client.transaction_state import (
+    IllegalProducerState,
+    ProducerState,
+    Severity,
+    severity_at_partition,
+)
+from kbroker.clock import Clock
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.record.batch import HEADER_BYTES
+
+Headers = Sequence[tuple[str, bytes | None]]
+TopicPartition = tuple[str, int]
+
+TOPIC_CREATION_MS = 3000
+"""How long a topic may be unknown: one that the broker creates by itself appears a moment after it was asked for."""
+
+_E = ErrorCode
+
+_WRITTEN = frozenset({_E.NONE, _E.DUPLICATE_SEQUENCE_NUMBER})
+# Answers that a batch gets for the place of its numbers, not for what it holds.
+_OUT_OF_PLACE = frozenset({_E.OUT_OF_ORDER_SEQUENCE_NUMBER, _E.UNKNOWN_PRODUCER_ID})
+_STALE_METADATA = frozenset({
+    _E.NOT_LEADER_OR_FOLLOWER, _E.LEADER_NOT_AVAILABLE, _E.UNKNOWN_TOPIC_OR_PARTITION, _E.UNKNOWN_TOPIC_ID,
+    _E.KAFKA_STORAGE_ERROR, _E.FENCED_LEADER_EPOCH, _E.REPLICA_NOT_AVAILABLE,
+})
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What became of the records of one batch; `contexts` is what `send` was given along with each."""
+
+    topic: str
+    partition: int
+    contexts: list[Any]
+    base_offset: int = -1
+    """-1 when nothing was written, and with acks=0, which has no answer."""
+    error: KafkaError | None = None
+    record_errors: dict[int, str] = field(default_factory=dict)
+    """By index into `contexts`: the records that the broker found at fault."""
+
+
+class _Topic:
+    """Where the records of one topic go."""
+
+    def __init__(self, metadata: TopicMetadata, batch_bytes: int):
+        self.metadata = metadata
+        self.sticky = StickyPartitions(batch_bytes)
+        self.queues: dict[int, PartitionQueue] = {}
+        self.available = [index for index, partition in metadata.partitions.items() if partition.leader_id >= 0]
+
+
+class Producer:
+    """`on_delivery` is told of every batch, also of those that failed. Without it the first failure is raised by the
+    next call, as a KafkaError.
+
+    With a transactional.id: `init_transactions` once, then `begin_transaction`, `send` ..., `commit_transaction` or
+    `abort_transaction`. TransactionError: abort. FatalProducerError: close.
+    """
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings | None = None,
+                 on_delivery: Callable[[Delivery], None] | None = None, clock: Clock | None = None,
+                 sleep: Callable[[float], None] = time.sleep):
+        self.settings = settings or ProducerSettings.from_properties(cluster.config.properties)
+        self.transactions = TransactionManager(cluster, self.settings, clock, sleep)
+        self._cluster = cluster
+        self._clock = clock or Clock()
+        self._on_delivery = on_delivery or self._keep_failure
+        self._failure: KafkaError | None = None
+        self._topics: dict[str, _Topic] = {}
+        self._queues: list[PartitionQueue] = []
+        self._lost_numbers: set[PartitionQueue] = set()
+        self._buffered_bytes = 0
+        self._largest_record_bytes = self.settings.max_request_size_bytes - HEADER_BYTES
+        self._requests = ProduceRequests(cluster, self.settings, self._clock)
+
+    # ---- records
+
+    def send(self, topic: str, value: bytes | None, key: bytes | None = None, headers: Headers = (), *,
+             partition: int | None = None, timestamp_ms: int | None = None, context: Any = None) -> None:
+        """Take a record; waits while buffer.memory is full.
+
+        KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE (over max.request.size); TransactionError,
+        FatalProducerError, and IllegalProducerState outside a transaction of a transactional producer.
+        """
+        if self.transactions.is_transactional:
+            self.transactions.lifecycle.check_can_send()
+        if self._failure is not None:
+            self._raise_failure()
+        now_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        record = (now_ms, key, value, list(headers) if headers else [])
+        size = record_bytes(record)
+        if size > self._largest_record_bytes:
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f'the record takes {size} bytes, max.request.size is '
+                                                          f'{self.settings.max_request_size_bytes}')
+        queue = self._queue_for(topic, key, size, partition)
+        self._buffered_bytes += size
+        if queue.append(record, context, size, self._clock.monotonic_ms()):
+            self.poll(0)
+            while self._buffered_bytes > self.settings.buffer_memory_bytes:
+                self.poll(self.settings.max_block_ms)
+
+    def flush(self) -> None:
+        """Send everything and wait until all of it has been written or has failed."""
+        while self._close_open_batches():
+            self.poll(self.settings.max_block_ms)
+        if self._failure is not None:
+            self._raise_failure()
+
+    def poll(self, timeout_ms: int | None = 0, wake_on: int | None = None) -> bool:
+        """Send what is due, then wait for answers, for what becomes due, or for `wake_on` (a file descriptor).
+
+        Not longer than `timeout_ms`; None waits for as long as there is nothing to do. True: `wake_on` is readable.
+        """
+        self._send_due()
+        now_ms = self._clock.monotonic_ms()
+        delays = [due_ms - now_ms for due_ms in self._next_times()]
+        if timeout_ms is not None:
+            delays.append(timeout_ms)
+        woken = self._receive(max(min(delays), 0) if delays else None, wake_on)
+        self._send_due()
+        return woken
+
+    def close(self) -> None:
+        """Wait for what was sent. An open transaction is aborted."""
+        if self.transactions.state in (ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR):
+            self.abort_transaction()
+        elif self.transactions.state is not ProducerState.FATAL_ERROR:
+            self.flush()
+
+    # ---- transactions
+
+    def init_transactions(self) -> None:
+        """Take the transactional.id: fences its former user and aborts what that left open."""
+        if not self.transactions.is_transactional:
+            raise IllegalProducerState('found a producer without transactional.id, expected one')
+        self.transactions.initialize()
+
+    def begin_transaction(self) -> None:
+        self.transactions.begin()
+
+    def send_offsets_to_transaction(self, offsets: dict[TopicPartition, OffsetAndMetadata],
+                                    group: GroupMetadata) -> None:
+        """Commit these offsets for a group when the transaction commits (consume, transform, produce)."""
+        if offsets:
+            self.transactions.send_offsets(offsets, group)
+
+    def commit_transaction(self) -> None:
+        """Returns when the coordinator has decided. TransactionError: a record was not written; abort."""
+        if self.transactions.state is not ProducerState.COMMITTING:
+            self.flush()
+        self.transactions.end(committed=True)
+
+    def abort_transaction(self) -> None:
+        """What was not sent yet is dropped, what was is marked as aborted."""
+        reason = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, 'the transaction was aborted')
+        self._drop_waiting(reason)
+        while any(queue.in_flight for queue in self._queues):
+            self.poll(self.settings.max_block_ms)
+            self._drop_waiting(reason)
+        self._failure = None
+        self._lost_numbers.clear()
+        self.transactions.end(committed=False)
+
+    # ---- where records go
+
+    def _queue_for(self, topic: str, key: bytes | None, size: int, partition: int | None) -> PartitionQueue:
+        known = self._topics.get(topic)
+        if known is None:
+            known = self._topics[topic] = self._find_topic(topic)
+        if partition is None:
+            if key is None:
+                partition = known.sticky.place(size, known.available or list(known.metadata.partitions))
+            else:
+                partition = partition_for_key(key, len(known.metadata.partitions))
+        queue = known.queues.get(partition)
+        if queue is None:
+            if partition not in known.metadata.partitions:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{topic}-{partition} does not exist: the topic '
+                                 f'has {len(known.metadata.partitions)} partitions')
+            queue = known.queues[partition] = PartitionQueue(topic, partition, self.settings.batch_size_bytes)
+            self._queues.append(queue)
+        return queue
+
+    def _find_topic(self, topic: str) -> _Topic:
+        """Waits for one that the broker creates when it is first asked for (auto.create.topics.enable)."""
+        found = self._cluster.retrying(
+            lambda: self._cluster.topics([topic], allow_auto_topic_creation=True), f'topic {topic}',
+            also=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,), timeout_ms=min(TOPIC_CREATION_MS, self.settings.max_block_ms))
+        return _Topic(found[topic], self.settings.batch_size_bytes)
+
+    def _close_open_batches(self) -> bool:
+        """True: there is still something to wait for."""
+        for queue in self._queues:
+            queue.close_open()
+        return any(not queue.is_empty for queue in self._queues)
+
+    # ---- sending
+
+    def _send_due(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._expire(now_ms)
+        sent = True
+        while sent:
+            sent = False
+            for node_id, queues in self._due_by_leader(now_ms).items():
+                sent = self._send_to(node_id, queues, now_ms) or sent
+
+    def _expire(self, now_ms: int) -> None:
+        for queue in self._queues:
+            while queue.waiting and now_ms - queue.waiting[0].created_ms > self.settings.delivery_timeout_ms:
+                batch = queue.waiting.popleft()
+                self._fail(queue, batch, KafkaError(ErrorCode.REQUEST_TIMED_OUT, f'{queue.topic}-{queue.partition}: '
+                           f'not written within delivery.timeout.ms ({self.settings.delivery_timeout_ms} ms)'))
+
+    def _due_by_leader(self, now_ms: int) -> dict[int, list[PartitionQueue]]:
+        due: dict[int, list[PartitionQueue]] = {}
+        for queue in self._queues:
+            due_ms = queue.due_ms(self.settings.linger_ms)
+            if due_ms is None or due_ms > now_ms or not self._has_its_numbers(queue):
+                continue
+            if not queue.waiting:
+                queue.close_open()
+            try:
+                leader_id = self._cluster.partition(queue.topic, queue.partition).leader_id
+            except (KafkaError, ClientError) as error:
+                if not _passes(error):
+                    raise
+                queue.waiting[0].retry_at_ms = now_ms + self._cluster.config.retry_backoff_ms
+                continue
+            if self._requests.has_room(leader_id):
+                due.setdefault(leader_id, []).append(queue)
+        return due
+
+    def _has_its_numbers(self, queue: PartitionQueue) -> bool:
+        """After a batch was lost the others are numbered anew under the next epoch, when none is on its way."""
+        if self.transactions.is_transactional or not self.settings.enable_idempotence:
+            return True
+        if self.transactions.state is ProducerState.UNINITIALIZED:
+            self.transactions.initialize()
+        if queue in self._lost_numbers:
+            if queue.in_flight:
+                return False
+            self._lost_numbers.discard(queue)
+            self.transactions.bump_epoch()
+            queue.forget_numbers()
+        return True
+
+    def _send_to(self, node_id: int, queues: list[PartitionQueue], now_ms: int) -> bool:
+        if self.transactions.is_transactional and self.transactions.state is ProducerState.IN_TRANSACTION:
+            try:
+                self.transactions.add_partitions((queue.topic, queue.partition) for queue in queues)
+            except KafkaError as error:
+                self._drop_waiting(error)
+                raise
+        batches: dict[PartitionQueue, ProducerBatch] = {}
+        size = 0
+        for queue in queues:
+            size += queue.waiting[0].size_bytes
+            if batches and size > self.settings.max_request_size_bytes:
+                break
+            batches[queue] = queue.take(self.transactions.producer)
+        try:
+            self._requests.send(node_id, batches, self.transactions)
+        except ClientError as error:
+            if error.is_lasting:
+                raise
+            self._put_back(batches, error)
+            self._lose_connections()
+            return False
+        if self.settings.acks == 0:
+            for queue, batch in batches.items():
+                self._finish(queue, batch, -1)
+        return True
+
+    def _next_times(self) -> list[int]:
+        """When `poll` has something to do even if no answer comes."""
+        times = []
+        now_ms, awaits_answer = self._clock.monotonic_ms(), self._requests.deadline_ms is not None
+        for queue in self._queues:
+            due_ms = queue.due_ms(self.settings.linger_ms)
+            # What is due and was not sent waits for an answer: there is no room at its leader.
+            if due_ms is not None and (due_ms > now_ms or not awaits_answer):
+                times.append(due_ms)
+        if self._requests.deadline_ms is not None:
+            times.append(self._requests.deadline_ms)
+        return times
+
+    # ---- answers
+
+    def _receive(self, timeout_ms: int | None, wake_on: int | None) -> bool:
+        """Take all answers that are there; wait for one, or for `wake_on`, if there is none."""
+        connections = self._requests.connections()
+        buffered = [connection for connection in connections if connection.has_buffered]
+        watched: list[Any] = [*connections, *([] if wake_on is None else [wake_on])]
+        if not watched:
+            if timeout_ms and not self._is_idle():
+                time.sleep(timeout_ms / 1000)
+            return False
+        wait_s = 0 if buffered else None if timeout_ms is None else timeout_ms / 1000
+        readable, _, _ = select.select(watched, [], [], wait_s)
+        for connection in connections:
+            if connection in buffered or connection in readable:
+                self._take_answer(connection)
+        self._lose_connections()
+        return wake_on in readable
+
+    def _take_answer(self, connection: Any) -> None:
+        try:
+            request, answer = self._requests.receive(connection)
+        except ClientError as error:
+            if error.is_lasting:
+                raise
+            return
+        for queue, batch, row in self._requests.rows(request, answer):
+            if row is None:
+                self._fail(queue, batch, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, 'the broker gave no answer for '
+                                                    f'{queue.topic}-{queue.partition}'), in_flight=True)
+            else:
+                self._on_answer(queue, batch, row)
+
+    def _lose_connections(self) -> None:
+        """Batches of requests that will get no answer go out again: they may have been written, or not."""
+        for request in self._requests.lost():
+            self._put_back(request.batches, ClientError(f'broker {request.node_id} did not answer'))
+
+    def _put_back(self, batches: dict[PartitionQueue, ProducerBatch], error: ClientError) -> None:
+        self._cluster.forget()
+        for queue, batch in batches.items():
+            self._retry(queue, batch, KafkaError(ErrorCode.NETWORK_EXCEPTION, str(error)))
+
+    def _on_answer(self, queue: PartitionQueue, batch: ProducerBatch, row: Any) -> None:
+        code = known_code(row.error_code)
+        if code in _WRITTEN:
+            self._finish(queue, batch, row.base_offset)
+            return
+        what = f'{queue.topic}-{queue.partition}'
+        error = error_of(row.error_code, what, row.error_message)
+        if code is ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1:
+            queue.put_back_halves(batch)
+        elif code in _OUT_OF_PLACE and (queue in self._lost_numbers or not queue.is_first_unfinished(batch)):
+            queue.put_back(batch, 0)    # refused for what became of one before it
+        elif code is ErrorCode.UNKNOWN_PRODUCER_ID and not self.transactions.is_transactional:
+            # The partition forgot the producer: under a new epoch its numbers may begin at 0.
+            queue.put_back(batch, 0)
+            self._lost_numbers.add(queue)
+        elif severity_at_partition(code) is Severity.RETRY:
+            if code in _STALE_METADATA:
+                self._cluster.forget()
+            self._retry(queue, batch, error)
+        else:
+            record_errors = {entry.batch_index: entry.batch_index_error_message or '' for entry in row.record_errors}
+            self._fail(queue, batch, error, record_errors, in_flight=True)
+
+    def _retry(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError) -> None:
+        if batch.attempts >= self.settings.retries:
+            self._fail(queue, batch, error, in_flight=True)
+            return
+        config = self._cluster.config
+        backoff_ms = min(config.retry_backoff_ms << min(batch.attempts, 10), config.retry_backoff_max_ms)
+        queue.put_back(batch, self._clock.monotonic_ms() + backoff_ms)
+
+    def _finish(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int) -> None:
+        queue.finish(batch)
+        self._tell(Delivery(queue.topic, queue.partition, batch.contexts, base_offset), batch)
+
+    def _fail(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError,
+              record_errors: dict[int, str] | None = None, in_flight: bool = False) -> None:
+        """The batch is given up. Its numbers stay a gap, which the partition will not let others pass."""
+        if in_flight:
+            queue.finish(batch)
+        if batch.base_sequence is not None:
+            self.transactions.has_lost_sequence = True
+            self._lost_numbers.add(queue)
+        if self.transactions.is_transactional:
+            severity = severity_at_partition(error.code)
+            self.transactions.fail(error, Severity.ABORTABLE if severity is Severity.RETRY else severity)
+        self._tell(Delivery(queue.topic, queue.partition, batch.contexts, -1, error, record_errors or {}), batch)
+        if self.transactions.is_transactional:
+            self._drop_waiting(error)
+
+    def _drop_waiting(self, error: KafkaError) -> None:
+        for queue in self._queues:
+            for batch in queue.drop_waiting():
+                if batch.base_sequence is not None:
+                    self.transactions.has_lost_sequence = True
+                self._tell(Delivery(queue.topic, queue.partition, batch.contexts, -1, error), batch)
+
+    def _tell(self, delivery: Delivery, batch: ProducerBatch) -> None:
+        self._buffered_bytes -= batch.size_bytes - HEADER_BYTES
+        self._on_delivery(delivery)
+
+    def _is_idle(self) -> bool:
+        return all(queue.is_empty for queue in self._queues)
+
+    def _keep_failure(self, delivery: Delivery) -> None:
+        self._failure = self._failure or delivery.error
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+
+def _passes(error: KafkaError | ClientError) -> bool:
+    return error.code.retriable if isinstance(error, KafkaError) else not error.is_lasting

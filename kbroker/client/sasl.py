@@ -1,0 +1,90 @@
+"""SASL mechanisms as conversations: a generator yields what the client says and is sent what the broker answers.
+
+PLAIN is RFC 4616. SCRAM-SHA-256 and SCRAM-SHA-512 are RFC 5802 and 7677 as KIP-84 uses them: no channel binding, and
+names and passwords are UTF-8 as they are (Kafka does not apply SASLprep).
+"""
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections.abc import Generator
+
+from kbroker.errors import ErrorCode, KafkaError
+
+MIN_ITERATIONS = 4096
+MAX_ITERATIONS = 1_000_000
+"""The broker names the iterations and the client pays for them. Kafka itself stores at most 16384."""
+
+Conversation = Generator[bytes, bytes, None]
+
+
+def conversation(mechanism: str, username: str, password: str, nonce: str | None = None) -> Conversation:
+    """What to say, in turns; it ends when the broker has proven itself. `nonce` is for tests alone.
+
+    Raises KafkaError(SASL_AUTHENTICATION_FAILED) when the broker refuses, or does not prove to know the password.
+    """
+    if mechanism == 'PLAIN':
+        return plain(username, password)
+    return scram({'SCRAM-SHA-256': 'sha256', 'SCRAM-SHA-512': 'sha512'}[mechanism], username, password,
+                 nonce or secrets.token_urlsafe(24))
+
+
+def plain(username: str, password: str) -> Conversation:
+    yield f'\0{username}\0{password}'.encode()
+
+
+def scram(digest: str, username: str, password: str, nonce: str) -> Conversation:
+    bare = f'n={username.replace("=", "=3D").replace(",", "=2C")},r={nonce}'
+    first = yield f'n,,{bare}'.encode()
+    fields = _fields(first)
+    server_nonce, salt, iterations = _challenge(fields, nonce)
+
+    salted = hashlib.pbkdf2_hmac(digest, password.encode(), salt, iterations)
+    without_proof = f'c=biws,r={server_nonce}'
+    transcript = b','.join((bare.encode(), first, without_proof.encode()))
+    client_key = hmac.digest(salted, b'Client Key', digest)
+    signature = hmac.digest(hashlib.new(digest, client_key).digest(), transcript, digest)
+    proof = bytes(mine ^ theirs for mine, theirs in zip(client_key, signature, strict=True))
+
+    final = _fields((yield f'{without_proof},p={base64.b64encode(proof).decode()}'.encode()))
+    if 'e' in final:
+        raise _failed(f'the broker says {final["e"]!r}')
+    expected = hmac.digest(hmac.digest(salted, b'Server Key', digest), transcript, digest)
+    if not hmac.compare_digest(_base64(final.get('v', '')), expected):
+        raise _failed('the broker did not prove that it knows the password')
+
+
+def _challenge(fields: dict[str, str], nonce: str) -> tuple[str, bytes, int]:
+    """(nonce of both, salt, iterations) of the broker's first message."""
+    if 'm' in fields:
+        raise _failed('the broker asks for an extension of SCRAM that no client knows')
+    server_nonce = fields.get('r', '')
+    if not server_nonce.startswith(nonce) or server_nonce == nonce:
+        raise _failed('the nonce of the broker does not continue that of the client')
+    text = fields.get('i', '')
+    iterations = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise _failed(f'found {text[:20]!r} iterations, expected {MIN_ITERATIONS} to {MAX_ITERATIONS}')
+    return server_nonce, _base64(fields.get('s', '')), iterations
+
+
+def _fields(message: bytes) -> dict[str, str]:
+    try:
+        parts = [part.partition('=') for part in message.decode().split(',')]
+    except UnicodeDecodeError:
+        raise _failed('found a SCRAM message that is not UTF-8') from None
+    return {name: value for name, _, value in parts}
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise _failed('found a SCRAM message with a field that is not base64') from None
+
+
+def _failed(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, f'SCRAM authentication failed: {reason}')

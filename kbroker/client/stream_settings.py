@@ -1,0 +1,138 @@
+"""Settings of producer and consumer, under Kafka's names and with its defaults, out of `ClientConfig.properties`.
+
+Names that are not known here are left alone, as Kafka's clients do: a file may serve several programs.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from kbroker.errors import ConfigError
+from kbroker.record.compression import Compression
+
+INT32_MAX = 2**31 - 1
+MOST_IN_FLIGHT = 5
+"""A partition remembers so many batches of a producer: with more in flight it could not tell a duplicate."""
+ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
+
+AutoOffsetReset = Literal['earliest', 'latest', 'none']
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    acks: int = -1
+    """-1 (all), 1 (the leader) or 0 (no answer)."""
+    enable_idempotence: bool = True
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
+    compression: Compression = Compression.NONE
+    compression_level: int | None = None
+    linger_ms: int = 5
+    batch_size_bytes: int = 16_384
+    max_request_size_bytes: int = 1_048_576
+    buffer_memory_bytes: int = 33_554_432
+    max_in_flight: int = MOST_IN_FLIGHT
+    delivery_timeout_ms: int = 120_000
+    max_block_ms: int = 60_000
+    retries: int = INT32_MAX
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> ProducerSettings:
+        """Raises ConfigError for a value that is not valid, and for values that contradict each other."""
+        read = _Reader(properties)
+        transactional_id = properties.get('transactional.id')
+        acks = {'all': -1, '-1': -1, '1': 1, '0': 0}[read.one_of('acks', ('all', '-1', '1', '0'), 'all')]
+        max_in_flight = read.integer('max.in.flight.requests.per.connection', MOST_IN_FLIGHT, 1)
+        retries = read.integer('retries', INT32_MAX, 0)
+        wanted = read.boolean('enable.idempotence')
+        could_be = acks == -1 and max_in_flight <= MOST_IN_FLIGHT and retries > 0
+        if not could_be and (wanted or transactional_id is not None):
+            name = 'transactional.id' if transactional_id is not None else 'enable.idempotence'
+            raise ConfigError(name, f'{name} needs acks=all, retries above 0 and '
+                              f'max.in.flight.requests.per.connection of {MOST_IN_FLIGHT} or less: found acks='
+                              f'{properties.get("acks", "all")}, retries={retries}, {max_in_flight} in flight')
+        if wanted is False and transactional_id is not None:
+            raise ConfigError('enable.idempotence', 'found enable.idempotence=false, a transactional.id needs true')
+        codec = read.one_of('compression.type', [codec.name.lower() for codec in Compression], 'none')
+        compression = Compression[codec.upper()]
+        level = f'compression.{codec}.level'
+        return cls(
+            acks, could_be if wanted is None else wanted, transactional_id,
+            read.integer('transaction.timeout.ms', 60_000, 1), compression,
+            read.integer(level, 0, -131_072) if level in properties else None,
+            read.integer('linger.ms', 5, 0), read.integer('batch.size', 16_384, 0),
+            read.integer('max.request.size', 1_048_576, 0), read.integer('buffer.memory', 33_554_432, 0, 2**63 - 1),
+            max_in_flight, read.integer('delivery.timeout.ms', 120_000, 0),
+            read.integer('max.block.ms', 60_000, 0, 2**63 - 1), retries)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    group_id: str | None = None
+    group_instance_id: str | None = None
+    isolation_level: str = 'read_uncommitted'
+    auto_offset_reset: AutoOffsetReset = 'latest'
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5000
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 52_428_800
+    max_partition_fetch_bytes: int = 1_048_576
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3000
+    max_poll_interval_ms: int = 300_000
+    metadata_max_age_ms: int = 300_000
+    check_crcs: bool = True
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> ConsumerSettings:
+        """Raises ConfigError for a value that is not valid, and for values that contradict each other."""
+        read = _Reader(properties)
+        read.one_of('group.protocol', ('classic',), 'classic')
+        session_timeout_ms = read.integer('session.timeout.ms', 45_000, 1)
+        heartbeat_interval_ms = read.integer('heartbeat.interval.ms', 3000, 1)
+        if heartbeat_interval_ms >= session_timeout_ms:
+            raise ConfigError('heartbeat.interval.ms', f'heartbeat.interval.ms: found {heartbeat_interval_ms}, '
+                              f'expected less than session.timeout.ms ({session_timeout_ms})')
+        reset: AutoOffsetReset = read.one_of('auto.offset.reset', ('earliest', 'latest', 'none'),
+                                             'latest')  # type: ignore[assignment]
+        auto_commit, check_crcs = read.boolean('enable.auto.commit'), read.boolean('check.crcs')
+        return cls(
+            properties.get('group.id') or None, properties.get('group.instance.id'),
+            read.one_of('isolation.level', ISOLATION_LEVELS, 'read_uncommitted'), reset,
+            True if auto_commit is None else auto_commit, read.integer('auto.commit.interval.ms', 5000, 0),
+            read.integer('fetch.min.bytes', 1, 0), read.integer('fetch.max.wait.ms', 500, 0),
+            read.integer('fetch.max.bytes', 52_428_800, 0), read.integer('max.partition.fetch.bytes', 1_048_576, 0),
+            session_timeout_ms, heartbeat_interval_ms, read.integer('max.poll.interval.ms', 300_000, 1),
+            read.integer('metadata.max.age.ms', 300_000, 0, 2**63 - 1), True if check_crcs is None else check_crcs)
+
+
+class _Reader:
+    def __init__(self, properties: Mapping[str, str]):
+        self._properties = properties
+
+    def integer(self, name: str, default: int, least: int, most: int = INT32_MAX) -> int:
+        text = self._properties.get(name)
+        if text is None:
+            return default
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise ConfigError(name, f'{name}: found {text!r}, expected a number from {least} to {most}')
+        return value
+
+    def boolean(self, name: str) -> bool | None:
+        """None: not given."""
+        text = self._properties.get(name)
+        if text is None:
+            return None
+        return self.one_of(name, ('true', 'false'), 'false') == 'true'
+
+    def one_of(self, name: str, values: tuple[str, ...] | list[str], default: str) -> str:
+        text = self._properties.get(name, default).strip()
+        if text.lower() not in values:
+            raise ConfigError(name, f'{name}: found {text!r}, expected {" or ".join(values)}')
+        return text.lower()

@@ -1,0 +1,147 @@
+"""What a transactional producer may do when, and what each error code means to it.
+
+    state             entered from
+    UNINITIALIZED     (the start)
+    INITIALIZING      UNINITIALIZED, READY, COMMITTING, ABORTING
+    READY             INITIALIZING, COMMITTING, ABORTING
+    IN_TRANSACTION    READY
+    COMMITTING        IN_TRANSACTION
+    ABORTING          IN_TRANSACTION, ABORTABLE_ERROR
+    ABORTABLE_ERROR   IN_TRANSACTION, COMMITTING, ABORTABLE_ERROR
+    FATAL_ERROR       any
+
+INITIALIZING is entered again where an abort needs a new epoch that the coordinator did not give with it: before
+KIP-890 a producer bumps by InitProducerId (KIP-360).
+"""
+from __future__ import annotations
+
+import enum
+
+from kbroker.errors import ErrorCode, KafkaError
+
+
+class ProducerState(enum.Enum):
+    UNINITIALIZED = enum.auto()
+    INITIALIZING = enum.auto()
+    READY = enum.auto()
+    IN_TRANSACTION = enum.auto()
+    COMMITTING = enum.auto()
+    ABORTING = enum.auto()
+    ABORTABLE_ERROR = enum.auto()
+    FATAL_ERROR = enum.auto()
+
+
+_S = ProducerState
+
+ENTERED_FROM: dict[ProducerState, frozenset[ProducerState]] = {
+    _S.UNINITIALIZED: frozenset(),
+    _S.INITIALIZING: frozenset({_S.UNINITIALIZED, _S.READY, _S.COMMITTING, _S.ABORTING}),
+    _S.READY: frozenset({_S.INITIALIZING, _S.COMMITTING, _S.ABORTING}),
+    _S.IN_TRANSACTION: frozenset({_S.READY}),
+    _S.COMMITTING: frozenset({_S.IN_TRANSACTION}),
+    _S.ABORTING: frozenset({_S.IN_TRANSACTION, _S.ABORTABLE_ERROR}),
+    _S.ABORTABLE_ERROR: frozenset({_S.IN_TRANSACTION, _S.COMMITTING, _S.ABORTABLE_ERROR}),
+    _S.FATAL_ERROR: frozenset(_S),
+}
+
+
+class Severity(enum.Enum):
+    """What an error leaves of the producer."""
+
+    RETRY = enum.auto()
+    """Nothing happened: ask again after a while."""
+    FIND_COORDINATOR = enum.auto()
+    """As RETRY, from the coordinator that is the present one."""
+    ABORTABLE = enum.auto()
+    """The transaction cannot be committed; once it is aborted the next may begin."""
+    FATAL = enum.auto()
+    """The producer is of no more use: another has taken its id, or it lost track of what was written."""
+
+
+_E = ErrorCode
+
+_COORDINATOR_MOVED = frozenset({_E.COORDINATOR_NOT_AVAILABLE, _E.NOT_COORDINATOR})
+_ABORTABLE = frozenset({
+    _E.TRANSACTION_ABORTABLE, _E.TOPIC_AUTHORIZATION_FAILED, _E.GROUP_AUTHORIZATION_FAILED,
+    _E.UNKNOWN_MEMBER_ID, _E.ILLEGAL_GENERATION, _E.GROUP_ID_NOT_FOUND, _E.STALE_MEMBER_EPOCH, _E.FENCED_INSTANCE_ID,
+    _E.OPERATION_NOT_ATTEMPTED,
+})
+# A batch refused for one of these was refused for what the producer is, not for what the batch holds.
+_FATAL_TO_PRODUCE = frozenset({
+    _E.PRODUCER_FENCED, _E.CLUSTER_AUTHORIZATION_FAILED, _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    _E.INVALID_TXN_STATE, _E.INVALID_PRODUCER_ID_MAPPING, _E.UNSUPPORTED_VERSION,
+})
+
+
+def severity_at_coordinator(code: ErrorCode) -> Severity:
+    """Of an error code of the transaction coordinator, or of TxnOffsetCommit.
+
+    A stale epoch is fatal here: it is the coordinator that knows who owns the id.
+    """
+    if code in _COORDINATOR_MOVED:
+        return Severity.FIND_COORDINATOR
+    if code in _ABORTABLE:
+        return Severity.ABORTABLE
+    return Severity.RETRY if code.retriable else Severity.FATAL
+
+
+def severity_at_partition(code: ErrorCode) -> Severity:
+    """Of an error code that a partition answers to Produce, where a transaction is open.
+
+    A stale epoch can be aborted: a time-out may have bumped it, and EndTxn finds out whether a newer producer did.
+    """
+    if code.retriable or code is _E.CONCURRENT_TRANSACTIONS:
+        return Severity.RETRY
+    return Severity.FATAL if code in _FATAL_TO_PRODUCE else Severity.ABORTABLE
+
+
+class TransactionError(KafkaError):
+    """The transaction can only be aborted."""
+
+
+class FatalProducerError(KafkaError):
+    """The producer can do nothing more: close it."""
+
+
+class IllegalProducerState(Exception):
+    """A call that the state does not allow: begin within a transaction, commit without one."""
+
+
+class Lifecycle:
+    """Where the producer stands, and the error that brought it there."""
+
+    def __init__(self) -> None:
+        self.state = _S.UNINITIALIZED
+        self.error: KafkaError | None = None
+
+    def can_enter(self, state: ProducerState) -> bool:
+        return self.state in ENTERED_FROM[state]
+
+    def enter(self, state: ProducerState, error: KafkaError | None = None) -> None:
+        """IllegalProducerState unless `state` may follow. FATAL_ERROR is never left."""
+        if self.state is _S.FATAL_ERROR and state is not _S.FATAL_ERROR:
+            raise FatalProducerError(self._code(), f'the producer has failed for good: {self.error}')
+        if not self.can_enter(state):
+            raise IllegalProducerState(f'found a producer that is {_words(self.state)}, expected one that is '
+                                       + ' or '.join(sorted(map(_words, ENTERED_FROM[state]))))
+        self.state = state
+        if state is _S.FATAL_ERROR or (state is _S.ABORTABLE_ERROR and self.error is None):
+            self.error = error
+        elif state in (_S.READY, _S.IN_TRANSACTION):
+            self.error = None
+
+    def check_can_send(self) -> None:
+        """TransactionError after an error that an abort ends, FatalProducerError after any other."""
+        if self.state is _S.ABORTABLE_ERROR:
+            raise TransactionError(self._code(), f'the transaction can only be aborted: {self.error}')
+        if self.state is _S.FATAL_ERROR:
+            raise FatalProducerError(self._code(), f'the producer has failed for good: {self.error}')
+        if self.state is not _S.IN_TRANSACTION:
+            raise IllegalProducerState(f'found a producer that is {_words(self.state)}, expected a transaction')
+
+    def _code(self) -> ErrorCode:
+        return self.error.code if self.error is not None else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _words(state: ProducerState) -> str:
+    return state.name.lower().replace('_', ' ')

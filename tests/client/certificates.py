@@ -1,0 +1,22 @@
+"""Certificates for a test: an authority, a server's for 127.0.0.1 and localhost, a client's; all by openssl."""
+import subprocess
+
+KINDS = {'server': 'subjectAltName=IP:127.0.0.1,DNS:localhost', 'client': 'subjectAltName=DNS:client',
+         'stranger': 'subjectAltName=DNS:elsewhere.example.org'}
+
+
+def make_certificates(directory):
+    """`ca.pem`, and `<kind>.pem` with key and chain of each kind, `<kind>.key` and `<kind>.crt` apart."""
+    def openssl(*arguments):
+        subprocess.run(['openssl', *arguments], cwd=directory, check=True, capture_output=True)
+
+    new_key = ('-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2')
+    openssl('req', '-x509', *new_key, '-subj', '/CN=authority', '-keyout', 'ca.key', '-out', 'ca.pem',
+            '-addext', 'keyUsage=critical,keyCertSign')
+    for kind, extension in KINDS.items():
+        openssl('req', '-x509', *new_key, '-subj', f'/CN={kind}', '-keyout', f'{kind}.key', '-out', f'{kind}.crt',
+                '-CA', 'ca.pem', '-CAkey', 'ca.key', '-addext', extension, '-addext', 'basicConstraints=CA:FALSE')
+        (directory / f'{kind}.pem').write_text(
+            (directory / f'{kind}.key').read_text() + (directory / f'{kind}.crt').read_text())
+    openssl('pkcs8', '-topk8', '-in', 'client.key', '-passout', 'pass:horse', '-out', 'client.enc')
+    return directory

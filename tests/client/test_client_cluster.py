@@ -1,0 +1,196 @@
+"""Routing: who leads, who coordinates, several bootstrap servers, and trying again."""
+import socket
+
+import pytest
+from peers import StagedBroker, staged
+
+from kbroker.client.cluster import Cluster, KeyType
+from kbroker.client.config import ClientConfig
+from kbroker.client.connection import ClientError
+from kbroker.clock import ManualClock
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol import messages
+
+
+def unused_port():
+    with socket.create_server(('127.0.0.1', 0)) as probe:
+        return probe.getsockname()[1]
+
+
+class Routes:
+    """A cluster whose back-off moves a clock by hand; `slept_ms` lists the pauses."""
+
+    def __init__(self, *ports, **others):
+        self.clock = ManualClock()
+        self.slept_ms = []
+        names = {name.replace('_', '.'): value for name, value in others.items()}
+        addresses = ','.join(f'127.0.0.1:{port}' for port in ports)
+        config = ClientConfig.from_settings({'bootstrap.servers': addresses} | names)
+        self.cluster = Cluster(config, self.clock, self.sleep)
+
+    def sleep(self, seconds):
+        self.slept_ms.append(seconds * 1000)
+        self.clock.advance(round(seconds * 1000))
+
+    def __enter__(self):
+        return self.cluster
+
+    def __exit__(self, *_):
+        self.cluster.close()
+
+
+def coordinators(*answers):
+    """FindCoordinator answers, one a request: an error code, or a (host, port)."""
+    left = list(answers)
+
+    def answer(request):
+        found = left.pop(0)
+        row = messages.FindCoordinatorResponse.Coordinator(key=request.coordinator_keys[0], node_id=-1, host='',
+                                                           port=-1, error_message='')
+        if isinstance(found, int):
+            row.error_code = found
+        else:
+            row.node_id, row.host, row.port = 1, *found
+        return messages.FindCoordinatorResponse(coordinators=[row])
+    return answer
+
+
+def test_the_next_bootstrap_server_is_asked_when_one_is_not_there():
+    with staged(StagedBroker()) as broker, Routes(unused_port(), broker.port) as cluster:
+        assert cluster.any().port == broker.port
+
+
+def test_all_bootstrap_servers_are_named_when_none_is_there():
+    ports = unused_port(), unused_port()
+    with Routes(*ports) as cluster, pytest.raises(ClientError, match='no broker can be reached') as caught:
+        cluster.any()
+    assert all(f'127.0.0.1:{port} cannot be reached' in str(caught.value) for port in ports)
+
+
+def test_a_connection_serves_the_bootstrap_and_the_leader_at_the_same_address():
+    with staged(StagedBroker()) as broker, Routes(broker.port) as cluster:
+        assert cluster.leader('orders', 0) is cluster.any()
+        assert broker.asked == ['ApiVersions', 'Metadata']
+
+
+def test_a_coordinator_has_a_connection_of_its_own():
+    with staged(StagedBroker()) as broker, Routes(broker.port) as cluster:
+        broker.answers['FindCoordinator'] = coordinators(('127.0.0.1', broker.port))
+        connection = cluster.coordinator(KeyType.GROUP, 'g')
+        assert connection is not cluster.any()
+        assert cluster.coordinator(KeyType.GROUP, 'g') is connection
+
+
+def test_a_broker_that_knows_one_key_a_request_is_asked_so():
+    broker = StagedBroker()
+    broker.versions['FindCoordinator'] = (0, 3)
+    with staged(broker), Routes(broker.port) as cluster:
+        broker.answers['FindCoordinator'] = lambda request: messages.FindCoordinatorResponse(
+            node_id=1, host='127.0.0.1', port=broker.port, error_message=None)
+        assert cluster.coordinator(KeyType.TRANSACTION, 'pay').port == broker.port
+
+
+def test_an_advertised_address_that_cannot_be_reached_is_told_as_such():
+    with staged(StagedBroker()) as broker, Routes(broker.port) as cluster:
+        hidden = unused_port()
+        broker.answers['Metadata'] = lambda request: messages.MetadataResponse(brokers=[
+            messages.MetadataResponse.MetadataResponseBroker(node_id=7, host='127.0.0.1', port=hidden)])
+        with pytest.raises(ClientError, match=f'127.0.0.1:{hidden} cannot be reached.*that broker 7 advertises'):
+            cluster.node(7)
+        with pytest.raises(KafkaError, match='broker 9 is not in the cluster: found 7') as caught:
+            cluster.node(9)
+        assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
+
+
+def test_a_topic_that_is_not_there_is_told_at_once():
+    with staged(StagedBroker()) as broker:
+        routes = Routes(broker.port)
+        broker.answers['Metadata'] = lambda request: messages.MetadataResponse(topics=[
+            messages.MetadataResponse.MetadataResponseTopic(name='odrers', error_code=3)])
+        with routes as cluster, pytest.raises(KafkaError, match='topic odrers: UNKNOWN_TOPIC_OR_PARTITION') as caught:
+            cluster.retrying(lambda: cluster.leader('odrers', 0), 'reading')
+        assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not routes.slept_ms
+
+
+def test_a_partition_that_is_not_there():
+    with (staged(StagedBroker()) as broker, Routes(broker.port) as cluster,
+          pytest.raises(KafkaError, match='orders-5 does not exist: the topic has 1 partitions')):
+        cluster.leader('orders', 5)
+
+
+def test_a_coordinator_that_loads_is_asked_again_after_growing_pauses():
+    with staged(StagedBroker()) as broker:
+        routes = Routes(broker.port)
+        broker.answers['FindCoordinator'] = coordinators(
+            15, 14, 15, 14, 15, 14, ('127.0.0.1', broker.port))
+        with routes as cluster:
+            found = cluster.retrying(lambda: cluster.coordinator(KeyType.GROUP, 'g'), 'finding the coordinator')
+            assert found.port == broker.port
+    assert len(routes.slept_ms) == 6
+    for slept_ms, expected_ms in zip(routes.slept_ms, (100, 200, 400, 800, 1000, 1000), strict=True):
+        assert 0.8 * expected_ms <= slept_ms <= 1.2 * expected_ms
+
+
+def test_a_leader_that_moved_is_looked_up_anew():
+    with staged(StagedBroker()) as broker, Routes(broker.port) as cluster:
+        calls = []
+
+        def operation():
+            calls.append(cluster.leader('orders', 0))
+            if len(calls) == 1:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return 'done'
+
+        assert cluster.retrying(operation, 'reading') == 'done'
+        assert broker.asked.count('Metadata') == 2
+
+
+def test_a_broken_connection_is_opened_again():
+    with staged(StagedBroker()) as broker, Routes(broker.port) as cluster:
+        good = broker.answers['Metadata']
+        cluster.refresh()
+        broker.answers['Metadata'] = lambda request: broker.answers.update(Metadata=good)
+        assert cluster.retrying(lambda: cluster.topics(['orders']), 'describing').keys() == {'orders'}
+        assert broker.asked.count('ApiVersions') == 2
+
+
+def test_a_cluster_that_was_never_reached_is_not_tried_again():
+    routes = Routes(unused_port())
+    with routes as cluster, pytest.raises(ClientError, match='cannot be reached'):
+        cluster.retrying(cluster.refresh, 'describing')
+    assert not routes.slept_ms
+
+
+def test_after_the_deadline_the_last_error_is_told():
+    with staged(StagedBroker()) as broker:
+        routes = Routes(broker.port, default_api_timeout_ms='5000')
+        broker.answers['FindCoordinator'] = coordinators(*[15] * 100)
+        told = r'finding: .*COORDINATOR_NOT_AVAILABLE.*tried \d+ times'
+        with routes as cluster, pytest.raises(KafkaError, match=told) as caught:
+            cluster.retrying(lambda: cluster.coordinator(KeyType.GROUP, 'g'), 'finding')
+        assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert 3800 < sum(routes.slept_ms) <= 5000
+
+
+# ---- a live broker
+
+def test_a_live_broker_is_described(shared_broker):
+    host, port = shared_broker.address.rsplit(':', 1)
+    cluster = Cluster(ClientConfig.load(shared_broker.address))
+    try:
+        assert cluster.topics() == {}
+        assert [(node.host, str(node.port)) for node in cluster.nodes.values()] == [(host, port)]
+        assert cluster.controller().api_versions.keys() >= {0, 1, 2, 3}
+        assert cluster.retrying(lambda: cluster.coordinator(KeyType.TRANSACTION, 'pay'), 'finding').port == int(port)
+    finally:
+        cluster.close()
+
+
+def test_a_live_broker_that_comes_back_is_reconnected_to(broker):
+    cluster = Cluster(ClientConfig.load(broker.address))
+    try:
+        cluster.refresh()
+        broker.restart()
+        assert cluster.retrying(cluster.refresh, 'describing').brokers
+    finally:
+        cluster.close()

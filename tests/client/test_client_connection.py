@@ -1,0 +1,332 @@
+"""One connection: versions, pipelining, and what a user is told about whatever stands at the other end."""
+import socket
+import ssl
+import threading
+from contextlib import closing, suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
+from hypothesis import strategies as st
+from peers import NAMES, StagedBroker, serving, staged
+
+from kbroker.client.config import ClientConfig
+from kbroker.client.connection import AnswerTimeout, ClientError, Connection
+from kbroker.clock import ManualClock
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol import messages
+from kbroker.protocol.codec import encode
+
+
+def settings(port, **others):
+    names = {name.replace('_', '.'): value for name, value in others.items()}
+    return ClientConfig.from_settings({'bootstrap.servers': f'127.0.0.1:{port}', 'request.timeout.ms': '5000'} | names)
+
+
+def connect(port, **others):
+    return Connection('127.0.0.1', port, settings(port, **others))
+
+
+def connect_to(broker, **others):
+    return closing(connect(broker.port, **others))
+
+
+def complaint(port, error=ClientError, **others):
+    with pytest.raises(error) as caught:
+        connect(port, **others).close()
+    text = str(caught.value)
+    assert '\n' not in text
+    return text
+
+
+def until_closed(connection):
+    while connection.recv(1000):
+        pass
+
+
+def answering(data):
+    """A peer that reads something and answers the same bytes to whatever it is."""
+    def handle(connection):
+        connection.recv(1000)
+        connection.sendall(data)
+        until_closed(connection)
+    return handle
+
+
+# ---- answers
+
+def test_a_request_is_sent_in_the_highest_version_that_both_sides_know():
+    broker = StagedBroker()
+    broker.versions['Metadata'] = (0, 9)
+    with staged(broker), connect_to(broker) as connection:
+        assert connection.version_of(messages.MetadataRequest) == 9
+        assert connection.version_of(messages.MetadataRequest, max_version=4) == 4
+        answer = connection.call(messages.MetadataRequest(topics=[]))
+    assert [row.port for row in answer.brokers] == [broker.port]
+
+
+def test_a_broker_that_does_not_know_the_version_of_api_versions_is_asked_in_its_own():
+    broker = StagedBroker()
+    broker.versions['ApiVersions'] = (0, 2)
+    with staged(broker), connect_to(broker) as connection:
+        assert connection.api_versions[18] == (0, 2)
+    assert broker.asked == ['ApiVersions', 'ApiVersions']
+
+
+def test_an_api_that_the_broker_lacks_is_named():
+    with staged(StagedBroker()) as broker, connect_to(broker) as connection:
+        with pytest.raises(KafkaError, match=f':{broker.port} does not serve DescribeProducers') as caught:
+            connection.call(messages.DescribeProducersRequest())
+        assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+        assert connection.is_open
+
+
+def test_versions_without_a_common_one_are_named():
+    broker = StagedBroker()
+    broker.versions['Fetch'] = (0, 3)
+    with (staged(broker), connect_to(broker) as connection,
+          pytest.raises(KafkaError, match='serves Fetch in versions 0 to 3, expected one of 4 to')):
+        connection.call(messages.FetchRequest())
+
+
+def test_answers_to_pipelined_requests_come_in_order():
+    with staged(StagedBroker()) as broker, connect_to(broker) as connection:
+        for name in ('a', 'b', 'c'):
+            connection.send(messages.MetadataRequest(
+                topics=[messages.MetadataRequest.MetadataRequestTopic(name=name)]))
+        assert connection.in_flight == 3
+        assert [connection.receive().topics[0].name for _ in range(3)] == ['a', 'b', 'c']
+        assert connection.in_flight == 0
+
+
+def test_a_call_does_not_step_between_requests_in_flight():
+    with staged(StagedBroker()) as broker, connect_to(broker) as connection:
+        connection.send(messages.MetadataRequest(topics=[]))
+        with pytest.raises(RuntimeError, match='Metadata is in flight on Connection'):
+            connection.call(messages.MetadataRequest(topics=[]))
+
+
+def test_a_value_that_a_field_cannot_carry_is_told_and_nothing_is_sent():
+    with staged(StagedBroker()) as broker, connect_to(broker) as connection:
+        name = messages.MetadataRequest.MetadataRequestTopic(name='t' * 40_000)
+        with pytest.raises(KafkaError, match=r'Metadata version \d+ cannot carry the request: .*name') as caught:
+            connection.call(messages.MetadataRequest(topics=[name]))
+        assert caught.value.code == ErrorCode.INVALID_REQUEST and '\n' not in str(caught.value)
+        assert connection.call(messages.MetadataRequest(topics=[])).brokers
+
+
+def test_an_answer_that_takes_longer_may_be_waited_for_again():
+    may_answer = threading.Event()
+
+    def late(request):
+        may_answer.wait(10)
+        return messages.MetadataResponse()
+
+    broker = StagedBroker()
+    broker.answers['Metadata'] = late
+    with staged(broker), connect_to(broker) as connection:
+        connection.send(messages.MetadataRequest(topics=[]))
+        with pytest.raises(AnswerTimeout, match='did not answer Metadata within 1 ms'):
+            connection.receive(timeout_ms=1)
+        may_answer.set()
+        assert connection.receive().brokers == []
+
+
+def test_a_call_without_an_answer_in_time_ends_the_connection():
+    may_answer = threading.Event()
+    broker = StagedBroker()
+    broker.answers['Metadata'] = lambda request: may_answer.wait(10) and None
+    with staged(broker), connect_to(broker) as connection:
+        with pytest.raises(AnswerTimeout):
+            connection.call(messages.MetadataRequest(topics=[]), timeout_ms=1)
+        may_answer.set()
+        assert not connection.is_open
+        with pytest.raises(ClientError, match='is closed'):
+            connection.call(messages.MetadataRequest(topics=[]))
+
+
+def test_a_large_answer_arrives_whole():
+    broker = StagedBroker()
+    rack = 'r' * 30_000
+    broker.answers['Metadata'] = lambda request: messages.MetadataResponse(brokers=[
+        messages.MetadataResponse.MetadataResponseBroker(node_id=n, host='h', port=1, rack=rack) for n in range(100)])
+    with staged(broker), connect_to(broker) as connection:
+        assert len(connection.call(messages.MetadataRequest(topics=[])).brokers) == 100
+
+
+def test_an_answer_to_another_request_ends_the_connection():
+    def handle(connection):
+        broker_end = StagedBroker()
+        broker_end.answers['Metadata'] = lambda request: None
+        broker_end(connection)
+        connection.sendall((9).to_bytes(4) + (77).to_bytes(4) + bytes(5))
+        until_closed(connection)
+
+    with serving(handle) as port:
+        connection = connect(port)
+        with pytest.raises(ClientError, match='cannot be read: found correlation id 77, expected 2'):
+            connection.call(messages.MetadataRequest(topics=[]))
+        assert not connection.is_open
+
+
+def test_a_peer_that_takes_no_more_bytes_is_told():
+    may_end = threading.Event()
+    broker = StagedBroker()
+
+    def handle(connection):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        broker.answers['Metadata'] = lambda request: may_end.wait(10) and None
+        broker(connection)
+
+    with serving(handle) as port:
+        connection = connect(port)
+        connection._config = settings(port, request_timeout_ms='20')
+        connection.send(messages.MetadataRequest(topics=[]))
+        rows = [messages.MetadataRequest.MetadataRequestTopic(name='t' * 249)] * 40_000
+        with pytest.raises(ClientError, match='did not take the whole of Metadata, 10'):
+            connection.send(messages.MetadataRequest(topics=rows))
+        assert not connection.is_open
+        may_end.set()
+
+
+@settings_of_hypothesis(deadline=None, max_examples=200)
+@given(request_name=st.sampled_from(NAMES), body=st.binary(max_size=60))
+def test_whatever_bytes_a_broker_answers_end_in_a_message_or_in_one_line(request_name, body):
+    ours, theirs = socket.socketpair()
+    answer = encode(StagedBroker().api_versions(None), 4)
+    for correlation_id, data in ((1, answer), (2, body)):
+        theirs.sendall((4 + len(data)).to_bytes(4) + correlation_id.to_bytes(4) + data)
+    with (closing(ours), closing(theirs), pytest.MonkeyPatch.context() as patch,
+          suppress(ClientError, KafkaError)):
+        patch.setattr('kbroker.client.connection._connect', lambda *arguments: ours)
+        connect(1).call(getattr(messages, f'{request_name}Request')())
+
+
+# ---- what stands at the other end
+
+def test_nothing_listens():
+    with socket.create_server(('127.0.0.1', 0)) as probe:
+        port = probe.getsockname()[1]
+    assert complaint(port) == (f'127.0.0.1:{port} cannot be reached (Connection refused): is a broker running there?')
+
+
+def test_a_name_that_does_not_resolve():
+    for host in ('no-such-host.invalid', 'x' * 70):
+        config = ClientConfig(bootstrap=((host, 9092),))
+        with pytest.raises(ClientError, match=f'{host}:9092: the host name cannot be resolved') as caught:
+            Connection(host, 9092, config)
+        assert caught.value.is_lasting
+
+
+def test_a_peer_that_closes_at_once():
+    with serving(lambda connection: connection.recv(1)) as port:
+        text = complaint(port)
+    assert text.startswith(f'127.0.0.1:{port} closed the connection instead of answering ApiVersions')
+    assert text.endswith('is it the right port, and security.protocol the one of that listener?')
+
+
+def test_a_peer_that_is_silent():
+    with serving(until_closed) as port:
+        text = complaint(port, request_timeout_ms='20')
+    assert 'did not answer ApiVersions within 20 ms: is it the right port' in text
+
+
+def test_an_http_server():
+    with serving(answering(b'HTTP/1.1 400 Bad Request\r\n\r\n')) as port:
+        assert complaint(port) == f'127.0.0.1:{port} answers with HTTP: that is not the port of a Kafka broker'
+
+
+def test_a_tls_port_spoken_to_in_plain_text():
+    with serving(answering(bytes.fromhex('15030300020250'))) as port:
+        assert complaint(port).endswith('answers with TLS, and security.protocol is PLAINTEXT: set it to SSL or '
+                                        'SASL_SSL in --command-config')
+
+
+@pytest.mark.parametrize('head', [b'SSH-2.0-x', b'\x7f\xff\xff\xff', b'\xff\xff\xff\xff', bytes(4), b'\0\x10\0\x01'])
+def test_a_size_that_no_first_answer_has_is_refused_before_anything_is_allocated(head):
+    with serving(answering(head)) as port:
+        assert f'answers with {head[:4]!r}, which is not the size of a Kafka response' in complaint(port)
+
+
+def test_an_answer_that_is_no_api_versions_response():
+    with serving(answering((6).to_bytes(4) + (1).to_bytes(4) + b'\0\0')) as port:
+        assert 'sent an answer to ApiVersions that cannot be read' in complaint(port)
+
+
+def test_a_listener_that_asks_for_sasl():
+    broker = StagedBroker()
+    broker.answers['Metadata'] = lambda request: None
+    with staged(broker), connect_to(broker) as connection, pytest.raises(ClientError, match='ask for SASL') as caught:
+        connection.call(messages.MetadataRequest(topics=[]))
+    assert 'security.protocol is PLAINTEXT' in str(caught.value)
+
+
+def test_tls_with_a_port_that_speaks_none():
+    with serving(lambda connection: connection.recv(1)) as port:
+        text = complaint(port, security_protocol='SSL')
+    assert f'127.0.0.1:{port}: the TLS handshake failed' in text and 'may not speak TLS' in text
+
+
+def test_tls_with_a_port_that_is_silent():
+    with serving(until_closed) as port:
+        text = complaint(port, security_protocol='SSL', **{'socket_connection_setup_timeout_ms': '20'})
+    assert 'did not answer the TLS handshake in time' in text
+
+
+def test_refused_credentials_are_told_in_the_words_of_the_broker():
+    broker = StagedBroker()
+    broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(mechanisms=['PLAIN'])
+    broker.answers['SaslAuthenticate'] = lambda request: messages.SaslAuthenticateResponse(
+        error_code=58, error_message='Authentication failed: Invalid username or password')
+    with staged(broker):
+        text = complaint(broker.port, KafkaError, security_protocol='SASL_PLAINTEXT', sasl_mechanism='PLAIN',
+                         sasl_username='alice', sasl_password='wrong-horse')
+    assert text.endswith("user 'alice': SASL_AUTHENTICATION_FAILED: "
+                         'Authentication failed: Invalid username or password')
+    assert 'wrong-horse' not in text
+
+
+def test_a_mechanism_that_the_listener_lacks_is_told_with_those_it_has():
+    broker = StagedBroker()
+    broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(
+        error_code=33, mechanisms=['PLAIN', 'GSSAPI'])
+    with staged(broker):
+        text = complaint(broker.port, KafkaError, security_protocol='SASL_PLAINTEXT', sasl_mechanism='SCRAM-SHA-256',
+                         sasl_username='alice', sasl_password='secret')
+    assert text.endswith('found sasl.mechanism SCRAM-SHA-256, the listener offers PLAIN, GSSAPI')
+
+
+@pytest.mark.parametrize('serves_sasl', [True, False])
+def test_a_listener_that_asks_for_no_sasl(serves_sasl):
+    broker = StagedBroker()
+    if not serves_sasl:
+        del broker.versions['SaslHandshake']
+    broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(error_code=34)
+    with staged(broker):
+        text = complaint(broker.port, KafkaError, security_protocol='SASL_PLAINTEXT', sasl_mechanism='PLAIN',
+                         sasl_username='alice', sasl_password='secret')
+    assert text.endswith('does not ask for SASL on this listener: security.protocol is SASL_PLAINTEXT, expected '
+                         'PLAINTEXT')
+
+
+def test_a_session_is_renewed_before_it_ends():
+    broker = StagedBroker()
+    broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(mechanisms=['PLAIN'])
+    broker.answers['SaslAuthenticate'] = lambda request: messages.SaslAuthenticateResponse(session_lifetime_ms=1000)
+    clock = ManualClock()
+    config = settings(1, security_protocol='SASL_PLAINTEXT', sasl_mechanism='PLAIN', sasl_username='alice',
+                      sasl_password='secret')
+    with staged(broker), closing(Connection('127.0.0.1', broker.port, config, clock=clock)) as connection:
+        for pause_ms in (0, 849, 1, 0):
+            clock.advance(pause_ms)
+            connection.call(messages.MetadataRequest(topics=[]))
+    authentication = ['SaslHandshake', 'SaslAuthenticate']
+    assert broker.asked == ['ApiVersions', *authentication, *['Metadata'] * 2, *authentication, *['Metadata'] * 2]
+
+
+def test_a_closed_connection_has_no_file_descriptor():
+    with staged(StagedBroker()) as broker:
+        connection = connect(broker.port)
+        assert connection.fileno() > 0 and not connection.has_buffered
+        connection.close()
+        assert connection.fileno() == -1 and not isinstance(connection, ssl.SSLSocket)

@@ -1,0 +1,106 @@
+"""TLS connections to a staged broker: who is trusted, whose name is checked, and what is told when it fails."""
+import shutil
+import ssl
+from contextlib import contextmanager
+
+import pytest
+from certificates import make_certificates
+from peers import StagedBroker, serving
+
+from kbroker.client.config import ClientConfig
+from kbroker.client.connection import ClientError, Connection
+from kbroker.errors import ConfigError
+from kbroker.protocol import messages
+
+pytestmark = pytest.mark.skipif(shutil.which('openssl') is None, reason='openssl not found')
+
+
+@pytest.fixture(scope='module')
+def certificates(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp('certificates'))
+
+
+@contextmanager
+def tls_broker(certificates, kind='server', asks_for_client=False):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / f'{kind}.pem')
+    if asks_for_client:
+        context.load_verify_locations(certificates / 'ca.pem')
+        context.verify_mode = ssl.CERT_REQUIRED
+    broker = StagedBroker()
+    with serving(lambda plain: broker(context.wrap_socket(plain, server_side=True))) as port:
+        broker.port = port
+        yield broker
+
+
+def connect(broker, certificates, host='127.0.0.1', **settings):
+    names = {name.replace('_', '.'): str(value) for name, value in settings.items()}
+    config = ClientConfig.from_settings({
+        'bootstrap.servers': f'{host}:{broker.port}', 'security.protocol': 'SSL',
+        'ssl.truststore.location': str(certificates / 'ca.pem'), 'ssl.truststore.type': 'PEM'} | names)
+    return Connection(host, broker.port, config)
+
+
+def complaint(*arguments, error=ClientError, **settings):
+    with pytest.raises(error) as caught:
+        connection = connect(*arguments, **settings)
+        connection.call(messages.MetadataRequest(topics=[]))
+    assert '\n' not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize('host', ['127.0.0.1', 'localhost'])
+def test_a_broker_with_a_trusted_certificate_of_its_name_is_spoken_to(certificates, host):
+    with tls_broker(certificates) as broker:
+        connection = connect(broker, certificates, host)
+        assert connection.call(messages.MetadataRequest(topics=[])).brokers[0].port == broker.port
+        assert not connection.has_buffered
+        connection.close()
+
+
+def test_a_certificate_of_an_authority_that_is_not_trusted(certificates):
+    with tls_broker(certificates) as broker:
+        words = complaint(broker, certificates, ssl_truststore_location=certificates / 'client.crt')
+    assert f'127.0.0.1:{broker.port}: the certificate is not accepted: unable to get local issuer' in words
+
+
+def test_a_certificate_of_another_name_is_taken_only_when_names_are_not_checked(certificates):
+    with tls_broker(certificates, 'stranger') as broker:
+        words = complaint(broker, certificates)
+        assert 'the certificate is not accepted: IP address mismatch' in words
+        assert 'ssl.endpoint.identification.algorithm' in words
+        connect(broker, certificates, ssl_endpoint_identification_algorithm='').close()
+
+
+@pytest.mark.parametrize('keystore', [
+    {'ssl_keystore_location': 'client.pem', 'ssl_keystore_type': 'PEM'},
+    {'ssl_certificate_location': 'client.crt', 'ssl_key_location': 'client.key'},
+    {'ssl_certificate_location': 'client.crt', 'ssl_key_location': 'client.enc', 'ssl_key_password': 'horse'}])
+def test_a_client_shows_its_certificate(certificates, keystore):
+    settings = {name: certificates / value if name.endswith('location') else value for name, value in keystore.items()}
+    with tls_broker(certificates, asks_for_client=True) as broker:
+        connection = connect(broker, certificates, **settings)
+        assert connection.call(messages.MetadataRequest(topics=[])).brokers
+        connection.close()
+
+
+def test_a_broker_that_asks_for_a_certificate_refuses_a_client_without_one(certificates):
+    with tls_broker(certificates, asks_for_client=True) as broker:
+        words = complaint(broker, certificates)
+    assert words.endswith('does the listener ask for a client certificate (ssl.keystore.*)?')
+
+
+def test_a_key_that_cannot_be_opened_is_told_without_asking_on_the_terminal(certificates):
+    settings = {'ssl_certificate_location': certificates / 'client.crt',
+                'ssl_key_location': certificates / 'client.enc'}
+    with tls_broker(certificates) as broker:
+        for password in ({}, {'ssl_key_password': 'wrong-horse'}):
+            words = complaint(broker, certificates, error=ConfigError, **settings, **password)
+            assert 'is ssl.key.password right?' in words and 'horse' not in words
+
+
+def test_certificates_that_are_none_are_told(certificates, tmp_path):
+    (tmp_path / 'bad.pem').write_text('-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n')
+    with tls_broker(certificates) as broker:
+        words = complaint(broker, certificates, error=ConfigError, ssl_truststore_location=tmp_path / 'bad.pem')
+    assert 'ssl.truststore: the certificates cannot be read' in words

@@ -1,0 +1,395 @@
+"""The producer against brokers that answer as a test tells them: order, retries, lost numbers, transactions."""
+import os
+from collections import deque
+
+import pytest
+
+from kbroker.client.cluster import PartitionMetadata, TopicMetadata
+from kbroker.client.config import ClientConfig
+from kbroker.client.errors import ClientError
+from kbroker.client.producer import Producer
+from kbroker.client.stream_settings import ProducerSettings
+from kbroker.client.transaction_manager import GroupMetadata, OffsetAndMetadata
+from kbroker.client.transaction_state import FatalProducerError, IllegalProducerState, TransactionError
+from kbroker.clock import ManualClock
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol import messages
+from kbroker.record.batch import read_header
+from kbroker.record.records import decode_records
+
+
+class FakeConnection:
+    """Answers Produce by `codes` (by partition, NONE when they run out), and keeps what it was sent."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.finalized_features = {'transaction.version': 2}
+        self.is_open = True
+        self.answers = deque()
+        self.sent = []
+        self._pipe = os.pipe()
+
+    @property
+    def has_buffered(self):
+        return bool(self.answers) and self.cluster.answers_flow
+
+    def fileno(self):
+        return self._pipe[0]
+
+    def close(self):
+        self.is_open = False
+
+    def call(self, request, timeout_ms=None, max_version=None):
+        name = type(request).__name__.removesuffix('Request')
+        self.cluster.calls.append((name, request))
+        code = self.cluster.next_code(name)
+        if name == 'InitProducerId':
+            return messages.InitProducerIdResponse(error_code=code, producer_id=7,
+                                                   producer_epoch=request.producer_epoch + 1)
+        if name == 'EndTxn':
+            bumped = {'producer_id': 7, 'producer_epoch': request.producer_epoch + 1} if max_version == 5 else {}
+            return messages.EndTxnResponse(error_code=code, **bumped)
+        if name == 'AddPartitionsToTxn':
+            response = messages.AddPartitionsToTxnResponse
+            return response(results_by_topic_v3_and_below=[response.AddPartitionsToTxnTopicResult(
+                name=topic.name, results_by_partition=[response.AddPartitionsToTxnPartitionResult(
+                    partition_index=index, partition_error_code=code) for index in topic.partitions])
+                for topic in request.v3_and_below_topics])
+        if name == 'TxnOffsetCommit':
+            return messages.TxnOffsetCommitResponse(topics=[])
+        return messages.AddOffsetsToTxnResponse(error_code=code)
+
+    def send(self, request, max_version=None, expect_response=True):
+        if self.cluster.breaks:
+            self.cluster.breaks -= 1
+            raise ClientError('the connection broke')
+        response = messages.ProduceResponse
+        topics = []
+        for topic in request.topic_data:
+            rows = []
+            for part in topic.partition_data:
+                header = read_header(bytes(part.records))
+                values = [record.value for record in decode_records(bytes(part.records))]
+                self.sent.append((part.index, header.producer_epoch, header.base_sequence, values))
+                code = self.cluster.next_code(part.index)
+                rows.append(response.PartitionProduceResponse(index=part.index, error_code=code, base_offset=0))
+            topics.append(response.TopicProduceResponse(name=topic.name, partition_responses=rows))
+        if expect_response:
+            self.answers.append(response(responses=topics))
+
+    def receive(self, timeout_ms=None):
+        return self.answers.popleft()
+
+
+class FakeCluster:
+    """One broker. `codes`: what it answers next, by partition or API name."""
+
+    def __init__(self, partitions=1):
+        self.config = ClientConfig((('localhost', 9092),), retry_backoff_ms=0)
+        self.codes = {}
+        self.breaks = 0
+        self.answers_flow = True
+        self.calls = []
+        self.forgotten = 0
+        self.broker = FakeConnection(self)
+        self.rows = {index: PartitionMetadata(index, 1, 0, (1,), (1,), (), ErrorCode.NONE)
+                     for index in range(partitions)}
+
+    def next_code(self, what):
+        queue = self.codes.get(what)
+        return queue.pop(0) if queue else ErrorCode.NONE
+
+    def forget(self):
+        self.forgotten += 1
+
+    def any(self):
+        return self.broker
+
+    def node(self, node_id, purpose=''):
+        if not self.broker.is_open:
+            self.broker.is_open = True
+        return self.broker
+
+    def coordinator(self, key_type, key, purpose='coordinator'):
+        return self.broker
+
+    def partition(self, topic, partition):
+        return self.rows[partition]
+
+    def topics(self, names, allow_auto_topic_creation=False):
+        return {name: TopicMetadata(name, bytes(16), False, self.rows) for name in names}
+
+    def retrying(self, operation, what, also=(), timeout_ms=None):
+        return operation()
+
+
+def started(cluster, **settings):
+    """A producer that sends every record as a batch of its own, and what it tells of them."""
+    told = []
+    producer = Producer(cluster, ProducerSettings(batch_size_bytes=0, linger_ms=0, **settings), told.append,
+                        ManualClock(), sleep=lambda seconds: None)
+    return producer, told
+
+
+def outcome(told):
+    return [(delivery.contexts[0], delivery.error and delivery.error.code) for delivery in told]
+
+
+def send_all(producer, values):
+    for value in values:
+        producer.send('t', value, context=value)
+
+
+def test_batches_are_numbered_in_the_order_of_their_records():
+    cluster = FakeCluster()
+    producer, told = started(cluster)
+    send_all(producer, [b'a', b'b', b'c'])
+    producer.flush()
+    assert cluster.broker.sent == [(0, 0, 0, [b'a']), (0, 0, 1, [b'b']), (0, 0, 2, [b'c'])]
+    assert outcome(told) == [(b'a', None), (b'b', None), (b'c', None)]
+
+
+def test_what_was_refused_behind_a_batch_goes_out_again_behind_it():
+    cluster = FakeCluster()
+    moved, out_of_order = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    cluster.codes[0] = [moved, out_of_order, out_of_order, out_of_order]
+    producer, told = started(cluster)
+    cluster.answers_flow = False
+    send_all(producer, [b'a', b'b', b'c', b'd'])
+    cluster.answers_flow = True
+    producer.flush()
+    assert [sent[2:] for sent in cluster.broker.sent[4:]] == [(0, [b'a']), (1, [b'b']), (2, [b'c']), (3, [b'd'])]
+    assert [value for value, error in outcome(told)] == [b'a', b'b', b'c', b'd']
+    assert cluster.forgotten == 1
+
+
+def test_at_most_five_requests_wait_at_a_broker():
+    cluster = FakeCluster()
+    producer, _ = started(cluster)
+    cluster.answers_flow = False
+    send_all(producer, [b'%d' % number for number in range(9)])
+    assert len(cluster.broker.sent) == 5
+    cluster.answers_flow = True
+    producer.flush()
+    assert len(cluster.broker.sent) == 9
+
+
+def test_a_batch_that_was_written_before_counts_as_written():
+    cluster = FakeCluster()
+    cluster.codes[0] = [ErrorCode.DUPLICATE_SEQUENCE_NUMBER]
+    producer, told = started(cluster)
+    send_all(producer, [b'a'])
+    producer.flush()
+    assert outcome(told) == [(b'a', None)]
+
+
+def test_a_batch_that_is_too_large_is_halved_under_the_same_numbers():
+    cluster = FakeCluster()
+    cluster.codes[0] = [ErrorCode.MESSAGE_TOO_LARGE]
+    told = []
+    producer = Producer(cluster, ProducerSettings(), told.append, ManualClock())
+    send_all(producer, [b'a', b'b', b'c'])
+    producer.flush()
+    assert cluster.broker.sent == [(0, 0, 0, [b'a', b'b', b'c']), (0, 0, 0, [b'a']), (0, 0, 1, [b'b', b'c'])]
+    assert all(delivery.error is None for delivery in told)
+
+
+def test_after_a_lost_batch_the_rest_is_numbered_anew_under_the_next_epoch():
+    cluster = FakeCluster()
+    cluster.codes[0] = [ErrorCode.INVALID_RECORD] + [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2
+    producer, told = started(cluster)
+    cluster.answers_flow = False
+    send_all(producer, [b'a', b'b', b'c'])
+    cluster.answers_flow = True
+    producer.flush()
+    assert outcome(told) == [(b'a', ErrorCode.INVALID_RECORD), (b'b', None), (b'c', None)]
+    assert [sent[1:] for sent in cluster.broker.sent[3:]] == [(1, 0, [b'b']), (1, 1, [b'c'])]
+
+
+def test_a_partition_that_forgot_the_producer_gets_the_batch_again_under_the_next_epoch():
+    cluster = FakeCluster()
+    cluster.codes[0] = [ErrorCode.NONE, ErrorCode.UNKNOWN_PRODUCER_ID]
+    producer, told = started(cluster)
+    for value in (b'a', b'b'):
+        send_all(producer, [value])
+        producer.flush()
+    assert cluster.broker.sent == [(0, 0, 0, [b'a']), (0, 0, 1, [b'b']), (0, 1, 0, [b'b'])]
+    assert outcome(told) == [(b'a', None), (b'b', None)]
+
+
+def test_a_broken_connection_is_opened_anew_and_the_batch_sent_again():
+    cluster = FakeCluster()
+    cluster.breaks = 1
+    producer, told = started(cluster)
+    send_all(producer, [b'a'])
+    producer.flush()
+    assert outcome(told) == [(b'a', None)]
+
+
+def test_after_so_many_retries_a_batch_fails():
+    cluster = FakeCluster()
+    cluster.codes[0] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 3
+    producer, told = started(cluster, retries=2)
+    send_all(producer, [b'a'])
+    producer.flush()
+    assert outcome(told) == [(b'a', ErrorCode.NOT_ENOUGH_REPLICAS)]
+    assert len(cluster.broker.sent) == 3
+
+
+def test_with_acks_0_nothing_is_waited_for_and_nothing_numbered():
+    cluster = FakeCluster()
+    producer, told = started(cluster, acks=0, enable_idempotence=False)
+    send_all(producer, [b'a', b'b'])
+    producer.flush()
+    assert [sent[2] for sent in cluster.broker.sent] == [-1, -1]
+    assert outcome(told) == [(b'a', None), (b'b', None)]
+
+
+def test_without_anybody_to_tell_a_failure_is_raised_by_the_next_call():
+    cluster = FakeCluster()
+    cluster.codes[0] = [ErrorCode.INVALID_RECORD]
+    producer = Producer(cluster, ProducerSettings(), clock=ManualClock())
+    producer.send('t', b'a')
+    with pytest.raises(KafkaError, match='t-0: INVALID_RECORD'):
+        producer.flush()
+    producer.flush()
+
+
+def test_a_record_over_the_limit_is_refused_at_once():
+    producer, _ = started(FakeCluster(), max_request_size_bytes=1000)
+    with pytest.raises(KafkaError, match=r'the record takes 2016 bytes, max\.request\.size is 1000'):
+        producer.send('t', bytes(2000))
+
+
+def test_a_partition_that_does_not_exist_is_refused():
+    producer, _ = started(FakeCluster())
+    with pytest.raises(KafkaError, match='t-3 does not exist: the topic has 1 partitions'):
+        producer.send('t', b'a', partition=3)
+
+
+# ---- transactions
+
+def begun(cluster, version=2):
+    cluster.broker.finalized_features['transaction.version'] = version
+    producer, told = started(cluster, transactional_id='x')
+    producer.init_transactions()
+    producer.begin_transaction()
+    return producer, told
+
+
+def called(cluster):
+    return [name for name, _ in cluster.calls]
+
+
+def test_a_transaction_of_version_2_says_nothing_but_its_end_which_gives_the_next_epoch():
+    cluster = FakeCluster()
+    producer, _ = begun(cluster)
+    for value in (b'a', b'b'):
+        send_all(producer, [value])
+        producer.commit_transaction()
+        producer.begin_transaction()
+    assert called(cluster) == ['InitProducerId', 'EndTxn', 'EndTxn']
+    assert [sent[1:3] for sent in cluster.broker.sent] == [(0, 0), (1, 0)]
+
+
+def test_a_transaction_of_version_1_adds_partitions_and_keeps_its_epoch():
+    cluster = FakeCluster(partitions=2)
+    producer, _ = begun(cluster, version=1)
+    producer.send('t', b'a', partition=0)
+    producer.send('t', b'b', partition=1)
+    producer.commit_transaction()
+    producer.begin_transaction()
+    producer.send('t', b'c', partition=0)
+    producer.commit_transaction()
+    added = [sorted(index for topic in request.v3_and_below_topics for index in topic.partitions)
+             for name, request in cluster.calls if name == 'AddPartitionsToTxn']
+    assert sorted(index for indexes in added[:-1] for index in indexes) == [0, 1]
+    assert added[-1] == [0]
+    assert [sent[:3] for sent in cluster.broker.sent if sent[0] == 0] == [(0, 0, 0), (0, 0, 1)]
+
+
+def test_the_markers_of_the_last_transaction_are_waited_for():
+    cluster = FakeCluster()
+    producer, _ = begun(cluster, version=1)
+    cluster.codes['AddPartitionsToTxn'] = [ErrorCode.CONCURRENT_TRANSACTIONS] * 3
+    send_all(producer, [b'a'])
+    producer.commit_transaction()
+    assert called(cluster).count('AddPartitionsToTxn') == 4
+
+
+def test_an_empty_transaction_is_not_told_of():
+    cluster = FakeCluster()
+    producer, _ = begun(cluster)
+    producer.commit_transaction()
+    assert called(cluster) == ['InitProducerId']
+
+
+def test_offsets_become_part_of_a_transaction():
+    for version, expected in ((1, ['AddOffsetsToTxn', 'TxnOffsetCommit', 'EndTxn']),
+                              (2, ['TxnOffsetCommit', 'EndTxn'])):
+        cluster = FakeCluster()
+        producer, _ = begun(cluster, version)
+        producer.send_offsets_to_transaction({('t', 0): OffsetAndMetadata(5)}, GroupMetadata('g', 3, 'm'))
+        producer.commit_transaction()
+        assert called(cluster)[1:] == expected
+        commit = next(request for name, request in cluster.calls if name == 'TxnOffsetCommit')
+        assert (commit.generation_id, commit.member_id) == (3, 'm')
+
+
+def test_after_a_refused_batch_a_transaction_can_only_be_aborted():
+    cluster = FakeCluster()
+    cluster.codes[0] = [ErrorCode.INVALID_RECORD]
+    producer, _ = begun(cluster)
+    send_all(producer, [b'a'])
+    with pytest.raises(TransactionError, match='can only be aborted: t-0: INVALID_RECORD'):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    send_all(producer, [b'b'])
+    producer.commit_transaction()
+    assert [request.committed for name, request in cluster.calls if name == 'EndTxn'] == [False, True]
+
+
+def test_after_a_lost_batch_version_1_asks_for_the_next_epoch():
+    cluster = FakeCluster()
+    cluster.codes[0] = [ErrorCode.INVALID_RECORD]
+    producer, _ = begun(cluster, version=1)
+    send_all(producer, [b'a'])
+    with pytest.raises(TransactionError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert called(cluster) == ['InitProducerId', 'AddPartitionsToTxn', 'EndTxn', 'InitProducerId']
+    assert cluster.calls[-1][1].producer_id == 7
+
+
+@pytest.mark.parametrize('code', [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
+def test_a_fenced_producer_is_of_no_more_use(code):
+    cluster = FakeCluster()
+    producer, _ = begun(cluster)
+    send_all(producer, [b'a'])
+    cluster.codes['EndTxn'] = [code]
+    with pytest.raises(FatalProducerError, match='another producer uses'):
+        producer.commit_transaction()
+    with pytest.raises(FatalProducerError):
+        producer.begin_transaction()
+
+
+def test_records_need_a_transaction():
+    producer, _ = started(FakeCluster(), transactional_id='x')
+    producer.init_transactions()
+    with pytest.raises(IllegalProducerState, match='found a producer that is ready, expected a transaction'):
+        producer.send('t', b'a')
+
+
+def test_an_abort_drops_what_was_not_sent():
+    cluster = FakeCluster()
+    cluster.broker.finalized_features['transaction.version'] = 2
+    told = []
+    producer = Producer(cluster, ProducerSettings(transactional_id='x', linger_ms=1000), told.append, ManualClock())
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send('t', b'a', context=b'a')
+    producer.abort_transaction()
+    assert cluster.broker.sent == []
+    assert outcome(told) == [(b'a', ErrorCode.OPERATION_NOT_ATTEMPTED)]
+    assert called(cluster) == ['InitProducerId']
