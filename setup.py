@@ -19,7 +19,7 @@ DIRECTIVES = {
     'linetrace': DEBUG,
 }
 
-sources = sorted(pathlib.Path('kbroker').rglob('*.pyx'))
+sources = sorted(source for package in ('kbroker', 'kbroker_tools') for source in pathlib.Path(package).rglob('*.pyx'))
 extensions = [
     Extension(
         '.'.join(source.with_suffix('').parts),

@@ -1,0 +1,1 @@
+"""Command-line companions of kbroker: one file a command, against a live broker or offline on a log directory."""

@@ -1,0 +1,323 @@
+"""A log directory as it lies on the disk, of Apache Kafka 4 or of kbroker: the offline half of `View`.
+
+Nothing is written, locked or waited for, and a broker may work on the directory meanwhile. Every question reads what it
+needs, and no more: the state of a partition is its own files.
+"""
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
+from kbroker.log.checkpoints import HIGH_WATERMARK_FILE, LOG_START_OFFSET_FILE, read_partition_offsets
+from kbroker.log.checkpoints import PartitionOffsets as CheckpointedOffsets
+from kbroker.log.directory_names import METADATA_DIRECTORY, parse_directory_name
+from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
+from kbroker.log.partition_metadata import NO_TOPIC_ID, read_topic_id
+from kbroker.log.partition_reader import PartitionReader, are_of_a_partition
+from kbroker.record.batch import BatchHeader
+from kbroker_tools.view import (
+    GroupInfo,
+    GroupOffset,
+    PartitionInfo,
+    PartitionOffsets,
+    ProducerInfo,
+    TopicInfo,
+    TransactionInfo,
+    TransactionListing,
+)
+
+if TYPE_CHECKING:
+    from kbroker.metadata.image import MetadataImage, TopicImage
+    from kbroker_tools.rows.coordinator_replay import GroupState
+
+logger = logging.getLogger(__name__)
+
+OFFSETS_TOPIC = '__consumer_offsets'
+TRANSACTION_TOPIC = '__transaction_state'
+INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTION_TOPIC))
+META_PROPERTIES_FILE = 'meta.properties'
+NOBODY = -1
+METADATA_ATTEMPTS = 5
+
+TopicPartition = tuple[str, int]
+
+
+class DirectoryView:
+    """`data_dir` is a log directory, one partition directory, or a directory into which some were copied.
+
+    LogDirectoryError when it is none of these.
+    """
+
+    is_live = False
+
+    def __init__(self, data_dir: Path | str, fs: FileSystem | None = None):
+        self.place = str(data_dir)
+        self._fs = fs or ReadOnlyFileSystem()
+        self._root = os.path.abspath(data_dir)
+        self._only: dict[TopicPartition, str] | None = None
+        """Set where the directory is itself a partition: its path by its name."""
+        self._checkpoints: dict[str, tuple[int, CheckpointedOffsets]] = {}
+        self._look()
+
+    def _look(self) -> None:
+        names = self._fs.listdir(self._root)
+        if are_of_a_partition(names):
+            self._take_partition()
+        elif META_PROPERTIES_FILE not in names and not self._partition_directories():
+            found = ', '.join(sorted(names)[:3]) + (', ...' if len(names) > 3 else '') if names else 'nothing'
+            raise LogDirectoryError(
+                f'{self.place}: found {found}; expected a log directory of a broker ({META_PROPERTIES_FILE} and '
+                'directories named <topic>-<partition>) or one partition directory (<offset>.log files)')
+
+    def _take_partition(self) -> None:
+        """What the log directory around it knows of the partition counts, if it is still in one."""
+        path = self._root
+        parsed = parse_directory_name(os.path.basename(path))
+        named = parsed is not None and not parsed.state
+        self._only = {(parsed.topic, parsed.partition) if parsed and named else (os.path.basename(path), 0): path}
+        if named and self._fs.exists(os.path.join(os.path.dirname(path), META_PROPERTIES_FILE)):
+            self._root = os.path.dirname(path)
+
+    def now_ms(self) -> int:
+        """The time on the wall, also for a directory that nobody has written to for a year: its ages say so."""
+        return time.time_ns() // 1_000_000
+
+    @property
+    def bootstrap_server(self) -> str | None:
+        """The first endpoint that the broker registered."""
+        broker = self._image.brokers.get(self._node_id) if self._image is not None else None
+        if broker is None or not broker.end_points:
+            return None
+        host, port = broker.end_points[0].host, broker.end_points[0].port
+        return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    # ---- topics ----
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """As the metadata log says; without one, or if it is damaged, as the directories are named."""
+        image = self._image
+        found = self._named_topics() if image is None else {
+            topic.name: TopicInfo(topic.name, topic.topic_id, topic.name in INTERNAL_TOPICS, tuple(
+                PartitionInfo(topic.name, partition.index, partition.leader, partition.replicas, partition.isr)
+                for partition in topic.partitions))
+            for topic in image.topics.values()}
+        if self._only is not None:
+            found = {name: topic for name, topic in found.items() if any(name == only for only, _ in self._only)}
+        return dict(sorted(found.items()))
+
+    def _named_topics(self) -> dict[str, TopicInfo]:
+        partitions: dict[str, list[int]] = {}
+        for topic, partition in sorted(self._partition_directories()):
+            partitions.setdefault(topic, []).append(partition)
+        return {topic: TopicInfo(topic, self._topic_id(topic, numbers[0]), topic in INTERNAL_TOPICS,
+                                 tuple(PartitionInfo(topic, number, self._node_id) for number in numbers))
+                for topic, numbers in partitions.items()}
+
+    def _topic_id(self, topic: str, partition: int) -> bytes:
+        try:
+            return read_topic_id(self._fs, self._path(topic, partition)) or NO_TOPIC_ID
+        except (CorruptLogError, OSError) as error:
+            logger.warning('%s', error)
+            return NO_TOPIC_ID
+
+    def _partition_directories(self) -> dict[TopicPartition, str]:
+        if self._only is not None:
+            return self._only
+        found = {}
+        for name in self._fs.listdir(self._root):
+            parsed = parse_directory_name(name)
+            if parsed is None or name != f'{parsed.topic}-{parsed.partition}' or name == METADATA_DIRECTORY:
+                continue
+            path = os.path.join(self._root, name)
+            if self._fs.is_directory(path):
+                found[parsed.topic, parsed.partition] = path
+        return found
+
+    def _path(self, topic: str, partition: int) -> str:
+        """KafkaError UNKNOWN_TOPIC_OR_PARTITION when it is not there."""
+        if self._only is not None and (topic, partition) in self._only:
+            return self._only[topic, partition]
+        path = os.path.join(self._root, f'{topic}-{partition}')
+        if self._only is not None or not self._fs.is_directory(path):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                             f'{self.place}: found no partition {topic}-{partition}')
+        return path
+
+    @property
+    def metadata(self) -> MetadataImage | None:
+        """What `__cluster_metadata-0` said when it was first asked; None without one that can be read."""
+        return self._image
+
+    @cached_property
+    def _image(self) -> MetadataImage | None:
+        """What `__cluster_metadata-0` said when it was first asked; None without one that can be read."""
+        if not self._fs.is_directory(os.path.join(self._root, METADATA_DIRECTORY)):
+            return None
+        from kbroker.metadata.image import MetadataImage
+        from kbroker.metadata.quorum_log import QuorumLog
+        for attempt in range(METADATA_ATTEMPTS):
+            image = MetadataImage()
+            try:
+                QuorumLog(self._fs, self._root, 0).load(image)
+                return image if image.metadata_offset >= 0 else None
+            except FileNotFoundError:
+                # A live controller has put a snapshot in the place of segments that were listed.
+                if attempt + 1 == METADATA_ATTEMPTS:
+                    raise
+            except CorruptLogError as error:
+                logger.warning('%s; topics are told by the names of directories', error)
+                break
+        return None
+
+    @cached_property
+    def _node_id(self) -> int:
+        """Of the broker that owns the directory, -1 if it does not say."""
+        from kbroker.metadata.directory import read_meta_properties
+        try:
+            return read_meta_properties(self._fs, self._root).node_id
+        except (LogDirectoryError, OSError):
+            return NOBODY
+
+    # ---- one partition ----
+
+    def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets:
+        """The log start is that of `log-start-offset-checkpoint`, and never below the first segment.
+
+        The high watermark of a partition that no other broker holds in sync is the end of its log: the checkpoint
+        is written every five seconds, so it is behind a live broker, and after a crash the next start serves all that
+        is whole. Where other replicas are in sync nobody here knows what they hold, and `replication-offset-checkpoint`
+        is the best there is, the end of the log if it has no row.
+
+        The last stable offset is where the first transaction without a marker below the high watermark begins, by the
+        newest snapshot of producers and the batches behind it.
+        """
+        reader = self._reader(topic, partition)
+        producers = reader.producer_state()
+        start = self._log_start(topic, partition, reader)
+        end = max(start, producers.end_offset)
+        high_watermark = self._high_watermark(topic, partition, start, end)
+        producers.on_high_watermark(high_watermark)
+        first_unstable = producers.first_unstable_offset()
+        stable = high_watermark if first_unstable is None else min(high_watermark, max(start, first_unstable))
+        return PartitionOffsets(start, high_watermark, stable)
+
+    def _log_start(self, topic: str, partition: int, reader: PartitionReader) -> int:
+        return max(reader.start_offset(), self._checkpoint(LOG_START_OFFSET_FILE).get((topic, partition), 0))
+
+    def _high_watermark(self, topic: str, partition: int, start: int, end: int) -> int:
+        if not self._has_other_replicas(topic, partition):
+            return end
+        return min(end, max(start, self._checkpoint(HIGH_WATERMARK_FILE).get((topic, partition), end)))
+
+    def _has_other_replicas(self, topic: str, partition: int) -> bool:
+        found = self._topic_image(topic)
+        return found is not None and any(each.index == partition and len(each.isr) > 1 for each in found.partitions)
+
+    def _checkpoint(self, name: str) -> CheckpointedOffsets:
+        """The rows of a checkpoint, read again when it was replaced; a damaged one has none, as for a broker."""
+        path = os.path.join(self._root, name)
+        try:
+            modified_ms = self._fs.modified_ms(path)
+            if name not in self._checkpoints or self._checkpoints[name][0] != modified_ms:
+                self._checkpoints[name] = modified_ms, read_partition_offsets(self._fs, self._root, name)
+        except FileNotFoundError:
+            return {}
+        except CorruptLogError as error:
+            logger.warning('%s; taken as empty', error)
+            self._checkpoints[name] = modified_ms, {}
+        return self._checkpoints[name][1]
+
+    def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
+        """Those in the newest snapshot and the batches behind it, also the ones that the next start finds expired."""
+        found = self._reader(topic, partition).producer_state().active_producers()
+        return [ProducerInfo(producer.producer_id, producer.producer_epoch, producer.last_sequence,
+                             producer.last_timestamp_ms, producer.coordinator_epoch,
+                             None if producer.transaction_first_offset < 0 else producer.transaction_first_offset)
+                for producer in found]
+
+    def batches(self, topic: str, partition: int, start_offset: int = 0,
+                end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """To the end of the log, which is before the first bytes of the last segment that are no whole batch."""
+        reader = self._reader(topic, partition)
+        start = max(start_offset, self._log_start(topic, partition, reader))
+        return reader.batches(start, end_offset)
+
+    def _reader(self, topic: str, partition: int) -> PartitionReader:
+        return PartitionReader(self._fs, self._path(topic, partition))
+
+    # ---- coordinators ----
+
+    def transactions(self) -> list[TransactionListing]:
+        """The last row of every id, as `__transaction_state` has it."""
+        from kbroker_tools.rows.coordinator_replay import replay_transactions
+        return [TransactionListing(transactional_id, self._leader(TRANSACTION_TOPIC, partition), row.producer_id,
+                                   row.state.title)
+                for partition, reader in self._readers(TRANSACTION_TOPIC, None)
+                for transactional_id, row in sorted(replay_transactions(reader.batches()).items())]
+
+    def transaction(self, transactional_id: str) -> TransactionInfo | None:
+        from kbroker_tools.rows.coordinator_replay import replay_transactions
+        for partition, reader in self._readers(TRANSACTION_TOPIC, transactional_id):
+            row = replay_transactions(reader.batches(), transactional_id).get(transactional_id)
+            if row is not None:
+                return TransactionInfo(
+                    transactional_id, self._leader(TRANSACTION_TOPIC, partition), row.producer_id, row.producer_epoch,
+                    row.state.title, row.timeout_ms, None if row.start_timestamp_ms < 0 else row.start_timestamp_ms,
+                    row.partitions)
+        return None
+
+    def groups(self) -> list[str]:
+        """Groups with a row of their own, and those that only have offsets."""
+        return sorted(group_id for _, state in self._group_states(None) for group_id in state.group_ids())
+
+    def group(self, group_id: str) -> GroupInfo | None:
+        """What the last rows imply: Stable with members, Empty without. A rebalance leaves no row until it is over,
+        but in the consumer protocol (KIP-848), whose rows tell of every step."""
+        for partition, state in self._group_states(group_id):
+            found = state.group(group_id, self._leader(OFFSETS_TOPIC, partition), self._topic_name)
+            if found is not None:
+                return found
+        return None
+
+    def group_offsets(self, group_id: str) -> list[GroupOffset]:
+        """What is committed; what an open transaction holds is not."""
+        return [offset for _, state in self._group_states(group_id) for offset in state.offsets(group_id)]
+
+    def _group_states(self, group_id: str | None) -> Iterator[tuple[int, GroupState]]:
+        from kbroker_tools.rows.coordinator_replay import replay_groups
+        for partition, reader in self._readers(OFFSETS_TOPIC, group_id):
+            yield partition, replay_groups(reader.batches(), group_id)
+
+    def _readers(self, topic: str, key: str | None) -> Iterator[tuple[int, PartitionReader]]:
+        """The partitions of a coordinator's topic: the one that `key` belongs to, where their number is known."""
+        known = self._topic_image(topic)
+        owner = None
+        if key is not None and known is not None:
+            from kbroker.topics.partitioner import partition_for
+            owner = partition_for(key, len(known.partitions))
+        for name, partition in sorted(self._partition_directories()):
+            if name == topic and owner in (None, partition):
+                yield partition, self._reader(topic, partition)
+
+    def _leader(self, topic: str, partition: int) -> int:
+        known = self._topic_image(topic)
+        if known is None:
+            return self._node_id
+        return next((each.leader for each in known.partitions if each.index == partition), NOBODY)
+
+    def _topic_image(self, topic: str) -> TopicImage | None:
+        return self._image.topics.get(topic) if self._image is not None else None
+
+    def _topic_name(self, topic_id: bytes) -> str | None:
+        image = self._image
+        topic = image.topics_by_id.get(topic_id) if image is not None else None
+        return None if topic is None else topic.name

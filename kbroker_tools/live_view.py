@@ -1,0 +1,182 @@
+"""The view of a live cluster: any Kafka broker, asked over the wire."""
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import ClientConfig
+from kbroker.clock import Clock
+from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.protocol import messages
+from kbroker.protocol.codec import decode_prefix
+from kbroker.record.batch import BatchHeader
+from kbroker_tools.view import (
+    GroupInfo,
+    GroupMember,
+    GroupOffset,
+    PartitionInfo,
+    PartitionOffsets,
+    ProducerInfo,
+    TopicInfo,
+    TransactionInfo,
+    TransactionListing,
+)
+
+DEAD = 'Dead'
+
+
+class LiveView:
+    """`view.View` of a cluster. Raises KafkaError, and ClientError (an OSError) for what the network does."""
+
+    is_live = True
+
+    def __init__(self, config: ClientConfig, clock: Clock | None = None):
+        self.place = ','.join(f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
+                              for host, port in config.bootstrap)
+        self.cluster = Cluster(config)
+        self.admin = Admin(self.cluster)
+        self._clock = clock or Clock()
+
+    @property
+    def bootstrap_server(self) -> str:
+        return self.place
+
+    def close(self) -> None:
+        self.cluster.close()
+
+    def now_ms(self) -> int:
+        """By the clock of this machine: the protocol has no way to ask a broker for its own."""
+        return self._clock.wall_ms()
+
+    # ---- topics and partitions
+
+    def topics(self) -> dict[str, TopicInfo]:
+        found = self.cluster.retrying(self.cluster.topics, 'listing topics')
+        return {name: TopicInfo(name, topic.topic_id, topic.is_internal, tuple(
+            PartitionInfo(name, row.partition, row.leader_id, row.replicas, row.in_sync_replicas)
+            for row in topic.partitions.values())) for name, topic in found.items()}
+
+    def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets:
+        """Three questions, the lower bounds first, so that an answer never lies above one that bounds it."""
+        at = (topic, partition)
+        start = self.admin.list_offsets({at: EARLIEST})[at].offset
+        last_stable = self.admin.list_offsets({at: LATEST}, IsolationLevel.READ_COMMITTED)[at].offset
+        high_watermark = self.admin.list_offsets({at: LATEST})[at].offset
+        return PartitionOffsets(start, high_watermark, last_stable)
+
+    def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
+        return self.producers_of([(topic, partition)])[topic, partition]
+
+    def producers_of(self, partitions: Collection[tuple[str, int]],
+                     broker_id: int | None = None) -> dict[tuple[str, int], list[ProducerInfo]]:
+        """Of many partitions at once, as their leaders know them, or the replicas on one broker."""
+        found = self.admin.describe_producers(partitions, broker_id)
+        return {at: [ProducerInfo(row.producer_id, row.producer_epoch, row.last_sequence, row.last_timestamp,
+                                  row.coordinator_epoch,
+                                  None if row.current_txn_start_offset < 0 else row.current_txn_start_offset)
+                     for row in rows] for at, rows in found.items()}
+
+    def batches(self, topic: str, partition: int, start_offset: int = 0,
+                end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:
+        from kbroker.client.fetching import fetch_batches
+        return fetch_batches(self.cluster, topic, partition, start_offset, end_offset)
+
+    # ---- transactions
+
+    def transactions(self) -> list[TransactionListing]:
+        return [TransactionListing(row.transactional_id, node_id, row.producer_id, row.transaction_state)
+                for node_id, row in self.admin.list_transactions()]
+
+    def transaction(self, transactional_id: str) -> TransactionInfo | None:
+        found = self.admin.describe_transactions([transactional_id])[transactional_id]
+        if isinstance(found, KafkaError):
+            if found.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                return None
+            raise found
+        node_id, row = found
+        start_ms = row.transaction_start_time_ms
+        return TransactionInfo(
+            row.transactional_id, node_id, row.producer_id, row.producer_epoch, row.transaction_state,
+            row.transaction_timeout_ms, None if start_ms < 0 else start_ms,
+            frozenset((topic.topic, partition) for topic in row.topics for partition in topic.partitions))
+
+    def partitions_of(self, transactional_id: str) -> list[tuple[str, int]]:
+        """Of the id's transaction, in the order in which its coordinator names them."""
+        found = self.admin.describe_transactions([transactional_id])[transactional_id]
+        if isinstance(found, KafkaError):
+            raise found
+        return [(topic.topic, partition) for topic in found[1].topics for partition in topic.partitions]
+
+    # ---- groups
+
+    def groups(self) -> list[str]:
+        return sorted({row.group_id for _, row in self.admin.list_groups()})
+
+    def group(self, group_id: str) -> GroupInfo | None:
+        """A group of the classic protocol, of the consumer protocol (KIP-848), or what the list says of another."""
+        return self._classic_group(group_id) or self._consumer_group(group_id) or self._listed_group(group_id)
+
+    def group_offsets(self, group_id: str) -> list[GroupOffset]:
+        return [GroupOffset(topic, partition, found.offset, found.leader_epoch, found.metadata)
+                for (topic, partition), found in sorted(self.admin.list_group_offsets(group_id).items())]
+
+    def _classic_group(self, group_id: str) -> GroupInfo | None:
+        found = _unless_missing(self.admin.describe_classic_groups([group_id])[group_id])
+        if found is None or found[1].group_state == DEAD:
+            return None
+        node_id, row = found
+        is_consumer = row.protocol_type == 'consumer'
+        return GroupInfo(group_id, row.group_state, row.protocol_type, row.protocol_data, node_id, tuple(
+            GroupMember(member.member_id, member.group_instance_id, member.client_id, member.client_host,
+                        _assignment(member.member_assignment) if is_consumer else ())
+            for member in row.members))
+
+    def _consumer_group(self, group_id: str) -> GroupInfo | None:
+        try:
+            found = _unless_missing(self.admin.describe_consumer_groups([group_id])[group_id])
+        except KafkaError as error:
+            if error.code == ErrorCode.UNSUPPORTED_VERSION:
+                return None
+            raise
+        if found is None:
+            return None
+        node_id, row = found
+        return GroupInfo(group_id, row.group_state, 'consumer', row.assignor_name, node_id, tuple(
+            GroupMember(member.member_id, member.instance_id, member.client_id, member.client_host,
+                        _partitions(member.assignment), member.member_epoch, _partitions(member.target_assignment))
+            for member in row.members), row.group_epoch, row.assignment_epoch)
+
+    def _listed_group(self, group_id: str) -> GroupInfo | None:
+        for node_id, row in self.admin.list_groups():
+            if row.group_id == group_id:
+                return GroupInfo(group_id, row.group_state, row.protocol_type, '', node_id, ())
+        return None
+
+
+def _unless_missing(found: tuple[int, messages.Message] | KafkaError) -> tuple[int, messages.Message] | None:
+    if not isinstance(found, KafkaError):
+        return found
+    if found.code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return None
+    raise found
+
+
+def _partitions(assignment: Any) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((topic.topic_name, partition) for topic in assignment.topic_partitions
+                        for partition in topic.partitions))
+
+
+def _assignment(data: bytes) -> tuple[tuple[str, int], ...]:
+    """The partitions in a member's assignment: none before the first, or in a format of its own."""
+    if len(data) < 2:
+        return ()
+    latest = messages.ConsumerProtocolAssignment.versions[1]
+    try:
+        # A newer version only appends fields (KIP-429).
+        found, _ = decode_prefix(messages.ConsumerProtocolAssignment, data, min(int.from_bytes(data[:2]), latest), 2)
+    except ProtocolError:
+        return ()
+    return tuple(sorted((topic.topic, partition) for topic in found.assigned_partitions
+                        for partition in topic.partitions))

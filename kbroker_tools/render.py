@@ -1,0 +1,238 @@
+"""All presentation: rich on a terminal, plain text with tabs (as Kafka's tools print) when piped, JSON rows on demand.
+
+rich is imported when there is a terminal to show things on; a piped command does without it. Names from elsewhere go
+into a pipe as they are; a terminal gets nothing that it would take for an order.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PROGRESS_INTERVAL_S = 0.1
+LEAST_FOLD = 24
+"""Cells are folded to no fewer columns: an id may be, a number never."""
+COLUMN_GAP = 3
+
+
+class Column(NamedTuple):
+    """`name` is the key of a JSON row (snake_case, with its unit), `title` what stands above the column."""
+
+    name: str
+    title: str
+    justify: Literal['left', 'right'] = 'left'
+
+
+class Output:
+    """Where a command writes its result: rows in tables, lines, and beside them (on stderr) notes and progress."""
+
+    def __init__(self, as_json: bool = False, stream: IO[str] | None = None):
+        self.as_json = as_json
+        self.stream = stream if stream is not None else sys.stdout
+        self.is_terminal = self.stream.isatty() and not as_json
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
+        """Rows under their columns. A cell of None is `None`, as in Kafka's tools, and null in JSON."""
+        if self.as_json:
+            for row in rows:
+                self.row(dict(zip((column.name for column in columns), row, strict=True)))
+        elif self.is_terminal:
+            self._rich_table(columns, rows, title)
+        else:
+            self._plain_table(columns, [[str(cell) for cell in row] for row in rows])
+
+    def row(self, fields: dict[str, Any]) -> None:
+        """One JSON object on a line of its own."""
+        text = json.dumps(fields, ensure_ascii=False, separators=(',', ':'), default=_to_json)
+        self.stream.write(_escaped(as_utf8(text), lambda character: json.dumps(character)[1:-1]) + '\n')
+
+    def line(self, text: str = '', style: str | None = None) -> None:
+        """A line of text; `style` is rich's and shows on a terminal alone."""
+        if self.is_terminal:
+            text = printable(text, but='\n\t')
+        if self.is_terminal and style is not None:
+            self.console().print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self.stream.write(text + '\n')
+
+    def labelled(self, label: str, text: str) -> None:
+        """A line that begins with what it is about; on a terminal the label stands back."""
+        if self.is_terminal:
+            from rich.text import Text
+            self.console().print(Text.assemble((printable(label), 'dim'), printable(text, but='\n')), highlight=False,
+                                 soft_wrap=True)
+        else:
+            self.stream.write(label + text + '\n')
+
+    def note(self, text: str) -> None:
+        """What is not part of the result: on stderr."""
+        self.stream.flush()
+        print(printable(text, but='\n\t'), file=sys.stderr)
+
+    def console(self) -> Console:
+        """rich's console on this stream: NO_COLOR and the width of the terminal are honoured."""
+        from rich.console import Console
+        return Console(file=self.stream, highlight=False, emoji=False)
+
+    @contextmanager
+    def progress(self, description: str, total: int | None = None, unit: str = '') -> Iterator[Progress]:
+        """A bar on stderr where that is a terminal. `advance` counts up to `total`, of bytes if `unit` says so."""
+        if not sys.stderr.isatty() or os.environ.get('TERM') == 'dumb':
+            yield Progress()
+            return
+        from rich import progress as bars
+        from rich.console import Console
+        amount = bars.DownloadColumn() if unit == 'bytes' else bars.MofNCompleteColumn()
+        with bars.Progress(bars.TextColumn('{task.description}'), bars.BarColumn(), amount, bars.TimeRemainingColumn(),
+                           console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(description, total=total)
+            yield Progress(lambda amount: bar.advance(task, amount))
+
+    def _plain_table(self, columns: Sequence[Column], rows: list[list[str]]) -> None:
+        widths = [max(len(cell) for cell in cells)
+                  for cells in zip([column.title for column in columns], *rows, strict=True)]
+        for row in [[column.title for column in columns], *rows]:
+            cells = (cell.ljust(width) + '\t' for cell, width in zip(row, widths, strict=True))
+            self.stream.write(''.join(cells) + '\n')
+
+    def _rich_table(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]], title: str | None) -> None:
+        """A table if it fits with its titles in words below each other at most; else each row as a list of its own."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+        cells = [['-' if cell is None else printable(str(cell)) for cell in row] for row in rows]
+        titles = [column.title for column in columns]
+        console = self.console()
+        if _width(titles, cells) > console.width:
+            titles = [_WORDS.sub('\n', title) for title in titles]
+            if _width(titles, cells) > console.width:
+                self._lists(columns, cells, title)
+                return
+        table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for column, heading, least in zip(columns, titles, _widths(titles, cells), strict=True):
+            table.add_column(Text(heading), justify=column.justify, overflow='fold', min_width=least)
+        for row in cells:
+            table.add_row(*map(Text, row))
+        console.print(table)
+
+    def _lists(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], title: str | None) -> None:
+        if title is not None:
+            self.line(title)
+        width = max(len(column.title) for column in columns)
+        for number, row in enumerate(rows):
+            if number:
+                self.line()
+            for column, cell in zip(columns, row, strict=True):
+                self.labelled(f'{column.title:{width}}  ', cell)
+
+
+class Progress:
+    """What a running command tells of its way; without a terminal it is told to nobody."""
+
+    def __init__(self, advance: Any = None):
+        self._advance = advance
+
+    def advance(self, amount: int = 1) -> None:
+        if self._advance is not None:
+            self._advance(amount)
+
+
+def as_utf8(text: str) -> str:
+    """With U+FFFD for the bytes that are not UTF-8, which stand as surrogate escapes in a path or a header key."""
+    return text if text.isascii() else text.encode('utf-8', 'surrogateescape').decode('utf-8', 'replace')
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode('utf-8', 'replace')
+    if isinstance(value, set | frozenset | tuple):
+        return sorted(value)
+    raise TypeError(f'found {type(value).__name__}, expected something that JSON has')
+
+
+_WORDS = re.compile(r'(?<=[a-z])(?=[A-Z(])|(?<=[-_])')
+"""Between the words of a title: Kafka's have no spaces."""
+
+
+def _widths(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[int]:
+    """The least that each column may have."""
+    return [max([*map(len, title.split('\n')), *(min(LEAST_FOLD, len(cell)) for cell in cells)])
+            for title, *cells in zip(titles, *rows, strict=True)]
+
+
+def _width(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
+    return sum(_widths(titles, rows)) + COLUMN_GAP * (len(titles) - 1)
+
+
+# ---- names from elsewhere
+
+def printable(text: str, but: str = '') -> str:
+    """With `\\x1b` or `\\u202e` for a character that would move the cursor, give an order or turn others round."""
+    return _escaped(text, lambda character: character.encode('unicode_escape').decode(), but)
+
+
+def shell_word(text: str) -> str:
+    """As an argument of a command line to be copied; bash, zsh and ksh read what is not printable as `$'\\x1b'`."""
+    if text.isprintable():
+        return shlex.quote(text)
+    quoted = ''.join(character if character.isprintable() and character not in "'\\" else
+                     ''.join(f'\\x{byte:02x}' for byte in character.encode('utf-8', 'surrogateescape'))
+                     for character in text)
+    return f"$'{quoted}'"
+
+
+def _escaped(text: str, escape: Callable[[str], str], but: str = '') -> str:
+    if text.isprintable():
+        return text
+    return ''.join(character if character.isprintable() or character in but else escape(character)
+                   for character in text)
+
+
+# ---- in words
+
+def words_for_duration(duration_ms: float) -> str:
+    """As a person would say it, in at most two units: `45 ms`, `3.2 s`, `12 min 5 s`, `3 h 20 min`, `5 d 2 h`."""
+    if duration_ms < 0:
+        return '-' + words_for_duration(-duration_ms)
+    if duration_ms < 1000:
+        return f'{duration_ms:.0f} ms'
+    if duration_ms < 60_000:
+        return f'{duration_ms / 1000:.1f} s'
+    seconds = round(duration_ms / 1000)
+    for size, unit, part, part_unit in ((86_400, 'd', 3600, 'h'), (3600, 'h', 60, 'min'), (60, 'min', 1, 's')):
+        if seconds >= size:
+            rest = seconds % size // part
+            return f'{seconds // size} {unit}' + (f' {rest} {part_unit}' if rest else '')
+    raise AssertionError(seconds)
+
+
+def words_for_time(timestamp_ms: int) -> str:
+    """UTC to the millisecond: `2026-11-20 14:03:07.120Z`."""
+    from datetime import UTC, datetime
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f'{timestamp_ms} ms'
+    return moment.strftime('%Y-%m-%d %H:%M:%S.') + f'{timestamp_ms % 1000:03d}Z'
+
+
+def words_for_count(count: int, noun: str) -> str:
+    """`1 record`, `2,000 records`."""
+    return f'{count:,} {noun}' + ('' if count == 1 else 's')
+
+
+def words_for_bytes(size_bytes: float) -> str:
+    """In binary units: `512 B`, `1.5 KiB`, `3.2 GiB`."""
+    for unit in ('B', 'KiB', 'MiB', 'GiB'):
+        if abs(size_bytes) < 1024:
+            return f'{size_bytes:.0f} B' if unit == 'B' else f'{size_bytes:.1f} {unit}'
+        size_bytes /= 1024
+    return f'{size_bytes:.1f} TiB'

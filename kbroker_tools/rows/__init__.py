@@ -1,0 +1,1 @@
+"""What the internal topics and the metadata log hold, row by row."""

@@ -1,0 +1,251 @@
+"""What the coordinators' topics say, replayed from their batches without a coordinator.
+
+A row that cannot be read is skipped with a warning: who looks into a directory wants to see the rest.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
+from kbroker.group.offset_table import OffsetTable
+from kbroker.group.records import OFFSETS_TOPIC, GroupRow, OffsetRow, read_row
+from kbroker.protocol.codec import decode_prefix
+from kbroker.protocol.messages import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    ConsumerProtocolAssignment,
+    TransactionLogKey,
+)
+from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value, encode_row_key
+from kbroker.record.batch import BatchHeader
+from kbroker.record.control import ControlType, read_end_txn_marker
+from kbroker.record.records import Record, decode_records
+from kbroker.transaction.state import TransactionRow
+from kbroker.transaction.state_log import decode_row
+from kbroker_tools.view import GroupInfo, GroupMember, GroupOffset
+
+Batches = Iterable[tuple[BatchHeader, memoryview]]
+TopicPartition = tuple[str, int]
+
+CONSUMER_PROTOCOL_TYPE = 'consumer'
+STABLE_MEMBER = 0
+"""The state of a member that has neither partitions to give up nor to wait for."""
+
+logger = logging.getLogger(__name__)
+
+
+def replay_transactions(batches: Batches, only: str | None = None) -> dict[str, TransactionRow]:
+    """The last row of each transactional.id (of `only`), without those that are forgotten."""
+    found: dict[str, TransactionRow] = {}
+    for _, transactional_id, row in transaction_rows(batches, only):
+        if row is None:
+            found.pop(transactional_id, None)
+        else:
+            found[transactional_id] = row
+    return found
+
+
+def transaction_rows(batches: Batches, only: str | None = None) -> Iterator[tuple[Record, str, TransactionRow | None]]:
+    """(record, transactional.id, row) of each row in the order of the log (of `only`); None where it is forgotten."""
+    wanted = None if only is None else encode_row_key(TransactionLogKey(transactional_id=only))
+    for record in _records(batches):
+        if wanted is None or record.key == wanted:
+            try:
+                yield record, *decode_row(record.key, record.value)
+            except RowError as error:
+                _skip(record, error)
+
+
+def replay_groups(batches: Batches, only: str | None = None) -> GroupState:
+    """The state of one partition of `__consumer_offsets`, or what of it is about the group `only`."""
+    state = GroupState(only)
+    for header, batch in batches:
+        try:
+            state.replay(header, batch)
+        except (KafkaError, ProtocolError) as error:
+            logger.warning('batch at offset %d: skipped, %s', header.base_offset, error)
+    return state
+
+
+def _records(batches: Batches) -> Iterator[Record]:
+    for header, batch in batches:
+        if not header.is_control:
+            try:
+                yield from decode_records(batch)
+            except (KafkaError, ProtocolError) as error:
+                logger.warning('batch at offset %d: skipped, %s', header.base_offset, error)
+
+
+def _skip(record: Record, error: Exception) -> None:
+    logger.warning('record at offset %d: skipped, %s', record.offset, error)
+
+
+@dataclass
+class _ConsumerGroup:
+    """A group of the protocol of KIP-848, by its rows."""
+
+    epoch: int = 0
+    assignment_epoch: int = 0
+    members: dict[str, ConsumerGroupMemberMetadataValue] = field(default_factory=dict)
+    assignments: dict[str, ConsumerGroupCurrentMemberAssignmentValue] = field(default_factory=dict)
+    targets: dict[str, ConsumerGroupTargetAssignmentMemberValue] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        """Kafka's rule: without a target for the group's epoch it is Assigning, until all members have theirs
+        Reconciling."""
+        if not self.members:
+            return 'Empty'
+        if self.epoch > self.assignment_epoch:
+            return 'Assigning'
+        if all((current := self.assignments.get(member_id)) is not None and current.state == STABLE_MEMBER
+               and current.member_epoch == self.assignment_epoch for member_id in self.members):
+            return 'Stable'
+        return 'Reconciling'
+
+
+class GroupState:
+    """Groups and offsets of a partition of `__consumer_offsets` up to the batch replayed last."""
+
+    def __init__(self, only: str | None = None):
+        self._only = only
+        self._offsets = OffsetTable()
+        self._classic: dict[str, Any] = {}
+        self._consumer: dict[str, _ConsumerGroup] = {}
+
+    def replay(self, header: BatchHeader, batch: memoryview) -> None:
+        """Offsets in a transaction wait for its marker. KafkaError, ProtocolError for a batch that cannot be read."""
+        if header.is_control:
+            if header.is_transactional and header.records_count:
+                control_type = read_end_txn_marker(batch).control_type
+                self._offsets.end_transaction(header.producer_id, commit=control_type is ControlType.COMMIT)
+            return
+        for record in decode_records(batch):
+            try:
+                row = read_row(record.key or b'', record.value, record.offset)
+                if row is None:
+                    self._replay_consumer_row(record)
+            except (CorruptLogError, RowError) as error:
+                _skip(record, error)
+                continue
+            if isinstance(row, OffsetRow):
+                self._replay_offset(header, row)
+            elif isinstance(row, GroupRow) and row.value is None:
+                self._classic.pop(row.group_id, None)
+            elif isinstance(row, GroupRow) and self._only in (None, row.group_id):
+                self._classic[row.group_id] = row.value
+
+    def _replay_offset(self, header: BatchHeader, row: OffsetRow) -> None:
+        if self._only not in (None, row.key.group_id):
+            return
+        if row.committed is None:
+            self._offsets.forget(row.key)
+        elif header.is_transactional:
+            self._offsets.add_pending(header.producer_id, row.key, row.committed)
+        else:
+            self._offsets.commit(row.key, row.committed)
+
+    def _replay_consumer_row(self, record: Record) -> None:
+        """A row of KIP-848; those of share and streams groups are not looked at."""
+        key: Any = decode_row_key(OFFSETS_TOPIC, record.key)
+        if key is None or self._only not in (None, key.group_id):
+            return
+        if isinstance(key, ConsumerGroupMetadataKey):
+            if record.value is None:
+                self._consumer.pop(key.group_id, None)
+            else:
+                value = decode_row_value(ConsumerGroupMetadataValue, record.value)
+                self._consumer.setdefault(key.group_id, _ConsumerGroup()).epoch = value.epoch
+        elif isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
+            if record.value is not None:
+                target = decode_row_value(ConsumerGroupTargetAssignmentMetadataValue, record.value)
+                self._consumer.setdefault(key.group_id, _ConsumerGroup()).assignment_epoch = target.assignment_epoch
+        elif isinstance(key, ConsumerGroupMemberMetadataKey):
+            self._replay_member(key, record.value, ConsumerGroupMemberMetadataValue, 'members')
+        elif isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
+            self._replay_member(key, record.value, ConsumerGroupCurrentMemberAssignmentValue, 'assignments')
+        elif isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
+            self._replay_member(key, record.value, ConsumerGroupTargetAssignmentMemberValue, 'targets')
+
+    def _replay_member(self, key: Any, data: bytes | None, value_class: Any, rows: str) -> None:
+        group = self._consumer.get(key.group_id)
+        if data is None:
+            if group is not None:
+                getattr(group, rows).pop(key.member_id, None)
+        else:
+            group = self._consumer.setdefault(key.group_id, _ConsumerGroup())
+            getattr(group, rows)[key.member_id] = decode_row_value(value_class, data)
+
+    # ---- what it says ----
+
+    def group_ids(self) -> set[str]:
+        return self._classic.keys() | self._consumer.keys() | self._offsets.group_ids()
+
+    def offsets(self, group_id: str) -> list[GroupOffset]:
+        """In the order of topics and partitions."""
+        return [GroupOffset(key.topic, key.partition, committed.offset, committed.leader_epoch, committed.metadata)
+                for key, committed in sorted(self._offsets.committed(group_id).items())]
+
+    def group(self, group_id: str, coordinator_id: int,
+              topic_name: Callable[[bytes], str | None]) -> GroupInfo | None:
+        """None when nothing tells of it. A topic that `topic_name` does not know goes by its id."""
+        if group_id in self._classic:
+            return _classic_group(group_id, self._classic[group_id], coordinator_id)
+        if group_id in self._consumer:
+            return _consumer_group(group_id, self._consumer[group_id], coordinator_id, topic_name)
+        if group_id in self._offsets.group_ids():
+            return GroupInfo(group_id, 'Empty', '', '', coordinator_id, ())
+        return None
+
+
+def _classic_group(group_id: str, value: Any, coordinator_id: int) -> GroupInfo:
+    members = tuple(
+        GroupMember(member.member_id, member.group_instance_id, member.client_id, member.client_host,
+                    _classic_assignment(member.assignment) if value.protocol_type == CONSUMER_PROTOCOL_TYPE else ())
+        for member in value.members)
+    return GroupInfo(group_id, 'Stable' if members else 'Empty', value.protocol_type, value.protocol or '',
+                     coordinator_id, members)
+
+
+def _classic_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """Of a consumer: int16 version, then a ConsumerProtocolAssignment, whose version 0 every later one starts with."""
+    if not data:
+        return ()
+    try:
+        assignment, _ = decode_prefix(ConsumerProtocolAssignment, data, 0, 2)
+    except ProtocolError as error:
+        logger.warning('an assignment is left out: %s', error)
+        return ()
+    return tuple(sorted((topic.topic, partition) for topic in assignment.assigned_partitions
+                        for partition in topic.partitions))
+
+
+def _consumer_group(group_id: str, group: _ConsumerGroup, coordinator_id: int,
+                    topic_name: Callable[[bytes], str | None]) -> GroupInfo:
+    def named(topics: Iterable[Any]) -> tuple[TopicPartition, ...]:
+        return tuple(sorted((topic_name(topic.topic_id) or topic.topic_id.hex(), partition)
+                            for topic in topics for partition in topic.partitions))
+
+    members = []
+    for member_id, member in group.members.items():
+        current, target = group.assignments.get(member_id), group.targets.get(member_id)
+        members.append(GroupMember(
+            member_id, member.instance_id, member.client_id, member.client_host,
+            named(current.assigned_partitions if current is not None else ()),
+            current.member_epoch if current is not None else 0,
+            named(target.topic_partitions if target is not None else ())))
+    # A member may leave the choice of the assignor to the broker: no row says which one that is.
+    assignor = next((member.server_assignor for member in group.members.values() if member.server_assignor), '')
+    return GroupInfo(group_id, group.state, CONSUMER_PROTOCOL_TYPE, assignor, coordinator_id, tuple(members),
+                     group.epoch, group.assignment_epoch)

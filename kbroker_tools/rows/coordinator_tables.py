@@ -1,0 +1,176 @@
+"""What the rows of a coordinator's topic come to: the state of each transactional.id, offset or group, newest first."""
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from kbroker.group.offset_table import OffsetTable
+from kbroker.group.records import CommittedOffset, OffsetKey
+from kbroker.record.control import ControlType, read_end_txn_marker
+from kbroker.transaction.state import PREPARED, TransactionState
+from kbroker_tools.render import Column, Output, words_for_duration
+from kbroker_tools.rows.coordinator_tail import Row, RowBatch
+
+UNFINISHED = PREPARED | {TransactionState.ONGOING}
+MILLISECONDS = '_timestamp_ms'
+"""What the name of a column ends with whose cell is a time: an age, for people."""
+
+
+class Table(Protocol):
+    @property
+    def columns(self) -> tuple[Column, ...]: ...
+
+    def add(self, batch: RowBatch) -> None: ...
+
+    def rows(self) -> Iterable[tuple[Any, ...]]:
+        """Newest first; a cell for each column, times in milliseconds."""
+
+
+class TransactionTable:
+    """The last row of each transactional.id that is not forgotten."""
+
+    columns = (
+        Column('transactional_id', 'TransactionalId'),
+        Column('state', 'State'),
+        Column('producer_id', 'ProducerId', 'right'),
+        Column('producer_epoch', 'ProducerEpoch', 'right'),
+        Column('last_update_timestamp_ms', 'Updated', 'right'),
+        Column('open_since_timestamp_ms', 'Open', 'right'),
+        Column('timeout_ms', 'Timeout', 'right'),
+        Column('partitions', 'Partitions'),
+    )
+
+    def __init__(self) -> None:
+        self._found: dict[str, Any] = {}
+
+    def add(self, batch: RowBatch) -> None:
+        for row in batch.rows:
+            _keep(self._found, row, 'transactional_id')
+
+    def rows(self) -> Iterable[tuple[Any, ...]]:
+        newest_first = _newest_first(self._found, 'transaction_last_update_timestamp_ms')
+        for transactional_id, value in newest_first:
+            state: TransactionState | None
+            try:
+                state = TransactionState(value.transaction_status)
+            except ValueError:
+                state = None
+            partitions = [f'{topic.topic}-{partition}' for topic in value.transaction_partitions or ()
+                          for partition in topic.partition_ids]
+            yield (transactional_id, str(value.transaction_status) if state is None else state.title,
+                   value.producer_id, value.producer_epoch, value.transaction_last_update_timestamp_ms,
+                   value.transaction_start_timestamp_ms if state in UNFINISHED else None,
+                   value.transaction_timeout_ms, partitions)
+
+
+class GroupTable:
+    """The last row of each group of the classic protocol."""
+
+    columns = (
+        Column('group', 'Group'),
+        Column('protocol_type', 'ProtocolType'),
+        Column('protocol', 'Protocol'),
+        Column('generation', 'Generation', 'right'),
+        Column('members', 'Members', 'right'),
+        Column('leader', 'Leader'),
+        Column('state_timestamp_ms', 'Changed', 'right'),
+    )
+
+    def __init__(self) -> None:
+        self._found: dict[str, Any] = {}
+
+    def add(self, batch: RowBatch) -> None:
+        for row in batch.rows:
+            _keep(self._found, row, 'group')
+
+    def rows(self) -> Iterable[tuple[Any, ...]]:
+        for group, value in _newest_first(self._found, 'current_state_timestamp'):
+            changed_ms = value.current_state_timestamp
+            yield (group, value.protocol_type, value.protocol, value.generation, len(value.members), value.leader,
+                   changed_ms if changed_ms >= 0 else None)
+
+
+class OffsetsTable:
+    """The offsets that are committed: those in a transaction count from its marker on."""
+
+    columns = (
+        Column('group', 'Group'),
+        Column('topic', 'Topic'),
+        Column('partition', 'Partition', 'right'),
+        Column('offset', 'Offset', 'right'),
+        Column('leader_epoch', 'LeaderEpoch', 'right'),
+        Column('metadata', 'Metadata'),
+        Column('commit_timestamp_ms', 'Committed', 'right'),
+    )
+
+    def __init__(self) -> None:
+        self._by_partition: dict[int, OffsetTable] = {}
+
+    def add(self, batch: RowBatch) -> None:
+        offsets = self._by_partition.setdefault(batch.partition, OffsetTable())
+        header = batch.header
+        if header.is_control and header.is_transactional and header.records_count:
+            commit = read_end_txn_marker(batch.data).control_type is ControlType.COMMIT
+            offsets.end_transaction(header.producer_id, commit=commit)
+        for row in batch.rows:
+            key: Any = row.key
+            at = OffsetKey(key.group, key.topic, key.partition)
+            if row.value is None:
+                offsets.forget(at)
+            elif header.is_transactional:
+                offsets.add_pending(header.producer_id, at, _committed(row))
+            else:
+                offsets.commit(at, _committed(row))
+
+    def rows(self) -> Iterable[tuple[Any, ...]]:
+        found = [(at, committed) for offsets in self._by_partition.values() for group_id in offsets.group_ids()
+                 for at, committed in offsets.committed(group_id).items()]
+        found.sort(key=lambda row: (-row[1].commit_timestamp_ms, row[0]))
+        for at, committed in found:
+            yield (*at, committed.offset, committed.leader_epoch, committed.metadata, committed.commit_timestamp_ms)
+
+
+def _keep(found: dict[str, Any], row: Row, name: str) -> None:
+    key = getattr(row.key, name)
+    if row.value is None:
+        found.pop(key, None)
+    else:
+        found[key] = row.value
+
+
+def _newest_first(found: dict[str, Any], timestamp: str) -> list[tuple[str, Any]]:
+    by_age = operator.attrgetter(timestamp)
+    return sorted(found.items(), key=lambda row: (-by_age(row[1]), row[0]))
+
+
+def _committed(row: Row) -> CommittedOffset:
+    value: Any = row.value
+    return CommittedOffset(value.offset, getattr(value, 'leader_epoch', -1), value.metadata, value.commit_timestamp,
+                           log_offset=row.record.offset)
+
+
+def show(table: Table, output: Output, now_ms: int) -> None:
+    """Times as ages in words, lists with commas; in JSON as they are."""
+    if output.as_json:
+        output.table(table.columns, table.rows())
+    else:
+        output.table(table.columns, [tuple(_words(column, cell, now_ms) for column, cell in
+                                           zip(table.columns, row, strict=True)) for row in table.rows()])
+
+
+def _words(column: Column, cell: Any, now_ms: int) -> Any:
+    if cell is None:
+        return '-'
+    if column.name.endswith(MILLISECONDS):
+        return words_for_duration(now_ms - cell)
+    if column.name.endswith('_ms'):
+        return words_for_duration(cell)
+    return ','.join(cell) if isinstance(cell, list) else cell
+
+
+TABLES: dict[str, Callable[[], Table]] = {
+    'transaction': TransactionTable,
+    'offsets': OffsetsTable,
+    'group-metadata': GroupTable,
+}

@@ -1,0 +1,80 @@
+"""What `__transaction_state` holds, read through a View: every row that compaction has left, in the order written."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.errors import KafkaError
+from kbroker.protocol.rows import RowError
+from kbroker.record.records import decode_records
+from kbroker.topics.partitioner import partition_for
+from kbroker.transaction.state import NO_PRODUCER_ID, TransactionRow
+from kbroker.transaction.state_log import TOPIC, decode_row
+
+if TYPE_CHECKING:
+    from kbroker_tools.view import View
+
+
+class StoredRow(NamedTuple):
+    partition: int
+    offset: int
+    timestamp_ms: int
+    """When the coordinator appended it."""
+    transactional_id: str
+    row: TransactionRow | None
+    """None is a tombstone: the id is forgotten."""
+    leader_epoch: int = -1
+    """Of the partition: the coordinator's epoch when it appended it."""
+
+
+def stored_rows(view: View, partitions: Iterable[int]) -> Iterator[StoredRow]:
+    """Rows of unknown type or version are passed over, as the coordinator does. KafkaError, OSError."""
+    for partition in partitions:
+        for header, batch in view.batches(TOPIC, partition):
+            if header.is_control:
+                continue
+            for record in decode_records(batch):
+                try:
+                    transactional_id, row = decode_row(record.key, record.value)
+                except RowError:
+                    continue
+                yield StoredRow(partition, record.offset, record.timestamp_ms, transactional_id, row,
+                                header.partition_leader_epoch)
+
+
+def is_wholly_here(view: View) -> bool:
+    """Whether every row is to be found: a directory need not have all partitions, which other brokers may hold."""
+    topic = view.topics().get(TOPIC)
+    if view.is_live or topic is None:
+        return view.is_live
+    numbers = [partition.partition for partition in topic.partitions]
+    try:
+        for number in numbers:
+            next(view.batches(TOPIC, number), None)
+    except KafkaError:
+        return False
+    return numbers == list(range(len(numbers)))
+
+
+def partition_of(view: View, transactional_id: str) -> int | None:
+    """The partition of `__transaction_state` that an id belongs to; None while there is no such topic."""
+    topic = view.topics().get(TOPIC)
+    return None if topic is None else partition_for(transactional_id, len(topic.partitions))
+
+
+def transactional_ids(view: View) -> dict[int, str]:
+    """Whose each producer id is, or was, as far as rows are left to tell."""
+    topic = view.topics().get(TOPIC)
+    owners: dict[int, str] = {}
+    if topic is None:
+        return owners
+    for stored in stored_rows(view, (partition.partition for partition in topic.partitions)):
+        if stored.row is not None:
+            for producer_id in producer_ids(stored.row):
+                owners[producer_id] = stored.transactional_id
+    return owners
+
+
+def producer_ids(row: TransactionRow) -> set[int]:
+    """The producer ids that a row names: its own, the one before and the one to come."""
+    return {row.producer_id, row.previous_producer_id, row.next_producer_id} - {NO_PRODUCER_ID}

@@ -1,0 +1,39 @@
+"""Records of files as text, by Kafka's dump tool and by our decoders."""
+import os
+import re
+import subprocess
+
+from apache_kafka import TOOL_LIMIT_S, java
+
+from kbroker.record.batch import iter_batches
+from kbroker.record.records import decode_records
+from kbroker_tools.rows.decoders import decoder
+
+REASON = re.compile(r"(from (?:key|value)'s buffer due to: ).*")
+OPTIONS = {'string': '--print-data-log', 'offsets': '--offsets-decoder', 'transaction': '--transaction-log-decoder',
+           'share-group-state': '--share-group-state-decoder', 'cluster-metadata': '--cluster-metadata-decoder',
+           'remote-log-metadata': '--remote-log-metadata-decoder'}
+
+
+def kafkas_text(name, files):
+    """The lines of records in the files, without those of batches."""
+    command = java('org.apache.kafka.tools.DumpLogSegments', OPTIONS[name], '--skip-record-metadata', '--files',
+                   ','.join(map(str, files)))
+    done = subprocess.run(command, capture_output=True, timeout=TOOL_LIMIT_S, check=False,
+                          env={**os.environ, 'LC_ALL': 'C.UTF-8'})
+    assert done.returncode == 0, done.stderr.decode()
+    lines = done.stdout.decode().split('\n')
+    return [REASON.sub(r'\1', line) for line in lines if line.startswith('| ')]
+
+
+def our_text(name, files):
+    decode = decoder(name).decode
+    lines = []
+    for path in files:
+        for header, batch in iter_batches(path.read_bytes()):
+            for record in [] if header.is_control else decode_records(batch):
+                key, payload = decode(record.offset, record.key, record.value)
+                parts = ([] if key is None else [f'key: {key}']) + ([] if payload is None else [f'payload: {payload}'])
+                if parts:
+                    lines.append(REASON.sub(r'\1', '| ' + ' '.join(parts)))
+    return lines

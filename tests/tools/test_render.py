@@ -1,0 +1,92 @@
+"""How results look: with tabs when piped, as JSON rows on demand, in words for people."""
+import io
+import json
+import re
+
+import pytest
+
+from kbroker_tools.render import Column, Output, words_for_bytes, words_for_duration, words_for_time
+
+COLUMNS = [Column('topic', 'Topic'), Column('first_offset', 'FirstOffset', 'right')]
+
+
+def shown(rows, **options):
+    stream = io.StringIO()
+    Output(stream=stream, **options).table(COLUMNS, rows)
+    return stream.getvalue()
+
+
+def test_a_piped_table_is_that_of_kafkas_tools_with_a_tab_after_every_column():
+    assert shown([('orders', 7), ('t', None)]).splitlines() == [
+        'Topic \tFirstOffset\t',
+        'orders\t7          \t',
+        't     \tNone       \t']
+
+
+def test_json_rows_keep_types():
+    lines = shown([('orders', 7), ('t', None)], as_json=True).splitlines()
+    assert [json.loads(line) for line in lines] == [{'topic': 'orders', 'first_offset': 7},
+                                                    {'topic': 't', 'first_offset': None}]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def on_terminal(monkeypatch):
+    """What a terminal of so many columns is sent, without the sequences of styles."""
+    def shown_on(columns, show):
+        monkeypatch.setenv('COLUMNS', str(columns))
+        terminal = Terminal()
+        show(Output(stream=terminal))
+        return re.sub(r'\x1b\[[0-9;]*m', '', terminal.getvalue()).splitlines()
+    return shown_on
+
+
+def test_a_table_breaks_its_titles_and_then_itself_before_a_number(on_terminal):
+    columns = [Column('start_timestamp_ms', 'CurrentTransactionStartTimeMs'), Column('id', 'Id')]
+
+    def lines(width):
+        shown = on_terminal(width, lambda output: output.table(columns, [(1795192879448, 'x' * 40), (7, None)]))
+        return [line.rstrip() for line in shown]
+
+    assert lines(80)[0] == 'CurrentTransactionStartTimeMs   Id'
+    assert [line.split()[0] for line in lines(50)[:3]] == ['Current', 'Transaction', 'Start']
+    assert lines(50)[-3:] == ['1795192879448   ' + 'x' * 34, '                ' + 'x' * 6, '7               -']
+    assert lines(36) == ['CurrentTransactionStartTimeMs  1795192879448', 'Id' + ' ' * 29 + 'x' * 40, '',
+                         'CurrentTransactionStartTimeMs  7', 'Id' + ' ' * 29 + '-']
+
+
+EVIL = 'a\x1b]0;b\x07\r\x9b2J\u202e[bold]:+1:'
+TAMED = r'a\x1b]0;b\x07\r\x9b2J\u202e[bold]:+1:'
+
+
+@pytest.mark.parametrize('show', [
+    lambda output: output.line(EVIL), lambda output: output.line(EVIL, 'bold'),
+    lambda output: output.labelled('id ', EVIL), lambda output: output.table([Column('id', 'Id')], [(EVIL,)])])
+def test_a_terminal_is_not_sent_what_it_would_obey(on_terminal, show):
+    assert TAMED in on_terminal(80, show)[-1]
+
+
+def test_json_has_no_character_that_a_terminal_obeys_and_says_the_same():
+    text = shown([(EVIL, 7)], as_json=True)
+    assert text[:-1].isprintable() and json.loads(text)['topic'] == EVIL
+
+
+def test_a_pipe_gets_names_as_they_are():
+    assert EVIL in shown([(EVIL, 7)])
+
+
+@pytest.mark.parametrize(('duration_ms', 'words'), [
+    (0, '0 ms'), (45, '45 ms'), (3210, '3.2 s'), (60_000, '1 min'), (725_000, '12 min 5 s'), (12_000_000, '3 h 20 min'),
+    (439_200_000, '5 d 2 h'), (-45, '-45 ms')])
+def test_durations_in_words(duration_ms, words):
+    assert words_for_duration(duration_ms) == words
+
+
+def test_sizes_and_times_in_words():
+    assert [words_for_bytes(size) for size in (512, 1536, 3 << 30)] == ['512 B', '1.5 KiB', '3.0 GiB']
+    assert words_for_time(1_700_000_000_005) == '2023-11-14 22:13:20.005Z'
+    assert words_for_time(1 << 62) == f'{1 << 62} ms'
