@@ -1,0 +1,152 @@
+"""kbroker-dump-log beside Apache Kafka's own tool, as processes on this machine, on the same files.
+
+    python bench/dump_log.py [--quick] [--large-bytes N] [--runs N]
+
+Both show every record with its payload; the output goes to /dev/null. A large segment tells of records a second, a
+small one of what it takes to start. The runs take turns, and the least of each counts: what else the machine does only
+ever adds. CPU is user and system time of the process, which noise changes least. Kafka's tool runs with the heap,
+collector and JMX that its own script gives it (`as its script starts it`; the script itself, which looks for jars, and
+its log4j configuration are not in the figures); on the small file also in the Java machine that starts fastest (serial
+collector, first compiler only). kbroker runs from compiled bytecode, as it is installed. Without Java the column of
+Kafka is empty. With --quick everything runs once on small files, and the figures mean nothing.
+"""
+import os
+import pathlib
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import click
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'tests'))
+
+from apache_kafka import classpath
+from live import ROOT
+
+from kbroker.record.batch import encode_batch, set_base_offset
+
+T = 1_700_000_000_000
+OPTIONS = ['--deep-iteration', '--print-data-log', '--files']
+INSTALLED_SCRIPT = 'from kbroker_tools.dump.start import start; start()'
+FAST_START = ['-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1']
+# What kafka-run-class.sh hands to Java for a tool: KAFKA_HEAP_OPTS, KAFKA_JVM_PERFORMANCE_OPTS, KAFKA_JMX_OPTS.
+SCRIPT_START = ['-Xmx256M', '-server', '-XX:+UseG1GC', '-XX:MaxGCPauseMillis=20',
+                '-XX:InitiatingHeapOccupancyPercent=35', '-XX:+ExplicitGCInvokesConcurrent',
+                '-Djava.awt.headless=true', '-Dcom.sun.management.jmxremote=true',
+                '-Dcom.sun.management.jmxremote.authenticate=false', '-Dcom.sun.management.jmxremote.ssl=false']
+RECORDS_A_BATCH = 100
+VALUE_BYTES = 100
+TEMPLATES = 20
+KIB, GIB = 1024, 1024 ** 3
+
+
+def batches(size_bytes: int) -> Iterator[bytearray]:
+    """Batches of records of 100 bytes with a key of 10, as many as fit."""
+    generator = random.Random(1)
+    letters = b'abcdefghijklmnopqrstuvwxyz0123456789'
+    templates = [
+        encode_batch([(T + i, b'key-%06d' % generator.randrange(10 ** 6),
+                       bytes(generator.choices(letters, k=VALUE_BYTES))) for i in range(RECORDS_A_BATCH)],
+                     partition_leader_epoch=0)
+        for _ in range(TEMPLATES)]
+    left, number = size_bytes, 0
+    while left >= len(templates[number % TEMPLATES]):
+        batch = templates[number % TEMPLATES]
+        set_base_offset(batch, number * RECORDS_A_BATCH)
+        yield batch
+        left -= len(batch)
+        number += 1
+
+
+def a_segment(directory: pathlib.Path, size_bytes: int) -> tuple[pathlib.Path, int]:
+    """A segment and how many records it holds."""
+    directory.mkdir()
+    path = directory / f'{0:020d}.log'
+    records = 0
+    with open(path, 'wb') as file:
+        for batch in batches(size_bytes):
+            file.write(batch)
+            records += RECORDS_A_BATCH
+    return path, records
+
+
+class Taken(NamedTuple):
+    """By a process, from its start to its end."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def taken_by(command: list[str], env: dict[str, str] | None = None) -> Taken:
+    cpu_before, began = children_cpu_s(), time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, cwd=ROOT, env=env)
+    return Taken(time.perf_counter() - began, children_cpu_s() - cpu_before)
+
+
+def children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def least(runs: list[Taken]) -> Taken:
+    return Taken(min(run.wall_s for run in runs), min(run.cpu_s for run in runs))
+
+
+def compare(name: str, path: pathlib.Path, runs: int, java: list[str] | None, in_words: Callable[[float], str]) -> None:
+    """A line of the table for wall time and one for CPU.
+
+    The first run does not count: it brings the file into the page cache, and leaves the bytecode beside it.
+    """
+    own_command = [sys.executable, '-c', INSTALLED_SCRIPT, *OPTIONS, str(path)]
+    env = {name: value for name, value in os.environ.items() if name != 'PYTHONDONTWRITEBYTECODE'}
+    env['PYTHONPYCACHEPREFIX'] = str(path.parent / 'bytecode')
+    taken_by(own_command, env)
+    own, kafkas = [], []
+    for _ in range(runs):
+        own.append(taken_by(own_command, env))
+        if java is not None:
+            kafkas.append(taken_by([*java, *OPTIONS, str(path)]))
+    for index, kind in enumerate(Taken._fields):
+        own_s, kafkas_s = least(own)[index], least(kafkas)[index] if kafkas else None
+        row(f'{name}, {kind[:-2]}', in_words(own_s), '' if kafkas_s is None else in_words(kafkas_s),
+            '' if kafkas_s is None else f'{kafkas_s / own_s:.1f}')
+
+
+def row(*cells: str) -> None:
+    click.echo(f'| {" | ".join(cells)} |')
+
+
+@click.command()
+@click.option('--quick', is_flag=True, help='Run everything once on small files, to see that it works.')
+@click.option('--large-bytes', default=GIB, show_default=True)
+@click.option('--runs', default=3, show_default=True)
+def main(quick: bool, large_bytes: int, runs: int) -> None:
+    if quick:
+        large_bytes, runs = 1024 * KIB, 1
+    def java(options: list[str]) -> list[str] | None:
+        if jars is None:
+            return None
+        return ['java', *options, '-Dfile.encoding=UTF-8', '-cp', jars, 'org.apache.kafka.tools.DumpLogSegments']
+
+    jars = classpath() if shutil.which('java') and shutil.which('mvn') else None
+    with tempfile.TemporaryDirectory() as name:
+        large, records = a_segment(pathlib.Path(name) / 'large-0', large_bytes)
+        small, _ = a_segment(pathlib.Path(name) / 'small-0', 100 * KIB)
+        row('what', 'kbroker', 'Kafka', 'times as fast')
+        row('---', '---', '---', '---')
+        compare(f'{large_bytes / KIB / KIB:.0f} MiB, {records} records', large, runs, java(SCRIPT_START),
+                lambda taken_s: f'{records / taken_s:,.0f} records/s')
+        for way, options in (('as its script starts it', SCRIPT_START), ('in the leanest Java machine', FAST_START)):
+            compare(f'100 KiB, Kafka {way}', small, 5 * runs, java(options),
+                    lambda taken_s: f'{taken_s * 1000:.1f} ms')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,1 @@
+"""A segment file, and what stands beside it, as text."""

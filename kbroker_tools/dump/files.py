@@ -1,0 +1,163 @@
+"""Which files a dump goes through, and where in them it begins."""
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kbroker_tools.dump.selection import Selection
+
+LOG = '.log'
+CHECKPOINT = '.checkpoint'
+INDEX = '.index'
+TIME_INDEX = '.timeindex'
+BOOTSTRAP = 'bootstrap.checkpoint'
+
+OFFSET_ENTRY_BYTES = 8
+TIME_ENTRY_BYTES = 12
+
+
+def suffix_of(path: str) -> str:
+    """From the last dot of the name on; empty without one."""
+    name = os.path.basename(path)
+    dot = name.rfind('.')
+    return name[dot:] if dot >= 0 else ''
+
+
+def as_java_shows(path: str) -> str:
+    """Single slashes, and none at the end."""
+    while '//' in path:
+        path = path.replace('//', '/')
+    return path.rstrip('/') if len(path) > 1 else path
+
+
+def base_offset_of(path: str) -> int | None:
+    """The number at the beginning of a segment's file name; None if there is none."""
+    digits = os.path.basename(path).partition('.')[0]
+    return int(digits) if digits.isascii() and digits.isdecimal() else None
+
+
+def must_be_file(path: str) -> None:
+    """Raises FileNotFoundError, and OSError for what is no regular file: who opens a pipe waits for its other end."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, 'found no regular file', path)
+
+
+def expand(paths: list[str], suffixes: tuple[str, ...]) -> Iterator[str]:
+    """The files that paths stand for: patterns, and the files of these suffixes in directories, in order.
+
+    Raises FileNotFoundError for a pattern that fits nothing, OSError for a directory that cannot be read.
+    """
+    for path in paths:
+        if os.path.isdir(path):
+            yield from files_in(path, suffixes)
+        elif any(sign in path for sign in '*?[') and not os.path.exists(path):
+            from glob import glob
+            found = sorted(glob(path))
+            if not found:
+                raise FileNotFoundError(2, 'no file fits this pattern', path)
+            yield from expand(found, suffixes)
+        else:
+            yield path
+
+
+def files_in(directory: str, suffixes: tuple[str, ...]) -> list[str]:
+    """Segment files of a partition in the order of their offsets; of a log directory, partition by partition.
+
+    Raises FileNotFoundError if there are none.
+    """
+    found = _segment_files(directory, suffixes)
+    if not found:
+        partitions = [entry.name for entry in os.scandir(directory) if entry.is_dir()]
+        for name in sorted(partitions, key=_partition_order):
+            found += _segment_files(os.path.join(directory, name), suffixes)
+    if not found:
+        raise FileNotFoundError(2, f'no {" or ".join(suffixes)} files in this directory', directory)
+    return found
+
+
+def _segment_files(directory: str, suffixes: tuple[str, ...]) -> list[str]:
+    return [os.path.join(directory, name) for name in sorted(os.listdir(directory))
+            if suffix_of(name) in suffixes and base_offset_of(name) is not None]
+
+
+def _partition_order(name: str) -> tuple[str, int]:
+    topic, _, partition = name.rpartition('-')
+    return topic, int(partition) if partition.isdecimal() else -1
+
+
+def next_segment(path: str) -> str | None:
+    """The `.log` that follows in the same partition."""
+    directory = os.path.dirname(path)
+    base_offset = base_offset_of(path)
+    if base_offset is None:
+        return None
+    later = [name for name in os.listdir(directory or '.')
+             if suffix_of(name) == LOG and (base_offset_of(name) or 0) > base_offset]
+    return os.path.join(directory, min(later)) if later else None
+
+
+# ---- where to begin
+
+def ends_before(path: str, selection: Selection) -> bool:
+    """Whether all offsets of the segment lie below those asked for: the next one begins at or below them."""
+    if base_offset_of(path) is None:
+        return False
+    following = next_segment(path)
+    return following is not None and (base_offset_of(following) or 0) <= selection.first_offset
+
+
+def begins_after(path: str, selection: Selection) -> bool:
+    """Whether all offsets of the segment lie above those asked for."""
+    base_offset = base_offset_of(path)
+    return base_offset is not None and base_offset > selection.last_offset
+
+
+def start_position(path: str, selection: Selection) -> int:
+    """A position in the `.log` before which nothing of the selection lies, found in its indexes; 0 without any."""
+    base_offset = base_offset_of(path)
+    if base_offset is None or suffix_of(path) != LOG:
+        return 0
+    stem = path.removesuffix(LOG)
+    offset = selection.first_offset - base_offset
+    try:
+        if selection.first_timestamp_ms > 0:
+            offset = max(offset, _search(stem + TIME_INDEX, TIME_ENTRY_BYTES, 8, selection.first_timestamp_ms - 1))
+        if offset <= 0:
+            return 0
+        return _search(stem + INDEX, OFFSET_ENTRY_BYTES, 4, offset)
+    except OSError:
+        return 0
+
+
+def _search(path: str, entry_bytes: int, key_bytes: int, target: int) -> int:
+    """What the last entry says whose key is at most `target`; 0 without one. It takes the reads of a binary search."""
+    with open(path, 'rb', buffering=0) as file:
+        def entry(number: int) -> tuple[int, int]:
+            data = os.pread(file.fileno(), entry_bytes, number * entry_bytes)
+            return (int.from_bytes(data[:key_bytes], 'big', signed=True),
+                    int.from_bytes(data[key_bytes:], 'big', signed=True))
+
+        def relative_offset(number: int) -> int:
+            return entry(number)[0 if entry_bytes == OFFSET_ENTRY_BYTES else 1]
+
+        entries = os.fstat(file.fileno()).st_size // entry_bytes
+        # Behind the entries of a segment that is appended to lie zeros.
+        used = _first(entries, lambda number: number > 0 and relative_offset(number) == 0)
+        number = _first(used, lambda number: entry(number)[0] > target) - 1
+        return max(entry(number)[1], 0) if number >= 0 else 0
+
+
+def _first(count: int, holds: Callable[[int], bool]) -> int:
+    """The first of 0..count-1 from which on it holds; `count` if for none."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,524 @@
+"""The files beside a segment's `.log`, as kafka-dump-log shows them, and what it says in the end of all that is wrong.
+
+`.index`, `.timeindex` and `.txnindex` entries and the producers of a `.snapshot` are read one after the other, and the
+first two are held against the log. Nothing is written: Kafka's own tool cuts an `.index` that has half an entry at its
+end while it shows it; here it stays as it was found.
+
+A `.txnindex` that is not there is an error (Kafka takes it for an empty one), and the version of its entries is read
+as the int16 that it is (Kafka looks at one byte of it).
+"""
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import IO, Any, NamedTuple, TypeVar
+
+from kbroker.errors import CorruptLogError
+from kbroker.record.batch import LOG_OVERHEAD_BYTES, MAGIC
+from kbroker.record.records import iter_records
+from kbroker.wire.crc32c import crc32c
+from kbroker_tools.dump import files
+from kbroker_tools.dump.gaps import Gaps
+from kbroker_tools.dump.options import DEFAULT_MAX_MESSAGE_BYTES, MAX_INT32
+
+OFFSET_ENTRY = struct.Struct('>ii')                 # relative offset, position
+TIME_ENTRY = struct.Struct('>qi')                   # timestamp in ms, relative offset
+TRANSACTION_ENTRY = struct.Struct('>hqqqq')         # version, producer id, first, last, last stable offset
+SNAPSHOT_HEAD = struct.Struct('>hI')                # version, CRC-32C of what follows
+SNAPSHOT_COUNT = struct.Struct('>i')
+# Producer id and epoch, last sequence and offset, offset delta, timestamp, coordinator epoch, first open offset.
+SNAPSHOT_ENTRY = struct.Struct('>qhiqiqiq')
+SNAPSHOT_VERSION = 1
+TRANSACTION_VERSION = 0
+
+BATCH_HEAD = struct.Struct('>qiib')                 # base offset, length, partition leader epoch (or CRC), magic
+LAST_OFFSET_DELTA = struct.Struct('>i')
+LAST_OFFSET_DELTA_AT = 23
+LEGACY_TIMESTAMP = struct.Struct('>q')
+LEGACY_TIMESTAMP_AT = 18                            # from magic 1 on
+LEAST_BATCH_LENGTH = 14                             # of a message of magic 0
+HEADER_READ_BYTES = LAST_OFFSET_DELTA_AT + LAST_OFFSET_DELTA.size
+NO_TIMESTAMP_MS = -1
+NO_OFFSET = -1
+BLOCK_ENTRIES = 8192
+LINES_AT_ONCE = 1024
+
+T = TypeVar('T')
+
+
+@dataclass(frozen=True)
+class IndexOptions:
+    """The options of kafka-dump-log that concern indexes."""
+
+    verify_index_only: bool = False
+    """Hold the entries against the log and print none."""
+    index_sanity_check: bool = False
+    """Only look whether the broker would rebuild the index at its start."""
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    """How much of the log is looked at for the batch of an entry."""
+    compat: str = '4.3'
+    """The release of Kafka whose texts are printed: 4.2, 4.3 or 4.4."""
+
+
+# ---- what is wrong
+
+Pairs = dict[str, list[tuple[int, int]]]
+"""By file, in the order in which they were found."""
+
+
+class ErrorReport:
+    """What was found wrong in any of the files, by file, to be printed in the end. Paths are made absolute.
+
+    Kafka lists the files of a section in the order of a hash map; here they stand in the order in which they were
+    read.
+    """
+
+    def __init__(self, compat: str = '4.3'):
+        """`compat` is the release of Kafka whose text is printed."""
+        self._is_sorted = compat != '4.2'
+        self._mismatches: Pairs = {}
+        self._timestamp_mismatches: Pairs = {}
+        self._out_of_order: Pairs = {}
+        self._not_found: Pairs = {}
+        self._non_consecutive: dict[str, Gaps] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to print."""
+        return any((self._mismatches, self._timestamp_mismatches, self._out_of_order, self._not_found,
+                    self._non_consecutive))
+
+    def mismatch(self, index_path: str, index_offset: int, log_offset: int) -> None:
+        """The batch at the position of an entry ends at another offset. Of equal index offsets the last one is told."""
+        self._mismatches.setdefault(_absolute(index_path), []).append((index_offset, log_offset))
+
+    def timestamp_mismatch(self, index_path: str, index_timestamp_ms: int, log_timestamp_ms: int) -> None:
+        self._timestamp_mismatches.setdefault(_absolute(index_path), []).append((index_timestamp_ms, log_timestamp_ms))
+
+    def out_of_order(self, index_path: str, timestamp_ms: int, previous_ms: int) -> None:
+        self._out_of_order.setdefault(_absolute(index_path), []).append((timestamp_ms, previous_ms))
+
+    def not_found(self, index_path: str, index_offset: int, log_offset: int) -> None:
+        """No batch ends at an indexed offset; `log_offset` is where the next one ends, -1 if there is none."""
+        self._not_found.setdefault(_absolute(index_path), []).append((index_offset, log_offset))
+
+    def gaps(self, log_path: str) -> Gaps:
+        """Where to put the offsets of a log that do not follow each other, once there are some."""
+        return self._non_consecutive.setdefault(_absolute(log_path), Gaps())
+
+    def lines(self) -> Iterator[str]:
+        """Kafka's text. Up to 4.2 the last mismatch or gap of a file comes first; then they are sorted by offset."""
+        for path, pairs in self._mismatches.items():
+            yield f'Mismatches in :{path}'
+            shown = sorted(dict(pairs).items()) if self._is_sorted else pairs
+            yield from (f'  Index offset: {index}, log offset: {log}' for index, log in reversed(shown))
+        for path, pairs in self._timestamp_mismatches.items():
+            yield f'Found timestamp mismatch in :{path}'
+            yield from (f'  Index timestamp: {index}, log timestamp: {log}' for index, log in pairs)
+        for path, pairs in self._out_of_order.items():
+            yield f'Found out of order timestamp in :{path}'
+            yield from (f'  Index timestamp: {index}, Previously indexed timestamp: {previous}'
+                        for index, previous in pairs)
+        for path, pairs in self._not_found.items():
+            yield 'The following indexed offsets are not found in ' + (f':{path}' if self._is_sorted else 'the log.')
+            yield from (f'Indexed offset: {index}, found log offset: {log}' for index, log in pairs)
+        for path, gaps in self._non_consecutive.items():
+            yield f'Non-consecutive offsets in {path}'
+            found = gaps if self._is_sorted else reversed(list(gaps.as_they_came()))
+            yield from (f'  {first} is followed by {second}' for first, second in found)
+
+    def print(self, stream: IO[str]) -> None:
+        for line in self.lines():
+            stream.write(line + '\n')
+
+
+def _absolute(path: str) -> str:
+    """With the working directory in front; `..` stays, as in Java."""
+    return os.path.join(os.getcwd(), path)
+
+
+# ---- files
+
+def dump_index(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
+    """An `.index`: its entries, each of them held against the `.log` beside it.
+
+    Raises CorruptLogError when the sanity check fails, or an entry points to where no batch can be; OSError, for a
+    `.log` that is not there too.
+    """
+    index = OffsetIndexFile(path)
+    with LogFile(sibling(path, '.log')) as log:
+        if not index.entries:
+            out.write(f'{path} is empty.\n')
+        elif options.index_sanity_check:
+            index.check()
+            out.write(f'{path} passed sanity check.\n')
+        else:
+            _write_lines(out, options, verified_offsets(index, log, options, report),
+                         lambda entry: f'offset: {entry.offset} position: {entry.position}\n')
+
+
+def dump_time_index(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
+    """A `.timeindex`: its entries, each of them held against the `.log`, which is searched through the `.index`.
+
+    Raises CorruptLogError when the sanity check fails, or the log cannot be read where an entry points; OSError.
+    """
+    index = TimeIndexFile(path)
+    with LogFile(sibling(path, '.log')) as log:
+        offsets = OffsetIndexFile(sibling(path, '.index'))
+        if options.index_sanity_check:
+            index.check()
+            out.write(f'{path} passed sanity check.\n')
+        else:
+            _write_lines(out, options, verified_timestamps(index, offsets, log, report),
+                         lambda entry: f'timestamp: {entry.timestamp_ms} offset: {entry.offset}\n')
+
+
+def dump_transaction_index(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
+    """A `.txnindex`. Raises CorruptLogError for an entry of another version, OSError."""
+    for row in transaction_rows(path):
+        out.write(f'version: {row.version} producerId: {row.producer_id} firstOffset: {row.first_offset} '
+                  f'lastOffset: {row.last_offset} lastStableOffset: {row.last_stable_offset}\n')
+
+
+def dump_snapshot(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
+    """A `.snapshot`: what it says of each producer. Raises CorruptLogError for a damaged one, OSError."""
+    for producer in snapshot_producers(path):
+        first_offset = producer.transaction_first_offset
+        out.write(f'producerId: {producer.producer_id} producerEpoch: {producer.producer_epoch} '
+                  f'coordinatorEpoch: {producer.coordinator_epoch} currentTxnFirstOffset: '
+                  f'{"OptionalLong.empty" if first_offset is None else f"OptionalLong[{first_offset}]"} '
+                  f'lastTimestamp: {producer.last_timestamp_ms}')
+        if producer.last_batch is not None:
+            batch = producer.last_batch
+            out.write(f' firstSequence: {batch.first_sequence} lastSequence: {batch.last_sequence} '
+                      f'lastOffset: {batch.last_offset} offsetDelta: {batch.offset_delta} '
+                      f'timestamp: {producer.last_timestamp_ms}')
+        elif options.compat == '4.2':
+            out.write(' ')
+        out.write('\n')
+
+
+def _write_lines(out: IO[str], options: IndexOptions, entries: Iterable[T], text: Callable[[T], str]) -> None:
+    """A line for each entry, many at a time; what stands before a damaged one is out before the error is."""
+    lines: list[str] = []
+    try:
+        for entry in entries:
+            if not options.verify_index_only:
+                lines.append(text(entry))
+                if len(lines) >= LINES_AT_ONCE:
+                    out.write(''.join(lines))
+                    lines.clear()
+    finally:
+        out.write(''.join(lines))
+
+
+def sibling(path: str, suffix: str) -> str:
+    """The file of the same segment with another suffix."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, name.partition('.')[0] + suffix)
+
+
+# ---- entries
+
+class OffsetEntry(NamedTuple):
+    offset: int
+    position: int
+
+
+class TimeEntry(NamedTuple):
+    timestamp_ms: int
+    offset: int
+
+
+class TransactionRow(NamedTuple):
+    version: int
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class LastBatch(NamedTuple):
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+
+
+class SnapshotProducer(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    transaction_first_offset: int | None
+    last_timestamp_ms: int
+    last_batch: LastBatch | None
+    """None when only a marker was seen."""
+
+
+def verified_offsets(index: OffsetIndexFile, log: LogFile, options: IndexOptions,
+                     report: ErrorReport) -> Iterator[OffsetEntry]:
+    """The entries of an `.index`; `report` hears of those whose batch ends at another offset. CorruptLogError."""
+    for entry in index:
+        batch = log.batch_at(entry.position, entry.position + options.max_message_bytes)
+        if batch is None:
+            raise CorruptLogError(f'{index.path}: found position {entry.position} for offset {entry.offset}, where '
+                                  f'{log.path} of {log.size_bytes} bytes has no whole batch of at most '
+                                  f'{options.max_message_bytes} bytes')
+        if batch.last_offset != entry.offset:
+            report.mismatch(index.path, entry.offset, batch.last_offset)
+        yield entry
+
+
+def verified_timestamps(index: TimeIndexFile, offsets: OffsetIndexFile, log: LogFile,
+                        report: ErrorReport) -> Iterator[TimeEntry]:
+    """The entries of a `.timeindex`; `report` hears of those that the log, or the one before, contradicts."""
+    previous_ms = NO_TIMESTAMP_MS
+    for entry in index:
+        batch = log.first_reaching(entry.offset, offsets.position_for(entry.offset))
+        if batch is None:
+            report.not_found(index.path, entry.offset, NO_OFFSET)
+        elif batch.last_offset != entry.offset:
+            report.not_found(index.path, entry.offset, batch.last_offset)
+        else:
+            found_ms = log.max_timestamp_ms(batch)
+            if found_ms != entry.timestamp_ms:
+                report.timestamp_mismatch(index.path, entry.timestamp_ms, found_ms)
+            if previous_ms >= entry.timestamp_ms:
+                report.out_of_order(index.path, entry.timestamp_ms, previous_ms)
+        yield entry
+        previous_ms = entry.timestamp_ms
+
+
+def transaction_rows(path: str) -> Iterator[TransactionRow]:
+    """The entries of a `.txnindex`; less than an entry at its end is passed over. CorruptLogError, OSError."""
+    base_offset_of(path)
+    for number, fields in enumerate(_read_entries(path, TRANSACTION_ENTRY)):
+        row = TransactionRow(*fields)
+        if row.version != TRANSACTION_VERSION:
+            raise CorruptLogError(f'{path}: found version {row.version} in entry {number}, '
+                                  f'expected {TRANSACTION_VERSION}')
+        yield row
+
+
+def snapshot_producers(path: str) -> list[SnapshotProducer]:
+    """What a `.snapshot` says. CorruptLogError in Kafka's words, but that what Kafka calls `null` is told; OSError."""
+    with open(path, 'rb') as file:
+        data = file.read()
+    count_at = SNAPSHOT_HEAD.size
+    entries_at = count_at + SNAPSHOT_COUNT.size
+    version = int.from_bytes(data[:2], 'big', signed=True)
+    if len(data) >= 2 and version != SNAPSHOT_VERSION:
+        raise CorruptLogError('Snapshot failed schema validation: Snapshot contained an unknown file version '
+                              f'{version}')
+    if len(data) < entries_at:
+        raise CorruptLogError(f'Snapshot failed schema validation: found {len(data)} bytes, expected {entries_at}')
+    (count,) = SNAPSHOT_COUNT.unpack_from(data, count_at)
+    if count < 0:
+        raise CorruptLogError('Snapshot failed schema validation: non-nullable field producerEntries was serialized '
+                              'as null')
+    end = entries_at + count * SNAPSHOT_ENTRY.size
+    if len(data) < end:
+        raise CorruptLogError(f'Snapshot failed schema validation: found {len(data)} bytes, expected {end}')
+    _, stored_crc = SNAPSHOT_HEAD.unpack_from(data)
+    computed_crc = crc32c(memoryview(data)[count_at:])
+    if stored_crc != computed_crc:
+        raise CorruptLogError(f'Snapshot is corrupt (CRC is no longer valid). Stored crc: {stored_crc}. '
+                              f'Computed crc: {computed_crc}')
+    return [_snapshot_producer(*fields) for fields in SNAPSHOT_ENTRY.iter_unpack(data[entries_at:end])]
+
+
+def _snapshot_producer(producer_id: int, producer_epoch: int, last_sequence: int, last_offset: int, offset_delta: int,
+                       timestamp_ms: int, coordinator_epoch: int, first_offset: int) -> SnapshotProducer:
+    batch = None
+    if last_offset >= 0:
+        first_sequence = last_sequence - offset_delta
+        if first_sequence < 0:                      # sequences wrap after the highest int32
+            first_sequence += MAX_INT32 + 1
+        batch = LastBatch(first_sequence, last_sequence, last_offset, offset_delta)
+    return SnapshotProducer(producer_id, producer_epoch, coordinator_epoch, first_offset if first_offset >= 0 else None,
+                            timestamp_ms, batch)
+
+
+def base_offset_of(path: str) -> int:
+    """The offset that the name of a segment's file begins with. Raises CorruptLogError."""
+    offset = files.base_offset_of(path)
+    if offset is None:
+        raise CorruptLogError(f'{path}: found {os.path.basename(path).partition(".")[0]!r} before the suffix, expected '
+                              'the offset of a segment in digits')
+    return offset
+
+
+def _read_entries(path: str, entry: struct.Struct) -> Iterator[tuple[Any, ...]]:
+    """The whole entries of a file, of which a block at a time is in memory."""
+    with open(path, 'rb') as file:
+        while block := file.read(BLOCK_ENTRIES * entry.size):
+            yield from entry.iter_unpack(block[:len(block) - len(block) % entry.size])
+
+
+class OffsetIndexFile:
+    """An `.index`, read as it lies there."""
+
+    def __init__(self, path: str):
+        """Raises OSError, CorruptLogError for a name without an offset."""
+        self.path = path
+        self.base_offset = base_offset_of(path)
+        self.size_bytes = os.stat(path).st_size
+        self.entries = self.size_bytes // OFFSET_ENTRY.size
+
+    def __iter__(self) -> Iterator[OffsetEntry]:
+        """The entries up to the zeros that a segment has behind them while it is appended to."""
+        for number, (relative_offset, position) in enumerate(_read_entries(self.path, OFFSET_ENTRY)):
+            if relative_offset == 0 and number > 0:
+                return
+            yield OffsetEntry(self.base_offset + relative_offset, position)
+
+    def check(self) -> None:
+        """What a broker looks at before it trusts the index. Raises CorruptLogError in Kafka's words."""
+        path = _absolute(self.path)
+        if self.entries:
+            relative_offset, _ = _last_entry(self.path, OFFSET_ENTRY, self.entries)
+            if relative_offset < 0:
+                raise CorruptLogError(f'Corrupt index found, index file {path} has non-zero size but the last offset '
+                                      f'is {self.base_offset + relative_offset} which is less than the base offset '
+                                      f'{self.base_offset}')
+        if self.size_bytes % OFFSET_ENTRY.size:
+            raise CorruptLogError(f'Index file {path} is corrupt, found {self.size_bytes} bytes which is neither '
+                                  f'positive nor a multiple of {OFFSET_ENTRY.size}')
+
+    def position_for(self, offset: int) -> int:
+        """Where to begin to look for the batch of `offset`: the last entry at or below it, else 0."""
+        offsets, positions = self._columns
+        number = bisect_right(offsets, offset - self.base_offset)
+        return positions[number - 1] if number else 0
+
+    @cached_property
+    def _columns(self) -> tuple[array[int], array[int]]:
+        """Relative offsets and positions: four bytes each in memory, as in the file."""
+        fields = array('i')
+        with open(self.path, 'rb') as file:
+            fields.frombytes(file.read(self.entries * OFFSET_ENTRY.size))
+        if sys.byteorder == 'little':
+            fields.byteswap()
+        offsets, positions = fields[::2], fields[1::2]
+        end = next((number for number, offset in enumerate(offsets) if offset == 0 and number > 0), len(offsets))
+        return offsets[:end], positions[:end]
+
+
+class TimeIndexFile:
+    """A `.timeindex`, read as it lies there."""
+
+    def __init__(self, path: str):
+        """Raises OSError, CorruptLogError for a name without an offset."""
+        self.path = path
+        self.base_offset = base_offset_of(path)
+        self.size_bytes = os.stat(path).st_size
+        self.entries = self.size_bytes // TIME_ENTRY.size
+
+    def __iter__(self) -> Iterator[TimeEntry]:
+        """The entries up to the zeros that a segment has behind them while it is appended to."""
+        for number, (timestamp_ms, relative_offset) in enumerate(_read_entries(self.path, TIME_ENTRY)):
+            if relative_offset == 0 and number > 0:
+                return
+            yield TimeEntry(timestamp_ms, self.base_offset + relative_offset)
+
+    def check(self) -> None:
+        """What a broker looks at before it trusts the index. Raises CorruptLogError in Kafka's words."""
+        path = _absolute(self.path)
+        if self.entries:
+            first_ms, _ = next(_read_entries(self.path, TIME_ENTRY))
+            last_ms, relative_offset = _last_entry(self.path, TIME_ENTRY, self.entries)
+            if last_ms < first_ms:
+                raise CorruptLogError(f'Corrupt time index found, time index file ({path}) has non-zero size but the '
+                                      f'last timestamp is {last_ms} which is less than the first timestamp {first_ms}')
+            if relative_offset < 0:
+                raise CorruptLogError(f'Corrupt time index found, time index file ({path}) has non-zero size but the '
+                                      f'last offset is {self.base_offset + relative_offset} which is less than the '
+                                      f'first offset {self.base_offset}')
+        if self.size_bytes % TIME_ENTRY.size:
+            raise CorruptLogError(f'Time index file {path} is corrupt, found {self.size_bytes} bytes which is neither '
+                                  f'positive nor a multiple of {TIME_ENTRY.size}')
+
+
+def _last_entry(path: str, entry: struct.Struct, entries: int) -> tuple[Any, ...]:
+    with open(path, 'rb') as file:
+        file.seek((entries - 1) * entry.size)
+        return entry.unpack(file.read(entry.size))
+
+
+# ---- the log
+
+class BatchAt(NamedTuple):
+    """A batch of any magic in a `.log`."""
+
+    position: int
+    size_bytes: int
+    last_offset: int
+    magic: int
+
+
+class LogFile:
+    """A `.log`, of which single batches are looked at. A context manager; opening it raises OSError."""
+
+    def __init__(self, path: str):
+        self.path = path
+        self._file = open(path, 'rb')               # noqa: SIM115  (closed by __exit__)
+        self.size_bytes = os.fstat(self._file.fileno()).st_size
+        self._last_found: BatchAt | None = None
+
+    def __enter__(self) -> LogFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def batch_at(self, position: int, end: int | None = None) -> BatchAt | None:
+        """The batch that begins at `position` and ends at or before `end`; None if no whole one does.
+
+        Raises CorruptLogError where the length field cannot be that of a batch.
+        """
+        end = self.size_bytes if end is None else min(end, self.size_bytes)
+        if position < 0 or position + BATCH_HEAD.size > end:
+            return None
+        header = self._read(position, HEADER_READ_BYTES)
+        base_offset, length, _, magic = BATCH_HEAD.unpack_from(header)
+        if length < LEAST_BATCH_LENGTH:
+            raise CorruptLogError(f'{self.path}: found a batch length of {length} at {position}, expected at least '
+                                  f'{LEAST_BATCH_LENGTH}')
+        size_bytes = length + LOG_OVERHEAD_BYTES
+        if position + size_bytes > end:
+            return None
+        last_offset = base_offset
+        if magic >= MAGIC:
+            last_offset += LAST_OFFSET_DELTA.unpack_from(header, LAST_OFFSET_DELTA_AT)[0]
+        return BatchAt(position, size_bytes, last_offset, magic)
+
+    def first_reaching(self, offset: int, position: int) -> BatchAt | None:
+        """The first batch from `position` on that ends at or after `offset`. Raises CorruptLogError."""
+        last = self._last_found
+        if last is not None and last.last_offset <= offset:
+            position = max(position, last.position)     # where the answer to a lower offset was is far enough back
+        while (batch := self.batch_at(position)) is not None:
+            if batch.last_offset >= offset:
+                self._last_found = batch
+                return batch
+            position += batch.size_bytes
+        return None
+
+    def max_timestamp_ms(self, batch: BatchAt) -> int:
+        """The highest timestamp of its records, -1 without any. Raises CorruptLogError, KafkaError for damaged ones."""
+        data = self._read(batch.position, batch.size_bytes)
+        if batch.magic >= MAGIC:
+            return max((record.timestamp_ms for record in iter_records(data)), default=NO_TIMESTAMP_MS)
+        if batch.magic < 1:
+            return NO_TIMESTAMP_MS
+        # A message of magic 1 has one timestamp, and one that wraps compressed messages the highest of theirs.
+        timestamp_ms: int = LEGACY_TIMESTAMP.unpack_from(data, LEGACY_TIMESTAMP_AT)[0]
+        return timestamp_ms
+
+    def _read(self, position: int, size: int) -> bytes:
+        return os.pread(self._file.fileno(), size, position)

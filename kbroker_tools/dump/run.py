@@ -1,0 +1,334 @@
+"""A dump from the first file to the report of what is wrong: which part shows which file, and what a failure costs."""
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from kbroker.errors import CorruptLogError, KafkaError
+from kbroker_tools.dump.files import (
+    BOOTSTRAP,
+    CHECKPOINT,
+    INDEX,
+    LOG,
+    TIME_INDEX,
+    as_java_shows,
+    base_offset_of,
+    begins_after,
+    ends_before,
+    expand,
+    must_be_file,
+    next_segment,
+    start_position,
+    suffix_of,
+)
+from kbroker_tools.dump.options import PROGRAM, DumpOptions
+from kbroker_tools.dump.segment_reader import SegmentReader
+from kbroker_tools.dump.sink import Sink
+from kbroker_tools.dump.text import DumpText
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn, Protocol
+
+    from kbroker_tools.dump.gaps import Gaps
+    from kbroker_tools.dump.index import ErrorReport, IndexOptions
+    from kbroker_tools.dump.selection import Selection
+
+    class BatchWriter(Protocol):
+        """DumpText, or the same in JSON."""
+
+        def begin(self, last_offset: int | None = None) -> None: ...
+
+        def dump(self, reader: SegmentReader, most_bytes: int = ...) -> bool: ...
+
+
+STDOUT, STDERR = 1, 2
+STEP_BYTES = 8 * 1024 * 1024
+PROGRESS_LEAST_BYTES = 64 * 1024 * 1024
+FOLLOW_INTERVAL_S = 0.2
+BATCH_SUFFIXES = (LOG, CHECKPOINT)
+INDEX_SUFFIXES = (INDEX, TIME_INDEX, '.txnindex', '.snapshot')
+
+
+def dump(options: DumpOptions, out: int = STDOUT, wait: Callable[[], None] | None = None) -> int:
+    """Dump all files to a file descriptor. Returns the exit code.
+
+    `wait`: called between two looks for more when following. Raises OSError where the output takes no more,
+    CorruptLogError, KafkaError and OSError with `--compat`, which ends at the first thing that cannot be read.
+    """
+    if options.stats and options.follow:
+        wrong_usage('--stats are those of a segment as it is, they cannot --follow it')
+    if options.json and options.checks_indexes:
+        wrong_usage('--json shows entries, and --verify-index-only and --index-sanity-check show none')
+    if options.stats:
+        return show_statistics(options)
+    return Dump(options, Sink(out), wait or (lambda: time.sleep(FOLLOW_INTERVAL_S))).run()
+
+
+def paths_of(options: DumpOptions) -> list[str]:
+    return list(expand([*options.listed_files, *options.paths],
+                       (INDEX, TIME_INDEX) if options.checks_indexes else (LOG,)))
+
+
+def selection_of(options: DumpOptions) -> Selection | None:
+    """click.UsageError for terms that cannot be read."""
+    if options.where is None:
+        return None
+    from kbroker_tools.dump.where import WhereError, parse_where
+    try:
+        return parse_where(options.where)
+    except WhereError as error:
+        wrong_usage(f'--where: {error}')
+
+
+def wrong_usage(message: str) -> NoReturn:
+    """Of what only shows here. Raises click.UsageError."""
+    import click
+    raise click.UsageError(message) from None
+
+
+def show_statistics(options: DumpOptions) -> int:
+    """A line for every segment, damaged ones too; what cannot be read makes the exit code 1. Raises OSError."""
+    from kbroker_tools.dump.stats import COLUMNS, statistics_of
+    from kbroker_tools.render import Output
+    segments, exit_code = [], 0
+    for path in paths_of(options):
+        try:
+            must_be_file(path)
+        except OSError as error:
+            print(one_line(path, error), file=sys.stderr)
+            exit_code = 1
+            continue
+        if suffix_of(path) in BATCH_SUFFIXES:
+            segments.append(path)
+        else:
+            print(f'Ignoring {path}: --stats are those of .log and .checkpoint files', file=sys.stderr)
+    Output(options.json).table(COLUMNS, (statistics.row(path) for path, statistics in
+                                         statistics_of(segments, options, selection_of(options))))
+    return exit_code
+
+
+def one_line(path: str, error: Exception) -> str:
+    """What could not be read, and why."""
+    reason = f'{error.filename}: {error.strerror}' if isinstance(error, OSError) else str(error)
+    from kbroker_tools.render import printable
+    line = reason if path in reason else f'{path}: {reason}'
+    return f'{PROGRAM}: ' + printable(line.replace('\n', ' '))
+
+
+class Dump:
+    """One run of the command."""
+
+    def __init__(self, options: DumpOptions, sink: Sink, wait: Callable[[], None]):
+        self.options = options
+        self.sink = sink
+        self.selection = selection_of(options)
+        self.report: ErrorReport | None = None
+        self.exit_code = 0
+        self._wait = wait
+        self._path = ''
+        self._gaps: Gaps | None = None
+        self._text = self._batch_writer()
+
+    def run(self) -> int:
+        paths = [as_java_shows(path) for path in paths_of(self.options)]
+        followed = paths.pop() if self.options.follow else None
+        if followed is not None and suffix_of(followed) != LOG:
+            wrong_usage(f'--follow: found {followed}, expected a .log')
+        with progress_over(paths) as advance:
+            for path in paths:
+                if self._is_selected(path):
+                    try:
+                        self._dump_file(path, advance)
+                    except (CorruptLogError, KafkaError, OSError) as error:
+                        self._fail(path, error)
+        if followed is not None:
+            self._follow(followed)
+        self.sink.flush()
+        if self.report is not None:
+            self.report.print(sys.stderr)
+        return self.exit_code
+
+    def _is_selected(self, path: str) -> bool:
+        selection = self.selection
+        return (selection is None or suffix_of(path) != LOG
+                or not (begins_after(path, selection) or ends_before(path, selection)))
+
+    # ---- one file
+
+    def _dump_file(self, path: str, advance: Callable[[int], None]) -> None:
+        self._begin(path)
+        suffix = suffix_of(path)
+        if not self.options.is_literal or os.path.exists(path):     # Kafka's tool looks at the name first
+            must_be_file(path)
+        if suffix in BATCH_SUFFIXES:
+            self._dump_batches(path, advance)
+        elif suffix in INDEX_SUFFIXES:
+            self._dump_index(path, suffix)
+        else:
+            self._complain(f'Ignoring unknown file {path}')
+
+    def _begin(self, path: str) -> None:
+        self._path, self._gaps = path, None
+        if not self.options.json:
+            self.sink.write(f'Dumping {path}\n')
+
+    def _dump_batches(self, path: str, advance: Callable[[int], None]) -> None:
+        reader = self._open(path)
+        self._drain(reader, advance)
+        left = reader.end - reader.position
+        if reader.at_end and left > 0 and not self.options.is_limited:
+            self._tell_of_tail(f'Found {left} invalid bytes at the end of {os.path.basename(path)}')
+        reader.close()
+
+    def _tell_of_tail(self, line: str) -> None:
+        if self.options.json:
+            self._complain(line)
+        else:
+            self.sink.write(line + '\n')
+
+    def _drain(self, reader: SegmentReader, advance: Callable[[int], None]) -> None:
+        position = reader.next_position
+        while self._text.dump(reader, STEP_BYTES):
+            advance(reader.next_position - position)
+            position = reader.next_position
+
+    def _open(self, path: str) -> SegmentReader:
+        """Begin the file with the line that tells its name's meaning; the reader is at the first batch of use."""
+        if not self.options.json:
+            self.sink.write(heading(path) + '\n')
+        self._text.begin(-1 if self.options.compat in ('4.3', '4.4') else None)
+        most = self.options.most_file_bytes
+        if self.selection is not None and (position := start_position(path, self.selection)):
+            reader = SegmentReader(path, most, position)
+            if reader.is_at_batch():
+                return reader
+        return SegmentReader(path, most)
+
+    def _dump_index(self, path: str, suffix: str) -> None:
+        from kbroker_tools.dump import index as dump_index
+        show = {INDEX: dump_index.dump_index, TIME_INDEX: dump_index.dump_time_index,
+                '.txnindex': dump_index.dump_transaction_index, '.snapshot': dump_index.dump_snapshot}[suffix]
+        if self.options.json:
+            from kbroker_tools.dump.json_rows import index_rows
+            for line in index_rows(path, suffix):
+                self.sink.write(line)
+        else:
+            show(path, self._index_options(), self.sink, self._report())  # type: ignore[arg-type]
+
+    def _index_options(self) -> IndexOptions:
+        from kbroker_tools.dump.index import IndexOptions
+        return IndexOptions(self.options.verify_index_only, self.options.index_sanity_check,
+                            self.options.max_message_size, self.options.compat or '4.3')
+
+    # ---- what comes later
+
+    def _follow(self, path: str) -> None:
+        """The file, whatever is appended to it, and the segments that come after it; ends with Ctrl-C alone."""
+        must_be_file(path)
+        self._begin(path)
+        reader = self._open(path)
+        while True:
+            following = next_segment(path)          # once there is one, this one grows no more
+            if reader.look_again() < reader.next_position:
+                raise CorruptLogError(f'{path}: it was cut to {reader.end} bytes, below what was shown already')
+            self._drain(reader, _nothing)
+            if following is None:
+                self.sink.flush()
+                self._wait()
+                continue
+            reader.close()
+            path = following
+            self._begin(path)
+            reader = self._open(path)
+
+    # ---- what is wrong
+
+    def _report(self) -> ErrorReport:
+        if self.report is None:
+            from kbroker_tools.dump.index import ErrorReport
+            self.report = ErrorReport(self.options.compat or '4.3')
+        return self.report
+
+    def _note_gap(self, first: int, second: int) -> None:
+        if self._gaps is None:
+            self._gaps = self._report().gaps(self._path)
+        self._gaps.add(first, second)
+
+    def _note_damage(self, line: str) -> None:
+        if self.options.is_literal:
+            raise CorruptLogError(line)
+        self.sink.end_line()
+        self._complain(f'{PROGRAM}: {line}')
+        self.exit_code = 1
+
+    def _fail(self, path: str, error: Exception) -> None:
+        """Of a damaged snapshot Kafka's tool, too, says so and goes on."""
+        if self.options.is_literal and suffix_of(path) != '.snapshot':
+            self.sink.flush()
+            raise error
+        if isinstance(error, OSError) and error.filename is None:
+            raise error
+        self._complain(str(error) if self.options.is_literal else one_line(path, error))
+        self.exit_code = 0 if self.options.is_literal else 1
+
+    def _complain(self, line: str) -> None:
+        self.sink.flush()
+        print(line, file=sys.stderr)
+
+    # ---- parts
+
+    def _batch_writer(self) -> BatchWriter:
+        options = self.options
+        decoder = None
+        if options.decoder or options.value_decoder_class or options.key_decoder_class:
+            from kbroker_tools.dump.decoding import decoder_for
+            decoder = decoder_for(options)
+        if options.json:
+            from kbroker_tools.dump.json_rows import DumpJson
+            return DumpJson(self.sink, options.payload, decoder, self.selection, self._note_damage)
+        return DumpText(self.sink, deep=options.is_deep, contents=options.prints_contents,
+                        skip_record_metadata=options.skip_record_metadata, decoder=decoder, control_text=control_text,
+                        on_gap=None if self.selection else self._note_gap, on_damage=self._note_damage,
+                        selection=self.selection)
+
+
+def control_text(number: int, value: bytes | None) -> str:
+    from kbroker_tools.dump import decoding as dump_decoding
+    return dump_decoding.control_text(number, value)
+
+
+def _nothing(amount: int) -> None:
+    pass
+
+
+@contextmanager
+def progress_over(paths: list[str]) -> Iterator[Callable[[int], None]]:
+    """A bar for large files, where it does not stand in the way of the result."""
+    total = 0
+    if os.isatty(STDERR) and not os.isatty(STDOUT):
+        total = sum(os.path.getsize(path) for path in paths if os.path.exists(path))
+    if total < PROGRESS_LEAST_BYTES:
+        yield _nothing
+        return
+    from kbroker_tools.render import Output
+    with Output().progress('dumping', total, 'bytes') as bar:
+        yield bar.advance
+
+
+def heading(path: str) -> str:
+    """The second line of a file of batches: what its name says. CorruptLogError if that is not the name of one."""
+    name = os.path.basename(path)
+    stem = name.partition('.')[0]
+    offset, _, epoch = stem.partition('-')
+    if suffix_of(path) == LOG and base_offset_of(path) is not None:
+        return f'Log starting offset: {base_offset_of(path)}'
+    if name == BOOTSTRAP:
+        return 'KRaft bootstrap snapshot'
+    if suffix_of(path) == CHECKPOINT and offset.isdecimal() and epoch.isdecimal():
+        return f'Snapshot end offset: {int(offset)}, epoch: {int(epoch)}'
+    raise CorruptLogError(f'{path}: found {stem!r} before the suffix, expected ' + (
+        'an offset in digits' if suffix_of(path) == LOG else 'offset-epoch in digits'))

@@ -1,0 +1,81 @@
+"""Every line of kafka-dump-log on the files beside a `.log`, sound and damaged ones, and its final report."""
+import io
+import subprocess
+
+import pytest
+from apache_kafka import TOOL_LIMIT_S, java
+from segment_files import damaged_copies, damaged_snapshots, two_segments
+
+from kbroker.errors import CorruptLogError
+from kbroker_tools.dump.index import (
+    ErrorReport,
+    IndexOptions,
+    dump_index,
+    dump_snapshot,
+    dump_time_index,
+    dump_transaction_index,
+)
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+DUMPS = {'.index': dump_index, '.timeindex': dump_time_index, '.txnindex': dump_transaction_index,
+         '.snapshot': dump_snapshot}
+
+
+def kafkas(files, *options):
+    done = subprocess.run(java('org.apache.kafka.tools.DumpLogSegments', *options, '--files',
+                               ','.join(map(str, files))),
+                          capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def ours(files, **options):
+    out, err, report = io.StringIO(), io.StringIO(), ErrorReport()
+    for path in files:
+        out.write(f'Dumping {path}\n')
+        try:
+            DUMPS[path.suffix](str(path), IndexOptions(**options), out, report)
+        except CorruptLogError as error:
+            err.write(f'{error}\n')
+    report.print(err)
+    return 0, out.getvalue(), err.getvalue()
+
+
+def sections(text):
+    """The parts of a report, in no order: Kafka has that of a hash map."""
+    found = []
+    for line in text.splitlines():
+        if not line.startswith(('  Index', 'Indexed')):
+            found.append([])
+        found[-1].append(line)
+    return sorted(found)
+
+
+@pytest.fixture
+def files(tmp_path):
+    directory = two_segments(tmp_path)
+    sound = sorted(path for path in directory.iterdir() if path.suffix in DUMPS)
+    return sound, [*damaged_copies(directory), *damaged_snapshots(directory)]
+
+
+def test_entries_and_the_report_are_kafkas_to_the_letter(files):
+    sound, damaged = files
+    for options, keywords in (([], {}), (['--verify-index-only'], {'verify_index_only': True})):
+        expected = kafkas([*sound, *damaged], *options)
+        found = ours([*sound, *damaged], **keywords)
+        assert found[:2] == expected[:2]
+        assert sections(found[2]) == sections(expected[2])
+    assert 'Mismatches in :' in expected[2]
+
+
+def test_the_sanity_check_is_kafkas_to_the_letter(files):
+    sound, damaged = files
+    refused = [path for path in damaged if path.parent.name in ('below-the-base-index', 'below-the-base-timeindex',
+                                                                'zeros-behind-timeindex')]
+    passed = [path for path in [*sound, *damaged] if path not in refused]
+    assert ours(passed, index_sanity_check=True) == kafkas(passed, '--index-sanity-check')
+    for path in refused:        # Kafka ends with a stack trace, which begins with the text
+        code, out, err = kafkas([path], '--index-sanity-check')
+        assert code == 1
+        assert ours([path], index_sanity_check=True)[1:] == (out, err.partition('CorruptIndexException: ')[2]
+                                                             .partition('\n')[0] + '\n')

@@ -1,0 +1,112 @@
+"""kbroker-dump-log against kafka-dump-log, byte for byte, on what both brokers and no broker ever wrote."""
+import subprocess
+import sys
+import tarfile
+
+import pytest
+from apache_kafka import TOOL_LIMIT_S, LiveKafka, java
+from history import a_history
+from live import ROOT, LiveBroker
+from segment_corpus import corpus, damaged
+
+from kbroker.record.batch import encode_batch
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+DIRECTORIES = ROOT / 'tests' / 'data' / 'kafka-directories'
+DUMPED = {'.log', '.checkpoint', '.index', '.timeindex', '.txnindex', '.snapshot'}
+DECODERS = {'__consumer_offsets': '--offsets-decoder', '__transaction_state': '--transaction-log-decoder',
+            '__cluster_metadata': '--cluster-metadata-decoder'}
+
+
+def run(command):
+    done = subprocess.run(command, capture_output=True, timeout=TOOL_LIMIT_S, check=False)
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+def kafkas(files, *options):
+    command = java('org.apache.kafka.tools.DumpLogSegments', *options, '--files', ','.join(map(str, files)))
+    return run([command[0], '-Dfile.encoding=UTF-8', *command[1:]])
+
+
+def ours(files, *options):
+    return run([sys.executable, '-m', 'kbroker_tools.dump.start', *options, '--files', ','.join(map(str, files))])
+
+
+def sections(report):
+    """The parts of a report, in no order: Kafka has that of a hash map."""
+    found = []
+    for line in report.splitlines():
+        if not line.startswith(('  ', 'Indexed')):
+            found.append([])
+        found[-1].append(line)
+    return sorted(found)
+
+
+def assert_same(files, *options):
+    expected, found = kafkas(files, *options), ours(files, *options, '--compat', '4.3')
+    for line, other in zip(found[1].splitlines(), expected[1].splitlines(), strict=False):
+        assert line == other
+    assert found[1] == expected[1]
+    assert sections(found[2]) == sections(expected[2])
+    assert found[0] == expected[0] == 0
+
+
+@pytest.mark.parametrize('options', [
+    (), ('--deep-iteration',), ('--print-data-log',), ('--print-data-log', '--skip-record-metadata'),
+    ('--deep-iteration', '--skip-record-metadata'), ('--print-data-log', '--max-bytes', '300'),
+    ('--offsets-decoder', '--max-bytes', '1')], ids=' '.join)
+def test_every_kind_of_batch_is_shown_as_kafka_does(options, tmp_path):
+    assert_same(corpus(tmp_path), *options)
+
+
+def test_the_suffix_decides(tmp_path):
+    for name in ('plain', '00000000000000000000.log.deleted', '.hidden', 'x.txt'):
+        (tmp_path / name).write_bytes(b'')
+    assert_same(sorted(tmp_path.iterdir()))
+
+
+def test_numbers_are_shown_by_kafkas_decoders(tmp_path):
+    path = tmp_path / f'{0:020d}.log'
+    path.write_bytes(encode_batch([(1, bytes(4), b'\xff' * 8), (2, b'\x80\x00\x00\x01', b'\x7f' + bytes(7)),
+                                   (3, None, None)]))
+    tools = 'org.apache.kafka.tools.api'
+    assert_same([path], '--key-decoder-class', f'{tools}.IntegerDecoder',
+                '--value-decoder-class', f'{tools}.LongDecoder')
+
+
+def test_up_to_where_kafkas_tool_gives_up_both_say_the_same(tmp_path):
+    for path in damaged(tmp_path):
+        expected, found = kafkas([path], '--print-data-log'), ours([path], '--print-data-log', '--compat', '4.3')
+        assert found[:2] == expected[:2], path
+        assert found[0] == 1
+        assert len(found[2].splitlines()) == 1, found[2]
+
+
+def assert_same_by_topic(root):
+    """All files of a log directory, each internal topic with its decoder."""
+    for topic in (*DECODERS, None):
+        files = sorted(path for path in root.rglob('*') if path.suffix in DUMPED and path.is_file()
+                       and not path.parent.name.endswith('-delete')     # an index over an empty log ends Kafka's tool
+                       and (topic in str(path) if topic else not any(other in str(path) for other in DECODERS)))
+        assert files, topic
+        assert_same(files, DECODERS.get(topic, '--print-data-log'))
+
+
+def test_directories_that_kafka_wrote_are_shown_as_kafka_does(tmp_path):
+    for archive in DIRECTORIES.glob('*.tgz'):
+        with tarfile.open(archive) as tar:
+            tar.extractall(tmp_path / archive.stem, filter='data')
+    assert_same_by_topic(tmp_path)
+
+
+@pytest.mark.parametrize('broker_class', [LiveBroker, LiveKafka])
+def test_what_either_broker_leaves_of_a_history_is_shown_as_kafka_does(broker_class, tmp_path):
+    broker = broker_class(tmp_path / 'data')
+    broker.start()
+    try:
+        with a_history(broker.address):
+            broker.stop()
+    finally:
+        broker.kill9()
+    assert_same_by_topic(tmp_path / 'data')
