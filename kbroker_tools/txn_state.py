@@ -1,0 +1,152 @@
+"""kbroker-txn-state: the rows of `__transaction_state`, or of `__consumer_offsets`, as JSON or as a table.
+
+It mirrors kafka-console-consumer with TransactionLogMessageFormatter and its siblings, on a broker or offline on a log
+directory. The JSON is the same to the byte; each object has a line of its own, where Kafka's tool puts no end behind
+one. Partitions are read one after the other.
+"""
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker_tools.command import SETTINGS, Command, ToolError, cluster_options, json_option, open_view, version_option
+from kbroker_tools.render import Output
+
+if TYPE_CHECKING:
+    from kbroker_tools.rows.coordinator_tail import CoordinatorTail, Row
+    from kbroker_tools.rows.decoders import Formatter
+    from kbroker_tools.view import View
+
+TOPICS = {'transaction': '__transaction_state', 'offsets': '__consumer_offsets',
+          'group-metadata': '__consumer_offsets'}
+NEVER_MADE = {
+    '__transaction_state': 'no transaction was ever begun there; the first transactional producer makes it',
+    '__consumer_offsets': 'no group was ever there and no offset committed; the first consumer group makes it',
+}
+POLL_INTERVAL_S = 0.5
+
+
+@click.command(cls=Command, context_settings=SETTINGS)
+@click.option('--formatter', 'name', type=click.Choice(tuple(TOPICS)), default='transaction', show_default=True,
+              help='Which rows: of __transaction_state, or the offsets or groups of __consumer_offsets.')
+@click.option('--from-beginning', is_flag=True, help='Every row there is. Without it only rows that are written from '
+                                                     'now on are shown, until Ctrl-C.')
+@click.option('--follow', is_flag=True, help='With --from-beginning: go on with the rows that are written later.')
+@click.option('--transactional-id', metavar='ID', help='Only rows of this transactional.id.')
+@click.option('--max-messages', type=click.IntRange(min=1), metavar='N', help='End after N rows.')
+@click.option('--table', 'as_table', is_flag=True,
+              help='The current state, newest first: of each transactional.id, offset or group.')
+@click.option('--compat', type=click.Choice(('4.2', '4.3', '4.4')), default='4.3', show_default=True,
+              help='The release of Kafka whose text is printed: from 4.4 on transactionStatus is a name.')
+@json_option
+@cluster_options
+@version_option
+def main(name: str, from_beginning: bool, follow: bool, transactional_id: str | None, max_messages: int | None,
+         as_table: bool, compat: str, as_json: bool, bootstrap_server: str | None, data_dir: Path | None,
+         command_config: Path | None) -> None:
+    """Show the rows that transactions leave in __transaction_state, as kafka-console-consumer does with
+    TransactionLogMessageFormatter.
+
+    Rows are JSON objects, one a line. With --json each also says where it stands: partition, offset and timestamp. A
+    row that cannot be read is told on stderr, and the exit code is 1 in the end.
+    """
+    if transactional_id is not None and name != 'transaction':
+        raise click.UsageError(f'--transactional-id goes with --formatter transaction, not {name}')
+    if as_table and (follow or max_messages is not None):
+        raise click.UsageError('--table shows the state as it is now; leave out --follow and --max-messages')
+    view = open_view(bootstrap_server, data_dir, command_config)
+    from kbroker_tools.rows.coordinator_tail import CoordinatorTail
+    from kbroker_tools.rows.decoders import formatter
+    output = Output(as_json)
+    damages: list[str] = []
+
+    def complain(text: str) -> None:
+        damages.append(text)
+        output.note(f'kbroker-txn-state: {text}')
+
+    rows = formatter(name, compat)
+    tail = CoordinatorTail(view, TOPICS[name], _partitions(view, TOPICS[name], transactional_id), rows, complain)
+    if as_table:
+        _show_table(view, name, tail, output, transactional_id)
+    else:
+        if not from_beginning:
+            tail.seek_to_end()
+        _show_rows(tail, rows, output, transactional_id, max_messages, follow or not from_beginning)
+    sys.stdout.flush()
+    if damages:
+        raise click.exceptions.Exit(1)
+
+
+def _partitions(view: View, topic: str, transactional_id: str | None) -> list[int]:
+    """Those to read. Offline all that are there: a copy may have a part of them, and not know how many there were."""
+    found = view.topics().get(topic)
+    if found is None:
+        whole = '' if view.is_live else 'if this is all of a log directory, '
+        raise ToolError(f'{view.place}: no topic {topic}: {whole}{NEVER_MADE[topic]}')
+    if view.is_live:
+        if transactional_id is None:
+            return [partition.partition for partition in found.partitions]
+        from kbroker.topics.partitioner import partition_for
+        return [partition_for(transactional_id, len(found.partitions))]
+    here = [partition.partition for partition in found.partitions if _is_here(view, topic, partition.partition)]
+    if not here:
+        raise ToolError(f'{view.place}: none of the {len(found.partitions)} partitions of {topic} is in this directory')
+    return here
+
+
+def _is_here(view: View, topic: str, partition: int) -> bool:
+    from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+    try:
+        next(iter(view.batches(topic, partition)), None)
+    except CorruptLogError:
+        return True                     # who reads on will be told
+    except KafkaError as error:
+        return error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return True
+
+
+def _show_rows(tail: CoordinatorTail, rows: Formatter, output: Output, transactional_id: str | None,
+               max_messages: int | None, follow: bool) -> None:
+    for number, row in enumerate(_rows(tail, follow, transactional_id), 1):
+        text = rows.text(row.key, row.value, row.version)
+        if output.as_json:
+            output.row({'partition': row.partition, 'offset': row.record.offset,
+                        'timestamp_ms': row.record.timestamp_ms, **json.loads(text)})
+        else:
+            output.line(text)
+        if number == max_messages:
+            return
+
+
+def _rows(tail: CoordinatorTail, follow: bool, transactional_id: str | None) -> Iterator[Row]:
+    while True:
+        for batch in tail.batches():
+            yield from (row for row in batch.rows if _is_of(row, transactional_id))
+        if not follow:
+            return
+        sys.stdout.flush()
+        time.sleep(POLL_INTERVAL_S)
+
+
+def _is_of(row: Row, transactional_id: str | None) -> bool:
+    key: Any = row.key
+    return transactional_id is None or key.transactional_id == transactional_id
+
+
+def _show_table(view: View, name: str, tail: CoordinatorTail, output: Output, transactional_id: str | None) -> None:
+    from kbroker_tools.rows.coordinator_tables import TABLES, show
+    table = TABLES[name]()
+    for batch in tail.batches():
+        batch.rows[:] = [row for row in batch.rows if _is_of(row, transactional_id)]
+        table.add(batch)
+    show(table, output, view.now_ms())
+
+
+if __name__ == '__main__':
+    main(prog_name='kbroker-txn-state')

@@ -1,0 +1,86 @@
+"""kbroker-txn-state against Apache Kafka's console consumer with its message formatters, and the decoders against its
+dump tool, byte for byte on what both brokers write.
+
+Kafka's console consumer puts no end of line between its objects; ours has one behind each.
+"""
+import subprocess
+
+import confluent_kafka
+import pytest
+from apache_kafka import TOOL_LIMIT_S, LiveKafka, java
+from decoded import kafkas_text, our_text
+from history import LIMIT_S, a_history
+from live import LiveBroker
+from tools_runner import run_tool
+
+from kbroker_tools.directory_view import DirectoryView
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+CONSUMER = 'org.apache.kafka.tools.consumer'
+FORMATTERS = {'transaction': ('__transaction_state', 'TransactionLogMessageFormatter'),
+              'offsets': ('__consumer_offsets', 'OffsetsMessageFormatter'),
+              'group-metadata': ('__consumer_offsets', 'GroupMetadataMessageFormatter')}
+SETTINGS = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.partitions': '1',
+            'group.initial.rebalance.delay.ms': '0'}
+
+
+@pytest.fixture(params=[LiveKafka, LiveBroker])
+def broker(request, tmp_path):
+    broker = request.param(tmp_path / 'data', SETTINGS)
+    broker.start()
+    yield broker
+    broker.kill9()
+
+
+def consume_in_a_group(address):
+    """A member with a subscription and an assignment, and an offset that it committed."""
+    consumer = confluent_kafka.Consumer({'bootstrap.servers': address, 'group.id': 'members',
+                                         'auto.offset.reset': 'earliest', 'enable.auto.commit': False})
+    consumer.subscribe(['orders'])
+    message = consumer.poll(LIMIT_S)
+    assert message is not None and message.error() is None
+    consumer.commit(message, asynchronous=False)
+    return consumer
+
+
+def count_of_records(directory, topic):
+    return sum(header.records_count for header, _ in DirectoryView(directory).batches(topic, 0)
+               if not header.is_control)
+
+
+def kafkas(broker, topic, formatter):
+    """All that there is, which Kafka's tool must be told in number: it does not know an end."""
+    done = subprocess.run(java(f'{CONSUMER}.ConsoleConsumer', '--bootstrap-server', broker.address, '--topic', topic,
+                               '--partition', '0', '--offset', 'earliest', '--formatter', f'{CONSUMER}.{formatter}',
+                               '--max-messages', str(count_of_records(broker.directory, topic))),
+                          capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def ours(*arguments):
+    done = run_tool('txn-state', '--from-beginning', *arguments)
+    assert (done.returncode, done.stderr) == (0, '')
+    return done.stdout
+
+
+def test_rows_are_shown_as_the_console_consumer_and_the_dump_tool_show_them(broker):
+    with a_history(broker.address):
+        consumer = consume_in_a_group(broker.address)
+        expected = {name: kafkas(broker, *row) for name, row in FORMATTERS.items()}
+        live = {name: ours('--bootstrap-server', broker.address, '--formatter', name) for name in FORMATTERS}
+        offline = {name: ours('--data-dir', broker.directory, '--formatter', name) for name in FORMATTERS}
+        consumer.close()
+    assert live == offline
+    assert {name: text.replace('\n', '') for name, text in live.items()} == expected
+    for name, text in live.items():
+        assert expected[name]
+        assert all(line.startswith('{"key":{"type":') and line.endswith('}') for line in text.splitlines())
+    assert '"members":[{"memberId":' in expected['group-metadata']
+    assert '"transactionStatus":2' in expected['transaction']
+    broker.stop()
+    for name, topic in (('offsets', '__consumer_offsets'), ('transaction', '__transaction_state'),
+                        ('cluster-metadata', '__cluster_metadata'), ('string', 'orders')):
+        files = sorted(path for path in broker.directory.glob(f'{topic}-*/*.log') if path.stat().st_size)
+        assert our_text(name, files) == kafkas_text(name, files)
