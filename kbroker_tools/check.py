@@ -1,0 +1,226 @@
+"""kbroker-check: every invariant of a log directory, and the repair of what can be made again without a loss.
+
+Exit codes: 0 no errors (there may be warnings), 1 errors were found, 2 wrong usage. After a repair what is left counts.
+"""
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kbroker.log.check import Finding, Severity
+from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
+from kbroker_tools.checking.directory_check import DirectoryCheck, PartitionTask, check_one
+from kbroker_tools.command import SETTINGS, Command, ToolError, json_option, version_option
+from kbroker_tools.render import Column, Output, words_for_bytes
+
+if TYPE_CHECKING:
+    from kbroker.log.check import PartitionReport
+    from kbroker.log.repair import Step
+
+COLUMNS = (Column('severity', 'Severity'), Column('file', 'File'), Column('position', 'Position', 'right'),
+           Column('message', 'Message'))
+ALONE_BYTES = 16 << 20
+"""Less than this is checked sooner than a second process starts."""
+
+
+@click.command(cls=Command, context_settings=SETTINGS)
+@click.argument('directories', nargs=-1, required=True, metavar='DIR...',
+                type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option('--repair', is_flag=True,
+              help='Say how indexes and producer snapshots would be built again from the log. With --no-dry-run do it.')
+@click.option('--dry-run/--no-dry-run', default=None,
+              help='Whether --repair only says what it would do, which it does unless told otherwise.')
+@click.option('--truncate-torn-tail', is_flag=True,
+              help='Let --repair also cut a write that was never finished off the end of a log: bytes behind which no '
+                   'sound batch follows. Without this option no .log file is touched.')
+@click.option('--jobs', type=click.IntRange(1), default=None, metavar='N',
+              help='How many partitions are checked at a time; the number of processors if not given.')
+@json_option
+@version_option
+def main(directories: tuple[Path, ...], repair: bool, dry_run: bool | None, truncate_torn_tail: bool,
+         jobs: int | None, as_json: bool) -> None:
+    """Check log directories of Apache Kafka 4 or kbroker, or single partition directories in them.
+
+    Batches, indexes, producer snapshots, transaction indexes, checkpoints, metadata, and open transactions against
+    __transaction_state. Nothing is written without --repair --no-dry-run, and that refuses while a broker works on
+    the directory.
+    """
+    if not repair and (dry_run is not None or truncate_torn_tail):
+        raise click.UsageError('--dry-run, --no-dry-run and --truncate-torn-tail go with --repair')
+    output = Output(as_json)
+    session = Session(output, jobs or os.cpu_count() or 1)
+    errors = 0
+    for directory in directories:
+        if repair:
+            errors += session.repair(str(directory), is_real=dry_run is False, cut_torn_tail=truncate_torn_tail)
+        else:
+            errors += session.check(str(directory))
+    if errors:
+        click.get_current_context().exit(1)
+
+
+class Session:
+    """Checks, and shows what was found. `fs` is for reading, `writing` for repairs."""
+
+    def __init__(self, output: Output, jobs: int, fs: FileSystem | None = None, writing: FileSystem | None = None):
+        self._output = output
+        self._jobs = jobs
+        self._fs = fs or ReadOnlyFileSystem()
+        self._writing = writing or FileSystem()
+
+    def check(self, directory: str) -> int:
+        """Check and show. Returns the number of errors. LogDirectoryError, OSError."""
+        check = self._run(directory)
+        if check.holder is not None:
+            self._output.note(f'{directory}: {_broker(check.holder)} works on it: what it has not finished may be '
+                              'found wrong, and transactions are warned of only')
+        self._show(check)
+        return _errors(check.findings)
+
+    def repair(self, directory: str, *, is_real: bool, cut_torn_tail: bool) -> int:
+        """Check, show, and plan or carry out the repair. Returns the number of errors that are left."""
+        check = self._run(directory)
+        lock = self._lock(check) if is_real else None
+        if lock is not None:
+            check = self._run(directory, is_locked=True)    # nobody changes it any more
+        self._show(check)
+        steps = [(task, step) for task in check.tasks for step in self._plan(check, task, cut_torn_tail)]
+        if not steps:
+            self._output.note(f'{directory}: nothing to repair')
+        elif not is_real:
+            for _, step in steps:
+                self._tell('would', step)
+            self._output.note(f'{directory}: nothing was changed; --repair --no-dry-run does it')
+        else:
+            self._carry_out(check, steps)
+            check = self._run(directory, is_locked=True)
+            self._output.note(f'{directory}: after the repair')
+            self._show(check)
+        return _errors(check.findings)
+
+    # ---- checking ----
+
+    def _run(self, directory: str, *, is_locked: bool = False) -> DirectoryCheck:
+        check = DirectoryCheck(self._fs, directory, is_locked)
+        check.look()
+        with self._output.progress(f'checking {directory}', sum(task.size_bytes for task in check.tasks),
+                                   'bytes') as progress:
+            for task, report in self._results(check.tasks):
+                check.add(task, report)
+                progress.advance(task.size_bytes)
+        check.conclude()
+        return check
+
+    def _results(self, tasks: list[PartitionTask]) -> Iterator[tuple[PartitionTask, PartitionReport | OSError | None]]:
+        jobs = min(self._jobs, len(tasks))
+        if jobs <= 1 or sum(task.size_bytes for task in tasks) < ALONE_BYTES:
+            for task in tasks:
+                yield _check(self._fs, task)
+            return
+        from concurrent.futures import ProcessPoolExecutor, as_completed
+        from concurrent.futures.process import BrokenProcessPool
+        from multiprocessing import active_children
+        # The largest first: nobody waits for one that began last.
+        ordered = sorted(tasks, key=lambda task: task.size_bytes, reverse=True)
+        with ProcessPoolExecutor(jobs, initializer=_begin_worker) as pool:
+            try:
+                for future in as_completed([pool.submit(_check, self._fs, task) for task in ordered]):
+                    yield future.result()
+            except BrokenProcessPool as error:
+                raise ToolError('a process that checked a partition was killed; try fewer with --jobs') from error
+            except BaseException:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                for worker in active_children():
+                    worker.kill()
+                raise
+
+    # ---- showing ----
+
+    def _show(self, check: DirectoryCheck) -> None:
+        rows = [(finding.severity.value, finding.file, None if finding.position < 0 else finding.position,
+                 finding.message) for finding in check.findings]
+        if self._output.as_json or rows:
+            self._output.table(COLUMNS, rows)
+        errors = _errors(check.findings)
+        size_bytes = sum(task.size_bytes for task in check.tasks)
+        text = (f'{check.directory}: {_count(len(check.tasks), "partition")}, {words_for_bytes(size_bytes)}: '
+                f'{_count(errors, "error")}, {_count(len(rows) - errors, "warning")}')
+        if self._output.as_json:
+            self._output.note(text)
+        else:
+            self._output.line(text, 'red' if errors else 'yellow' if rows else 'green')
+
+    def _tell(self, verb: str, step: Step) -> None:
+        position = None if step.position < 0 else step.position
+        if self._output.as_json:
+            self._output.row({'step': step.remedy.value, 'file': step.file, 'position': position,
+                              'done': verb != 'would'})
+        else:
+            self._output.line(f'{verb} {step}')
+
+    # ---- repairing ----
+
+    def _lock(self, check: DirectoryCheck) -> object | None:
+        """The lock of the log directory, as a broker takes it; None where there is no such directory around."""
+        path = check.lock_path
+        if path is None:
+            return None
+        if check.holder is not None:
+            raise ToolError(f'{check.directory}: {_broker(check.holder)} works on it: stop it before a repair')
+        try:
+            existed = self._writing.exists(path)
+            lock = self._writing.lock(path)
+            if not existed:
+                self._writing.take_after(path, check.log_directory)
+            return lock
+        except BlockingIOError as error:
+            raise ToolError(f'{check.directory}: a broker or a repair has just locked it: one at a time') from error
+
+    def _plan(self, check: DirectoryCheck, task: PartitionTask, cut_torn_tail: bool) -> Iterable[Step]:
+        from kbroker.log.repair import plan
+        report = check.reports.get((task.topic, task.partition))
+        if report is None or task.is_metadata:
+            return ()
+        return plan(self._fs, task.path, report, cut_torn_tail=cut_torn_tail)
+
+    def _carry_out(self, check: DirectoryCheck, steps: list[tuple[PartitionTask, Step]]) -> None:
+        from kbroker.log.repair import carry_out
+        by_task: dict[PartitionTask, list[Step]] = {}
+        for task, step in steps:
+            by_task.setdefault(task, []).append(step)
+        for task, own in by_task.items():
+            carry_out(self._writing, task.path, check.log_config(task.topic), own,
+                      lambda step: self._tell('done:', step))
+
+
+def _begin_worker() -> None:
+    """Ctrl-C reaches every process of the terminal: a worker leaves without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _check(fs: FileSystem, task: PartitionTask) -> tuple[PartitionTask, PartitionReport | OSError | None]:
+    try:
+        return task, check_one(fs, task)
+    except OSError as error:
+        return task, error
+
+
+def _errors(findings: list[Finding]) -> int:
+    return sum(finding.severity is Severity.ERROR for finding in findings)
+
+
+def _count(number: int, what: str) -> str:
+    return f'{number:,} {what}{"" if number == 1 else "s"}'
+
+
+def _broker(pid: int) -> str:
+    return f'a broker (process {pid})' if pid else 'a broker'
+
+
+if __name__ == '__main__':
+    main(prog_name='kbroker-check')

@@ -1,0 +1,1 @@
+"""What a log directory must hold beyond its partitions."""

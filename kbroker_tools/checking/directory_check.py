@@ -1,0 +1,351 @@
+"""A whole log directory held against itself: what its files say of one another, beside what each partition holds.
+
+Partitions are checked one by one (`check_one`, in any process); then what they turned out to hold is compared with the
+checkpoints, the metadata log and the rows of `__transaction_state`.
+"""
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kbroker.errors import CorruptLogError, LogDirectoryError
+from kbroker.log.check import Finding, PartitionCheck, PartitionReport, Severity
+from kbroker.log.checkpoints import (
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    PartitionOffsets,
+    read_partition_offsets,
+)
+from kbroker.log.directory_names import (
+    CLEAN_SHUTDOWN_FILE,
+    LOCK_FILE,
+    METADATA_DIRECTORY,
+    NOT_PARTITIONS,
+    parse_directory_name,
+)
+from kbroker.log.fs import FileSystem
+from kbroker.log.partition_metadata import format_uuid, read_topic_id
+from kbroker.log.partition_reader import PartitionReader, SegmentReader, are_of_a_partition
+from kbroker.log.segment import LOG_SUFFIX
+
+if TYPE_CHECKING:
+    from kbroker.config import LogConfig
+    from kbroker.metadata.directory import MetaProperties
+    from kbroker.metadata.image import MetadataImage
+
+META_PROPERTIES_FILE = 'meta.properties'
+CHECKPOINTS = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE)
+
+LIVE_REPETITIONS = 2
+LIVE_PAUSE_S = 0.2
+"""Longer than a broker takes to rename the files of a segment, one after the other."""
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class PartitionTask:
+    """One partition directory to be checked."""
+
+    topic: str
+    partition: int
+    path: str
+    size_bytes: int
+    """Of its logs, for the progress."""
+    recovered_from: int | None
+    """The recovery point, if the next start recovers; None after a clean stop."""
+    is_metadata: bool
+    is_live: bool
+    """A broker works on it: what is found has to be found again and again."""
+
+
+def check_one(fs: FileSystem, task: PartitionTask) -> PartitionReport | None:
+    """None when the partition was deleted meanwhile. OSError when its directory cannot be listed."""
+    def run() -> PartitionReport:
+        return PartitionCheck(fs, task.path, task.recovered_from, task.is_metadata).run()
+
+    try:
+        report = run()
+        for _ in range(LIVE_REPETITIONS if task.is_live else 0):
+            if report.findings:
+                seen = {(finding.file, finding.message) for finding in report.findings}
+                time.sleep(LIVE_PAUSE_S)
+                report = run()
+                report.findings[:] = [
+                    finding for finding in report.findings if (finding.file, finding.message) in seen]
+    except FileNotFoundError:
+        if fs.exists(task.path):
+            raise
+        return None
+    return report if fs.exists(task.path) else None
+
+
+@dataclass
+class DirectoryCheck:
+    """`look` lists what there is to check; `conclude` compares, once every task has its report.
+
+    LogDirectoryError when the directory is no log directory. A partition directory alone is checked as one.
+    """
+
+    fs: FileSystem
+    directory: str
+    is_locked: bool = False
+    """Whether this process holds the lock: it must not look at it then, and nobody else does."""
+    findings: list[Finding] = field(default_factory=list)
+    tasks: list[PartitionTask] = field(default_factory=list)
+    reports: dict[TopicPartition, PartitionReport] = field(default_factory=dict)
+
+    def look(self) -> None:
+        names = sorted(self.fs.listdir(self.directory))
+        self.is_partition = are_of_a_partition(names)
+        self.log_directory = os.path.dirname(os.path.abspath(self.directory)) if self.is_partition else self.directory
+        has_owner = self.fs.exists(os.path.join(self.log_directory, META_PROPERTIES_FILE))
+        if not has_owner and not self.is_partition and not any(self._is_partition(name) for name in names):
+            shown = ', '.join(names[:3]) + (', ...' if len(names) > 3 else '') if names else 'nothing'
+            raise LogDirectoryError(
+                f'{self.directory}: found {shown}; expected a log directory of a broker ({META_PROPERTIES_FILE} and '
+                'directories named <topic>-<partition>) or one partition directory (<offset>.log files)')
+        self.lock_path = os.path.join(self.log_directory, LOCK_FILE) if has_owner else None
+        self.holder = None if self.lock_path is None or self.is_locked else self._find_holder(self.lock_path)
+        """The process of the broker that works on the directory; 0 if that cannot be seen."""
+        self.is_clean = not has_owner or self.fs.exists(os.path.join(self.log_directory, CLEAN_SHUTDOWN_FILE))
+        self._checkpoints = {name: self._read_checkpoint(name) for name in CHECKPOINTS} if has_owner else {}
+        if self.is_partition:
+            self._add_task(os.path.abspath(self.directory))
+        else:
+            self._look_at(names, has_owner)
+
+    def _find_holder(self, lock_path: str) -> int | None:
+        try:
+            return self.fs.lock_holder(lock_path)
+        except FileNotFoundError:
+            return None
+
+    def _is_partition(self, name: str) -> bool:
+        return parse_directory_name(name) is not None and self.fs.is_directory(os.path.join(self.directory, name))
+
+    def _look_at(self, names: list[str], has_owner: bool) -> None:
+        self._meta_properties: MetaProperties | None = None
+        if has_owner:
+            self._read_meta_properties()
+        else:
+            self._warn(META_PROPERTIES_FILE, 'found no such file: these are partitions of a log directory, and what '
+                                             'the rest of it says is not known')
+        for name in names:
+            path = os.path.join(self.directory, name)
+            parsed = parse_directory_name(name)
+            if not self.fs.is_directory(path):
+                if parsed is not None:
+                    self._warn(name, 'found a file with the name of a partition directory')
+            elif name == METADATA_DIRECTORY or (parsed is not None and name == f'{parsed.topic}-{parsed.partition}'):
+                self._add_task(path)
+            elif parsed is not None and parsed.state:
+                self._warn(name, f'found a partition that is out of use (-{parsed.state})')
+            elif name not in NOT_PARTITIONS:
+                self._error(name, 'found a directory that is not named <topic>-<partition>: neither Kafka nor kbroker '
+                                  'starts on such a log directory')
+
+    def _add_task(self, path: str) -> None:
+        parsed = parse_directory_name(os.path.basename(path))
+        topic, partition = (parsed.topic, parsed.partition) if parsed is not None else (os.path.basename(path), 0)
+        try:
+            size_bytes = sum(self.fs.size(os.path.join(path, name)) for name in self.fs.listdir(path)
+                             if name.endswith(LOG_SUFFIX))
+        except OSError:
+            size_bytes = 0      # the check itself meets it again, and tells
+        point = None if self.is_clean else self._checkpoints[RECOVERY_POINT_FILE].get((topic, partition), 0)
+        is_metadata = os.path.basename(path) == METADATA_DIRECTORY
+        self.tasks.append(
+            PartitionTask(topic, partition, path, size_bytes, point, is_metadata, self.holder is not None))
+
+    def _read_meta_properties(self) -> None:
+        from kbroker.metadata.directory import read_meta_properties
+        try:
+            self._meta_properties = read_meta_properties(self.fs, self.directory)
+        except (LogDirectoryError, OSError) as error:
+            self._error(META_PROPERTIES_FILE, _without_path(error))
+
+    def _read_checkpoint(self, name: str) -> PartitionOffsets:
+        try:
+            return read_partition_offsets(self.fs, self.log_directory, name)
+        except (CorruptLogError, OSError) as error:
+            self._error(name, _without_path(error))
+            return {}
+
+    # ---- partitions ----
+
+    def add(self, task: PartitionTask, report: PartitionReport | OSError | None) -> None:
+        """What `check_one` returned or raised."""
+        if report is None:
+            self._warn(task.path, 'was deleted while it was checked')
+        elif isinstance(report, OSError):
+            self._error(task.path, f'cannot be read: {report.strerror or report}')
+        else:
+            self.findings += report.findings
+            self.reports[task.topic, task.partition] = report
+
+    def conclude(self) -> list[Finding]:
+        """All findings, those of partitions first, in the order of their names."""
+        self._check_offsets()
+        self._image = self._read_metadata()
+        if not self.is_partition:
+            if self._image is not None:
+                self._check_metadata(self._image)
+            self._check_transactions(self._image)
+        self.findings.sort(key=lambda finding: (finding.severity is Severity.WARNING, finding.file, finding.position))
+        return self.findings
+
+    @property
+    def _read(self) -> set[TopicPartition]:
+        """The partitions of which all batches could be read."""
+        return {key for key, report in self.reports.items() if report.has_state}
+
+    # ---- checkpoints against logs ----
+
+    def _check_offsets(self) -> None:
+        read = self._read
+        for name, offsets in self._checkpoints.items():
+            for topic_partition, offset in sorted(offsets.items()):
+                if topic_partition in read:
+                    self._check_offset(name, topic_partition, offset, self.reports[topic_partition])
+
+    def _check_offset(self, name: str, topic_partition: TopicPartition, offset: int, report: PartitionReport) -> None:
+        what = f'{offset} for {_name(topic_partition)}'
+        if offset < 0:
+            self._error(name, f'found {what}, expected an offset')
+        elif offset > report.end_offset and name == CLEANER_FILE:
+            self._warn(name, f'found {what}, whose log ends at {report.end_offset}')
+        elif offset > report.end_offset and self.holder is None:
+            meaning = {RECOVERY_POINT_FILE: 'what was on the disk is gone',
+                       LOG_START_OFFSET_FILE: 'nothing of the log can be read',
+                       HIGH_WATERMARK_FILE: 'records that consumers may have seen are gone'}[name]
+            self._error(name, f'found {what}, whose log ends at {report.end_offset}: {meaning}')
+
+    # ---- metadata against directories ----
+
+    def _read_metadata(self) -> MetadataImage | None:
+        directory = os.path.join(self.log_directory, METADATA_DIRECTORY)
+        if not self.fs.is_directory(directory):
+            return None
+        from kbroker.metadata.image import MetadataImage
+        from kbroker.metadata.quorum_log import QuorumLog
+        from kbroker.metadata.snapshots import BOOTSTRAP_FILE, read_snapshot
+        snapshots = [os.path.join(directory, name) for name in sorted(self.fs.listdir(directory))
+                     if name.endswith('.checkpoint')]
+        bootstrap = os.path.join(self.log_directory, BOOTSTRAP_FILE)
+        for path in [bootstrap, *snapshots] if self.fs.exists(bootstrap) else snapshots:
+            try:
+                for _ in read_snapshot(self.fs, path):
+                    pass
+            except (CorruptLogError, OSError) as error:
+                self._error(path, _without_path(error))
+        image = MetadataImage()
+        try:
+            QuorumLog(self.fs, self.log_directory, 0).load(image)
+        except (CorruptLogError, OSError) as error:
+            self._error(directory, str(error))
+            return None
+        return image if image.metadata_offset >= 0 else None
+
+    def _check_metadata(self, image: MetadataImage) -> None:
+        found = {(task.topic, task.partition): task.path for task in self.tasks if not task.is_metadata}
+        expected = dict(self._partitions_of(image))
+        for topic_partition, path in sorted(found.items()):
+            if topic_partition not in expected:
+                self._warn(path, 'found a partition that belongs to no topic here: the next start sets it aside')
+                continue
+            try:
+                topic_id = read_topic_id(self.fs, path)
+            except (CorruptLogError, OSError):
+                continue        # told by the check of the partition
+            if topic_id != expected[topic_partition]:
+                text = 'no topic id' if topic_id is None else f'topic id {format_uuid(topic_id)}'
+                tell = self._warn if topic_id is None else self._error
+                tell(os.path.join(path, 'partition.metadata'), f'found {text}, the metadata log says '
+                     f'{format_uuid(expected[topic_partition])}')
+        known = {key for offsets in self._checkpoints.values() for key in offsets}
+        for topic_partition in sorted(expected.keys() - found.keys()):
+            if topic_partition in known:
+                self._error(_name(topic_partition), 'found no such directory, and checkpoints know its log: it is gone')
+            else:
+                self._warn(_name(topic_partition), 'found no such directory: the next start makes it, empty')
+
+    def _partitions_of(self, image: MetadataImage) -> Iterator[tuple[TopicPartition, bytes]]:
+        """The partitions that belong into this directory, with their topics' ids."""
+        owner = self._meta_properties
+        for topic in image.topics.values():
+            for partition in topic.partitions:
+                directories = dict(zip(partition.replicas, partition.directories, strict=False))
+                is_here = owner is None or (owner.node_id in partition.replicas and (
+                    directories.get(owner.node_id, owner.directory_id) in (owner.directory_id, *RESERVED_DIRECTORIES)))
+                if is_here:
+                    yield (topic.name, partition.index), topic.topic_id
+
+    # ---- transaction state against partitions ----
+
+    def _check_transactions(self, image: MetadataImage | None) -> None:
+        from kbroker_tools.checking.transaction_check import STATE_TOPIC, TransactionCheck
+        owned = {task.partition: task for task in self.tasks if task.topic == STATE_TOPIC}
+        if image is None and not owned:
+            return      # partitions that were copied from somewhere: who wrote them is not known here
+        topic = image.topics.get(STATE_TOPIC) if image is not None else None
+        expected = len(topic.partitions) if topic is not None else max(owned, default=-1) + 1
+        is_whole = image is not None and all(
+            (STATE_TOPIC, partition) in self._read for partition in range(expected))
+        check = TransactionCheck({
+            partition: PartitionReader(self.fs, task.path).batches() for partition, task in sorted(owned.items())
+            if (STATE_TOPIC, partition) in self._read})
+        paths = {(task.topic, task.partition): task.path for task in self.tasks}
+        known = {key for key, _ in self._partitions_of(image)} | set(paths) if image is not None else None
+        for remark in check.run({key: self.reports[key].open_transactions for key in self._read}, known):
+            path = paths[remark.topic_partition]
+            is_error = remark.is_error and is_whole and self.holder is None
+            file, position = self._place(path, remark.offset)
+            hint = '' if is_whole or not remark.is_error else f' (not all of {STATE_TOPIC} can be read here)'
+            (self._error if is_error else self._warn)(file, remark.message + hint, position)
+
+    def _place(self, path: str, offset: int) -> tuple[str, int]:
+        """File and byte of the batch with an offset."""
+        try:
+            bases = [base for base in PartitionReader(self.fs, path).base_offsets() if base <= offset]
+            segment = SegmentReader(self.fs, path, bases[-1])
+            return segment.file.path, segment.position_of(offset)
+        except (OSError, IndexError):
+            return path, -1
+
+    def log_config(self, topic: str) -> LogConfig:
+        """The settings that the metadata log gives a topic: they say how its indexes are built."""
+        from kbroker.config import Config, LogConfig
+        known = self._image.topics.get(topic) if self._image is not None else None
+        return LogConfig(Config({}), known.configs if known is not None else {})
+
+    # ---- findings ----
+
+    def _error(self, name: str, message: str, position: int = -1) -> None:
+        self.findings.append(Finding(Severity.ERROR, os.path.join(self.log_directory, name), position, message))
+
+    def _warn(self, name: str, message: str, position: int = -1) -> None:
+        self.findings.append(Finding(Severity.WARNING, os.path.join(self.log_directory, name), position, message))
+
+
+RESERVED_DIRECTORIES = tuple(number.to_bytes(16, 'big') for number in range(100))
+"""Directory ids that stand for no directory: not assigned, lost, migrating."""
+
+
+def _name(topic_partition: TopicPartition) -> str:
+    topic, partition = topic_partition
+    return f'{topic}-{partition}'
+
+
+def _without_path(error: Exception) -> str:
+    """The message without the path that it begins with: a finding names the file itself."""
+    if isinstance(error, OSError):
+        return f'cannot be read: {error.strerror or error}'
+    text = str(error)
+    head, _, rest = text.partition(': ')
+    return rest if head.startswith('/') or os.sep in head else text
