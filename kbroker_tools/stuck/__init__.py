@@ -1,0 +1,1 @@
+"""What holds a last stable offset, and what to do about it."""

@@ -1,0 +1,565 @@
+"""Who holds the last stable offset of a partition, why, what happens next, and what to do about it.
+
+`judge` is a pure function over `Facts`, which `stuck_gatherer` gathers. It goes down `CAUSES`, a table in which the
+first cause whose predicate fits is the verdict. Each cause is a state in which brokers were met: `known_as` names the
+KIP or issue of Apache Kafka that tells its story.
+
+The reasoning rests on three rules of the protocol (KIP-98, KIP-890):
+- a partition is in the coordinator's row before the first record of the transaction is appended to it;
+- a Complete row is written when every marker is durable, so that an open transaction with an idle coordinator is one
+  that nobody will end;
+- a marker carries the epoch of the transaction it ends, or the next one where each ending bumps the epoch (TV2).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kbroker_tools.render import shell_word, words_for_count, words_for_duration, words_for_time
+from kbroker_tools.stuck.facts import DECIDED_STATES, IDLE_STATES, Facts, LogEvidence, Marker
+from kbroker_tools.view import TransactionInfo
+
+NEVER_TIMES_OUT_MS = 2147483647
+"""The timeout of a producer in two-phase commit (KIP-939)."""
+MAX_PRODUCER_EPOCH = 32767
+CLOCK_TOLERANCE_MS = 1000
+"""By how much the clocks of two machines may differ before a time is taken for evidence."""
+SETTLING_MS = 60_000
+"""How long the markers of a decided transaction may be on their way before something is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    cause: str
+    is_stuck: bool
+    headline: str
+    why: str
+    next: str
+    advice: str
+    command: str | None = None
+    """A whole command line that is safe to run now; None where no command is."""
+    known_as: tuple[str, ...] = ()
+
+
+class Advice(NamedTuple):
+    text: str
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    name: str
+    fits: Callable[[Facts], bool]
+    headline: Callable[[Facts], str]
+    """What follows `<partition> `."""
+    why: Callable[[Facts], str]
+    next: Callable[[Facts], str]
+    advice: Callable[[Facts], Advice]
+    known_as: tuple[str, ...] = ()
+    is_stuck: bool = True
+
+
+def judge(facts: Facts) -> Verdict:
+    """The first cause that fits."""
+    cause = next(cause for cause in CAUSES if cause.fits(facts))
+    advice = cause.advice(facts)
+    return Verdict(cause.name, cause.is_stuck, f'{facts.name} {cause.headline(facts)}', cause.why(facts),
+                   cause.next(facts), advice.text, advice.command, cause.known_as)
+
+
+# ---- predicates
+
+def _is_known(facts: Facts) -> bool:
+    return facts.transaction is not None
+
+
+def _is_unseen(facts: Facts) -> bool:
+    """Some row that is not seen may be of a coordinator that has the transaction, and will end it."""
+    return not _is_known(facts) and not facts.state_log.is_readable
+
+
+def _was_forgotten(facts: Facts) -> bool:
+    return not _is_known(facts) and bool(facts.state_log.past) and facts.state_log.past[-1].state is None
+
+
+def _was_replaced(facts: Facts) -> bool:
+    past = facts.state_log.past
+    return not _is_known(facts) and bool(past) and facts.holder is not None \
+        and past[-1].producer_id != facts.holder.producer_id
+
+
+def _has_lost_state(facts: Facts) -> bool:
+    return not _is_known(facts) and not facts.state_log.has_rows
+
+
+def _is_behind_the_log(facts: Facts) -> bool:
+    return facts.epoch > _row(facts).producer_epoch
+
+
+def _is_decided(facts: Facts) -> bool:
+    return facts.is_covered and _row(facts).state in DECIDED_STATES
+
+
+def _is_fenced_coordinator(facts: Facts) -> bool:
+    assert facts.holder is not None
+    return _is_decided(facts) and 0 <= facts.state_log.leader_epoch < facts.holder.coordinator_epoch
+
+
+def _is_overdue_decision(facts: Facts) -> bool:
+    """Also where it is not known when it was decided, and the transaction began long before its timeout."""
+    decided_at_ms = facts.decided_at_ms if facts.decided_at_ms is not None else facts.expires_at_ms
+    return _is_decided(facts) and facts.now_ms - decided_at_ms > SETTLING_MS
+
+
+def _is_ongoing_here(facts: Facts) -> bool:
+    return facts.is_covered and _row(facts).state == 'Ongoing'
+
+
+def _is_exhausted(facts: Facts) -> bool:
+    return _is_ongoing_here(facts) and _row(facts).producer_epoch >= MAX_PRODUCER_EPOCH
+
+
+def _is_two_phase(facts: Facts) -> bool:
+    return _is_ongoing_here(facts) and _row(facts).timeout_ms == NEVER_TIMES_OUT_MS
+
+
+def _began_in_the_future(facts: Facts) -> bool:
+    return _is_ongoing_here(facts) and _started_ms(facts) > facts.now_ms + CLOCK_TOLERANCE_MS
+
+
+def _was_cut(facts: Facts) -> bool:
+    """A marker of this epoch came after the transaction began, and it is still open."""
+    marker = facts.log.last_marker if facts.log else None
+    return (_is_ongoing_here(facts) and marker is not None and marker.producer_epoch == facts.epoch
+            and marker.timestamp_ms > _started_ms(facts) + CLOCK_TOLERANCE_MS)
+
+
+def _is_dated_before_marker(facts: Facts) -> bool:
+    log = facts.log
+    return (log is not None and log.last_marker is not None
+            and log.max_timestamp_ms < log.last_marker.timestamp_ms - CLOCK_TOLERANCE_MS)
+
+
+def _joined_late(facts: Facts) -> bool:
+    """In one epoch over several transactions (TV0, TV1), a record is dated before the end of the one before."""
+    log = facts.log
+    return (_is_ongoing_here(facts) and log is not None and log.last_marker is not None and log.has_earlier_data
+            and log.last_marker.producer_epoch == facts.epoch and _is_dated_before_marker(facts))
+
+
+def _begins_mid_sequence(facts: Facts) -> bool:
+    log = facts.log
+    return log is not None and log.base_sequence > 0 and not log.has_earlier_data and log.is_whole
+
+
+def _is_overdue(facts: Facts) -> bool:
+    """No broker runs on a directory that is looked at offline, so nothing there is late."""
+    return (_is_ongoing_here(facts) and facts.is_live
+            and facts.now_ms > facts.expires_at_ms + 2 * facts.expiry_interval_ms)
+
+
+def _has_lost_marker(facts: Facts) -> bool:
+    """The coordinator saw a marker of this very transaction become durable here, and the log has none."""
+    decision, log = facts.decision, facts.log
+    if decision is None or log is None or not log.is_whole:
+        return False
+    marker = log.last_marker
+    if marker is None or marker.producer_epoch < facts.epoch:
+        return True
+    if decision.bumps_epoch:
+        return marker.producer_epoch < decision.producer_epoch
+    return marker.timestamp_ms < decision.timestamp_ms - CLOCK_TOLERANCE_MS
+
+
+def _skipped_add(facts: Facts) -> bool:
+    """The marker of the transaction before bumped the epoch (TV2), and this is the first write of the new one."""
+    log = facts.log
+    return (log is not None and log.last_marker is not None and not log.has_earlier_data
+            and log.last_marker.producer_epoch == facts.epoch)
+
+
+def _follows_its_marker(facts: Facts) -> bool:
+    log = facts.log
+    return log is not None and log.last_marker is not None and log.last_marker.producer_epoch >= facts.epoch
+
+
+def _came_late(facts: Facts) -> bool:
+    return _follows_its_marker(facts) and (
+        _is_dated_before_marker(facts) or _marker(facts).producer_epoch > facts.epoch)
+
+
+def _was_never_added(facts: Facts) -> bool:
+    """Only where the rows of the time are there to show that it was not."""
+    log = facts.log
+    return log is not None and log.is_whole and any(
+        row.timestamp_ms <= log.max_timestamp_ms + CLOCK_TOLERANCE_MS for row in facts.state_log.past)
+
+
+# ---- texts: what is wrong
+
+HANGING = 'its transaction is hanging, and nothing will end it'
+
+
+def _held(fault: str) -> Callable[[Facts], str]:
+    return lambda facts: f'is held at offset {facts.offsets.last_stable_offset} by {_who(facts)}: {fault}'
+
+
+def _who(facts: Facts) -> str:
+    if facts.transactional_id is not None:
+        return f'transactional.id {facts.transactional_id!r}'
+    assert facts.holder is not None
+    return f'producer id {facts.holder.producer_id}'
+
+
+def _row(facts: Facts) -> TransactionInfo:
+    assert facts.transaction is not None
+    return facts.transaction
+
+
+def _started_ms(facts: Facts) -> int:
+    return _row(facts).start_timestamp_ms or facts.now_ms
+
+
+def _log(facts: Facts) -> LogEvidence:
+    assert facts.log is not None
+    return facts.log
+
+
+def _marker(facts: Facts) -> Marker:
+    marker = _log(facts).last_marker
+    assert marker is not None
+    return marker
+
+
+def _coordinator_says(facts: Facts) -> str:
+    """Why nobody will end it: the coordinator has an other idea of the id."""
+    row = _row(facts)
+    if row.state in IDLE_STATES:
+        return f'for the coordinator there is no open transaction ({row.state}, epoch {row.producer_epoch})'
+    return (f'the transaction that the coordinator has ({row.state}, epoch {row.producer_epoch}) is another one, '
+            'without this partition')
+
+
+def _why_healthy(_: Facts) -> str:
+    return ('every transaction below the high watermark has ended; if a consumer does not advance, the reason is '
+            'elsewhere')
+
+
+def _why_unreplicated(_: Facts) -> str:
+    return 'the marker that ended the last one is not below the high watermark: replicas, or the disk, have to catch up'
+
+
+def _why_forgotten(facts: Facts) -> str:
+    forgotten = facts.state_log.past[-1]
+    return (f'the coordinator forgot the id at {words_for_time(forgotten.timestamp_ms)}, while a transaction of it was '
+            'open here: it expired (transactional.id.expiration.ms), or its row was deleted')
+
+
+def _why_replaced(facts: Facts) -> str:
+    assert facts.holder is not None
+    return (f'the id went on with producer id {facts.state_log.past[-1].producer_id} when the epochs of '
+            f'{facts.holder.producer_id} were used up, and no marker of the old one came here')
+
+
+def _why_state_lost(_: Facts) -> str:
+    return ('__transaction_state is empty: the coordinator lost all it knew (a lost disk, an unclean election, a '
+            'directory restored in part)')
+
+
+def _why_unseen(facts: Facts) -> str:
+    assert facts.holder is not None
+    if facts.is_live:
+        return (f'no transactional.id that may be seen from here has producer id {facts.holder.producer_id}, and '
+                '__transaction_state could not be read as a whole: rights are lacking, or a leader')
+    return (f'no row of producer id {facts.holder.producer_id} is in this directory, which lacks partitions of '
+            '__transaction_state: other brokers have them, or they were not copied')
+
+
+def _why_unknown(facts: Facts) -> str:
+    assert facts.holder is not None
+    return (f'no row of __transaction_state names producer id {facts.holder.producer_id}: its id expired long ago, '
+            'rows were lost, or this log was copied from another cluster')
+
+
+def _why_behind(facts: Facts) -> str:
+    return (f'the partition has its epoch {facts.epoch}, the coordinator knows of {_row(facts).producer_epoch} at most '
+            f'({_row(facts).state}): __transaction_state lost its last rows, or this log comes from elsewhere')
+
+
+def _why_fenced_coordinator(facts: Facts) -> str:
+    assert facts.holder is not None
+    return (f'the partition has seen a marker of coordinator epoch {facts.holder.coordinator_epoch}, and refuses those '
+            f'of epoch {facts.state_log.leader_epoch}, the present one (TRANSACTION_COORDINATOR_FENCED)')
+
+
+def _why_prepared(facts: Facts) -> str:
+    decided_at_ms = facts.decided_at_ms
+    when = '' if decided_at_ms is None else f' {words_for_duration(facts.now_ms - decided_at_ms)} ago'
+    decision = 'commit' if _row(facts).state == 'PrepareCommit' else 'abort'
+    return f'the coordinator decided to {decision}{when}, and its marker has not come to this partition'
+
+
+def _why_refused(facts: Facts) -> str:
+    others = ', '.join(f'{topic}-{partition}' for topic, partition in facts.marked_elsewhere[:3])
+    more = ', ...' if len(facts.marked_elsewhere) > 3 else ''
+    return (f'{_why_prepared(facts)}. {others}{more} has its marker already and refuses it when it is sent again '
+            '(INVALID_PRODUCER_EPOCH), upon which the coordinator gives up')
+
+
+def _why_exhausted(facts: Facts) -> str:
+    return (f'epoch {_row(facts).producer_epoch} is the last that there is: brokers before 4.3 do not get it aborted '
+            'after that, and leave it Ongoing')
+
+
+def _why_two_phase(_: Facts) -> str:
+    return 'it is in two-phase commit: it never times out, and whoever coordinates it from outside has to decide'
+
+
+def _why_clock(facts: Facts) -> str:
+    return (f'it began at {words_for_time(_started_ms(facts))}, which is '
+            f'{words_for_duration(_started_ms(facts) - facts.now_ms)} from now: the clock of the coordinator was set '
+            'back, and its timeout counts from there')
+
+
+def _why_cut(facts: Facts) -> str:
+    marker = _marker(facts)
+    return (f'the {marker.title} came {words_for_duration(marker.timestamp_ms - _started_ms(facts))} after it began, '
+            'and in its epoch: a late or repeated marker of an earlier transaction ended what was written before it')
+
+
+def _why_joined(facts: Facts) -> str:
+    marker = _marker(facts)
+    return (f'its first records are dated {words_for_time(_log(facts).max_timestamp_ms)}, before the {marker.title} '
+            f'({words_for_time(marker.timestamp_ms)}) of the transaction before it: a delayed write of that one is now '
+            'part of this one')
+
+
+def _why_first_missing(facts: Facts) -> str:
+    return (f'it begins here with sequence {_log(facts).base_sequence}: the batches before were refused, and sending '
+            'them again ends in OUT_OF_ORDER_SEQUENCE_NUMBER')
+
+
+def _why_overdue(facts: Facts) -> str:
+    return (f'it should have been aborted {words_for_duration(facts.now_ms - facts.expires_at_ms)} ago: the '
+            'coordinator does not run, or cannot write to __transaction_state')
+
+
+def _why_open(facts: Facts) -> str:
+    began = words_for_duration(facts.now_ms - _started_ms(facts))
+    return f'it began {began} ago, and its producer has neither committed nor aborted it'
+
+
+def _why_marker_lost(facts: Facts) -> str:
+    decision = facts.decision
+    assert decision is not None
+    ending = 'committed' if decision.state == 'PrepareCommit' else 'aborted'
+    return (f'the coordinator {ending} the transaction at {words_for_time(decision.timestamp_ms)}, and its marker was '
+            'written to this partition, but this log has none: it was restored from an older copy, it lost its tail, '
+            'or the topic was deleted and created again')
+
+
+def _why_add_skipped(facts: Facts) -> str:
+    return (f'it is the first write after the {_marker(facts).title}, which raised the epoch to {facts.epoch}, and was '
+            f'let in without being added to a transaction: {_coordinator_says(facts)}')
+
+
+def _why_late(facts: Facts) -> str:
+    marker, log = _marker(facts), _log(facts)
+    return (f'a delayed write came after the {marker.title} of its transaction: it is of epoch {log.producer_epoch} '
+            f'and dated {words_for_time(log.max_timestamp_ms)}, the marker of epoch {marker.producer_epoch} and '
+            f'{words_for_time(marker.timestamp_ms)}; {_coordinator_says(facts)}')
+
+
+def _why_ended_early(facts: Facts) -> str:
+    return (f'its producer went on writing after the {_marker(facts).title}, as if its transaction were open: a '
+            f'delayed EndTxn ended it, or the client is at fault; {_coordinator_says(facts)}')
+
+
+def _why_mid_sequence(facts: Facts) -> str:
+    return (f'the partition knew nothing of the producer when it took its batch of sequence '
+            f'{_log(facts).base_sequence}; what was before it is not here, and {_coordinator_says(facts)}')
+
+
+def _why_never_added(facts: Facts) -> str:
+    return f'it was written without being added to a transaction (AddPartitionsToTxn): {_coordinator_says(facts)}'
+
+
+def _why_hanging(facts: Facts) -> str:
+    return (f'{_coordinator_says(facts)}; the rows and records are gone that would tell whether it came late, was '
+            'never added, or lost its marker')
+
+
+# ---- texts: what will happen
+
+def _never(_: Facts) -> str:
+    return ('nothing by itself: what the coordinator does not know of cannot time out, and so consumers and compaction '
+            'wait on')
+
+
+def _who_knows(_: Facts) -> str:
+    return 'not known: if a coordinator has it, its producer ends it, or its timeout'
+
+
+def _as_before(_: Facts) -> str:
+    return 'read_committed consumers read all there is'
+
+
+def _on_replication(_: Facts) -> str:
+    return 'the last stable offset follows as soon as the marker is replicated and flushed'
+
+
+def _at_timeout(facts: Facts) -> str:
+    """The coordinator looks for expired transactions at an interval."""
+    row = _row(facts)
+    expires_at = words_for_time(facts.expires_at_ms)
+    if row.timeout_ms == NEVER_TIMES_OUT_MS:
+        return 'nothing, until its producer comes back and commits or aborts'
+    if not facts.is_live:
+        return ('nothing while no broker runs; then the producer ends it, or the coordinator aborts it, from '
+                f'{expires_at} on (timeout {words_for_duration(row.timeout_ms)})')
+    interval = f'it looks every {words_for_duration(facts.expiry_interval_ms)}'
+    left_ms = facts.expires_at_ms - facts.now_ms
+    if left_ms < 0:
+        return f'the coordinator aborts it when it next looks for expired transactions ({interval})'
+    return (f'the producer ends it, or the coordinator aborts it at {expires_at}, in {words_for_duration(left_ms)} '
+            f'(timeout {words_for_duration(row.timeout_ms)}; {interval})')
+
+
+def _when_reloaded(_: Facts) -> str:
+    return ('nothing, until the coordinator loads its state anew and sends all markers again: when the broker '
+            'restarts, or the leader of its partition of __transaction_state changes')
+
+
+def _when_epoch_is_reached(_: Facts) -> str:
+    return ('nothing, until the coordinator epoch, which is the leader epoch of its partition of __transaction_state, '
+            'is as high again: each election raises it by 1')
+
+
+def _in_a_moment(facts: Facts) -> str:
+    return 'the marker comes within moments' if facts.is_live else _when_reloaded(facts)
+
+
+# ---- texts: what to do
+
+def _nothing(_: Facts) -> Advice:
+    return Advice('nothing')
+
+
+def _ask_the_cluster(facts: Facts) -> Advice:
+    """Never `abort` on the word of a part: a coordinator elsewhere may be about to commit."""
+    command = f'{facts.command} why-stuck {shell_word(facts.topic)}:{facts.partition}'
+    if facts.is_live:
+        return Advice('ask again as one who may describe every transactional.id and read __transaction_state')
+    return Advice('ask the cluster, not this directory', command)
+
+
+def _look_at_replicas(_: Facts) -> Advice:
+    return Advice('ask again; if it stays, look at the in-sync replicas of the partition')
+
+
+def _abort(facts: Facts) -> Advice:
+    """Safe where no coordinator will end the transaction: a marker in this partition alone."""
+    assert facts.holder is not None
+    first_offset = facts.holder.transaction_first_offset
+    command = (f'{facts.command} abort --topic {shell_word(facts.topic)} --partition {facts.partition} '
+               f'--start-offset {first_offset}')
+    text = (f'abort it here; {_records(facts)} from offset {first_offset} on will not be seen by read_committed '
+            'consumers')
+    if facts.decision is not None and facts.decision.state == 'PrepareCommit':
+        text += (', although the coordinator had committed the transaction: read them first, as read_uncommitted, if '
+                 'they are needed')
+    return Advice(_once_it_runs(facts, text), command)
+
+
+def _records(facts: Facts) -> str:
+    if facts.log is None:
+        return 'what its producer wrote'
+    least = '' if facts.log.is_counted else 'at least '
+    return f'its {least}{words_for_count(facts.log.records, "record")}'
+
+
+def _terminate(facts: Facts) -> Advice:
+    """Safe while the coordinator has the transaction: it ends on all its partitions alike."""
+    command = f'{facts.command} force-terminate --transactional-id {shell_word(_row(facts).transactional_id)}'
+    return Advice(_once_it_runs(
+        facts, 'if it cannot wait, abort the transaction as a whole, on all its partitions; its producer is fenced and '
+        'has to start anew. `abort` is not for this: it would end it on this partition alone'), command)
+
+
+def _wait(facts: Facts) -> Advice:
+    return Advice(_once_it_runs(facts, 'wait a moment, and ask again'))
+
+
+def _reload(facts: Facts) -> Advice:
+    """Never `abort` what is committed: the other partitions have it, and this one would not."""
+    text = 'restart the broker that coordinates it, or move the leader of its partition of __transaction_state'
+    if _row(facts).state == 'PrepareCommit':
+        return Advice(f'{text}. `abort` is not for this: the transaction is committed, and this partition would lose '
+                      'its part')
+    abort = _abort(facts)
+    return Advice(f'{text}. If that does not help, {abort.text}. It is decided to abort, so nothing is lost',
+                  abort.command)
+
+
+def _once_it_runs(facts: Facts, text: str) -> str:
+    return text if facts.is_live else f'once a broker runs on this directory: {text}'
+
+
+# ---- the table: the first that fits
+
+_IN_TIME = (_at_timeout, _terminate)
+_BY_HAND = (_never, _abort)
+
+CAUSES: tuple[Cause, ...] = (
+    Cause('healthy', lambda facts: facts.held_offsets <= 0,
+          lambda facts: f'is not held: last stable offset = high watermark = {facts.offsets.high_watermark}',
+          _why_healthy, _as_before, _nothing, is_stuck=False),
+    Cause('unreplicated', lambda facts: facts.holder is None,
+          lambda facts: f'is held at offset {facts.offsets.last_stable_offset}, and yet no transaction is open',
+          _why_unreplicated, _on_replication, _look_at_replicas),
+    # No transactional.id has the producer id now.
+    Cause('coordinator-unseen', _is_unseen, _held('whether it hangs cannot be told from here'), _why_unseen, _who_knows,
+          _ask_the_cluster),
+    Cause('id-forgotten', _was_forgotten, _held(HANGING), _why_forgotten, *_BY_HAND),
+    Cause('producer-id-replaced', _was_replaced, _held(HANGING), _why_replaced, *_BY_HAND,
+          known_as=('KAFKA-18660', 'KAFKA-20090', 'KAFKA-20310')),
+    Cause('state-lost', _has_lost_state, _held(HANGING), _why_state_lost, *_BY_HAND),
+    Cause('unknown-producer', lambda facts: not _is_known(facts), _held(HANGING), _why_unknown, *_BY_HAND),
+    Cause('coordinator-behind', _is_behind_the_log, _held(HANGING), _why_behind, *_BY_HAND),
+    # The transaction is decided, and its marker is not here.
+    Cause('coordinator-fenced', _is_fenced_coordinator, _held('its end is decided, and its marker is refused'),
+          _why_fenced_coordinator, _when_epoch_is_reached, _reload, known_as=('KAFKA-9144',)),
+    Cause('marker-refused', lambda facts: bool(facts.marked_elsewhere) and _is_overdue_decision(facts),
+          _held('its end is decided, and does not come'), _why_refused, _when_reloaded, _reload,
+          known_as=('KAFKA-19999', 'KIP-1228')),
+    Cause('prepared-stuck', _is_overdue_decision, _held('its end is decided, and does not come'),
+          _why_prepared, _when_reloaded, _reload, known_as=('KAFKA-9777', 'KAFKA-16352', 'KAFKA-18137')),
+    Cause('ending', _is_decided, _held('its transaction is just ending'), _why_prepared, _in_a_moment, _wait),
+    # The transaction is open, with this partition: the coordinator can end it.
+    Cause('epoch-exhausted', _is_exhausted, _held('its transaction is open, and its epochs are used up'),
+          _why_exhausted, *_IN_TIME, known_as=('KAFKA-20090', 'KAFKA-19367')),
+    Cause('two-phase', _is_two_phase, _held('its transaction waits for a decision from outside'), _why_two_phase,
+          *_IN_TIME, known_as=('KIP-939',)),
+    Cause('clock-went-back', _began_in_the_future, _held('its transaction is open, and began in the future'),
+          _why_clock, *_IN_TIME, known_as=('KAFKA-8803',)),
+    Cause('cut-by-stale-marker', _was_cut, _held('its transaction is open, and a stale marker has cut it in two'),
+          _why_cut, *_IN_TIME, known_as=('KAFKA-19446', 'KIP-1228')),
+    Cause('late-write-joined', _joined_late, _held('its transaction is open, and an older write has joined it'),
+          _why_joined, *_IN_TIME, known_as=('KIP-890',)),
+    Cause('first-batch-missing', lambda facts: _is_ongoing_here(facts) and _begins_mid_sequence(facts),
+          _held('its transaction is open, and the first batches of it are missing'), _why_first_missing, *_IN_TIME,
+          known_as=('KAFKA-14920',)),
+    Cause('overdue', _is_overdue, _held('its transaction is open beyond its timeout'), _why_overdue, *_IN_TIME),
+    Cause('in-progress', _is_ongoing_here, _held('its transaction is open'), _why_open, *_IN_TIME),
+    # The coordinator has no such transaction, though it knows the producer id.
+    Cause('marker-lost', _has_lost_marker, _held(HANGING), _why_marker_lost, *_BY_HAND),
+    Cause('add-skipped', _skipped_add, _held(HANGING), _why_add_skipped, *_BY_HAND,
+          known_as=('KAFKA-18575', 'KAFKA-18654')),
+    Cause('late-write', _came_late, _held(HANGING), _why_late, *_BY_HAND, known_as=('KIP-890', 'KAFKA-14884')),
+    Cause('ended-early', _follows_its_marker, _held(HANGING), _why_ended_early, *_BY_HAND, known_as=('KIP-890',)),
+    Cause('mid-sequence', _begins_mid_sequence, _held(HANGING), _why_mid_sequence, *_BY_HAND,
+          known_as=('KAFKA-18202',)),
+    Cause('never-added', _was_never_added, _held(HANGING), _why_never_added, *_BY_HAND, known_as=('KIP-890',)),
+    Cause('hanging', lambda facts: True, _held(HANGING), _why_hanging, *_BY_HAND),
+)

@@ -1,0 +1,169 @@
+"""What is known of a partition and of the transaction that holds it: what `stuck.judge` reasons over."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kbroker_tools.view import GroupMember, PartitionOffsets, ProducerInfo, TransactionInfo
+
+EXPIRY_INTERVAL_MS = 10_000
+"""Default of transaction.abort.timed.out.transaction.cleanup.interval.ms."""
+IDLE_STATES = frozenset({'Empty', 'CompleteCommit', 'CompleteAbort'})
+DECIDED_STATES = frozenset({'PrepareCommit', 'PrepareAbort'})
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The end of a transaction, as the partition has it."""
+
+    offset: int
+    producer_epoch: int
+    is_commit: bool
+    timestamp_ms: int
+
+    @property
+    def title(self) -> str:
+        return f'{"COMMIT" if self.is_commit else "ABORT"} marker at offset {self.offset}'
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvidence:
+    """What the partition's batches say of the transaction that holds it."""
+
+    producer_epoch: int
+    """Of its first batch."""
+    base_sequence: int
+    max_timestamp_ms: int
+    records: int
+    """Of the producer, from its first offset up to the high watermark."""
+    is_counted: bool = True
+    """Whether all of them were; otherwise there are more."""
+    last_marker: Marker | None = None
+    """The producer's last one before the first offset."""
+    has_earlier_data: bool = False
+    """Whether the producer wrote in the same epoch before the first offset."""
+    is_whole: bool = True
+    """Whether the log was read from offset 0, so that what was not found is not there."""
+    is_ended: bool = False
+    """Whether a marker of the producer came behind the first offset, while the partition was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastRow:
+    """A row of `__transaction_state` that names the producer id, or one after it of the same id."""
+
+    transactional_id: str
+    state: str | None
+    """None for a tombstone: the id was forgotten."""
+    timestamp_ms: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+    partitions: frozenset[tuple[str, int]] = frozenset()
+    bumps_epoch: bool = False
+    """Whether the ending is by the rules of TV2 (KIP-890)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateLog:
+    """What could be seen of `__transaction_state`."""
+
+    is_readable: bool = True
+    has_rows: bool = True
+    leader_epoch: int = -1
+    """Of the last batch in the id's partition: the coordinator's epoch is this or above. -1: not known."""
+    past: tuple[PastRow, ...] = ()
+    """Oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldGroup:
+    """A consumer group with an offset in the partition."""
+
+    group_id: str
+    offset: int
+    lag: int
+    """Up to the high watermark."""
+    members: tuple[GroupMember, ...] = ()
+    """Those that have the partition."""
+
+
+class Writer(NamedTuple):
+    """A group whose offsets the transaction commits: its members are the clients that produce."""
+
+    group_id: str
+    members: tuple[GroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    topic: str
+    partition: int
+    now_ms: int
+    offsets: PartitionOffsets
+    is_live: bool = True
+    holder: ProducerInfo | None = None
+    """The producer whose open transaction begins first."""
+    behind: tuple[ProducerInfo, ...] = ()
+    """Other producers with an open transaction, by its first offset."""
+    log: LogEvidence | None = None
+    transaction: TransactionInfo | None = None
+    """What the coordinator says of the transactional.id that has the holder's producer id now."""
+    state_log: StateLog = StateLog()
+    marked_elsewhere: tuple[tuple[str, int], ...] = ()
+    """Partitions of a decided transaction that have its marker already."""
+    groups: tuple[HeldGroup, ...] = ()
+    unread_groups: tuple[str, ...] = ()
+    """Groups whose offsets could not be read."""
+    writers: tuple[Writer, ...] = ()
+    expiry_interval_ms: int = EXPIRY_INTERVAL_MS
+    command: str = 'kbroker-transactions --bootstrap-server HOST:PORT'
+    """How a command that repairs begins."""
+
+    @property
+    def name(self) -> str:
+        return f'{self.topic}-{self.partition}'
+
+    @property
+    def held_offsets(self) -> int:
+        return self.offsets.high_watermark - self.offsets.last_stable_offset
+
+    @property
+    def epoch(self) -> int:
+        """The holder's, when it began the transaction."""
+        assert self.holder is not None
+        return self.log.producer_epoch if self.log else self.holder.producer_epoch
+
+    @property
+    def transactional_id(self) -> str | None:
+        if self.transaction is not None:
+            return self.transaction.transactional_id
+        return self.state_log.past[-1].transactional_id if self.state_log.past else None
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the coordinator's transaction has this partition."""
+        return self.transaction is not None and (self.topic, self.partition) in self.transaction.partitions
+
+    @property
+    def expires_at_ms(self) -> int:
+        assert self.transaction is not None
+        return (self.transaction.start_timestamp_ms or 0) + self.transaction.timeout_ms
+
+    @property
+    def decision(self) -> PastRow | None:
+        """The row that ended the holder's transaction, with this partition in it, if a Complete row came after it."""
+        found = None
+        for row, following in zip(self.state_log.past, self.state_log.past[1:], strict=False):
+            if (row.state in DECIDED_STATES and following.state in IDLE_STATES
+                    and (self.topic, self.partition) in row.partitions
+                    and row.producer_epoch in (self.epoch, self.epoch + 1)):
+                found = row
+        return found
+
+    @property
+    def decided_at_ms(self) -> int | None:
+        """When the coordinator wrote the Prepare row in force."""
+        for row in reversed(self.state_log.past):
+            if row.state in DECIDED_STATES:
+                return row.timestamp_ms
+        return None

@@ -1,0 +1,427 @@
+"""kbroker-transactions: see transactions, find out what holds one up, and end it.
+
+The commands of Kafka's own tool (KIP-664, KIP-939), and three more: `why-stuck`, `timeline`, `history`.
+"""
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker_tools.command import (
+    SETTINGS,
+    Group,
+    ToolError,
+    cluster_options,
+    command_line,
+    json_option,
+    open_view,
+    version_option,
+)
+from kbroker_tools.render import Column, Output
+from kbroker_tools.view import ProducerInfo, TransactionInfo, View
+
+if TYPE_CHECKING:
+    from kbroker_tools.live_view import LiveView
+    from kbroker_tools.stuck.gatherer import Gatherer
+
+ELSEWHERE = {'timeline': 'kbroker_tools.timeline.command', 'history': 'kbroker_tools.history.command'}
+"""Commands in modules of their own, imported when they are called."""
+ALSO = {'forceTerminateTransaction': 'force-terminate'}
+"""Kafka's spelling of a command whose name is not like those of the others."""
+PROGRAM = 'kbroker-transactions'
+EXPIRY_INTERVAL = 'transaction.abort.timed.out.transaction.cleanup.interval.ms'
+
+TopicPartition = tuple[str, int]
+
+
+class Transactions(Group):
+    """Its own options are those of every command, so that they may stand on either side of its name, as Kafka's do."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [*super().list_commands(context), *ELSEWHERE]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name in ELSEWHERE:
+            from importlib import import_module
+            found: click.Command = getattr(import_module(ELSEWHERE[name]), name)
+            return found
+        return super().get_command(context, ALSO.get(name, name))
+
+
+@click.group(cls=Transactions, context_settings=SETTINGS)
+@cluster_options
+@version_option
+@click.pass_context
+def main(context: click.Context, **common: Any) -> None:
+    """See transactions, find out what holds one up, and end it."""
+    given = {name: value for name, value in common.items() if value is not None}
+    context.default_map = dict.fromkeys([*main.list_commands(context), *ALSO], given)
+
+
+def of_topic(required: bool) -> Any:
+    return click.option('--topic', required=required, metavar='TOPIC', help='Name of the topic.')
+
+
+def of_partition(required: bool) -> Any:
+    return click.option('--partition', type=click.IntRange(min=0), required=required, metavar='NUMBER',
+                        help='Number of the partition.')
+
+
+broker_id_option = click.option('--broker-id', type=int, metavar='ID', help='Ask this replica, not the leader.')
+
+
+# ---- list
+
+LISTED = [Column('transactional_id', 'TransactionalId'), Column('coordinator_id', 'Coordinator'),
+          Column('producer_id', 'ProducerId'), Column('state', 'TransactionState')]
+
+
+@main.command('list')
+@click.option('--duration-filter', type=int, default=-1, metavar='MS',
+              help='Only transactions that run for longer; below 0 all.')
+@click.option('--transactional-id-pattern', metavar='REGEX', help='Only ids that the expression matches as a whole.')
+@cluster_options
+@json_option
+def list_command(duration_filter: int, transactional_id_pattern: str | None, as_json: bool, **place: Any) -> None:
+    """List transactional ids and their states."""
+    view = open_view(**place)
+    if view.is_live:
+        listings = [(row.transactional_id, node_id, row.producer_id, row.transaction_state)
+                    for node_id, row in _live(view).admin.list_transactions(
+                        duration_filter_ms=duration_filter, transactional_id_pattern=transactional_id_pattern or None)]
+    else:
+        listings = _listed_offline(view, duration_filter, transactional_id_pattern)
+    Output(as_json).table(LISTED, listings)
+
+
+def _listed_offline(view: View, duration_filter_ms: int, pattern_text: str | None) -> list[tuple[str, int, int, str]]:
+    """As a broker filters: an id without a transaction passes any duration."""
+    pattern = None
+    if pattern_text:
+        from kbroker.linear_pattern import LinearPattern, PatternError
+        try:
+            pattern = LinearPattern(pattern_text)
+        except PatternError as error:
+            raise ToolError(f'--transactional-id-pattern {pattern_text!r}: {error}') from None
+    now_ms = view.now_ms()
+
+    def passes(transactional_id: str) -> bool:
+        if pattern is not None and not pattern.matches(transactional_id):
+            return False
+        if duration_filter_ms < 0:
+            return True
+        row = view.transaction(transactional_id)
+        start_ms = -1 if row is None or row.start_timestamp_ms is None else row.start_timestamp_ms
+        return now_ms - start_ms > duration_filter_ms
+
+    return [(listing.transactional_id, listing.coordinator_id, listing.producer_id, listing.state)
+            for listing in view.transactions() if passes(listing.transactional_id)]
+
+
+# ---- describe
+
+DESCRIBED = [Column('coordinator_id', 'CoordinatorId'), Column('transactional_id', 'TransactionalId'),
+             Column('producer_id', 'ProducerId'), Column('producer_epoch', 'ProducerEpoch'),
+             Column('state', 'TransactionState'), Column('timeout_ms', 'TransactionTimeoutMs'),
+             Column('start_timestamp_ms', 'CurrentTransactionStartTimeMs'),
+             Column('duration_ms', 'TransactionDurationMs'), Column('partitions', 'TopicPartitions')]
+
+
+@main.command()
+@click.option('--transactional-id', required=True, metavar='ID', help='The id to describe.')
+@cluster_options
+@json_option
+def describe(transactional_id: str, as_json: bool, **place: Any) -> None:
+    """Describe the state of a transactional id."""
+    view = open_view(**place)
+    row = _known(view, transactional_id)
+    start_ms = row.start_timestamp_ms
+    output = Output(as_json)
+    output.table(DESCRIBED, [(
+        row.coordinator_id, transactional_id, row.producer_id, row.producer_epoch, row.state, row.timeout_ms, start_ms,
+        None if start_ms is None else view.now_ms() - start_ms, _partitions(view, row, output))])
+
+
+def _known(view: View, transactional_id: str) -> TransactionInfo:
+    row = view.transaction(transactional_id)
+    if row is None:
+        raise ToolError(f'found no transactional id {transactional_id!r}; `list` shows those that {view.place} knows')
+    return row
+
+
+def _partitions(view: View, row: TransactionInfo, output: Output) -> Any:
+    """Sorted for people and programs; in the order of Kafka's tool where its output is expected."""
+    names = sorted(row.partitions)
+    if not output.as_json and not output.is_terminal:
+        from kbroker_tools.stuck.hanging import in_java_order, partition_hash
+        if view.is_live:
+            names = _live(view).partitions_of(row.transactional_id)
+        names = in_java_order(names, partition_hash)
+    found = [f'{topic}-{partition}' for topic, partition in names]
+    return found if output.as_json else ','.join(found)
+
+
+# ---- describe-producers
+
+PRODUCERS = [Column('producer_id', 'ProducerId'), Column('producer_epoch', 'ProducerEpoch'),
+             Column('coordinator_epoch', 'LatestCoordinatorEpoch'), Column('last_sequence', 'LastSequence'),
+             Column('last_timestamp_ms', 'LastTimestamp'),
+             Column('transaction_first_offset', 'CurrentTransactionStartOffset')]
+
+
+@main.command('describe-producers')
+@broker_id_option
+@of_topic(required=True)
+@of_partition(required=True)
+@cluster_options
+@json_option
+def describe_producers(broker_id: int | None, topic: str, partition: int, as_json: bool, **place: Any) -> None:
+    """Describe the producers that a partition knows."""
+    view = _with_brokers(open_view(**place), broker_id)
+    found = _producers_of(view, [(topic, partition)], broker_id)[topic, partition]
+    Output(as_json).table(PRODUCERS, [
+        (producer.producer_id, producer.producer_epoch, producer.coordinator_epoch, producer.last_sequence,
+         producer.last_timestamp_ms, producer.transaction_first_offset) for producer in found])
+
+
+def _with_brokers(view: View, broker_id: int | None) -> View:
+    if broker_id is not None and not view.is_live:
+        raise click.UsageError('--broker-id asks one of the brokers of a cluster; --data-dir is that of one already')
+    return view
+
+
+def _producers_of(view: View, partitions: Collection[TopicPartition],
+                  broker_id: int | None) -> dict[TopicPartition, list[ProducerInfo]]:
+    if view.is_live:
+        return _live(view).producers_of(partitions, broker_id)
+    return {(topic, partition): view.producers(topic, partition) for topic, partition in partitions}
+
+
+# ---- abort
+
+@main.command()
+@of_topic(required=True)
+@of_partition(required=True)
+@click.option('--start-offset', type=int, metavar='OFFSET', help='Where the transaction begins on the partition.')
+@click.option('--producer-id', type=int, metavar='ID', help='Its producer id, instead of the offset.')
+@click.option('--producer-epoch', type=int, metavar='EPOCH', help='Its producer epoch, with --producer-id.')
+@click.option('--coordinator-epoch', type=int, metavar='EPOCH', help='Its coordinator epoch, with --producer-id.')
+@cluster_options
+def abort(topic: str, partition: int, start_offset: int | None, producer_id: int | None, producer_epoch: int | None,
+          coordinator_epoch: int | None, **place: Any) -> None:
+    """Abort a hanging transaction on one partition.
+
+    For a transaction that its coordinator has, `force-terminate` is right: it ends it on all its partitions.
+    """
+    if start_offset is None and producer_id is None:
+        raise click.UsageError('The transaction to abort must be identified either with --start-offset, or with '
+                               '--producer-id, --producer-epoch, and --coordinator-epoch')
+    if start_offset is None and producer_epoch is None:
+        raise click.UsageError('Missing required argument --producer-epoch')
+    if start_offset is None and coordinator_epoch is None:
+        raise click.UsageError('Missing required argument --coordinator-epoch')
+    view = _live(open_view(**place), 'abort')
+    if start_offset is not None:
+        found = next((producer for producer in view.producers(topic, partition)
+                      if producer.transaction_first_offset == start_offset), None)
+        if found is None:
+            raise ToolError(f'Could not find any open transactions starting at offset {start_offset} on partition '
+                            f'{topic}-{partition}')
+        producer_id, producer_epoch = found.producer_id, found.producer_epoch
+        coordinator_epoch = found.coordinator_epoch
+    assert producer_id is not None and producer_epoch is not None and coordinator_epoch is not None
+    # The partition may have seen no marker yet; its epoch is then the least that there is.
+    view.admin.abort_transaction(topic, partition, producer_id, producer_epoch, max(0, coordinator_epoch))
+
+
+# ---- find-hanging
+
+HANGING = [Column('topic', 'Topic'), Column('partition', 'Partition'), Column('producer_id', 'ProducerId'),
+           Column('producer_epoch', 'ProducerEpoch'), Column('coordinator_epoch', 'CoordinatorEpoch'),
+           Column('first_offset', 'StartOffset'), Column('last_timestamp_ms', 'LastTimestamp'),
+           Column('duration_min', 'Duration(min)')]
+
+
+@main.command('find-hanging')
+@click.option('--broker-id', type=int, metavar='ID', help='Search the replicas on this broker.')
+@click.option('--max-transaction-timeout', type=int, default=15, show_default=True, metavar='MINUTES',
+              help='Longer than any transaction may take: what is open for less is left out.')
+@of_topic(required=False)
+@of_partition(required=False)
+@cluster_options
+@json_option
+def find_hanging(broker_id: int | None, max_transaction_timeout: int, topic: str | None, partition: int | None,
+                 as_json: bool, **place: Any) -> None:
+    """Find transactions that nobody will end.
+
+    Kafka's search, on a topic or a broker; a directory is searched as a whole if nothing is named.
+    """
+    if broker_id is None and topic is None and place['data_dir'] is None:
+        raise click.UsageError('The `find-hanging` command requires either --topic or --broker-id to limit the scope '
+                               'of the search')
+    if partition is not None and topic is None:
+        raise click.UsageError('The --partition argument requires --topic to be provided')
+    from kbroker_tools.rows.transaction_rows import is_wholly_here
+    from kbroker_tools.stuck import hanging
+    view = _with_brokers(open_view(**place), broker_id)
+    partitions = _to_search(view, broker_id, topic, partition)
+    found = hanging.find_hanging(view, partitions, max_transaction_timeout * 60_000,
+                                 lambda some: _producers_of(view, some, broker_id))
+    now_ms = view.now_ms()
+    output = Output(as_json)
+    if found and not is_wholly_here(view):
+        output.note(f'{view.place} lacks partitions of __transaction_state: coordinators elsewhere may have what is '
+                    'listed, ask them')
+    output.table(HANGING, [
+        (each.topic, each.partition, each.producer.producer_id, each.producer.producer_epoch,
+         each.producer.coordinator_epoch, each.producer.transaction_first_offset, each.producer.last_timestamp_ms,
+         (now_ms - each.producer.last_timestamp_ms) // 60_000) for each in found])
+
+
+def _to_search(view: View, broker_id: int | None, topic: str | None, partition: int | None) -> list[TopicPartition]:
+    from kbroker_tools.stuck.hanging import in_java_order, string_hash
+    if topic is not None and partition is not None:
+        return [(topic, partition)]
+    topics = view.topics()
+    if topic is not None:
+        topics = {topic: _existing(view, topic, topics.get(topic))}
+    found = [(name, each.partition) for name in in_java_order(topics, string_hash) for each in topics[name].partitions
+             if broker_id is None or broker_id in each.replicas]
+    if not found and broker_id is not None:
+        raise ToolError(f'found no replica on broker {broker_id}' + (f' of topic {topic}' if topic else ''))
+    return found
+
+
+def _existing(view: View, topic: str, found: Any) -> Any:
+    if found is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{view.place}: found no topic {topic}')
+    return found
+
+
+# ---- force-terminate
+
+@main.command('force-terminate')
+@click.option('--transactional-id', '--transactionalId', 'transactional_id', required=True, metavar='ID',
+              help='The id whose transaction is aborted.')
+@cluster_options
+def force_terminate(transactional_id: str, **place: Any) -> None:
+    """Abort the transaction of an id as a whole.
+
+    Its producer is fenced. Kafka's tool calls this forceTerminateTransaction --transactionalId, which is understood
+    as well. An id that does not exist is an error here; Kafka's tool creates it.
+    """
+    view = _live(open_view(**place), 'force-terminate')
+    _known(view, transactional_id)
+    found = view.admin.fence_producers([transactional_id])[transactional_id]
+    if isinstance(found, KafkaError):
+        raise found
+
+
+def _live(view: View, command: str = '') -> LiveView:
+    """A directory cannot do what a broker has to."""
+    if not view.is_live:
+        raise click.UsageError(f'`{command}` writes through a broker: give --bootstrap-server, not --data-dir')
+    return view  # type: ignore[return-value]
+
+
+# ---- why-stuck
+
+@main.command('why-stuck')
+@click.argument('where', metavar='[TOPIC[:PARTITION]]', required=False)
+@click.option('--group', 'group_id', metavar='GROUP', help='Look at all that a consumer group reads, and its offsets.')
+@cluster_options
+@json_option
+@click.pass_context
+def why_stuck(context: click.Context, where: str | None, group_id: str | None, as_json: bool, **place: Any) -> None:
+    """Tell what holds a partition, and what to do.
+
+    Who holds its last stable offset, up to which read_committed consumers read; since when, why, and whom it keeps
+    waiting; what will happen next and when; and the command to run. Exit code 0 if nothing is held, 1 if something is.
+    """
+    if (where is None) == (group_id is None):
+        raise click.UsageError('give one of TOPIC, TOPIC:PARTITION and --group GROUP')
+    wanted = _parse_where(where) if where is not None else None
+    view = open_view(**place)
+    from kbroker_tools.stuck.gatherer import Gatherer
+    repair = command_line(PROGRAM, bootstrap_server=view.bootstrap_server or 'HOST:PORT',
+                          command_config=place['command_config'])
+    gatherer = Gatherer(view, repair, lambda node: _expiry_interval(view, node))
+    partitions = _partitions_named(view, gatherer, *wanted) if wanted else _partitions_of_group(gatherer, group_id)
+    if _explain(Output(as_json), gatherer, where or f'group {group_id}', partitions):
+        context.exit(1)
+
+
+def _parse_where(where: str) -> tuple[str, int | None]:
+    topic, colon, number = where.partition(':')
+    if not colon:
+        return where, None
+    if not (number.isascii() and number.isdigit()):
+        raise click.UsageError(f'found partition {number!r} in {where!r}, expected a number')
+    return topic, int(number)
+
+
+def _expiry_interval(view: View, node_id: int) -> int | None:
+    """How often the coordinator looks for expired transactions; None if it does not say."""
+    if not view.is_live:
+        return None
+    from kbroker.client.admin import ResourceType
+    broker = (ResourceType.BROKER, str(node_id))
+    try:
+        found = _live(view).admin.describe_configs([broker])[broker]
+    except (KafkaError, OSError):
+        return None
+    return None if isinstance(found, KafkaError) else next(
+        (int(config.value) for config in found if config.name == EXPIRY_INTERVAL and config.value), None)
+
+
+def _partitions_named(view: View, gatherer: Gatherer, topic: str, partition: int | None) -> list[TopicPartition]:
+    found = _existing(view, topic, gatherer.topics.get(topic))
+    numbers = [each.partition for each in found.partitions]
+    if partition is not None and partition not in numbers:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                         f'{view.place}: found {len(numbers)} partitions of {topic}, no {partition}')
+    return [(topic, number) for number in numbers if partition in (None, number)]
+
+
+def _partitions_of_group(gatherer: Gatherer, group_id: str | None) -> list[TopicPartition]:
+    assert group_id is not None
+    found = gatherer.group_partitions(group_id)
+    if not found:
+        raise ToolError(f'found no group {group_id!r}, neither members nor offsets')
+    return found
+
+
+def _explain(output: Output, gatherer: Gatherer, where: str, partitions: list[TopicPartition]) -> bool:
+    """Whether something is held, or could not be looked at."""
+    from kbroker_tools.stuck.causes import judge
+    from kbroker_tools.stuck.report import as_json, show, show_many
+    seen, unseen = [], []
+    for topic, partition in partitions:
+        try:
+            facts = gatherer.facts(topic, partition)
+            seen.append((facts, judge(facts)))
+        except KafkaError as error:
+            if len(partitions) == 1:
+                raise
+            unseen.append((f'{topic}-{partition}', str(error)))
+    stuck = [(facts, verdict) for facts, verdict in seen if verdict.is_stuck]
+    if output.as_json:
+        output.row({'is_stuck': bool(stuck), 'partitions': [as_json(*each) for each in seen],
+                    'not_seen': dict(unseen)})
+    elif len(partitions) == 1:
+        show(output, *seen[0])
+    else:
+        held = f'{len(stuck)} of {len(seen)} partitions are held' if stuck else 'no partition is held'
+        missed = f', and {len(unseen)} could not be looked at' if unseen else ''
+        output.line(f'{where}: {held}{missed}', style='bold red' if stuck or unseen else 'bold green')
+        show_many(output, stuck)
+        for name, problem in unseen:
+            output.line(f'\n{name} could not be looked at: {problem}')
+    return bool(stuck or unseen)
+
+
+if __name__ == '__main__':
+    main(prog_name=PROGRAM)
