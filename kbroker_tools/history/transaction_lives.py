@@ -1,0 +1,271 @@
+"""The transactions of one transactional.id, put together from its rows in `__transaction_state` and from partitions.
+
+A transaction is found in the rows by its start time, which all of its rows carry. A marker belongs to the transaction
+whose Prepare row names its producer id and epoch. From transaction.version 2 on that pair is the transaction's own
+(every ending bumps the epoch, KIP-890); before, all transactions of a producer share it, and the times decide.
+Compaction leaves the last row of an id: of what came before there are only the partitions to tell.
+"""
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from kbroker.transaction.state import PREPARED, TopicPartition, TransactionRow, TransactionState
+from kbroker_tools.rows.transaction_rows import StoredRow
+from kbroker_tools.timeline.transactions_of_partition import Marker, Outcome, PartitionTransaction
+
+CLOCK_SKEW_MS = 1000
+"""Markers carry the clock of the partition's leader, rows that of the coordinator: so much they may differ."""
+
+_COMPLETE = {TransactionState.COMPLETE_COMMIT: Outcome.COMMITTED, TransactionState.COMPLETE_ABORT: Outcome.ABORTED}
+_PREPARE = {TransactionState.PREPARE_COMMIT: Outcome.COMMITTED, TransactionState.PREPARE_ABORT: Outcome.ABORTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What one partition has of the id's producer ids."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    first_timestamp_ms: int | None
+    """Of the first batch of the log; None when it is empty."""
+    has_gaps: bool
+    """Offsets are missing: compaction was here."""
+    transactions: list[PartitionTransaction] = field(default_factory=list)
+    lone_markers: list[Marker] = field(default_factory=list)
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.topic, self.partition
+
+
+@dataclass(slots=True)
+class Part:
+    """What a transaction is to one of its partitions."""
+
+    transaction: PartitionTransaction | None = None
+    """None where it wrote nothing, or nothing is left."""
+    marker: Marker | None = None
+    repeated: list[Marker] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Life:
+    """One transaction."""
+
+    rows: list[StoredRow] = field(default_factory=list)
+    """Those that are left, Ongoing to Complete, in their order. None are where only partitions tell of it."""
+    parts: dict[TopicPartition, Part] = field(default_factory=dict)
+    prepare: StoredRow | None = None
+    complete: StoredRow | None = None
+    partitions: frozenset[TopicPartition] | None = None
+    """What the rows name; None if no row is left that would: a Complete row does not."""
+
+    def add_row(self, stored: StoredRow) -> None:
+        self.rows.append(stored)
+        row = _row(stored)
+        if row.state in _COMPLETE:
+            self.complete = stored
+            return
+        if row.state in PREPARED:
+            self.prepare = stored
+        self.partitions = row.partitions.union(self.partitions or ())
+        for topic_partition in row.partitions:
+            self.parts.setdefault(topic_partition, Part())
+
+    @property
+    def decision(self) -> Outcome | None:
+        """What the rows say, or else the markers; None while nothing is decided."""
+        if self.complete is not None:
+            return _COMPLETE[_row(self.complete).state]
+        if self.prepare is not None:
+            return _PREPARE[_row(self.prepare).state]
+        return next((part.marker.outcome for part in self.parts.values() if part.marker is not None), None)
+
+    @property
+    def begin_ms(self) -> int:
+        if self.rows:
+            return _row(self.rows[0]).start_timestamp_ms
+        return min([one.begin_timestamp_ms for one in self._written()]
+                   + [part.marker.timestamp_ms for part in self.parts.values() if part.marker is not None])
+
+    @property
+    def earliest_marker_ms(self) -> int:
+        """No marker of it can be older, but for clocks that differ."""
+        return self.begin_ms if self.prepare is None else self.prepare.timestamp_ms
+
+    @property
+    def complete_ms(self) -> int | None:
+        """When the Complete row was appended. (The time inside it is older: Kafka takes it before it sends markers.)"""
+        return None if self.complete is None else self.complete.timestamp_ms
+
+    def distance_ms(self, marker: Marker) -> int:
+        """How long the marker came after Complete, or (negative) before Prepare; 0 between the two."""
+        if marker.timestamp_ms < self.earliest_marker_ms:
+            return marker.timestamp_ms - self.earliest_marker_ms
+        complete_ms = self.complete_ms
+        return 0 if complete_ms is None else max(0, marker.timestamp_ms - complete_ms)
+
+    @property
+    def marker_producer(self) -> tuple[int, int] | None:
+        """Producer id and epoch of its markers; None while nothing is decided.
+
+        A Complete row that rotated the producer id no longer says which epoch the old one ended with: -1.
+        """
+        for stored in (self.prepare, self.complete):
+            if stored is not None:
+                row = _row(stored)
+                if row.state in _COMPLETE and row.bumps_epoch and row.producer_epoch == 0:
+                    return row.previous_producer_id, -1
+                return row.producer_id, row.producer_epoch
+        return None
+
+    @property
+    def has_marker_epoch_of_its_own(self) -> bool:
+        return any(_row(stored).bumps_epoch for stored in (self.prepare, self.complete) if stored is not None)
+
+    def _written(self) -> list[PartitionTransaction]:
+        return [part.transaction for part in self.parts.values() if part.transaction is not None]
+
+
+def lives_in(rows: Iterable[StoredRow]) -> list[Life]:
+    """The transactions that rows of one id tell of, in the order in which they began."""
+    lives: list[Life] = []
+    for stored in rows:
+        row = stored.row
+        if row is None or row.state is TransactionState.EMPTY:
+            continue
+        last = lives[-1] if lives else None
+        is_going_on = (last is not None and last.complete is None
+                       and _row(last.rows[-1]).start_timestamp_ms == row.start_timestamp_ms)
+        if last is None or not is_going_on:
+            last = Life()
+            lives.append(last)
+        last.add_row(stored)
+    return lives
+
+
+def add_evidence(lives: list[Life], evidence: Iterable[Evidence]) -> tuple[list[Life], list[Hanging]]:
+    """Give each marker and each bunch of records to its transaction.
+
+    Returns all lives in the order of their times, with those that no row is left of, and what is open in a partition
+    without a transaction that it could belong to.
+    """
+    decided = _Decided(lives)
+    unclaimed: dict[tuple[object, ...], Life] = {}
+    hanging: list[Hanging] = []
+    for found in evidence:
+        endings = [(one.marker, one) for one in found.transactions if one.marker is not None]
+        for marker, transaction in sorted([*endings, *((marker, None) for marker in found.lone_markers)],
+                                          key=lambda ending: ending[0].offset):
+            life = decided.owner(found.topic_partition, marker)
+            if life is None:
+                life = unclaimed.setdefault(_kinship(found, marker, transaction), Life())
+            _claim(life, found.topic_partition, marker, transaction)
+        for transaction in found.transactions:
+            if transaction.marker is None:
+                life = _owner_of_open(lives, found.topic_partition, transaction)
+                if life is None:
+                    hanging.append(Hanging(found.topic, found.partition, transaction))
+                else:
+                    life.parts.setdefault(found.topic_partition, Part()).transaction = transaction
+    return sorted([*unclaimed.values(), *lives], key=lambda life: life.begin_ms), hanging
+
+
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """Open in a partition, and no row says that it should be."""
+
+    topic: str
+    partition: int
+    transaction: PartitionTransaction
+
+
+class _Decided:
+    """The transactions that may have markers, by the producer ids and epochs of these."""
+
+    def __init__(self, lives: list[Life]):
+        self._lives: dict[tuple[int, int], list[Life]] = defaultdict(list)
+        for life in lives:
+            producer = life.marker_producer
+            if producer is not None:
+                self._lives[producer].append(life)
+        self._starts = {producer: [life.earliest_marker_ms for life in found]
+                        for producer, found in self._lives.items()}
+
+    def owner(self, topic_partition: TopicPartition, marker: Marker) -> Life | None:
+        """The transaction that the marker is of; None if it must be one that no row tells of.
+
+        Where transactions share an epoch the marker is of the one that was being ended at its time; else, as clocks
+        differ a little, of the nearest that lacks it; else it came after the end of the youngest before it, or again.
+        """
+        near, before = [], None
+        for life in self._candidates(marker):
+            if life.partitions is not None and topic_partition not in life.partitions:
+                continue
+            distance_ms = life.distance_ms(marker)
+            lacks_it = _lacks_marker(life, topic_partition)
+            if life.has_marker_epoch_of_its_own or (distance_ms == 0 and lacks_it):
+                return life
+            if before is None and distance_ms >= 0:
+                before = life
+            if distance_ms > CLOCK_SKEW_MS:
+                break
+            if lacks_it and life.decision is marker.outcome:
+                near.append(life)
+        return min(near, key=lambda life: abs(life.distance_ms(marker))) if near else before
+
+    def _candidates(self, marker: Marker) -> Iterator[Life]:
+        """The youngest first; none that was decided clearly after the marker, unless its epoch leaves no doubt."""
+        for producer in ((marker.producer_id, marker.producer_epoch), (marker.producer_id, -1)):
+            lives = self._lives.get(producer, [])
+            if lives and lives[0].has_marker_epoch_of_its_own:
+                yield from reversed(lives)
+            elif lives:
+                end = bisect_right(self._starts[producer], marker.timestamp_ms + CLOCK_SKEW_MS)
+                yield from (lives[position] for position in range(end - 1, -1, -1))
+
+
+def _lacks_marker(life: Life, topic_partition: TopicPartition) -> bool:
+    part = life.parts.get(topic_partition)
+    return part is None or part.marker is None
+
+
+def _kinship(found: Evidence, marker: Marker, transaction: PartitionTransaction | None) -> tuple[object, ...]:
+    """Markers of one transaction that no row tells of have this in common; on doubt each is one of its own."""
+    if transaction is not None and marker.producer_epoch == transaction.producer_epoch + 1:
+        return marker.producer_id, marker.producer_epoch
+    return marker.producer_id, marker.producer_epoch, found.topic_partition, marker.offset
+
+
+def _claim(life: Life, topic_partition: TopicPartition, marker: Marker,
+           transaction: PartitionTransaction | None) -> None:
+    part = life.parts.setdefault(topic_partition, Part())
+    if part.marker is not None:
+        part.repeated.append(marker)
+        return
+    part.marker, part.transaction = marker, transaction
+
+
+def _owner_of_open(lives: list[Life], topic_partition: TopicPartition,
+                   transaction: PartitionTransaction) -> Life | None:
+    """The last transaction, unless it is complete; or one that is, and lacks its marker in the partition."""
+    for life in reversed(lives):
+        part = life.parts.get(topic_partition)
+        if part is None or part.marker is not None or part.transaction is not None:
+            continue
+        row = _row(life.rows[0])
+        is_of_its_time = life.complete_ms is None or transaction.begin_timestamp_ms <= life.complete_ms + CLOCK_SKEW_MS
+        if (row.producer_id == transaction.producer_id and is_of_its_time
+                and transaction.producer_epoch <= row.producer_epoch):
+            return life
+    return None
+
+
+def _row(stored: StoredRow) -> TransactionRow:
+    """The row of what is no tombstone: lives hold no others."""
+    assert stored.row is not None
+    return stored.row

@@ -1,0 +1,1 @@
+"""A partition and its transactions as a picture."""

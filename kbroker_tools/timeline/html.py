@@ -1,0 +1,122 @@
+"""The timeline of a partition as one HTML file that needs nothing else: style, script and data are inside it.
+
+The page lets no other script run: its policy names the hash of its own. Data reaches the script as JSON, in which
+nothing can look like markup; all other texts are escaped here.
+"""
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from kbroker import __version__
+from kbroker_tools.render import words_for_duration, words_for_time
+from kbroker_tools.timeline.layout import Lane, Timeline, lanes_of
+from kbroker_tools.timeline.text import extent, stability
+from kbroker_tools.timeline.transactions_of_partition import Outcome, PartitionTransaction
+
+MAX_LANES = 60
+MAX_TABLE_ROWS = 50
+_HERE = Path(__file__).parent
+_PLACE = re.compile(r'\{\{(\w+)\}\}')
+_OUTCOMES = list(Outcome)
+_TABLE_COLUMNS = ('Producer', 'Producer id', 'Epoch', 'First offset', 'Last offset', 'Marker', 'Records', 'Began',
+                  'Duration')
+
+
+def page(timeline: Timeline) -> str:
+    """The whole file."""
+    script = (_HERE / 'page.js').read_text('utf-8')
+    name = f'{timeline.topic}-{timeline.partition}'
+    fields = {
+        'script_hash': 'sha256-' + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        'title': escape(f'{name}: transactions'),
+        'heading': f'{escape(timeline.topic)} <span>partition {timeline.partition}</span>',
+        'summary': ''.join(f'<p>{escape(line)}</p>\n' for line in extent(timeline))
+                   + f'<p class="muted">{escape(timeline.place)}, read {words_for_time(timeline.read_at_ms)}</p>',
+        'facts': _facts(timeline),
+        'label': escape(f'Transactions of {name}, a lane for each producer. '
+                        + '; '.join([*extent(timeline), stability(timeline)])),
+        'tables': _tables(timeline),
+        'made': f'kbroker-transactions timeline, kbroker {__version__}. Times are UTC.',
+        'data': _json(_data(timeline)),
+        'script': script,
+    }
+    template = (_HERE / 'page.html').read_text('utf-8')
+    return _PLACE.sub(lambda place: fields[place[1]], template)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(',', ':')).replace('<', '\\u003c')
+
+
+def _data(timeline: Timeline) -> dict[str, Any]:
+    lanes = lanes_of(timeline, MAX_LANES)
+    rows = [_row(transaction, number, lane) for number, lane in enumerate(lanes) for transaction in lane.transactions]
+    rows.sort(key=lambda row: row[2])
+    return {
+        'start': timeline.start_offset, 'end': max(timeline.end_offset, timeline.start_offset + 1),
+        'startMs': timeline.start_timestamp_ms, 'endMs': timeline.end_timestamp_ms, 'readMs': timeline.read_at_ms,
+        'lastStable': timeline.offsets.last_stable_offset, 'highWatermark': timeline.offsets.high_watermark,
+        'lastStableMs': timeline.last_stable_timestamp_ms,
+        'ids': {str(producer_id): owner for producer_id, owner in timeline.transactional_ids.items()},
+        'lanes': [{'title': lane.title, 'detail': lane.detail} for lane in lanes],
+        'rows': rows,
+    }
+
+
+def _row(transaction: PartitionTransaction, lane_number: int, lane: Lane) -> list[Any]:
+    """A transaction in the order of the script's column numbers."""
+    marker = transaction.marker
+    restart = None
+    if transaction.first_offset in lane.restarts:
+        before = transaction.epoch_before
+        restart = 'with a new producer id' if before is None else f'epoch {before} before'
+    return [lane_number, _OUTCOMES.index(transaction.outcome), transaction.first_offset, transaction.last_offset,
+            marker and marker.offset, transaction.begin_timestamp_ms, transaction.last_timestamp_ms,
+            marker and marker.timestamp_ms, transaction.producer_id, transaction.producer_epoch,
+            marker and marker.producer_epoch, marker and marker.coordinator_epoch, transaction.records,
+            transaction.size_bytes, restart]
+
+
+def _facts(timeline: Timeline) -> str:
+    offsets = timeline.offsets
+    facts: list[tuple[str, int, str]] = [(outcome.value, count, outcome.value)
+                                         for outcome, count in timeline.counts().items()]
+    facts += [('last stable offset', offsets.last_stable_offset, ''), ('high watermark', offsets.high_watermark, ''),
+              ('offsets held back', offsets.high_watermark - offsets.last_stable_offset, ''),
+              ('records in transactions', sum(one.records for one in timeline.transactions), ''),
+              ('records outside', timeline.plain_records, '')]
+    return '\n'.join(f'<div><dt>{name}</dt><dd{f" class={kind}" if kind and count else ""}>{count:,}</dd></div>'
+                     for name, count, kind in facts)
+
+
+def _tables(timeline: Timeline) -> str:
+    """What is open and what was aborted, newest first, for readers and printers that see no bars."""
+    parts = []
+    for outcome, title in ((Outcome.OPEN, 'Open transactions'), (Outcome.ABORTED, 'Aborted transactions')):
+        found = [one for one in timeline.transactions if one.outcome is outcome]
+        if found:
+            rest = f', the last {MAX_TABLE_ROWS} of {len(found):,}' if len(found) > MAX_TABLE_ROWS else ''
+            rows = (_cells(timeline, one) for one in found[:-MAX_TABLE_ROWS - 1:-1])
+            parts.append(f'<h2>{title}{rest}</h2>\n{_table(_TABLE_COLUMNS, rows)}')
+    return '\n'.join(parts)
+
+
+def _cells(timeline: Timeline, one: PartitionTransaction) -> list[str]:
+    duration_ms = timeline.read_at_ms - one.begin_timestamp_ms if one.duration_ms is None else one.duration_ms
+    return [timeline.transactional_ids.get(one.producer_id, '-'), str(one.producer_id), str(one.producer_epoch),
+            f'{one.first_offset:,}', f'{one.last_offset:,}', '-' if one.marker is None else f'{one.marker.offset:,}',
+            f'{one.records:,}', words_for_time(one.begin_timestamp_ms), words_for_duration(duration_ms)]
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    def line(tag: str, cells: Sequence[str]) -> str:
+        return '<tr>' + ''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells) + '</tr>\n'
+    return ('<div class="scroll"><table>\n<thead>' + line('th', columns) + '</thead>\n<tbody>\n'
+            + ''.join(line('td', row) for row in rows) + '</tbody></table></div>')

@@ -1,0 +1,138 @@
+"""What a picture of a partition shows, before it is drawn: lanes of producers, and scales of offsets or of time."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kbroker_tools.timeline.transactions_of_partition import Marker, Outcome, PartitionTransaction
+from kbroker_tools.view import PartitionOffsets
+
+Axis = Literal['offset', 'time']
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The transactions of a partition, and all that is drawn beside them."""
+
+    topic: str
+    partition: int
+    place: str
+    """Where it was read."""
+    read_at_ms: int
+    offsets: PartitionOffsets
+    start_offset: int
+    end_offset: int
+    """One past the last offset shown."""
+    start_timestamp_ms: int
+    end_timestamp_ms: int
+    last_stable_timestamp_ms: int
+    """Where the last stable offset stands on the axis of time."""
+    transactions: list[PartitionTransaction] = field(default_factory=list)
+    lone_markers: list[Marker] = field(default_factory=list)
+    plain_records: int = 0
+    transactional_ids: dict[int, str] = field(default_factory=dict)
+
+    def counts(self) -> dict[Outcome, int]:
+        return count_outcomes(self.transactions)
+
+    def open_transactions(self) -> list[PartitionTransaction]:
+        return [transaction for transaction in self.transactions if transaction.outcome is Outcome.OPEN]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One producer (by its transactional.id, where that is known), or all that found no lane of their own."""
+
+    title: str
+    detail: str
+    """Producer ids and epochs, in a few words."""
+    transactions: list[PartitionTransaction]
+    restarts: frozenset[int] = frozenset()
+    """First offsets of the transactions before which the epoch jumped or the producer id changed: the producer was
+    initialised again, or (as each ending bumps the epoch) it ended transactions elsewhere meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Places on an axis from 0 to 1."""
+
+    axis: Axis
+    start: int
+    end: int
+
+    def place(self, value: int) -> float:
+        return (value - self.start) / max(1, self.end - self.start)
+
+    def begin_of(self, transaction: PartitionTransaction) -> float:
+        return self.place(transaction.first_offset if self.axis == 'offset' else transaction.begin_timestamp_ms)
+
+    def end_of(self, transaction: PartitionTransaction) -> float:
+        """Where the bar ends: behind its marker; an open one runs on to the end of the log."""
+        if transaction.outcome is Outcome.OPEN:
+            return 1.0
+        if self.axis == 'offset':
+            return self.place(transaction.end_offset + 1)
+        return self.place(max(transaction.end_timestamp_ms, transaction.begin_timestamp_ms))
+
+
+def scale_of(timeline: Timeline, axis: Axis) -> Scale:
+    if axis == 'offset':
+        return Scale('offset', timeline.start_offset, timeline.end_offset)
+    return Scale('time', timeline.start_timestamp_ms, timeline.end_timestamp_ms)
+
+
+def count_outcomes(transactions: Iterable[PartitionTransaction]) -> dict[Outcome, int]:
+    counted = Counter(transaction.outcome for transaction in transactions)
+    return {outcome: counted[outcome] for outcome in Outcome}
+
+
+def lanes_of(timeline: Timeline, limit: int) -> list[Lane]:
+    """At most `limit` lanes, in the order in which producers first appear.
+
+    If there are more producers, those with an open transaction keep a lane before those with an aborted one, and then
+    those with the most transactions; the rest shares the last lane.
+    """
+    owned: dict[str | int, list[PartitionTransaction]] = {}
+    for transaction in timeline.transactions:
+        producer_id = transaction.producer_id
+        owned.setdefault(timeline.transactional_ids.get(producer_id, producer_id), []).append(transaction)
+    if len(owned) <= limit:
+        return [_lane(owner, transactions) for owner, transactions in owned.items()]
+    by_interest = sorted(owned, key=lambda owner: _interest(owned[owner]), reverse=True)
+    chosen = set(by_interest[:limit - 1])
+    lanes = [_lane(owner, transactions) for owner, transactions in owned.items() if owner in chosen]
+    rest = [transaction for transaction in timeline.transactions
+            if timeline.transactional_ids.get(transaction.producer_id, transaction.producer_id) not in chosen]
+    others = len(owned) - len(chosen)
+    restarts = frozenset(transaction.first_offset for transaction in rest if transaction.epoch_before is not None)
+    return [*lanes, Lane(f'{others:,} other producers', '', rest, restarts)]
+
+
+def _interest(transactions: list[PartitionTransaction]) -> tuple[int, int, int]:
+    counts = count_outcomes(transactions)
+    return counts[Outcome.OPEN], min(1, counts[Outcome.ABORTED]), len(transactions)
+
+
+def _lane(owner: str | int, transactions: list[PartitionTransaction]) -> Lane:
+    producer_ids = list(dict.fromkeys(transaction.producer_id for transaction in transactions))
+    restarts = {now.first_offset for before, now in zip([None, *transactions], transactions, strict=False)
+                if now.epoch_before is not None or (before is not None and before.producer_id != now.producer_id)}
+    detail = _epochs(transactions)
+    if isinstance(owner, str):
+        detail = f'{_producer_ids(producer_ids)}, {detail}'
+    return Lane(owner if isinstance(owner, str) else f'producer {owner}', detail, transactions, frozenset(restarts))
+
+
+def _producer_ids(producer_ids: list[int]) -> str:
+    if len(producer_ids) == 1:
+        return f'producer {producer_ids[0]}'
+    return f'producers {producer_ids[0]} to {producer_ids[-1]}'
+
+
+def _epochs(transactions: list[PartitionTransaction]) -> str:
+    first, last = transactions[0], transactions[-1]
+    if first.producer_epoch == last.producer_epoch and first.producer_id == last.producer_id:
+        return f'epoch {first.producer_epoch}'
+    return f'epoch {first.producer_epoch} to {last.producer_epoch}'
