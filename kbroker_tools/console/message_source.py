@@ -1,0 +1,185 @@
+"""Where kbroker-consume gets its records: a broker, alone or as a member of a group, or a log directory."""
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from kbroker_tools.command import ToolError
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import Cluster
+    from kbroker.client.consumer import Consumer
+    from kbroker.client.fetcher import ConsumedBatch
+    from kbroker_tools.view import View
+
+IDLE_POLL_MS = 60_000
+GOODBYE_MS = 3000
+
+
+class Wanted(NamedTuple):
+    """What the options ask for."""
+
+    topic: str | None
+    include: str | None
+    partition: int | None
+    offset: str | None
+    """'earliest', 'latest' or a number; None: by `from_beginning`."""
+    from_beginning: bool
+    isolation_level: str
+    timeout_ms: int | None
+
+
+class Source(Protocol):
+    def batches(self) -> Iterator[list[ConsumedBatch]]:
+        """In pieces; ends when there is nothing more to come."""
+
+    def unread(self, batch: ConsumedBatch) -> None:
+        """These records have not been shown."""
+
+    def hurry(self) -> None:
+        """It is to be closed, and nobody wants to wait for that."""
+
+    def close(self) -> None: ...
+
+
+def matching_topics(wanted: Wanted, topics: Mapping[str, bool]) -> list[str]:
+    """Names that are wanted, out of those there are, with whether they are internal.
+
+    ToolError: the topic does not exist, `include` is no regular expression.
+    """
+    if wanted.topic is not None:
+        if wanted.topic not in topics:
+            raise ToolError(f'topic {wanted.topic} does not exist: kbroker-topics --list shows those that do')
+        return [wanted.topic]
+    pattern = include_pattern(wanted.include or '')
+    return [name for name, is_internal in topics.items() if pattern.fullmatch(name) and not is_internal]
+
+
+def include_pattern(text: str) -> re.Pattern[str]:
+    """`--include`, where `a,b` means `a|b`. ToolError."""
+    try:
+        return re.compile(text.strip().replace(',', '|').strip('"\''))
+    except re.error as error:
+        raise ToolError(f'--include: {text!r} is not a regular expression: {error}') from None
+
+
+def check_partition(topic: str, partition: int, partitions: int) -> None:
+    if partition >= partitions:
+        raise ToolError(f'{topic}-{partition} does not exist: the topic has {partitions} partitions')
+
+
+class BrokerSource:
+    """A consumer; with a group it commits what was shown, when it is closed and as it goes."""
+
+    def __init__(self, cluster: Cluster, consumer: Consumer, wanted: Wanted):
+        self._cluster = cluster
+        self._consumer = consumer
+        self._timeout_ms = wanted.timeout_ms
+
+    def batches(self) -> Iterator[list[ConsumedBatch]]:
+        while True:
+            found = self._consumer.poll(IDLE_POLL_MS if self._timeout_ms is None else self._timeout_ms)
+            if not found and self._timeout_ms is not None:
+                return
+            yield found
+
+    def unread(self, batch: ConsumedBatch) -> None:
+        if (batch.topic, batch.partition) in self._consumer.assignment:
+            self._consumer.seek(batch.topic, batch.partition, batch.records[0].offset)
+
+    def hurry(self) -> None:
+        """A coordinator that is gone is not asked for long to take the last offsets."""
+        self._cluster.config = dataclasses.replace(self._cluster.config, default_api_timeout_ms=GOODBYE_MS)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def open_broker(bootstrap_server: str, command_config: Path | None, overrides: Mapping[str, str],
+                wanted: Wanted) -> BrokerSource:
+    """ToolError, ConfigError, KafkaError, ClientError."""
+    from kbroker.client.cluster import Cluster
+    from kbroker.client.config import ClientConfig
+    from kbroker.client.consumer import Consumer
+    from kbroker.client.stream_settings import ConsumerSettings
+    config = ClientConfig.load(bootstrap_server, command_config, overrides)
+    properties = dict(config.properties)
+    settings = ConsumerSettings.from_properties(properties)
+    cluster = Cluster(config)
+    consumer = Consumer(cluster, settings)
+    topics = cluster.retrying(cluster.topics, 'listing topics')
+    names = matching_topics(wanted, {name: topic.is_internal for name, topic in topics.items()})
+    if wanted.partition is not None and wanted.topic is not None:
+        check_partition(wanted.topic, wanted.partition, len(topics[wanted.topic].partitions))
+        consumer.assign([(wanted.topic, wanted.partition)])
+        if wanted.offset is not None and wanted.offset.isdigit():
+            consumer.seek(wanted.topic, wanted.partition, int(wanted.offset))
+    elif settings.group_id is None:
+        consumer.assign((name, partition) for name in names for partition in topics[name].partitions)
+    elif wanted.topic is not None:
+        consumer.subscribe([wanted.topic])
+    else:
+        consumer.subscribe(pattern=include_pattern(wanted.include or ''))
+    return BrokerSource(cluster, consumer, wanted)
+
+
+class DirectorySource:
+    """The partitions of a log directory one after the other, each up to its end.
+
+    Which transactions were aborted is taken from the markers in the log itself.
+    """
+
+    def __init__(self, view: View, wanted: Wanted):
+        self._view = view
+        self._wanted = wanted
+        topics = view.topics()
+        names = matching_topics(wanted, {name: topic.is_internal for name, topic in topics.items()})
+        self._partitions = [(name, row.partition) for name in names for row in topics[name].partitions]
+        if wanted.partition is not None:
+            check_partition(names[0], wanted.partition, len(self._partitions))
+            self._partitions = [(names[0], wanted.partition)]
+
+    def batches(self) -> Iterator[list[ConsumedBatch]]:
+        from kbroker.client.fetcher import delivered
+        from kbroker.record.abort_filter import AbortFilter
+        for topic, partition in self._partitions:
+            start = int(self._wanted.offset) if self._wanted.offset and self._wanted.offset.isdigit() else 0
+            if self._wanted.offset == 'latest':
+                continue
+            end_offset, aborted = None, AbortFilter([])
+            if self._wanted.isolation_level == 'read_committed':
+                end_offset = self._view.partition_offsets(topic, partition).last_stable_offset
+                aborted = AbortFilter(aborted_transactions(self._view, topic, partition, end_offset))
+            # From the log's start: the filter has to see the markers before the first record that is wanted.
+            found = self._view.batches(topic, partition, 0 if end_offset is not None else start, end_offset)
+            for batch in delivered(topic, partition, found, start, aborted):
+                yield [batch]
+
+    def unread(self, batch: ConsumedBatch) -> None:
+        """A directory keeps no place."""
+
+    def hurry(self) -> None:
+        """Nor does it make anybody wait."""
+
+    def close(self) -> None:
+        self._view.close()
+
+
+def aborted_transactions(view: View, topic: str, partition: int, end_offset: int) -> list[tuple[int, int]]:
+    """(producer id, first offset) of every transaction whose abort marker lies below `end_offset`."""
+    from kbroker.record.control import ControlType, read_end_txn_marker
+    open_since: dict[int, int] = {}
+    aborted = []
+    for header, batch in view.batches(topic, partition, 0, end_offset):
+        if not header.is_transactional:
+            continue
+        if not header.is_control:
+            open_since.setdefault(header.producer_id, header.base_offset)
+        elif header.records_count:
+            first_offset = open_since.pop(header.producer_id, None)
+            if first_offset is not None and read_end_txn_marker(batch).control_type is ControlType.ABORT:
+                aborted.append((header.producer_id, first_offset))
+    return aborted

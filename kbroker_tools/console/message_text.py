@@ -1,0 +1,143 @@
+"""Records as the console consumer shows them: Kafka's default formatter to the byte, its others by name, and JSON."""
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from kbroker_tools.command import ToolError
+
+if TYPE_CHECKING:
+    from kbroker.client.fetcher import ConsumedBatch
+    from kbroker.record.records import Record
+    from kbroker_tools.rows.decoders import Formatter
+
+_PACKAGE = 'org.apache.kafka.tools.consumer.'
+FORMATTER_OF_CLASS = {
+    f'{_PACKAGE}DefaultMessageFormatter': 'default',
+    'kafka.tools.DefaultMessageFormatter': 'default',
+    f'{_PACKAGE}NoOpMessageFormatter': 'none',
+    f'{_PACKAGE}OffsetsMessageFormatter': 'offsets',
+    f'{_PACKAGE}GroupMetadataMessageFormatter': 'group-metadata',
+    f'{_PACKAGE}TransactionLogMessageFormatter': 'transaction',
+}
+FORMATTERS = ('default', 'none', 'offsets', 'group-metadata', 'transaction')
+
+SWITCHES = ('print.timestamp', 'print.partition', 'print.offset', 'print.delivery', 'print.epoch', 'print.headers',
+            'print.key', 'print.value')
+"""In the order in which they are printed."""
+TEXTS = ('key.separator', 'line.separator', 'headers.separator', 'null.literal')
+
+
+class BatchFormatter(Protocol):
+    def text(self, batch: ConsumedBatch, record: Record) -> bytes:
+        """What is written for a record. CorruptLogError for one that cannot be shown."""
+
+
+def make_formatter(name: str, properties: Mapping[str, str], as_json: bool) -> BatchFormatter:
+    """By its name here or its class in Kafka. ToolError for names that are not known."""
+    name = FORMATTER_OF_CLASS.get(name, name)
+    if name not in FORMATTERS:
+        raise ToolError(f'--formatter: found {name}, expected one of {", ".join(FORMATTERS)}, or its class in Kafka')
+    for found in properties:
+        if found not in (*SWITCHES, *TEXTS):
+            raise ToolError(f'--formatter-property: found {found}, expected one of {", ".join((*SWITCHES, *TEXTS))}')
+    if as_json:
+        return JsonText()
+    if name == 'default':
+        return DefaultText(properties)
+    if name == 'none':
+        return NoText()
+    return RowText(name)
+
+
+class DefaultText:
+    r"""Parts of a record, `key.separator` between them, `line.separator` behind the last.
+
+        CreateTime:1700000000000 <tab> Partition:0 <tab> Offset:7 <tab> ... a:1,b:2 <tab> key <tab> value <newline>
+    """
+
+    def __init__(self, properties: Mapping[str, str]):
+        self._shown = {name for name in SWITCHES
+                       if properties.get(name, 'true' if name == 'print.value' else '').strip().lower() == 'true'}
+        self._separator = properties.get('key.separator', '\t').encode()
+        self._line_separator = properties.get('line.separator', '\n').encode()
+        self._headers_separator = properties.get('headers.separator', ',').encode()
+        self._null = properties.get('null.literal', 'null').encode()
+        self._shows_values_alone = self._shown == {'print.value'}
+
+    def text(self, batch: ConsumedBatch, record: Record) -> bytes:
+        if self._shows_values_alone:
+            return (self._null if record.value is None else record.value) + self._line_separator
+        parts = self._parts(batch, record)
+        return self._separator.join(parts) + self._line_separator if parts else b''
+
+    def _parts(self, batch: ConsumedBatch, record: Record) -> list[bytes]:
+        shown = self._shown
+        parts = []
+        if 'print.timestamp' in shown:
+            kind = 'LogAppendTime' if batch.header.is_log_append_time else 'CreateTime'
+            parts.append(f'{kind}:{record.timestamp_ms}'.encode())
+        if 'print.partition' in shown:
+            parts.append(b'Partition:%d' % batch.partition)
+        if 'print.offset' in shown:
+            parts.append(b'Offset:%d' % record.offset)
+        if 'print.delivery' in shown:
+            parts.append(b'Delivery:NOT_PRESENT')   # a number that only share groups know
+        if 'print.epoch' in shown:
+            parts.append(b'Epoch:NOT_PRESENT')      # Kafka's tool loses it on the way; --json shows it
+        if 'print.headers' in shown:
+            parts.append(self._headers_separator.join(
+                name.encode() + b':' + self._or_null(value) for name, value in record.headers) or b'NO_HEADERS')
+        if 'print.key' in shown:
+            parts.append(self._or_null(record.key))
+        if 'print.value' in shown:
+            parts.append(self._or_null(record.value))
+        return parts
+
+    def _or_null(self, data: bytes | None) -> bytes:
+        return self._null if data is None else data
+
+
+class NoText:
+    def text(self, batch: ConsumedBatch, record: Record) -> bytes:
+        return b''
+
+
+class RowText:
+    """Rows of `__consumer_offsets` and `__transaction_state`; of a row of another kind nothing is shown.
+
+    Kafka's formatters write one row behind the other; here each has a line.
+    """
+
+    def __init__(self, name: str):
+        from kbroker_tools.rows.decoders import formatter
+        self._formatter: Formatter = formatter(name)
+
+    def text(self, batch: ConsumedBatch, record: Record) -> bytes:
+        text = self._formatter.format(record)
+        return b'' if text is None else text.encode() + b'\n'
+
+
+class JsonText:
+    """An object a line. Bytes that are not UTF-8 are an object with `base64`."""
+
+    def text(self, batch: ConsumedBatch, record: Record) -> bytes:
+        kind = 'LogAppendTime' if batch.header.is_log_append_time else 'CreateTime'
+        row = {
+            'topic': batch.topic, 'partition': batch.partition, 'offset': record.offset,
+            'timestamp_ms': record.timestamp_ms, 'timestamp_type': kind,
+            'leader_epoch': batch.header.partition_leader_epoch, 'key': _json_bytes(record.key),
+            'value': _json_bytes(record.value), 'headers': [[name, _json_bytes(value)]
+                                                            for name, value in record.headers]}
+        return json.dumps(row, ensure_ascii=False, separators=(',', ':')).encode('utf-8', 'surrogatepass') + b'\n'
+
+
+def _json_bytes(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {'base64': base64.b64encode(data).decode()}

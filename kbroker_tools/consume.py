@@ -1,0 +1,184 @@
+"""kbroker-consume: records of a topic on the standard output, with the options of kafka-console-consumer.
+
+Beside Kafka's: `--json`, and `--data-dir`, which reads a log directory without a broker.
+"""
+from __future__ import annotations
+
+import sys
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kbroker.errors import CorruptLogError
+from kbroker_tools.command import SETTINGS, Command, cluster_options, json_option, version_option
+from kbroker_tools.console.line_reader import parse_properties
+from kbroker_tools.console.message_source import DirectorySource, Source, Wanted, open_broker
+from kbroker_tools.console.message_text import FORMATTERS, BatchFormatter, make_formatter
+
+if TYPE_CHECKING:
+    from kbroker.client.fetcher import ConsumedBatch
+    from kbroker.record.records import Record
+
+INT32_MAX = 2**31 - 1
+ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
+
+
+@click.command(cls=Command, context_settings=SETTINGS)
+@cluster_options
+@click.option('--topic', metavar='TOPIC', help='The topic to read.')
+@click.option('--include', metavar='REGEX', help='Read all topics whose whole name matches; internal ones do not.')
+@click.option('--partition', type=click.IntRange(0, INT32_MAX), metavar='N',
+              help='The partition to read, from its end unless --offset or --from-beginning is given.')
+@click.option('--offset', metavar='earliest|latest|N', help='Where to begin in the partition.')
+@click.option('--from-beginning', is_flag=True,
+              help='Begin with the earliest record, where the group has no offset yet. A directory is always read '
+                   'from its beginning.')
+@click.option('--max-messages', type=click.IntRange(0), metavar='N', help='End after so many records.')
+@click.option('--timeout-ms', type=click.IntRange(0), metavar='MS', help='End when no record came for so long.')
+@click.option('--group', metavar='GROUP', help='Share the topic with the members of this group, and commit offsets.')
+@click.option('--isolation-level', type=click.Choice(ISOLATION_LEVELS),
+              help='read_committed leaves out what was aborted, and waits for what is open.  '
+                   '[default: read_uncommitted]')
+@click.option('--formatter', default='default', metavar='NAME',
+              help=f'How a record is shown: {", ".join(FORMATTERS)}; or the name of its class in Kafka.')
+@click.option('--formatter-property', '--property', 'formatter_property', multiple=True, metavar='NAME=VALUE',
+              help='What is shown: print.timestamp, print.partition, print.offset, print.delivery, print.epoch, '
+                   'print.headers, print.key, print.value (true), key.separator (tab), line.separator, '
+                   'headers.separator (,), null.literal (null).')
+@click.option('--command-property', '--consumer-property', 'command_property', multiple=True, metavar='NAME=VALUE',
+              help="A setting of the consumer, under Kafka's name; one that is not known has no effect.")
+@click.option('--skip-message-on-error', is_flag=True, help='Tell of a record that cannot be shown, and go on.')
+@json_option
+@version_option
+def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None, topic: str | None,
+         include: str | None, partition: int | None, offset: str | None, from_beginning: bool,
+         max_messages: int | None, timeout_ms: int | None, group: str | None, isolation_level: str | None,
+         formatter: str, formatter_property: tuple[str, ...], command_property: tuple[str, ...],
+         skip_message_on_error: bool, as_json: bool) -> None:
+    """Read records of a topic and write them to the standard output.
+
+    Bytes are written as they are, as by Kafka's tool, and a terminal acts on escape sequences among them: --json shows
+    records that are not to be trusted.
+    """
+    overrides = parse_properties('--command-property', command_property)
+    if isolation_level is not None:
+        overrides['isolation.level'] = isolation_level
+    wanted = Wanted(topic, include, partition, offset, from_beginning,
+                    overrides.get('isolation.level', 'read_uncommitted'), timeout_ms)
+    check_wanted(wanted, group)
+    shown = make_formatter(formatter, parse_properties('--formatter-property', formatter_property), as_json)
+    source = open_source(bootstrap_server, data_dir, command_config, overrides, wanted, group)
+    printer = Printer(shown, skip_message_on_error, max_messages)
+    try:
+        printer.print_all(source)
+    except KeyboardInterrupt:
+        source.hurry()
+        raise
+    finally:
+        try:
+            source.close()
+        finally:
+            print(f'Processed a total of {printer.count} messages', file=sys.stderr)
+
+
+def check_wanted(wanted: Wanted, group: str | None) -> None:
+    """click.UsageError, in Kafka's words."""
+    offset = wanted.offset
+    problem = None
+    if (wanted.topic is None) == (wanted.include is None):
+        problem = 'Exactly one of --include/--topic is required.'
+    elif wanted.partition is not None and wanted.topic is None:
+        problem = 'The topic is required when partition is specified.'
+    elif wanted.from_beginning and offset is not None:
+        problem = 'Options from-beginning and offset cannot be specified together.'
+    elif wanted.partition is None and offset is not None:
+        problem = 'The partition is required when offset is specified.'
+    elif group is not None and wanted.partition is not None:
+        problem = 'Options group and partition cannot be specified together.'
+    elif offset is not None and offset.lower() not in ('earliest', 'latest') and not (
+            offset.isascii() and offset.isdigit() and int(offset) < 2**63):
+        problem = (f"The provided offset value '{offset}' is incorrect. Valid values are 'earliest', 'latest', or a "
+                   'non-negative long.')
+    if problem is not None:
+        raise click.UsageError(problem)
+
+
+def open_source(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None,
+                overrides: dict[str, str], wanted: Wanted, group: str | None) -> Source:
+    """click.UsageError unless exactly one of broker and directory is given; KafkaError, ClientError, OSError."""
+    if (bootstrap_server is None) == (data_dir is None):
+        raise click.UsageError('give one of --bootstrap-server HOST:PORT (a live broker) and --data-dir DIR (offline)')
+    wanted = wanted._replace(offset=wanted.offset.lower() if wanted.offset else None)
+    if data_dir is not None:
+        if group is not None:
+            raise click.UsageError('--group needs --bootstrap-server: a directory has no members')
+        from kbroker_tools.directory_view import DirectoryView
+        return DirectorySource(DirectoryView(data_dir), wanted)
+    if group is not None:
+        overrides['group.id'] = group
+    if wanted.from_beginning or wanted.offset == 'earliest':
+        found = overrides.get('auto.offset.reset', 'earliest')
+        if wanted.from_beginning and found != 'earliest':
+            raise click.UsageError(f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={found}', "
+                                   'please remove one option')
+        overrides['auto.offset.reset'] = 'earliest'
+    return open_broker(str(bootstrap_server), command_config, overrides, wanted)
+
+
+class Printer:
+    """`count` is how many records were processed, shown or not."""
+
+    def __init__(self, shown: BatchFormatter, skips_errors: bool, max_messages: int | None):
+        self.count = 0
+        self._shown = shown
+        self._skips_errors = skips_errors
+        self._left = max_messages
+
+    def print_all(self, source: Source) -> None:
+        """Until the source ends or enough is shown. What was not shown is given back to the source."""
+        if self._left == 0:
+            return
+        for batches in source.batches():
+            unshown = deque(batches)
+            try:
+                while unshown and self._left != 0:
+                    self._print_first(unshown)
+            finally:
+                for batch in reversed(unshown):
+                    source.unread(batch)
+            if self._left == 0:
+                return
+
+    def _print_first(self, unshown: deque[ConsumedBatch]) -> None:
+        batch = unshown[0]
+        records = batch.records if self._left is None else batch.records[:self._left]
+        texts = []
+        try:
+            for record in records:
+                texts.append(self._text(batch, record))
+        finally:
+            self.count += len(texts)
+            sys.stdout.buffer.write(b''.join(texts))
+            sys.stdout.buffer.flush()
+            if self._left is not None:
+                self._left -= len(texts)
+            rest = batch.records[len(texts):]
+            if rest:
+                unshown[0] = batch._replace(records=rest)
+            else:
+                unshown.popleft()
+
+    def _text(self, batch: ConsumedBatch, record: Record) -> bytes:
+        try:
+            return self._shown.text(batch, record)
+        except CorruptLogError as error:
+            if not self._skips_errors:
+                raise
+            print(f'Error processing message, skipping this message: {error}', file=sys.stderr)
+            return b''
+
+
+if __name__ == '__main__':
+    main(prog_name='kbroker-consume')

@@ -1,0 +1,259 @@
+"""kbroker-consume: how records are shown, from a broker and from a directory, and how the command ends."""
+import json
+import signal
+import subprocess
+
+import pytest
+from tools_runner import ROOT, command_line, run_tool
+
+from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import ClientConfig
+from kbroker.client.fetcher import ConsumedBatch
+from kbroker.client.producer import Producer
+from kbroker.client.stream_settings import ProducerSettings
+from kbroker.record.batch import encode_batch, read_header
+from kbroker.record.records import decode_records
+from kbroker_tools.command import ToolError
+from kbroker_tools.console.message_source import include_pattern
+from kbroker_tools.console.message_text import SWITCHES, make_formatter
+
+LIMIT_S = 60
+WHEN_MS = 1_700_000_000_000
+ALL_SWITCHES = {name: 'true' for name in SWITCHES}
+
+
+def shown(properties, key=b'k', value=b'v', headers=(('a', b'1'), ('b', None)), as_json=False, **options):
+    batch = encode_batch([(WHEN_MS, key, value, list(headers))], base_offset=7, partition_leader_epoch=3, **options)
+    consumed = ConsumedBatch('t', 2, read_header(batch), decode_records(batch))
+    return make_formatter('default', properties, as_json).text(consumed, consumed.records[0])
+
+
+@pytest.mark.parametrize(('properties', 'text'), [
+    ({}, b'v\n'),
+    ({'print.key': 'true'}, b'k\tv\n'),
+    ({'print.value': 'false'}, b''),
+    ({'print.key': 'true', 'print.value': 'false'}, b'k\n'),
+    ({'print.key': ' TRUE', 'key.separator': '=', 'line.separator': ';'}, b'k=v;'),
+    (ALL_SWITCHES, b'CreateTime:1700000000000\tPartition:2\tOffset:7\tDelivery:NOT_PRESENT\tEpoch:NOT_PRESENT\t'
+                   b'a:1,b:null\tk\tv\n'),
+    ({'print.headers': 'true', 'headers.separator': '|', 'null.literal': 'N'}, b'a:1|b:N\tv\n'),
+])
+def test_a_record_is_shown_as_the_default_formatter_shows_it(properties, text):
+    assert shown(properties) == text
+
+
+def test_what_is_not_there_is_shown_in_words():
+    assert shown({'print.key': 'true', 'print.headers': 'true', 'print.epoch': 'true'}, key=None, value=None,
+                 headers=()) == b'Epoch:NOT_PRESENT\tNO_HEADERS\tnull\tnull\n'
+
+
+def test_the_time_of_the_broker_is_named():
+    assert shown({'print.timestamp': 'true'}, log_append_time_ms=WHEN_MS + 5) == b'LogAppendTime:1700000000005\tv\n'
+
+
+def test_json_keeps_every_byte():
+    row = json.loads(shown({}, key=None, value=b'\xff', headers=[('h', 'é'.encode())], as_json=True))
+    assert row == {'topic': 't', 'partition': 2, 'offset': 7, 'timestamp_ms': WHEN_MS, 'timestamp_type': 'CreateTime',
+                   'leader_epoch': 3, 'key': None, 'value': {'base64': '/w=='}, 'headers': [['h', 'é']]}
+
+
+@pytest.mark.parametrize(('formatter', 'properties', 'message'), [
+    ('fancy', {}, '--formatter: found fancy, expected one of default, '),
+    ('default', {'print.keys': 'true'}, '--formatter-property: found print.keys, expected one of ')])
+def test_a_formatter_that_is_not_known_is_refused(formatter, properties, message):
+    with pytest.raises(ToolError) as raised:
+        make_formatter(formatter, properties, as_json=False)
+    assert message in str(raised.value)
+
+
+def test_include_is_a_regular_expression_with_commas():
+    assert [name for name in ('a', 'b1', 'ab') if include_pattern('a,b.').fullmatch(name)] == ['a', 'b1']
+    with pytest.raises(ToolError, match="--include: '\\(' is not a regular expression"):
+        include_pattern('(')
+
+
+# ---- the command
+
+@pytest.fixture(scope='module')
+def filled(shared_broker):
+    """`plain`: 20 records in two partitions. `mixed`: committed, aborted, committed, open."""
+    cluster = Cluster(ClientConfig.load(shared_broker.address))
+    Admin(cluster).create_topics([NewTopic('plain', 2), NewTopic('mixed', 1)])
+    producer = Producer(cluster, ProducerSettings(batch_size_bytes=0))
+    for number in range(20):
+        producer.send('plain', b'%d' % number, partition=number // 10)
+    producer.flush()
+    for number, ending in enumerate(['commit_transaction', 'abort_transaction', 'commit_transaction', 'flush']):
+        producer = Producer(cluster, ProducerSettings(transactional_id=f'mixed-{number == 3}'))
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send('mixed', b'%d' % number, b'k')
+        producer.flush()
+        getattr(producer, ending)()
+    cluster.close()
+    return shared_broker
+
+
+def consume(broker, *options, timeout=LIMIT_S):
+    return run_tool('consume', '--bootstrap-server', broker.address, *options, timeout=timeout)
+
+
+def total(count):
+    return f'Processed a total of {count} messages'
+
+
+@pytest.mark.parametrize(('options', 'numbers'), [
+    (['--topic', 'plain', '--from-beginning', '--max-messages', '20'], range(20)),
+    (['--include', 'pl.*', '--from-beginning', '--max-messages', '20'], range(20)),
+    (['--topic', 'plain', '--partition', '1', '--offset', '7', '--max-messages', '3'], range(17, 20)),
+    (['--topic', 'plain', '--partition', '0', '--offset', 'Earliest', '--max-messages', '3'], range(3)),
+    (['--topic', 'plain', '--partition', '0', '--timeout-ms', '200'], ()),
+    (['--topic', 'plain', '--max-messages', '0'], ()),
+])
+def test_the_options_say_where_to_begin_and_to_end(filled, options, numbers):
+    done = consume(filled, *options)
+    assert done.returncode == 0
+    assert sorted(map(int, done.stdout.split())) == list(numbers)
+    assert done.stderr.splitlines()[-1] == total(len(numbers))
+
+
+def test_only_what_is_committed_is_shown_if_so_wanted(filled):
+    options = ['--topic', 'mixed', '--from-beginning', '--timeout-ms', '3000']
+    assert consume(filled, *options, '--max-messages', '4').stdout == '0\n1\n2\n3\n'
+    assert consume(filled, *options, '--isolation-level', 'read_committed').stdout == '0\n2\n'
+
+
+def test_a_group_commits_what_was_shown_and_nothing_else(filled):
+    options = ['--topic', 'plain', '--group', 'tools', '--from-beginning']
+    first = consume(filled, *options, '--max-messages', '7')
+    second = consume(filled, *options, '--max-messages', '13')
+    assert len(first.stdout.split()) == 7
+    assert sorted(map(int, (first.stdout + second.stdout).split())) == list(range(20))
+    assert consume(filled, *options, '--timeout-ms', '1500').stdout == ''
+
+
+def test_json_rows(filled):
+    done = consume(filled, '--topic', 'mixed', '--from-beginning', '--max-messages', '1', '--json')
+    row = json.loads(done.stdout)
+    assert (row['topic'], row['offset'], row['key'], row['value'], row['headers']) == ('mixed', 0, 'k', '0', [])
+
+
+@pytest.mark.parametrize('formatter', ['transaction', 'org.apache.kafka.tools.consumer.TransactionLogMessageFormatter'])
+def test_rows_of_the_internal_topics_are_shown_as_kafkas_json(filled, formatter):
+    done = consume(filled, '--topic', '__transaction_state', '--from-beginning', '--timeout-ms', '2000', '--formatter',
+                   formatter)
+    keys = {json.loads(line)['key']['data']['transactionalId'] for line in done.stdout.splitlines()}
+    assert keys == {'mixed-False', 'mixed-True'}
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(filled):
+    with subprocess.Popen(command_line('consume', '--bootstrap-server', filled.address, '--topic', 'plain',
+                                       '--from-beginning'), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          bufsize=0) as process:
+        assert process.stdout.read(2)
+        process.stdout.close()
+        cluster = Cluster(ClientConfig.load(filled.address))
+        producer = Producer(cluster)
+        producer.send('plain', b'more', partition=0)
+        producer.flush()
+        assert process.wait(LIMIT_S) == 141
+        assert process.stderr.read().decode().startswith('Processed a total of ')
+        Admin(cluster).delete_records({('plain', 0): 0})
+        cluster.close()
+
+
+def test_ctrl_c_ends_it_with_the_count(filled):
+    with subprocess.Popen(command_line('consume', '--bootstrap-server', filled.address, '--topic', 'mixed',
+                                       '--from-beginning'), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          ) as process:
+        assert process.stdout.read(8) == b'0\n1\n2\n3\n'
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    assert stderr.decode().splitlines()[0] == total(4)
+
+
+def test_ctrl_c_commits_what_was_shown_and_leaves_the_group(filled):
+    with subprocess.Popen(command_line('consume', '--bootstrap-server', filled.address, '--topic', 'mixed',
+                                       '--from-beginning', '--group', 'leaves'), cwd=ROOT, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as process:
+        assert process.stdout.read(8) == b'0\n1\n2\n3\n'
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    cluster = Cluster(ClientConfig.load(filled.address))
+    admin = Admin(cluster)
+    (_, group), = admin.describe_classic_groups(['leaves']).values()
+    assert group.members == []
+    assert admin.list_group_offsets('leaves')['mixed', 0].offset >= 6
+    cluster.close()
+
+
+def test_ctrl_c_does_not_wait_for_a_coordinator_that_is_gone(broker):
+    assert run_tool('produce', '--bootstrap-server', broker.address, '--topic', 'left', stdin='one\n').returncode == 0
+    with subprocess.Popen(command_line('consume', '--bootstrap-server', broker.address, '--topic', 'left', '--group',
+                                       'left', '--from-beginning'), cwd=ROOT, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b'one\n'
+        broker.kill9()
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    count, reason = stderr.decode().splitlines()
+    assert count == total(1)
+    assert 'OffsetCommit' in reason and 'cannot be reached' in reason
+
+
+@pytest.mark.parametrize(('options', 'code', 'message'), [
+    (['--topic', 'nowhere'], 1, 'topic nowhere does not exist'),
+    (['--topic', 'plain', '--partition', '9'], 1, 'plain-9 does not exist: the topic has 2 partitions'),
+    ([], 2, 'Exactly one of --include/--topic is required.'),
+    (['--topic', 'plain', '--include', 'x'], 2, 'Exactly one of --include/--topic is required.'),
+    (['--include', 'plain', '--partition', '0'], 2, 'The topic is required when partition is specified.'),
+    (['--topic', 'plain', '--offset', '3'], 2, 'The partition is required when offset is specified.'),
+    (['--topic', 'plain', '--partition', '0', '--offset', '-1'], 2, "The provided offset value '-1' is incorrect."),
+    (['--topic', 'plain', '--partition', '0', '--offset', '1', '--from-beginning'], 2, 'cannot be specified together.'),
+    (['--topic', 'plain', '--partition', '0', '--group', 'g'], 2, 'Options group and partition cannot be specified'),
+    (['--topic', 'plain', '--isolation-level', 'serializable'], 2, 'read_committed'),
+    (['--topic', 'plain', '--command-property', 'isolation.level=none'], 1, "isolation.level: found 'none', expected "),
+    (['--topic', 'plain', '--formatter', 'x'], 1, '--formatter: found x'),
+])
+def test_wrong_options_are_told_in_a_line(filled, options, code, message):
+    done = consume(filled, *options)
+    assert done.returncode == code
+    assert any(message in line for line in done.stderr.splitlines())
+
+
+def test_a_directory_shows_what_a_broker_shows(start_broker):
+    broker = start_broker()
+    cluster = Cluster(ClientConfig.load(broker.address))
+    Admin(cluster).create_topics([NewTopic('t', 2)])
+    producer = Producer(cluster, ProducerSettings(transactional_id='x'))
+    producer.init_transactions()
+    for number in range(6):
+        producer.begin_transaction()
+        producer.send('t', b'%d' % number, partition=number // 3)
+        producer.flush()
+        if number % 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    producer.begin_transaction()
+    producer.send('t', b'open', partition=1)
+    producer.flush()
+    broker.kill9()
+    cluster.close()
+
+    def offline(*options):
+        done = run_tool('consume', '--data-dir', broker.directory, '--topic', 't', *options)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+    assert offline() == ['0', '1', '2', '3', '4', '5', 'open']
+    assert offline('--isolation-level', 'read_committed') == ['0', '2', '4']
+    assert offline('--isolation-level', 'read_committed', '--partition', '0', '--offset', '1') == ['2']
+    assert offline('--partition', '1', '--offset', 'latest') == []
+    assert offline('--max-messages', '2') == ['0', '1']
+    group = run_tool('consume', '--data-dir', broker.directory, '--topic', 't', '--group', 'g')
+    assert (group.returncode, group.stderr.splitlines()[-1]) == (
+        2, 'Error: --group needs --bootstrap-server: a directory has no members')
