@@ -1,0 +1,56 @@
+"""Kafka's older tools name what to do by options (`--list`, `--describe` ...): which of them go together."""
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import click
+
+
+def spelled(name: str) -> str:
+    return '--' + name.removeprefix('as_').replace('_', '-')
+
+
+def is_given(value: Any) -> bool:
+    return value is not None and value is not False and value != ()
+
+
+def chosen_action(options: Mapping[str, Any], actions: Iterable[str]) -> str:
+    """The one of these options that is set. click.UsageError unless exactly one is."""
+    actions = list(actions)
+    chosen = [name for name in actions if is_given(options[name])]
+    if len(chosen) != 1:
+        found = ' and '.join(map(spelled, chosen)) or 'none of them'
+        raise click.UsageError(f'give exactly one of {listed(map(spelled, actions))}; found {found}')
+    return chosen[0]
+
+
+def check_companions(action: str, options: Mapping[str, Any], goes_with: Mapping[str, Collection[str]]) -> None:
+    """`goes_with` says of an option which actions it means something to. click.UsageError for one out of place."""
+    for name, actions in goes_with.items():
+        if is_given(options[name]) and action not in actions:
+            raise click.UsageError(f'{spelled(name)} goes with {listed(map(spelled, actions), "or")}, '
+                                   f'not with {spelled(action)}')
+
+
+def check_at_most_one(options: Mapping[str, Any], names: Iterable[str]) -> None:
+    given = [name for name in names if is_given(options[name])]
+    if len(given) > 1:
+        raise click.UsageError(f'{spelled(given[0])} and {spelled(given[1])} exclude each other')
+
+
+def require(options: Mapping[str, Any], name: str, action: str) -> None:
+    if not is_given(options[name]):
+        raise click.UsageError(f'{spelled(action)} needs {spelled(name)}')
+
+
+def require_broker(options: Mapping[str, Any], action: str) -> None:
+    """What changes something asks a broker: the log directory belongs to it."""
+    if options['data_dir'] is not None:
+        raise click.UsageError(f'{spelled(action)} asks a broker: give --bootstrap-server, not --data-dir')
+
+
+def listed(words: Iterable[str], last: str = 'and') -> str:
+    """`a, b and c`"""
+    *most, end = words
+    return f'{", ".join(most)} {last} {end}' if most else end

@@ -1,0 +1,284 @@
+"""kbroker-configs: kafka-configs, with its options and its lines."""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from kbroker.errors import KafkaError
+from kbroker_tools import actions
+from kbroker_tools.command import SETTINGS, Command, ToolError, cluster_options, json_option, open_view, version_option
+from kbroker_tools.render import Column, Output
+
+
+class EntityType(NamedTuple):
+    """What can have settings: `resource_type` on the wire, and where a setting comes from that is its own."""
+
+    word: str
+    title: str
+    resource_type: int
+    source: int | None
+    """None: all are."""
+
+
+ENTITY_TYPES = {entity.word: entity for entity in (
+    EntityType('topics', 'topic', 2, 1), EntityType('brokers', 'broker', 4, 2),
+    EntityType('broker-loggers', 'broker-logger', 8, None), EntityType('client-metrics', 'client-metric', 16, 7),
+    EntityType('groups', 'group', 32, 8))}
+SOURCES = {1: 'DYNAMIC_TOPIC_CONFIG', 2: 'DYNAMIC_BROKER_CONFIG', 3: 'DYNAMIC_DEFAULT_BROKER_CONFIG',
+           4: 'STATIC_BROKER_CONFIG', 5: 'DEFAULT_CONFIG', 6: 'DYNAMIC_BROKER_LOGGER_CONFIG',
+           7: 'DYNAMIC_CLIENT_METRICS_CONFIG', 8: 'DYNAMIC_GROUP_CONFIG'}
+FOR_ALL_BROKERS = 3
+DEFAULT_NAME = ''
+"""The resource of the settings for all brokers."""
+OFFLINE = ('topics', 'brokers', 'groups', 'client-metrics')
+MADE_BY_SETTINGS = ('groups', 'client-metrics')
+"""Brokers describe one that is not there as one without settings."""
+SHORTCUTS = {'topic': 'topics', 'broker': 'brokers', 'broker_logger': 'broker-loggers', 'group': 'groups',
+             'client_metrics': 'client-metrics'}
+COLUMNS = (Column('name', 'Name'), Column('value', 'Value'), Column('source', 'Source'))
+GROUPED = re.compile(r'([^=,\[\]]+)=(?:\[([^\]]*)\]|([^,\[\]]*))(?:,|$)')
+
+
+class Synonym(NamedTuple):
+    name: str
+    value: str | None
+    source: int
+
+
+class Setting(NamedTuple):
+    """A value and all that it wins over, itself first."""
+
+    name: str
+    value: str | None
+    source: int
+    is_sensitive: bool
+    synonyms: tuple[Synonym, ...]
+
+
+@click.command(cls=Command, context_settings=SETTINGS)
+@click.option('--describe', is_flag=True, help='Print settings.')
+@click.option('--alter', is_flag=True, help='Change settings.')
+@click.option('--entity-type', type=click.Choice(list(ENTITY_TYPES)), metavar='TYPE',
+              help=f'Whose settings: {", ".join(ENTITY_TYPES)}.')
+@click.option('--entity-name', metavar='NAME', help='The topic, the id of the broker, the group ...')
+@click.option('--entity-default', is_flag=True, help='The settings for all brokers.')
+@click.option('--topic', metavar='NAME', help='Short for --entity-type topics --entity-name NAME.')
+@click.option('--broker', metavar='ID', help='Short for --entity-type brokers --entity-name ID.')
+@click.option('--broker-defaults', is_flag=True, help='Short for --entity-type brokers --entity-default.')
+@click.option('--broker-logger', metavar='ID', help='Short for --entity-type broker-loggers --entity-name ID.')
+@click.option('--group', metavar='NAME', help='Short for --entity-type groups --entity-name NAME.')
+@click.option('--client-metrics', metavar='NAME', help='Short for --entity-type client-metrics --entity-name NAME.')
+@click.option('--add-config', metavar='NAME=VALUE,...', help='Set these; square brackets hold a value with commas.')
+@click.option('--add-config-file', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
+              help='Set what a properties file says.')
+@click.option('--delete-config', metavar='NAME,...', help='Back to the defaults.')
+@click.option('--all', is_flag=True, help='Print defaults and static settings, too.')
+@cluster_options
+@json_option
+@version_option
+def main(as_json: bool, **options: Any) -> None:
+    """Print and change the settings of topics, brokers and groups.
+
+    The options and the lines are those of kafka-configs; names are sorted. --describe works on a log directory, too.
+    """
+    action = actions.chosen_action(options, ('describe', 'alter'))
+    entity_type, name = chosen_entity(options)
+    actions.check_companions(action, options, {
+        'all': ('describe',), 'add_config': ('alter',), 'add_config_file': ('alter',), 'delete_config': ('alter',)})
+    if action == 'alter':
+        actions.require_broker(options, action)
+        actions.check_at_most_one(options, ('add_config', 'add_config_file'))
+        if name is None:
+            raise click.UsageError('--alter needs a name: --topic, --broker, --entity-name ...')
+        changes = wanted_changes(options)
+        view = open_view(options['bootstrap_server'], options['data_dir'], options['command_config'])
+        alter(view, Output(as_json), entity_type, name, changes)
+        return
+    view = open_view(options['bootstrap_server'], options['data_dir'], options['command_config'])
+    describe(view, Output(as_json), entity_type, name, options['all'])
+
+
+def chosen_entity(options: dict[str, Any]) -> tuple[EntityType, str | None]:
+    """Type and name; a name of None: all that there are. click.UsageError."""
+    names = ('entity_type', *SHORTCUTS, 'broker_defaults')
+    chosen = actions.chosen_action(options, names)
+    if chosen != 'entity_type':
+        actions.check_at_most_one(options, (chosen, 'entity_name'))
+        actions.check_at_most_one(options, (chosen, 'entity_default'))
+        if chosen == 'broker_defaults':
+            return ENTITY_TYPES['brokers'], DEFAULT_NAME
+        entity_type, name = ENTITY_TYPES[SHORTCUTS[chosen]], options[chosen]
+    else:
+        actions.check_at_most_one(options, ('entity_name', 'entity_default'))
+        entity_type, name = ENTITY_TYPES[options['entity_type']], options['entity_name']
+        if options['entity_default']:
+            if entity_type.word != 'brokers':
+                raise click.UsageError('--entity-default goes with --entity-type brokers')
+            return entity_type, DEFAULT_NAME
+    if entity_type.word.startswith('broker') and name is not None and not (name.isascii() and name.isdigit()):
+        raise click.UsageError(f'found {name!r}, expected the id of a broker')
+    if name == '':
+        raise click.UsageError('the name is empty')
+    return entity_type, name
+
+
+# ---- describe
+
+def describe(view: Any, output: Output, entity_type: EntityType, name: str | None, with_all: bool) -> None:
+    """ToolError if the one that was named is not there."""
+    if not view.is_live and entity_type.word not in OFFLINE:
+        raise click.UsageError(f'{entity_type.word} are asked of a broker: give --bootstrap-server')
+    if not view.is_live and with_all:
+        raise click.UsageError('--all asks a broker, who knows the defaults: give --bootstrap-server')
+    names = [name] if name is not None else all_entities(view, entity_type)
+    for each in names:
+        settings = live_settings(view, entity_type, each) if view.is_live else offline_settings(view, entity_type, each)
+        if each == DEFAULT_NAME:
+            shown = [row for row in settings if row.source == FOR_ALL_BROKERS]
+        else:
+            shown = [row for row in settings if with_all or entity_type.source in (None, row.source)]
+        if not shown and name and entity_type.word in MADE_BY_SETTINGS and name not in all_entities(view, entity_type):
+            raise ToolError(f'{view.place}: there is no {entity_type.title} {name}, and nothing is set for one')
+        show(output, entity_type, each, sorted(shown), with_all)
+
+
+def all_entities(view: Any, entity_type: EntityType) -> list[str]:
+    if entity_type.word == 'topics':
+        return sorted(view.topics())
+    if not view.is_live:
+        known = {name for kind, name in configs_of(view) if kind == entity_type.resource_type}
+        if entity_type.word == 'brokers':
+            return [*sorted((known | {str(broker) for broker in view.metadata.brokers}) - {DEFAULT_NAME}), DEFAULT_NAME]
+        return sorted(known)
+    if entity_type.word in ('brokers', 'broker-loggers'):
+        if not view.cluster.nodes:
+            view.cluster.refresh(())
+        brokers = [str(node_id) for node_id in sorted(view.cluster.nodes)]
+        return [*brokers, DEFAULT_NAME] if entity_type.word == 'brokers' else brokers
+    configured = {name for _, name in view.admin.list_config_resources([entity_type.resource_type])}
+    return sorted(configured | set(view.groups() if entity_type.word == 'groups' else ()))
+
+
+def live_settings(view: Any, entity_type: EntityType, name: str) -> list[Setting]:
+    from kbroker.client.admin import ResourceType
+    resource = (ResourceType(entity_type.resource_type), name)
+    found = view.admin.describe_configs([resource], include_synonyms=True)[resource]
+    if isinstance(found, KafkaError):
+        raise found
+    return [Setting(row.name, row.value, row.config_source, row.is_sensitive, tuple(
+        Synonym(synonym.name, synonym.value, synonym.source) for synonym in row.synonyms)) for row in found]
+
+
+def offline_settings(view: Any, entity_type: EntityType, name: str) -> list[Setting]:
+    """What the metadata log holds: dynamic settings. ToolError for a topic that is not there."""
+    if entity_type.word == 'topics':
+        if name not in view.topics():
+            raise ToolError(f'{view.place}: there is no topic {name}')
+        topic = view.metadata.topics.get(name) if view.metadata is not None else None
+        found = topic.configs if topic is not None else {}
+    else:
+        found = configs_of(view).get((entity_type.resource_type, name), {})
+    source = FOR_ALL_BROKERS if name == DEFAULT_NAME else entity_type.source or 0
+    return [Setting(key, value, source, False, (Synonym(key, value, source),)) for key, value in found.items()]
+
+
+def configs_of(view: Any) -> dict[tuple[int, str], dict[str, str]]:
+    if view.metadata is None:
+        raise ToolError(f'{view.place}: found no metadata log (__cluster_metadata-0) that can be read')
+    configs: dict[tuple[int, str], dict[str, str]] = view.metadata.configs
+    return configs
+
+
+def show(output: Output, entity_type: EntityType, name: str, settings: list[Setting], with_all: bool) -> None:
+    if output.as_json:
+        for row in settings:
+            output.row({'entity_type': entity_type.word, 'entity_name': name or None, 'name': row.name,
+                        'value': row.value, 'source': SOURCES.get(row.source), 'is_sensitive': row.is_sensitive,
+                        'synonyms': [{'name': each.name, 'value': each.value, 'source': SOURCES.get(each.source)}
+                                     for each in row.synonyms]})
+        return
+    if name == DEFAULT_NAME:
+        output.line('Default configs for brokers in the cluster are:', style='bold')
+    else:
+        output.line(f'{"All" if with_all else "Dynamic"} configs for {entity_type.title} {name} are:', style='bold')
+    if output.is_terminal:
+        if settings:
+            output.table(COLUMNS, [(row.name, row.value, SOURCES.get(row.source)) for row in settings])
+        return
+    for row in settings:
+        synonyms = ', '.join(f'{SOURCES.get(each.source, "UNKNOWN")}:{each.name}={_text(each.value)}'
+                             for each in row.synonyms)
+        output.line(f'  {row.name}={_text(row.value)} sensitive={str(row.is_sensitive).lower()} '
+                    f'synonyms={{{synonyms}}}')
+
+
+def _text(value: str | None) -> str:
+    """As Java prints it: a broker tells no value of what is sensitive or not set."""
+    return 'null' if value is None else value
+
+
+# ---- alter
+
+def wanted_changes(options: dict[str, Any]) -> dict[str, str | None]:
+    """New values by name, None for what goes back to its default. click.UsageError, ToolError."""
+    changes: dict[str, str | None] = {}
+    if options['add_config'] is not None:
+        changes |= parse_settings(options['add_config'])
+    if options['add_config_file'] is not None:
+        from kbroker.properties import read_properties
+        path = options['add_config_file']
+        try:
+            changes |= read_properties(path.read_text('utf-8'))[0]
+        except ValueError as error:
+            reason = 'not UTF-8 text' if isinstance(error, UnicodeDecodeError) else str(error)
+            raise ToolError(f'{path}: {reason}') from None
+    deleted = [name.strip() for name in (options['delete_config'] or '').split(',') if name.strip()]
+    both = sorted(changes.keys() & set(deleted))
+    if both:
+        raise click.UsageError(f'{", ".join(both)}: found in what is added and in --delete-config')
+    changes |= dict.fromkeys(deleted)
+    if not changes:
+        raise click.UsageError('--alter needs --add-config, --add-config-file or --delete-config')
+    return changes
+
+
+def parse_settings(text: str) -> dict[str, str]:
+    """`a=1,b=[x,y],c=` as names and values. click.BadParameter."""
+    found = {}
+    position = 0
+    while position < len(text):
+        match = GROUPED.match(text, position)
+        if match is None:
+            raise click.BadParameter(f'found {text[position:]!r}, expected NAME=VALUE,... with values that have commas '
+                                     'in square brackets', param_hint='--add-config')
+        found[match[1].strip()] = (match[3] if match[2] is None else match[2]).strip()
+        position = match.end()
+    return found
+
+
+def alter(view: Any, output: Output, entity_type: EntityType, name: str, changes: dict[str, str | None]) -> None:
+    from kbroker.client.admin import ResourceType
+    resource = (ResourceType(entity_type.resource_type), name)
+    error = view.admin.incremental_alter_configs({resource: list(_operations(changes.items()))})[resource]
+    if error is not None:
+        raise error
+    if output.as_json:
+        output.row({'entity_type': entity_type.word, 'entity_name': name or None, 'changed': sorted(changes)})
+    elif name == DEFAULT_NAME:
+        output.line('Completed updating default config for brokers in the cluster.')
+    else:
+        output.line(f'Completed updating config for {entity_type.title} {name}.')
+
+
+def _operations(changes: Iterable[tuple[str, str | None]]) -> Iterator[tuple[str, Any, str | None]]:
+    from kbroker.client.admin import AlterOp
+    for name, value in changes:
+        yield name, AlterOp.DELETE if value is None else AlterOp.SET, value
+
+
+if __name__ == '__main__':
+    main(prog_name='kbroker-configs')

@@ -1,0 +1,1 @@
+"""What the command for consumer groups shows and changes."""

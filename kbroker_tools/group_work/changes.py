@@ -1,0 +1,198 @@
+"""What kbroker-groups changes: offsets moved, offsets forgotten, groups deleted."""
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import click
+
+from kbroker.client.admin import EARLIEST, LATEST, OffsetAndMetadata
+from kbroker.errors import KafkaError
+from kbroker_tools import actions
+from kbroker_tools.command import ToolError
+from kbroker_tools.group_work.offset_resets import (
+    CannotReset,
+    Partition,
+    Reset,
+    csv_row,
+    parse_datetime_ms,
+    parse_duration_ms,
+    parse_scope,
+    plan,
+    read_plan,
+    within_log,
+)
+from kbroker_tools.group_work.tables import cell, consumer_groups, show
+from kbroker_tools.render import Output
+
+INACTIVE = ('Empty', 'Dead')
+KINDS = {'to_datetime': 'to_time', 'by_duration': 'to_time'}
+NEITHER = 'No offset is changed without --execute; --dry-run says that this is meant.'
+
+
+class LiveOffsets:
+    """`offset_resets.Offsets` of a cluster."""
+
+    def __init__(self, admin: Any):
+        self._admin = admin
+
+    def earliest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        return self.at_time(partitions, EARLIEST)
+
+    def latest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        return self.at_time(partitions, LATEST)
+
+    def at_time(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:
+        return {at: found.offset
+                for at, found in self._admin.list_offsets(dict.fromkeys(partitions, timestamp_ms)).items()}
+
+
+# ---- reset
+
+def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
+    """ToolError if a group has members; what is planned for the others is done first."""
+    if not options['dry_run'] and not options['execute']:
+        output.note(NEITHER)
+    reset = _specification(view, options)
+    group_ids = sorted(set(options['group'])) or consumer_groups(view)
+    from_file = _read_file(options, group_ids) if options['from_file'] is not None else None
+    active, rows = [], []
+    for group_id in group_ids:
+        group = view.group(group_id)
+        if group is not None and group.state not in INACTIVE:
+            active.append(f"group '{group_id}' is {group.state}: offsets are reset while no member is active")
+            continue
+        for (topic, partition), offset in _planned(view, output, options, group_id, reset, from_file).items():
+            rows.append((group_id, topic, partition, offset))
+    _show_plan(output, options, rows, with_group=len(group_ids) > 1)
+    if active:
+        raise ToolError('; '.join(active))
+
+
+def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, reset: Reset | None,
+             from_file: dict[str, dict[Partition, int]] | None) -> dict[Partition, int]:
+    """The new offsets of one group, committed with --execute."""
+    offsets = LiveOffsets(view.admin)
+    if from_file is not None:
+        wanted = from_file.get(group_id, {})
+        _check_existing(view, wanted)
+        planned, notes = within_log(wanted, offsets) if wanted else ({}, [])
+    else:
+        assert reset is not None
+        committed = {at: found.offset for at, found in view.admin.list_group_offsets(group_id).items()}
+        scope = list(committed) if options['all_topics'] else _in_scope(view, options['topic'], '--topic')
+        try:
+            planned, notes = plan(reset, scope, committed, offsets) if scope else ({}, [])
+        except CannotReset as error:
+            raise ToolError(f"group '{group_id}': {error}") from None
+    for note in notes:
+        output.note(note)
+    if options['execute'] and planned:
+        _raise_first(view.admin.alter_group_offsets(
+            group_id, {at: OffsetAndMetadata(offset) for at, offset in planned.items()}))
+    return dict(sorted(planned.items()))
+
+
+def _specification(view: Any, options: dict[str, Any]) -> Reset | None:
+    """What the options ask for; None with --from-file. click.BadParameter."""
+    kind = actions.chosen_action(options, [name for name in options if name.startswith('to_')]
+                                 + ['shift_by', 'by_duration', 'from_file'])
+    value = options[kind]
+    if kind == 'from_file':
+        return None
+    try:
+        if kind == 'to_datetime':
+            value = parse_datetime_ms(value)
+        elif kind == 'by_duration':
+            value = max(view.now_ms() - parse_duration_ms(value), 0)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=actions.spelled(kind)) from None
+    return Reset(KINDS.get(kind, kind), int(value))
+
+
+def _in_scope(view: Any, texts: Collection[str], option: str) -> list[Partition]:
+    """The partitions of `TOPIC[:N,...]`. ToolError for one that is not there."""
+    try:
+        scope = parse_scope(texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+    topics = view.topics()
+    found = []
+    for topic, partitions in scope.items():
+        if topic not in topics:
+            raise ToolError(f'{view.place}: there is no topic {topic}')
+        numbers = [row.partition for row in topics[topic].partitions] if partitions is None else partitions
+        found += [(topic, number) for number in numbers]
+    _check_existing(view, found)
+    return found
+
+
+def _check_existing(view: Any, partitions: Collection[Partition]) -> None:
+    topics = view.topics()
+    for topic, partition in partitions:
+        if topic not in topics or not any(row.partition == partition for row in topics[topic].partitions):
+            raise ToolError(f'{view.place}: there is no partition {topic}-{partition}')
+
+
+def _read_file(options: dict[str, Any], group_ids: Collection[str]) -> dict[str, dict[Partition, int]]:
+    path = options['from_file']
+    try:
+        return read_plan(path.read_text('utf-8'), group_ids)
+    except UnicodeDecodeError:
+        raise ToolError(f'{path}: not UTF-8 text') from None
+    except ValueError as error:
+        raise ToolError(f'{path}: {error}') from None
+
+
+def _show_plan(output: Output, options: dict[str, Any], rows: list[tuple[str, str, int, int]],
+               with_group: bool) -> None:
+    if options['export'] and not output.as_json:
+        for row in rows:
+            output.line(csv_row(row if with_group else row[1:]))
+        output.line()
+        return
+    if not (output.as_json or output.is_terminal):
+        output.line()
+    show(output, [cell('GROUP'), cell('TOPIC'), cell('PARTITION', 10), cell('NEW-OFFSET', None)], rows)
+
+
+# ---- delete
+
+def delete_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
+    group_id, = options['group']
+    partitions = sorted(_in_scope(view, options['topic'], '--topic'))
+    results = view.admin.delete_group_offsets(group_id, partitions)
+    failed = sum(error is not None for error in results.values())
+    if not (output.as_json or output.is_terminal):
+        if not failed:
+            output.line(f'Request succeeded for deleting offsets from group {group_id}.')
+        output.line()
+    show(output, [cell('TOPIC'), cell('PARTITION', 10), cell('STATUS')],
+         [(topic, partition, 'Successful' if error is None else f'Error: {error}')
+          for (topic, partition), error in sorted(results.items())])
+    if failed:
+        raise ToolError(f"group '{group_id}': offsets of {failed} of {len(results)} partitions were not deleted")
+
+
+def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
+    group_ids = sorted(set(options['group'])) or consumer_groups(view)
+    results = view.admin.delete_groups(group_ids)
+    errors = {group_id: error for group_id, error in results.items() if error is not None}
+    deleted = [group_id for group_id in group_ids if group_id not in errors]
+    if output.as_json:
+        for group_id in group_ids:
+            output.row({'group': group_id, 'deleted': group_id in deleted})
+    elif not errors:
+        names = "', '".join(deleted)
+        output.line(f"Deletion of requested consumer groups ('{names}') was successful.")
+    elif deleted:
+        names = "', '".join(deleted)
+        output.line(f"\nThese consumer groups were deleted successfully: '{names}'")
+    if errors:
+        raise ToolError('; '.join(map(str, errors.values())))
+
+
+def _raise_first(results: Mapping[Any, KafkaError | None]) -> None:
+    for error in results.values():
+        if error is not None:
+            raise error

@@ -1,0 +1,166 @@
+"""Where a group's offsets are to be moved: the specifications of kafka-consumer-groups and what they come to."""
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+Partition = tuple[str, int]
+"""(topic, partition)"""
+
+DURATION = re.compile(
+    r'([-+]?)P(?:([-+]?\d+)D)?(?:T(?=[-+\d])(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+(?:\.\d{1,9})?)S)?)?',
+    re.IGNORECASE)
+LONGEST_WITHOUT_QUOTES = 24
+"""Of a text that Kafka's tool looks into for what needs them."""
+DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS = 86_400_000, 3_600_000, 60_000, 1000
+
+
+class Offsets(Protocol):
+    """What a plan asks of the cluster."""
+
+    def earliest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]: ...
+
+    def latest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]: ...
+
+    def at_time(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:
+        """-1 for a partition without a record of that time or later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """One specification: `kind` is the option's name, `value` what it was given."""
+
+    kind: str
+    value: int = 0
+
+
+class CannotReset(ValueError):
+    """The specification does not fit the group."""
+
+
+def plan(reset: Reset, partitions: Collection[Partition], committed: Mapping[Partition, int],
+         offsets: Offsets) -> tuple[dict[Partition, int], list[str]]:
+    """The new offset of each partition, none outside the log, and what was found on the way. CannotReset."""
+    partitions = sorted(partitions)
+    if reset.kind == 'to_earliest':
+        return dict(offsets.earliest(partitions)), []
+    if reset.kind == 'to_latest':
+        return dict(offsets.latest(partitions)), []
+    if reset.kind == 'to_time':
+        return _at_time(partitions, reset.value, offsets)
+    if reset.kind == 'to_current':
+        missing = [at for at in partitions if at not in committed]
+        ends = offsets.latest(missing) if missing else {}
+        return {at: committed[at] if at in committed else ends[at] for at in partitions}, []
+    if reset.kind == 'shift_by':
+        for topic, partition in partitions:
+            if (topic, partition) not in committed:
+                raise CannotReset(f'{topic}-{partition} has no committed offset to shift; leave it out of --topic')
+        return within_log({at: committed[at] + reset.value for at in partitions}, offsets)
+    return within_log(dict.fromkeys(partitions, reset.value), offsets)
+
+
+def _at_time(partitions: list[Partition], timestamp_ms: int,
+             offsets: Offsets) -> tuple[dict[Partition, int], list[str]]:
+    found = dict(offsets.at_time(partitions, timestamp_ms))
+    later = [at for at in partitions if found[at] < 0]
+    ends = offsets.latest(later) if later else {}
+    return {**found, **ends}, [f'{topic}-{partition} has no record of that time or later: the end of the log is taken'
+                          for topic, partition in later]
+
+
+def within_log(wanted: Mapping[Partition, int], offsets: Offsets) -> tuple[dict[Partition, int], list[str]]:
+    """Offsets moved to the nearest that the log has, and what was moved."""
+    starts, ends = offsets.earliest(list(wanted)), offsets.latest(list(wanted))
+    found, notes = {}, []
+    for (topic, partition), offset in wanted.items():
+        at = (topic, partition)
+        found[at] = min(max(offset, starts[at]), ends[at])
+        if found[at] != offset:
+            where = 'above the end' if offset > ends[at] else 'below the start'
+            notes.append(f'{topic}-{partition}: {offset} is {where} of the log, {found[at]} is taken')
+    return found, notes
+
+
+# ---- what is written on the command line
+
+def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
+    """`orders` or `orders:0,2` as partitions by topic; None: all of them. ValueError."""
+    found: dict[str, list[int] | None] = {}
+    for text in texts:
+        topic, separator, numbers = text.rpartition(':')
+        if not separator:
+            found[text] = None
+            continue
+        if topic in found and found[topic] is None:
+            continue
+        try:
+            partitions = [int(number) for number in numbers.split(',')]
+        except ValueError:
+            raise ValueError(f'found {text!r}, expected TOPIC or TOPIC:PARTITION,...') from None
+        found[topic] = [*(found.get(topic) or ()), *partitions]
+    return found
+
+
+def parse_duration_ms(text: str) -> int:
+    """ISO 8601, as far as days: `PT1H30M`, `P2D`, `PT0.5S`. ValueError."""
+    match = DURATION.fullmatch(text)
+    if match is None or not any(match.groups()[1:]):
+        raise ValueError(f'found {text!r}, expected a duration as PnDTnHnMnS')
+    sign, days, hours, minutes, seconds = match.groups()
+    total = (int(days or 0) * DAY_MS + int(hours or 0) * HOUR_MS + int(minutes or 0) * MINUTE_MS
+             + round(float(seconds or 0) * SECOND_MS))
+    return -total if sign == '-' else total
+
+
+def parse_datetime_ms(text: str) -> int:
+    """`2026-01-31T23:59:59.000`, in UTC unless it ends in Z or an offset such as +02:00. ValueError."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or 'T' not in text:
+        raise ValueError(f'found {text!r}, expected a time as YYYY-MM-DDThh:mm:ss.sss')
+    if moment.tzinfo is None:
+        moment = datetime.fromisoformat(text + '+00:00')
+    if moment.timestamp() < 0:      # on the wire -1 and below mean the end, the start and the like
+        raise ValueError(f'found {text!r}, expected a time from 1970 on')
+    return round(moment.timestamp() * SECOND_MS)
+
+
+def read_plan(text: str, groups: Collection[str]) -> dict[str, dict[Partition, int]]:
+    """What --export printed: rows of topic, partition and offset, of the group before them if there are several.
+
+    ValueError names the line.
+    """
+    found: dict[str, dict[Partition, int]] = {}
+    only = next(iter(groups)) if len(groups) == 1 else None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        cells = next(csv.reader([line]))
+        if len(cells) == 3 and only is not None:
+            cells = [only, *cells]
+        try:
+            group, topic, partition, offset = cells
+            found.setdefault(group, {})[topic, int(partition)] = int(offset)
+        except ValueError:
+            expected = 'topic,partition,offset' if only is not None else 'group,topic,partition,offset'
+            raise ValueError(f'line {number}: found {line!r}, expected {expected}') from None
+        if group not in groups:
+            raise ValueError(f'line {number}: group {group} is not among those of --group')
+    return found
+
+
+def csv_row(cells: Iterable[str | int]) -> str:
+    """As --export prints it: what is long, or would be read as something else, stands in quotes."""
+    return ','.join('"' + str(cell).replace('"', '""') + '"' if _needs_quotes(str(cell)) else str(cell)
+                    for cell in cells)
+
+
+def _needs_quotes(text: str) -> bool:
+    return len(text) > LONGEST_WITHOUT_QUOTES or any(character in text for character in '",\r\n')

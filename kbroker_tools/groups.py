@@ -1,0 +1,119 @@
+"""kbroker-groups: kafka-consumer-groups, with its options and columns, and lag in records that will be delivered."""
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kbroker_tools import actions
+from kbroker_tools.command import SETTINGS, Command, cluster_options, json_option, open_view, version_option
+from kbroker_tools.render import Output
+
+ACTIONS = ('list', 'describe', 'delete', 'reset_offsets', 'delete_offsets')
+SPECIFICATIONS = ('to_earliest', 'to_latest', 'to_current', 'to_offset', 'shift_by', 'to_datetime', 'by_duration',
+                  'from_file')
+GOES_WITH = {
+    'group': ('describe', 'delete', 'reset_offsets', 'delete_offsets'),
+    'all_groups': ('describe', 'delete', 'reset_offsets'), 'topic': ('reset_offsets', 'delete_offsets'),
+    'all_topics': ('reset_offsets',), 'members': ('describe',), 'offsets': ('describe',),
+    'state': ('list', 'describe'), 'type': ('list',), 'verbose': ('describe',), 'isolation_level': ('describe',),
+    'dry_run': ('reset_offsets',), 'execute': ('reset_offsets',), 'export': ('reset_offsets',),
+    **{name: ('reset_offsets',) for name in SPECIFICATIONS},
+}
+
+
+@click.command(cls=Command, context_settings=SETTINGS)
+@click.option('--list', is_flag=True, help='Print the names of all consumer groups.')
+@click.option('--describe', is_flag=True, help='Print where the groups stand in each partition, and how far behind.')
+@click.option('--delete', is_flag=True, help='Delete the groups, their offsets included.')
+@click.option('--reset-offsets', is_flag=True, help='Move the offsets of groups without members; --topic or '
+              '--all-topics says which, one of the options from --to-earliest on where to.')
+@click.option('--delete-offsets', is_flag=True, help='Forget the offsets of a group in the topics of --topic.')
+@click.option('--group', multiple=True, metavar='GROUP', help='The group; may be repeated.')
+@click.option('--all-groups', is_flag=True, help='All groups.')
+@click.option('--topic', multiple=True, metavar='TOPIC[:N,...]', help='A topic, or some partitions of it; may be '
+              'repeated.')
+@click.option('--all-topics', is_flag=True, help='All partitions that the group has offsets in.')
+@click.option('--offsets', is_flag=True, help='Describe offsets and lag: what --describe does by itself.')
+@click.option('--members', is_flag=True, help='Describe the members.')
+@click.option('--state', is_flag=False, flag_value='', metavar='[STATE,...]', help='Describe the state of the groups; '
+              'with --list print states, or only the groups in some.')
+@click.option('--type', is_flag=False, flag_value='', metavar='[TYPE,...]', help='With --list print the protocol of '
+              'each group, or only the groups of classic or consumer.')
+@click.option('--verbose', is_flag=True, help='Describe epochs and assignments, too.')
+@click.option('--isolation-level', type=click.Choice(['read_uncommitted', 'read_committed']),
+              help='read_committed: beside the lag in offsets, describe the records that a read_committed consumer has '
+              'still to get, and what holds back the rest. It reads the partitions from the offset of the group on.')
+@click.option('--to-earliest', is_flag=True, help='To the start of the log.')
+@click.option('--to-latest', is_flag=True, help='To the end of the log.')
+@click.option('--to-current', is_flag=True, help='To where the group is; to the end where it has no offset.')
+@click.option('--to-offset', type=int, metavar='OFFSET', help='To this offset.')
+@click.option('--shift-by', type=int, metavar='N', help='By so many offsets, backwards if negative.')
+@click.option('--to-datetime', metavar='TIME', help='To the first record from a time on: YYYY-MM-DDThh:mm:ss.sss, UTC '
+              'unless it ends in an offset.')
+@click.option('--by-duration', metavar='DURATION', help='To the first record of the last PnDTnHnMnS, as in PT1H30M.')
+@click.option('--from-file', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
+              help='To what a file of topic,partition,offset says, as --export prints it.')
+@click.option('--dry-run', is_flag=True, help='Print the new offsets and change nothing; the default.')
+@click.option('--execute', is_flag=True, help='Do it.')
+@click.option('--export', is_flag=True, help='Print the new offsets as CSV.')
+@click.option('--timeout', type=click.IntRange(1), metavar='MS', help='How long to try again while a coordinator '
+              'loads or moves.')
+@cluster_options
+@json_option
+@version_option
+def main(as_json: bool, **options: Any) -> None:
+    """List and describe consumer groups, move and delete their offsets, delete groups.
+
+    The options and the columns are those of kafka-consumer-groups. --list and --describe work on a log directory, too.
+
+    LAG counts offsets, and so do Kafka's tools: markers of transactions and aborted records are in it.
+    --isolation-level read_committed counts records: RECORDS-LEFT are delivered now, HELD once the last stable offset
+    moves, UNDECIDED once their transactions commit; HELD-BY is who holds it.
+    """
+    action = actions.chosen_action(options, ACTIONS)
+    check_options(action, options)
+    view = open_view(options['bootstrap_server'], options['data_dir'], options['command_config'])
+    if view.is_live and options['timeout'] is not None:
+        view.cluster.config = dataclasses.replace(  # type: ignore[attr-defined]
+            view.cluster.config, default_api_timeout_ms=options['timeout'])  # type: ignore[attr-defined]
+    output = Output(as_json)
+    if action in ('list', 'describe'):
+        from kbroker_tools.group_work import tables as group_tables
+        getattr(group_tables, f'{action}_groups')(view, output, options)
+    else:
+        from kbroker_tools.group_work import changes as group_changes
+        getattr(group_changes, action)(view, output, options)
+
+
+def check_options(action: str, options: dict[str, Any]) -> None:
+    """click.UsageError for options that do not go together."""
+    actions.check_companions(action, options, GOES_WITH)
+    actions.check_at_most_one(options, ('group', 'all_groups'))
+    if action == 'list':
+        return
+    if not options['group'] and not options['all_groups']:
+        raise click.UsageError(f'{actions.spelled(action)} needs --group' + (
+            '' if action == 'delete_offsets' else ' or --all-groups'))
+    if action == 'describe':
+        actions.check_at_most_one(options, ('members', 'offsets', 'state'))
+        if options['isolation_level'] and (options['members'] or options['state'] is not None):
+            raise click.UsageError('--isolation-level goes with --offsets')
+        return
+    actions.require_broker(options, action)
+    if action == 'delete_offsets':
+        actions.require(options, 'topic', action)
+        if len(options['group']) > 1:
+            raise click.UsageError('--delete-offsets takes one --group')
+    if action == 'reset_offsets':
+        actions.check_at_most_one(options, ('dry_run', 'execute'))
+        actions.chosen_action(options, SPECIFICATIONS)
+        actions.check_at_most_one(options, ('topic', 'all_topics'))
+        if not options['topic'] and not options['all_topics'] and options['from_file'] is None:
+            raise click.UsageError('--reset-offsets needs --topic or --all-topics')
+
+
+if __name__ == '__main__':
+    main(prog_name='kbroker-groups')

@@ -1,0 +1,139 @@
+"""What is to be said of a topic, as brokers tell it and as the metadata log on the disk does."""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kbroker.client.admin import Admin, ResourceType
+from kbroker.client.errors import check
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages import DescribeTopicPartitionsRequest
+from kbroker.settings import SETTINGS
+from kbroker_tools.directory_view import DirectoryView
+
+T = TypeVar('T')
+
+DEFAULT_CONFIG = 5
+"""Where a setting comes from that nobody set (DescribeConfigs)."""
+TOPIC_SETTINGS = sum(setting.topic_name is not None for setting in SETTINGS.values())
+MIN_IN_SYNC_REPLICAS = 'min.insync.replicas'
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    partition: int
+    leader: int
+    """-1 without one."""
+    leader_is_available: bool
+    replicas: tuple[int, ...]
+    in_sync_replicas: tuple[int, ...]
+    eligible_leader_replicas: tuple[int, ...] | None
+    """Who may lead though not in sync (KIP-966); None where nobody tells."""
+    last_known_eligible_leader_replicas: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+    configs: tuple[tuple[str, str | None], ...]
+    """Everything that is set, for the topic or for all topics: defaults are left out."""
+    min_in_sync_replicas: int
+
+
+def in_java_order(entries: Collection[T], name_of: Callable[[T], str], count: int = 0) -> list[T]:
+    """As Java's HashMap of `count` names (of these) hands them out, which is how Kafka's tool prints settings.
+
+    A name stands in the bucket of its hash, of as many as keep the map at most three quarters full; names of one
+    bucket keep the order of their arrival.
+    """
+    buckets = 16
+    while max(count, len(entries)) > buckets * 3 // 4:
+        buckets *= 2
+    return sorted(entries, key=lambda entry: _spread_hash(name_of(entry)) % buckets)
+
+
+def _spread_hash(name: str) -> int:
+    value = 0
+    for character in name.encode('latin-1', 'replace'):
+        value = (31 * value + character) & 0xFFFFFFFF
+    return value ^ value >> 16
+
+
+# ---- live
+
+def live_descriptions(admin: Admin, names: Collection[str], partition_limit: int) -> Iterator[TopicDescription]:
+    """The topics of these names, at most so many partitions an answer. KafkaError for one that is not there."""
+    configs = admin.describe_configs([(ResourceType.TOPIC, name) for name in names])
+    try:
+        partitions = _asked_in_pages(admin, names, partition_limit)
+    except KafkaError as error:
+        if error.code != ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        partitions = _asked_for_metadata(admin, names)
+    for name in names:
+        topic_id, is_internal, rows = partitions[name]
+        entries = configs[ResourceType.TOPIC, name]
+        if isinstance(entries, KafkaError):
+            raise entries
+        least = next((entry.value for entry in entries if entry.name == MIN_IN_SYNC_REPLICAS), '1')
+        yield TopicDescription(name, topic_id, is_internal, tuple(rows), tuple(
+            (entry.name, entry.value) for entry in in_java_order(entries, lambda entry: str(entry.name))
+            if entry.config_source != DEFAULT_CONFIG), int(least))
+
+
+def _asked_in_pages(admin: Admin, names: Collection[str], limit: int) -> dict[str, tuple[bytes, bool, list[Any]]]:
+    request = DescribeTopicPartitionsRequest
+    found: dict[str, tuple[bytes, bool, list[PartitionDescription]]] = {}
+    wanted, cursor = sorted(names), None
+    while wanted:
+        message = request(topics=[request.TopicRequest(name=name) for name in wanted],
+                          response_partition_limit=limit, cursor=cursor)
+        answer = admin.cluster.retrying(lambda message=message: admin.cluster.any().call(message),  # type: ignore[misc]
+                                        'describing topics')
+        for topic in answer.topics:
+            check(topic.error_code, f'topic {topic.name}')
+            found.setdefault(topic.name, (topic.topic_id, topic.is_internal, []))[2].extend(
+                PartitionDescription(
+                    row.partition_index, row.leader_id, row.leader_id in admin.cluster.nodes, tuple(row.replica_nodes),
+                    tuple(row.isr_nodes), tuple(row.eligible_leader_replicas or ()), tuple(row.last_known_elr or ()))
+                for row in topic.partitions)
+        if answer.next_cursor is None:
+            break
+        wanted = [name for name in wanted if name >= answer.next_cursor.topic_name]
+        cursor = request.Cursor(topic_name=answer.next_cursor.topic_name,
+                                partition_index=answer.next_cursor.partition_index)
+    return found
+
+
+def _asked_for_metadata(admin: Admin, names: Collection[str]) -> dict[str, tuple[bytes, bool, list[Any]]]:
+    """Of brokers before 3.7."""
+    return {name: (topic.topic_id, topic.is_internal, [
+        PartitionDescription(row.partition, row.leader_id, row.leader_id in admin.cluster.nodes, row.replicas,
+                             row.in_sync_replicas, None, None) for row in topic.partitions.values()])
+        for name, topic in admin.cluster.topics(names).items()}
+
+
+# ---- offline
+
+def offline_descriptions(view: DirectoryView, names: Collection[str]) -> Iterator[TopicDescription]:
+    """As the metadata log has it; without one, only what the directories show."""
+    image = view.metadata
+    topics = view.topics()
+    for name in names:
+        known = image.topics.get(name) if image is not None else None
+        if image is None or known is None:
+            yield TopicDescription(name, topics[name].topic_id, topics[name].is_internal, tuple(
+                PartitionDescription(row.partition, row.leader, row.leader >= 0, row.replicas, row.in_sync_replicas,
+                                     None, None) for row in topics[name].partitions), (), 1)
+            continue
+        for_all = image.configs.get((ResourceType.BROKER, ''), {})
+        least = known.configs.get(MIN_IN_SYNC_REPLICAS, for_all.get(MIN_IN_SYNC_REPLICAS, '1'))
+        yield TopicDescription(name, known.topic_id, topics[name].is_internal, tuple(
+            PartitionDescription(row.index, row.leader, row.leader in image.brokers, row.replicas, row.isr,
+                                 row.eligible_leader_replicas, row.last_known_elr)
+            for row in known.partitions), tuple(in_java_order(
+                known.configs.items(), lambda item: item[0], TOPIC_SETTINGS)), int(least))

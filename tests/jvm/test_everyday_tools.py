@@ -1,0 +1,207 @@
+"""kbroker-topics, kbroker-groups and kbroker-configs beside Kafka's tools, on kbroker and on Apache Kafka."""
+import contextlib
+import pathlib
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from apache_kafka import LiveKafka, run_several_tools
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from live import PROMPT, LiveBroker
+from tools_runner import run_here
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+KAFKA_TOOLS = {'topics': 'org.apache.kafka.tools.TopicCommand', 'configs': 'kafka.admin.ConfigCommand',
+               'groups': 'org.apache.kafka.tools.consumer.group.ConsumerGroupCommand'}
+# Members of the consumer protocol get their partitions a heartbeat at a time.
+QUICK = {'group.consumer.heartbeat.interval.ms': '200', 'group.consumer.min.heartbeat.interval.ms': '200'}
+LONG = 'a-group-whose-name-is-longer-than-a-column'
+
+
+@pytest.fixture(scope='module', params=[LiveBroker, LiveKafka], ids=['kbroker', 'apache-kafka'])
+def staged(request, tmp_path_factory):
+    """A broker with topics, settings, and groups with and without members."""
+    settings = PROMPT if request.param is LiveBroker else PROMPT | QUICK
+    broker = request.param(tmp_path_factory.mktemp('everyday') / 'data', settings)
+    broker.start()
+    with contextlib.ExitStack() as stack:
+        stack.callback(broker.kill9)
+        stage(broker.address, stack, protocols=['classic', 'consumer'] if request.param is LiveKafka else ['classic'])
+        yield broker
+    assert broker.tracebacks() == []
+
+
+def stage(address, stack, protocols):
+    servers = {'bootstrap.servers': address}
+    admin = AdminClient(servers)
+    topics = [NewTopic('orders', 3, config={'retention.ms': '86400000', 'cleanup.policy': 'compact,delete'}),
+              NewTopic('payments', 2), NewTopic('empty', 1)]
+    for made in admin.create_topics(topics).values():
+        made.result()
+    for broker in ('--broker=1', '--broker-defaults'):
+        changed = run_here('configs', '--bootstrap-server', address, '--alter', broker, '--add-config',
+                           'message.max.bytes=2000000')
+        assert changed.returncode == 0, changed.stderr
+    producer = Producer(servers)
+    for number in range(12):
+        for topic, partitions in (('orders', 3), ('payments', 2)):
+            producer.produce(topic, f'{number}', partition=number % partitions)
+    producer.flush()
+    for group, at in ((LONG, TopicPartition('orders', 1, 2)), ('idle', TopicPartition('payments', 0, 1)),
+                      ('idle', TopicPartition('orders', 0, 4))):
+        committer = Consumer(servers | {'group.id': group})
+        commit(committer, [at])
+        committer.close()
+    for protocol in protocols:
+        active = servers | {'group.id': f'active-{protocol}', 'group.protocol': protocol,
+                            'auto.offset.reset': 'earliest', 'enable.auto.commit': 'false'}
+        members = [Consumer(active | {'client.id': 'one'}),
+                   Consumer(active | {'client.id': 'two', 'group.instance.id': 'instance'})]
+        for member in members:
+            member.subscribe(['orders', 'payments', 'empty'])
+            stack.callback(member.close)
+        settle(members)
+
+
+def settle(members):
+    """Until each member has its share of the partitions and has committed what it read."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        for member in members:
+            member.poll(0.1)
+        shares = [len(member.assignment()) for member in members]
+        if sum(shares) == 6 and all(shares):
+            break
+    for member in members:
+        member.poll(0.5)
+        commit(member, [TopicPartition(at.topic, at.partition, 3) for at in member.assignment()])
+
+
+def commit(consumer, offsets):
+    """Apache Kafka's coordinators take a while after a start."""
+    passing = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+               KafkaError.COORDINATOR_NOT_AVAILABLE)
+    end = time.monotonic() + 60
+    while True:
+        try:
+            consumer.commit(offsets=offsets, asynchronous=False)
+            return
+        except KafkaException as error:
+            if error.args[0].code() not in passing or time.monotonic() > end:
+                raise
+
+
+def run_kafkas(address, runs):
+    return run_several_tools([[KAFKA_TOOLS[name], '--bootstrap-server', address, *run] for name, run in runs])
+
+
+def run_ours(address, runs):
+    return [run_here(name, '--bootstrap-server', address, *run) for name, run in runs]
+
+
+def both(address, cases):
+    """(run, Kafka's, ours): none of them changes anything, so that they may go side by side."""
+    runs = [(name, run) for name, some in cases.items() for run in some]
+    with ThreadPoolExecutor(2) as pool:
+        kafkas, ours = pool.submit(run_kafkas, address, runs), pool.submit(run_ours, address, runs)
+        return list(zip(runs, kafkas.result(), ours.result(), strict=True))
+
+
+def lines(text):
+    """Kafka lists in the order of its hash tables."""
+    return sorted(text.splitlines())
+
+
+def test_what_is_printed_is_what_kafkas_tools_print(staged):
+    cases = {
+        'topics': [
+            ('--list',), ('--list', '--exclude-internal', '--topic', 'orders|pay.*'),
+            ('--describe', '--topic', 'orders'), ('--describe', '--exclude-internal'),
+            ('--describe', '--topics-with-overrides', '--exclude-internal'),
+            ('--describe', '--under-replicated-partitions'), ('--describe', '--unavailable-partitions'),
+            ('--describe', '--at-min-isr-partitions', '--topic', 'orders,payments'),
+            ('--describe', '--under-min-isr-partitions'), ('--describe', '--topic', 'nothing', '--if-exists'),
+            ('--describe', '--topic', 'orders', '--partition-size-limit-per-response', '1')],
+        'groups': [
+            ('--list',), ('--list', '--state'), ('--list', '--state', 'empty'),
+            ('--list', '--type', '--state'), ('--describe', '--all-groups'),
+            ('--describe', '--all-groups', '--offsets', '--verbose'),
+            ('--describe', '--all-groups', '--members'), ('--describe', '--all-groups', '--members', '--verbose'),
+            ('--describe', '--all-groups', '--state'), ('--describe', '--all-groups', '--state', '--verbose'),
+            *(('--reset-offsets', '--dry-run', '--group', 'idle', '--topic', 'orders', *where) for where in (
+                ('--to-earliest',), ('--to-latest',), ('--to-current',), ('--to-offset', '99'),
+                ('--by-duration', 'P1D'), ('--to-datetime', '2099-01-01T00:00:00.000'))),
+            ('--reset-offsets', '--dry-run', '--group', 'idle', '--all-topics', '--shift-by', '-2'),
+            ('--reset-offsets', '--dry-run', '--group', LONG, '--group', 'idle', '--topic', 'orders:1,2', '--to-latest',
+             '--export')],
+        'configs': [
+            ('--describe', '--topic', 'orders'), ('--describe', '--topic', 'orders', '--all'),
+            ('--describe', '--entity-type', 'topics'), ('--describe', '--broker', '1', '--all'),
+            ('--describe', '--entity-type', 'brokers'), ('--describe', '--broker-defaults')],
+    }
+    different = []
+    for run, kafka, ours in both(staged.address, cases):
+        assert (kafka.code, ours.returncode) == (0, 0), (run, kafka.errors, ours.stderr)
+        said = re.sub(r'\nWarn: .* Falling back to latest known offset\.\n', '', kafka.output)  # ours: on stderr
+        if lines(ours.stdout) != lines(said):
+            different.append(f'{run}\nKafka:\n{kafka.output}\nkbroker:\n{ours.stdout}')
+    assert not different, '\n'.join(different)
+
+
+def test_what_is_changed_is_said_as_kafkas_tool_says_it(staged):
+    """Each does the same to things of its own."""
+    cases = [
+        ('topics', ('--create', '--topic', '{}-new', '--partitions', '2', '--config', 'retention.ms=5')),
+        ('topics', ('--create', '--topic', '{}-new', '--if-not-exists')),
+        ('topics', ('--create', '--topic', '{}-with.dot')),
+        ('topics', ('--alter', '--topic', '{}-new', '--partitions', '3')),
+        ('configs', ('--alter', '--topic', '{}-new', '--add-config', 'segment.ms=77,cleanup.policy=[delete,compact]')),
+        ('configs', ('--alter', '--topic', '{}-new', '--delete-config', 'retention.ms')),
+        ('configs', ('--describe', '--topic', '{}-new')),
+        ('groups', ('--reset-offsets', '--group', '{}-group', '--topic', 'orders:1', '--to-latest', '--execute')),
+        ('groups', ('--describe', '--group', '{}-group')),
+        ('groups', ('--delete-offsets', '--group', '{}-group', '--topic', 'orders:1')),
+        ('groups', ('--reset-offsets', '--group', '{}-group', '--topic', 'orders:1', '--to-latest', '--execute')),
+        ('groups', ('--delete', '--group', '{}-group')),
+        ('topics', ('--delete', '--topic', '{}-.*')),
+    ]
+
+    def runs_for(who):
+        return [(name, [text.format(who) for text in run]) for name, run in cases]
+    ours, kafkas = run_ours(staged.address, runs_for('them')), run_kafkas(staged.address, runs_for('they'))
+    for (_, run), kafka, our in zip(cases, kafkas, ours, strict=True):
+        assert (kafka.code, our.returncode) == (0, 0), (run, kafka, our.stderr)
+        assert lines(our.stdout.replace('them', 'they')) == lines(kafka.output), run
+
+
+def test_what_cannot_be_done_fails_in_one_line_with_the_brokers_reason(staged):
+    cases = {
+        'topics': [('--create', '--topic', 'orders'), ('--create', '--topic', 'a name'),
+                   ('--alter', '--topic', 'orders', '--partitions', '2'), ('--describe', '--topic', 'nothing'),
+                   ('--create', '--topic', 'new', '--config', 'no.such.setting=1')],
+        'configs': [('--alter', '--topic', 'orders', '--add-config', 'no.such.setting=1'),
+                    ('--alter', '--topic', 'orders', '--add-config', 'retention.ms=soon'),
+                    ('--alter', '--topic', 'nothing', '--add-config', 'retention.ms=5')],
+        'groups': [('--describe', '--group', 'nothing'), ('--delete', '--group', 'active-classic'),
+                   ('--reset-offsets', '--execute', '--group', 'active-classic', '--topic', 'orders', '--to-latest'),
+                   ('--delete-offsets', '--group', 'active-classic', '--topic', 'orders')],
+    }
+    for (name, run), kafka, ours in both(staged.address, cases):
+        assert ours.returncode == 1, run
+        assert ours.stderr.count('\n') == 1, (run, ours.stderr)
+        assert 'Traceback' not in ours.stderr
+        assert name == 'groups' or kafka.code == 1, 'kafka-consumer-groups exits with 0'
+
+
+def test_the_log_directory_says_the_same_without_the_broker(staged):
+    """The broker works on it meanwhile; settings for all brokers are left out of what is a topic's own."""
+    directory = pathlib.Path(staged.directory)
+    for name, run in (('topics', ('--list',)), ('groups', ('--list',)), ('groups', ('--list', '--state')),
+                      ('groups', ('--describe', '--group', 'idle')),
+                      ('topics', ('--describe', '--at-min-isr-partitions', '--topic', 'orders'))):
+        live = run_here(name, '--bootstrap-server', staged.address, *run)
+        offline = run_here(name, '--data-dir', directory, *run)
+        assert (offline.returncode, offline.stdout) == (0, live.stdout), (run, offline.stderr)

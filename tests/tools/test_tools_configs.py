@@ -1,0 +1,97 @@
+"""kbroker-configs: how settings are written, usage, and a directory without a broker."""
+import json
+
+import click
+import pytest
+from click.testing import CliRunner
+from tools_runner import run_tool
+
+from kbroker_tools.configs import main, parse_settings
+
+
+@pytest.mark.parametrize(('text', 'expected'), [
+    ('a=1', {'a': '1'}), ('a=1,b=2', {'a': '1', 'b': '2'}), ('a=[x,y],b=[],c=', {'a': 'x,y', 'b': '', 'c': ''}),
+    ('a=1=2', {'a': '1=2'}), (' a = 1 ', {'a': '1'})])
+def test_settings_are_names_and_values_with_commas_in_brackets(text, expected):
+    assert parse_settings(text) == expected
+
+
+@pytest.mark.parametrize('text', ['a', 'a=1,b', '=1', 'a=[x', 'a=1,,b=2'])
+def test_what_is_no_setting_is_wrong_usage(text):
+    with pytest.raises(click.BadParameter, match='expected NAME=VALUE'):
+        parse_settings(text)
+
+
+@pytest.mark.parametrize(('arguments', 'words'), [
+    ([], 'exactly one of --describe and --alter'), (['--describe'], 'exactly one of --entity-type'),
+    (['--describe', '--topic', 'a', '--broker', '1'], 'exactly one of'),
+    (['--describe', '--topic', 'a', '--entity-name', 'b'], 'exclude each other'),
+    (['--describe', '--topic', 'a', '--add-config', 'a=1'], '--add-config goes with --alter'),
+    (['--alter', '--topic', 'a'], '--alter needs --add-config'),
+    (['--alter', '--entity-type', 'topics', '--add-config', 'a=1'], '--alter needs a name'),
+    (['--alter', '--topic', 'a', '--add-config', 'a=1', '--delete-config', 'a'], 'found in what is added'),
+    (['--alter', '--topic', 'a', '--add-config', 'a=1', '--data-dir', '/'], 'asks a broker'),
+    (['--describe', '--broker', 'one'], 'expected the id of a broker'),
+    (['--describe', '--entity-type', 'topics', '--entity-default'], 'goes with --entity-type brokers'),
+    (['--describe', '--entity-type', 'users'], "'users' is not one of"), (['--describe', '--topic', ''], 'is empty')])
+def test_wrong_usage_is_told_with_exit_code_2(arguments, words):
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert words in ' '.join(result.stderr.split())
+
+
+@pytest.fixture(scope='module')
+def staged(shared_broker):
+    """A topic and all brokers with settings of their own."""
+    where = ('--bootstrap-server', shared_broker.address)
+    alter = ('configs', '--alter')
+    for name, *arguments in (('topics', '--create', '--topic', 'orders', '--config', 'retention.ms=1000'),
+                             (*alter, '--topic', 'orders', '--add-config', 'cleanup.policy=[compact,delete]'),
+                             (*alter, '--broker-defaults', '--add-config', 'message.max.bytes=2000000')):
+        done = run_tool(name, *where, *arguments)
+        assert done.returncode == 0, done.stderr
+    return shared_broker
+
+
+def rows(*arguments):
+    done = run_tool('configs', '--describe', '--json', *arguments)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_setting_says_what_it_wins_over(staged):
+    policy, retention = rows('--bootstrap-server', staged.address, '--topic', 'orders')
+    assert (policy['name'], policy['value'], policy['source']) == (
+        'cleanup.policy', 'compact,delete', 'DYNAMIC_TOPIC_CONFIG')
+    assert policy['synonyms'][1] == {'name': 'log.cleanup.policy', 'value': 'delete', 'source': 'DEFAULT_CONFIG'}
+    assert retention['value'] == '1000'
+
+
+@pytest.mark.parametrize('asked', [('--topic', 'orders'), ('--broker-defaults',), ('--entity-type', 'brokers'),
+                                   ('--entity-type', 'topics')])
+def test_the_directory_has_the_same_values(staged, asked):
+    def values(found):
+        return [(row['entity_name'], row['name'], row['value'], row['source']) for row in found]
+    assert values(rows('--data-dir', staged.directory, *asked)) == values(
+        rows('--bootstrap-server', staged.address, *asked))
+
+
+def test_a_file_of_properties_is_set(staged, tmp_path):
+    file = tmp_path / 'settings.properties'
+    file.write_text('# a comment\nsegment.ms = 12345\n')
+    where = ('--bootstrap-server', staged.address)
+    made = run_tool('topics', *where, '--create', '--topic', 'from-a-file')
+    assert made.returncode == 0, made.stderr
+    done = run_tool('configs', *where, '--alter', '--topic', 'from-a-file', '--add-config-file', file)
+    assert done.stdout == 'Completed updating config for topic from-a-file.\n'
+    assert [(row['name'], row['value']) for row in rows(*where, '--topic', 'from-a-file')] == [('segment.ms', '12345')]
+
+
+@pytest.mark.parametrize(('where', 'arguments'), [
+    ('live', ('--describe', '--topic', 'nothing')), ('live', ('--describe', '--broker', '9')),
+    ('live', ('--alter', '--topic', 'orders', '--add-config', 'no.such.setting=1')),
+    ('directory', ('--describe', '--topic', 'nothing')), ('directory', ('--describe', '--group', 'nothing'))])
+def test_what_cannot_be_done_is_told_in_one_line(staged, where, arguments):
+    place = ('--bootstrap-server', staged.address) if where == 'live' else ('--data-dir', staged.directory)
+    failed = run_tool('configs', *place, *arguments)
+    assert (failed.returncode, failed.stderr.count('\n')) == (1, 1), failed.stderr
