@@ -4,10 +4,12 @@ The broker sends raw batches, and with them the transactions that were aborted i
 offset). A producer's batches are dropped from the first offset of its aborted transaction up to its ABORT marker.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
-from kbroker.record.batch cimport CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, BatchHeader
+from kbroker.record.batch cimport (
+    CONTROL_BIT, HEADER_BYTES, LOG_OVERHEAD_BYTES, TRANSACTIONAL_BIT, BatchFields, BatchHeader, batch_last_offset, batch_size_bytes)
+from kbroker.record.batch_filter cimport ABORTED, COMMITTED, NO_TRANSACTION, BatchFilter, Outcome
 from kbroker.wire.bytes cimport Cursor, read_int16, take, take_varint, take_varlong
 
 from kbroker.errors import ProtocolError
@@ -37,20 +39,23 @@ cdef void sift_down(Aborted *heap, Py_ssize_t count, Py_ssize_t parent) noexcept
     heap[parent] = entry
 
 
-cdef class AbortFilter:
+cdef class AbortFilter(BatchFilter):
     """The aborted transactions of one fetched partition: ask for its batches in the order of their offsets.
 
     Those not yet reached are a min-heap by first offset: a broker sends them in the order of their markers, and a
-    consumer that stops early has not paid for sorting them all.
+    consumer that stops early has not paid for sorting them all. With `is_committed_only` false, aborted data is shown
+    too and `outcome_of` tells it apart.
     """
     cdef Aborted *heap
     cdef Py_ssize_t count
     cdef set aborting           # producers inside an aborted transaction
+    cdef bint is_committed_only
 
-    def __cinit__(self, aborted):
+    def __cinit__(self, aborted, *, bint is_committed_only=True):
         cdef list rows = list(aborted)
         cdef Py_ssize_t i
         self.aborting = set()
+        self.is_committed_only = is_committed_only
         self.heap = <Aborted *>malloc(max(len(rows), 1) * sizeof(Aborted))
         if self.heap == NULL:
             raise MemoryError
@@ -77,24 +82,43 @@ cdef class AbortFilter:
 
         CorruptBatchError: a control batch whose first record is none.
         """
-        if header.producer_id >= 0:
-            self.reach(header.get_last_offset())
-        if header.attributes & CONTROL_BIT:
-            if self.aborting and header.records_count > 0 and is_abort_marker(batch):
-                self.aborting.discard(header.producer_id)
+        cdef Py_buffer view
+        cdef BatchFields fields
+        fields.base_offset = header.base_offset
+        fields.last_offset_delta = header.last_offset_delta
+        fields.attributes = header.attributes
+        fields.producer_id = header.producer_id
+        fields.records_count = header.records_count
+        PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+        try:
+            fields.batch_length = <int32_t>min(<int64_t>view.len, <int64_t>header.get_size_bytes()) - LOG_OVERHEAD_BYTES
+            return self.admits_fields(&fields, <const uint8_t *>view.buf)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef bint admits_fields(self, const BatchFields *fields, const uint8_t *batch) except -1:
+        if fields.producer_id >= 0:
+            self.reach(batch_last_offset(fields))
+        if fields.attributes & CONTROL_BIT:
+            if self.aborting and fields.records_count > 0 and is_abort_marker(batch, batch_size_bytes(fields)):
+                self.aborting.discard(fields.producer_id)
             return False
-        return not (self.aborting and header.attributes & TRANSACTIONAL_BIT and header.producer_id in self.aborting)
+        return not self.is_committed_only or self.outcome_of(fields) != ABORTED
+
+    cdef Outcome outcome_of(self, const BatchFields *fields) except *:
+        """Of the batch that was asked for last; nothing that a broker sends with aborted transactions is open."""
+        if not fields.attributes & TRANSACTIONAL_BIT:
+            return NO_TRANSACTION
+        return ABORTED if self.aborting and fields.producer_id in self.aborting else COMMITTED
 
 
-cdef bint is_abort_marker(batch) except -1:
+cdef bint is_abort_marker(const uint8_t *batch, int64_t size_bytes) except -1:
     """Reads of the first record of a control batch, which is never compressed, no more than its key."""
-    cdef Py_buffer view
     cdef Cursor cursor
     cdef const uint8_t *key
-    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+    cursor.at = batch
+    cursor.end = batch + size_bytes
     try:
-        cursor.at = <const uint8_t *>view.buf
-        cursor.end = cursor.at + view.len
         take(&cursor, HEADER_BYTES)
         take_varint(&cursor)   # length
         take(&cursor, 1)       # attributes
@@ -106,5 +130,3 @@ cdef bint is_abort_marker(batch) except -1:
         return read_int16(key) >= 0 and read_int16(key + 2) == ABORT_TYPE
     except ProtocolError as error:
         raise CorruptBatchError(f'control record: {error}') from None
-    finally:
-        PyBuffer_Release(&view)

@@ -38,6 +38,7 @@ _XERIAL_VERSION = 1
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _SNAPPY_MOST_EXPANSION = 22  # the shortest element is a copy of 64 bytes told in 3
 _ZSTD_STEP_BYTES = 1024
+_ZSTD_AT_ONCE_EXPANSION = 64
 _CHUNK_BYTES = 64 * 1024
 
 
@@ -238,9 +239,16 @@ def _zstd() -> _ZstdOfThread:
 
 
 def _decompress_zstd(data: bytes | memoryview, output: _Output) -> None:
-    """The library bounds what one call gives out by its input alone: a run-length block makes 32 KiB of each byte."""
+    """The library bounds what one call gives out by its input alone: a run-length block makes 32 KiB of each byte.
+
+    So whatever is not a frame of an ordinary stated size goes through it in small steps.
+    """
     import zstandard
 
+    whole = _zstd_frame_at_once(data, min(output.room, _ZSTD_AT_ONCE_EXPANSION * len(data)))
+    if whole is not None:
+        output.add(whole)
+        return
     while data:
         frame = _zstd().decompressor.decompressobj()
         position = 0
@@ -253,6 +261,23 @@ def _decompress_zstd(data: bytes | memoryview, output: _Output) -> None:
                 raise _corrupt(Compression.ZSTD, error) from None
             position += _ZSTD_STEP_BYTES
         data = data[min(position, len(data)) - len(frame.unused_data) :]
+
+
+def _zstd_frame_at_once(data: bytes | memoryview, most_bytes: int) -> bytes | None:
+    """What a frame that states its size holds, in a single call into a buffer of that size.
+
+    None for whatever is not that: several frames, one larger than `most_bytes`, a damaged one.
+    """
+    import zstandard
+
+    try:
+        # The size of none, and of one that does not tell, is not looked at by the library as that of others is.
+        if not 0 < zstandard.get_frame_parameters(data).content_size <= most_bytes:
+            return None
+        whole: bytes = _zstd().decompressor.decompress(data, allow_extra_data=False)
+    except zstandard.ZstdError:
+        return None
+    return whole
 
 
 _COMPRESS = {

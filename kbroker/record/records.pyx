@@ -16,7 +16,6 @@ from kbroker.wire.bytes cimport Cursor, take, take_varint, take_varlong
 
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.record.batch import CorruptBatchError
-from kbroker.record.compression import Compression, compress, decompress
 
 # A batch of max.message.bytes may hold a thousand times as much and more once decompressed. Kafka streams it; here it
 # is held whole, so what an uncompressed batch could not bring (socket.request.max.bytes: 100 MiB) a compressed one may
@@ -30,6 +29,7 @@ cdef int64_t NO_TIMESTAMP = -1
 
 cdef enum:
     RELEASE_GIL_BYTES = 8192
+    ZSTD = 4                # kbroker.record.compression, which is imported where there is something to compress
 
 
 cdef inline const uint8_t *take_blob(Cursor *cursor, Py_ssize_t *size) except NULL nogil:
@@ -151,7 +151,10 @@ cdef bytes records_of(const uint8_t *data, const BatchFields *fields, Py_ssize_t
     cdef Py_ssize_t size_bytes = batch_size_bytes(fields) - HEADER_BYTES
     cdef bytes block = PyBytes_FromStringAndSize(<const char *>data + HEADER_BYTES, size_bytes)
     cdef int codec = fields.attributes & COMPRESSION_MASK
-    return decompress(codec, block, max_decompressed_bytes) if codec else block
+    if not codec:
+        return block
+    from kbroker.record.compression import decompress
+    return decompress(codec, block, max_decompressed_bytes)
 
 
 def iter_records(batch, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
@@ -228,6 +231,7 @@ cdef tuple compression_of(log_config):
         return -1, None
     if name == 'uncompressed':
         return 0, None
+    from kbroker.record.compression import Compression
     return int(Compression[name.upper()]), getattr(log_config, f'compression_{name}_level', None)
 
 
@@ -343,7 +347,7 @@ cdef int check_fields(const BatchFields *batch, ProduceRules rules, bint allow_z
     if batch.producer_id >= 0 and batch.base_sequence < 0:
         refuse_batch(f'found base sequence {batch.base_sequence} with producer id {batch.producer_id}, '
                      'expected 0 or more')
-    if codec > Compression.ZSTD or (codec == Compression.ZSTD and not allow_zstd):
+    if codec > ZSTD or (codec == ZSTD and not allow_zstd):
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                          f'found codec {codec}, expected one that this version of the request knows (zstd since 7)')
     return 0
@@ -386,6 +390,7 @@ cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules ru
 cdef bytearray recompressed(bytes records, ProduceRules rules):
     """A new batch of the same records in the codec of the topic; the header is still to be written."""
     cdef bytearray batch = bytearray(HEADER_BYTES)
+    from kbroker.record.compression import compress
     batch += compress(rules.compression, records, rules.compression_level)
     if len(batch) > rules.max_message_bytes:
         refuse_size(ErrorCode.MESSAGE_TOO_LARGE, len(batch), rules.max_message_bytes)

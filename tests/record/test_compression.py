@@ -5,6 +5,7 @@ import random
 import struct
 import subprocess
 import sys
+import tracemalloc
 
 import cramjam
 import lz4.frame
@@ -129,6 +130,40 @@ def test_a_snappy_piece_that_claims_more_than_it_can_hold_is_not_believed():
 @pytest.mark.parametrize('size', [b'\xff\xff\xff\xff', b'\x7f\xff\xff\xff'])
 def test_a_snappy_piece_longer_than_the_data_is_refused(size):
     assert refusal(Compression.SNAPPY, compress(Compression.SNAPPY, b'') + size + b'x') is ErrorCode.CORRUPT_MESSAGE
+
+
+def zstd_frames(data: bytes) -> list[bytes]:
+    """With its size stated and without."""
+    return [zstandard.ZstdCompressor(write_content_size=stated).compress(data) for stated in (True, False)]
+
+
+def test_a_zstd_frame_is_not_given_the_room_that_it_claims():
+    size = 64 * 1024 * 1024
+    for frame in zstd_frames(bytes(size)):
+        tracemalloc.start()
+        assert refusal(Compression.ZSTD, frame, size - 1) is ErrorCode.MESSAGE_TOO_LARGE
+        # Refused by what it states at once, and else after at most what fits and one step of the library.
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < size + 40 * 1024 * 1024
+    stated = bytearray(zstd_frames(b'a' * 1000)[0])
+    assert stated[4] & 0xC0 == 0x40  # two bytes of content size follow
+    stated[4] |= 0xC0  # now eight, of which the last ones are what was the data
+    tracemalloc.start()
+    assert refusal(Compression.ZSTD, bytes(stated), 2**40) is ErrorCode.CORRUPT_MESSAGE
+    assert tracemalloc.get_traced_memory()[1] < 1024 * 1024
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize('size', [0, 1, 1000, 63_000, 10_000_000])
+def test_zstd_frames_come_back_whether_they_state_their_size_or_not(size):
+    data = SAMPLES['noise'][:1000] + bytes(size)  # up to ten thousand times what is compressed
+    for first in zstd_frames(data):
+        for second in [b'', *zstd_frames(data[:500]), *zstd_frames(b'')]:
+            expected = data + (zstandard.ZstdDecompressor().decompressobj().decompress(second) if second else b'')
+            assert decompress(Compression.ZSTD, first + second, len(expected)) == expected
+            assert refusal(Compression.ZSTD, first + second, len(expected) - 1) is ErrorCode.MESSAGE_TOO_LARGE
+            assert refusal(Compression.ZSTD, first + second + b'x', ROOM + 2000) is ErrorCode.CORRUPT_MESSAGE
 
 
 def test_lz4_is_written_as_the_java_client_does():

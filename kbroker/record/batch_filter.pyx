@@ -1,0 +1,88 @@
+"""Which batches a reader is shown, decided batch by batch, without the state that a consumer carries along.
+
+Below the last stable offset the fate of a batch is a function of its producer id and base offset alone: a producer has
+one open transaction in a partition at a time, so the ranges [first offset, marker's offset] of its aborted ones do not
+overlap (KIP-98). Therefore any run of batches can be read by itself, whatever transactions reach over its ends.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t
+
+from kbroker.record.batch cimport CONTROL_BIT, TRANSACTIONAL_BIT, BatchFields, BatchHeader
+
+
+cdef class BatchFilter:
+    """Shows everything that is data: read_uncommitted."""
+
+    cdef bint admits_fields(self, const BatchFields *fields, const uint8_t *batch) except -1:
+        return not fields.attributes & CONTROL_BIT
+
+    cdef Outcome outcome_of(self, const BatchFields *fields) except *:
+        return NO_TRANSACTION
+
+
+cdef class TransactionRanges(BatchFilter):
+    """The aborted transactions of a partition with both of their ends, and those that are open.
+
+    `aborted`: (producer id, first offset, offset of the marker). `open`: producer id to first offset. With
+    `is_committed_only` batches of aborted and of open transactions are hidden, else they are shown and `outcome_of`
+    tells them apart. ValueError: two ranges of one producer overlap.
+    """
+
+    def __init__(self, aborted, open=None, *, bint is_committed_only=True):
+        cdef dict by_producer = {}
+        for producer_id, first_offset, last_offset in aborted:
+            by_producer.setdefault(producer_id, []).append((first_offset, last_offset))
+        self.ranges = {producer_id: packed(producer_id, sorted(ranges)) for producer_id, ranges in by_producer.items()}
+        self.open = dict(open or {})
+        self.is_committed_only = is_committed_only
+
+    cdef bint admits_fields(self, const BatchFields *fields, const uint8_t *batch) except -1:
+        if fields.attributes & CONTROL_BIT:
+            return False
+        return not self.is_committed_only or self.outcome_of(fields) <= COMMITTED
+
+    cdef Outcome outcome_of(self, const BatchFields *fields) except *:
+        cdef bytes ranges
+        if not fields.attributes & TRANSACTIONAL_BIT:
+            return NO_TRANSACTION
+        ranges = self.ranges.get(fields.producer_id) if self.ranges else None
+        if ranges is not None and holds(ranges, fields.base_offset):
+            return ABORTED
+        if self.open and self.open.get(fields.producer_id, fields.base_offset + 1) <= fields.base_offset:
+            return OPEN
+        return COMMITTED
+
+    def admits(self, BatchHeader header not None):
+        """Whether the records of the batch with this header are shown."""
+        cdef BatchFields fields
+        fields.attributes = header.attributes
+        fields.producer_id = header.producer_id
+        fields.base_offset = header.base_offset
+        return self.admits_fields(&fields, NULL)
+
+
+cdef bytes packed(producer_id, list ranges):
+    cdef bytes rows = PyBytes_FromStringAndSize(NULL, len(ranges) * sizeof(Range))
+    cdef Range *row = <Range *>PyBytes_AS_STRING(rows)
+    cdef int64_t above = -1
+    for first_offset, last_offset in ranges:
+        if first_offset <= above or last_offset < first_offset:
+            raise ValueError(f'found aborted offsets {first_offset} to {last_offset} of producer id {producer_id}, '
+                             f'expected a range above {above}')
+        row.first_offset, row.last_offset = first_offset, last_offset
+        above = last_offset
+        row += 1
+    return rows
+
+
+cdef bint holds(bytes ranges, int64_t offset) noexcept:
+    """Whether a range holds `offset`: a search for the last one that begins at or below it."""
+    cdef const Range *rows = <const Range *>PyBytes_AS_STRING(ranges)
+    cdef Py_ssize_t low = 0, high = PyBytes_GET_SIZE(ranges) // <Py_ssize_t>sizeof(Range), middle
+    while low < high:
+        middle = (low + high) // 2
+        if rows[middle].first_offset <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low > 0 and rows[low - 1].last_offset >= offset

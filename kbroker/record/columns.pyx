@@ -1,0 +1,456 @@
+"""Batches to columns in the memory layout of Apache Arrow, without an object per record.
+
+Validity is a bitmap, least significant bit first; strings and bytes are int32 offsets and one run of bytes; all
+integers are in the order of the machine. What is hidden by the filter is never decompressed, and a column that nobody
+asked for is never copied.
+"""
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+
+from kbroker.record.batch cimport (
+    COMPRESSION_MASK, HEADER_BYTES, HEADER_READ, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, BatchFields, HeaderFault,
+    batch_last_offset, batch_size_bytes, check_crc_at, parse_header, refuse_header, sequence_after)
+from kbroker.record.batch_filter cimport BatchFilter
+from kbroker.record.records cimport RecordFields, records_of, take_record
+from kbroker.wire.bytes cimport Cursor, take, take_varint
+
+from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.record.batch import CorruptBatchError
+from kbroker.record.records import MAX_DECOMPRESSED_BYTES
+
+COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', 'producer_id', 'producer_epoch', 'sequence',
+           'is_transactional', 'outcome', 'leader_epoch', 'compression', 'batch_base_offset')
+
+cdef enum:
+    RELEASE_GIL_BYTES = 8192
+    LEAST_BYTES = 4096
+
+
+cdef class Buffer:
+    """Bytes that grow; Python, and Arrow, see them as a buffer."""
+    cdef uint8_t *at
+    cdef Py_ssize_t size
+    cdef Py_ssize_t capacity
+
+    def __dealloc__(self):
+        free(self.at)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.at, self.size, 1, flags)
+
+    def __len__(self):
+        return self.size
+
+    cdef int reserve(self, Py_ssize_t more) except -1 nogil:
+        cdef Py_ssize_t wanted = self.size + more
+        cdef Py_ssize_t capacity = max(self.capacity, <Py_ssize_t>LEAST_BYTES)
+        cdef void *wider
+        if wanted <= self.capacity:
+            return 0
+        while capacity < wanted:
+            capacity += capacity >> 1
+        wider = realloc(self.at, capacity)
+        if wider == NULL:
+            with gil:
+                raise MemoryError(f'{capacity} bytes')
+        self.at = <uint8_t *>wider
+        self.capacity = capacity
+        return 0
+
+    cdef inline void put_int32(self, int32_t value) noexcept nogil:
+        (<int32_t *>(self.at + self.size))[0] = value
+        self.size += 4
+
+    cdef inline void put_int64(self, int64_t value) noexcept nogil:
+        (<int64_t *>(self.at + self.size))[0] = value
+        self.size += 8
+
+    cdef inline void set_bit(self, Py_ssize_t bit) noexcept nogil:
+        self.at[bit >> 3] = self.at[bit >> 3] | <uint8_t>(1 << (bit & 7))
+
+    cdef inline void put(self, const uint8_t *data, Py_ssize_t size) noexcept nogil:
+        memcpy(self.at + self.size, data, size)
+        self.size += size
+
+    cdef void cut_bits(self, Py_ssize_t count) noexcept:
+        """Keep so many bits; those behind them in the last byte are 0 again."""
+        self.size = (count + 7) // 8
+        if count & 7:
+            self.at[self.size - 1] = self.at[self.size - 1] & <uint8_t>((1 << (count & 7)) - 1)
+
+
+cdef Buffer buffer_like(Buffer other):
+    """An empty one, with the room that the other came to need; never without any, for Arrow takes no null pointer."""
+    cdef Buffer buffer = Buffer.__new__(Buffer)
+    buffer.reserve(1 if other is None else max(other.size, <Py_ssize_t>1))
+    return buffer
+
+
+cdef class Blobs:
+    """A column of bytes that may be null."""
+    cdef Buffer validity
+    cdef Buffer ends      # offsets: a 0, and the end of each
+    cdef Buffer data
+    cdef Py_ssize_t count
+    cdef Py_ssize_t nulls
+
+    cdef int reserve(self, Py_ssize_t rows, Py_ssize_t bytes_) except -1 nogil:
+        cdef Py_ssize_t old = self.validity.size, wanted = (self.count + rows + 7) // 8
+        self.validity.reserve(wanted - old)
+        if wanted > old:
+            memset(self.validity.at + old, 0, wanted - old)
+            self.validity.size = wanted
+        self.ends.reserve(4 * rows)
+        return self.data.reserve(bytes_)
+
+    cdef inline void put(self, const uint8_t *data, Py_ssize_t size) noexcept nogil:
+        if size < 0:
+            self.nulls += 1
+        else:
+            self.validity.set_bit(self.count)
+            self.data.put(data, size)
+        self.count += 1
+        self.ends.put_int32(<int32_t>self.data.size)
+
+    cdef void cut(self, Py_ssize_t count) noexcept:
+        """Keep so many."""
+        cdef Py_ssize_t i
+        self.count = self.nulls = count
+        self.ends.size = 4 * (count + 1)
+        self.data.size = (<int32_t *>self.ends.at)[count]
+        self.validity.cut_bits(count)
+        for i in range(count):
+            self.nulls -= (self.validity.at[i >> 3] >> (i & 7)) & 1
+
+    cdef tuple taken(self):
+        self.validity.size = (self.count + 7) // 8
+        return (self.count, self.nulls, None if self.nulls == 0 else self.validity, self.ends, self.data)
+
+
+cdef Blobs blobs_like(Blobs other):
+    cdef Blobs blobs = Blobs.__new__(Blobs)
+    blobs.validity = buffer_like(None if other is None else other.validity)
+    blobs.ends = buffer_like(None if other is None else other.ends)
+    blobs.data = buffer_like(None if other is None else other.data)
+    blobs.ends.reserve(4)
+    blobs.ends.put_int32(0)
+    return blobs
+
+
+cdef class ColumnDecoder:
+    """Feed it runs of batches in the order of their offsets, take columns of about `batch_rows` rows or `batch_bytes`
+    bytes.
+
+    `columns` names those that are wanted (of COLUMNS). A batch is never cut, so what `take` gives may pass both limits
+    by one batch, of at most `max_decompressed_bytes`.
+    """
+    cdef Blobs keys
+    cdef Blobs values
+    cdef Blobs header_keys
+    cdef Blobs header_values
+    cdef Buffer header_validity
+    cdef Buffer header_ends
+    cdef dict integers
+    cdef Buffer offsets
+    cdef Buffer timestamps
+    cdef Buffer sequences
+    cdef list constants               # (column, Buffer) of columns that a batch has one value for
+    cdef frozenset columns
+    cdef bint check_crcs
+    cdef Py_ssize_t batch_rows
+    cdef Py_ssize_t batch_bytes
+    cdef Py_ssize_t max_decompressed_bytes
+    cdef readonly Py_ssize_t rows
+    cdef readonly int64_t next_offset
+    cdef readonly Py_ssize_t position   # of the batch that was read last, also when it is damaged
+    cdef readonly int64_t hidden_batches
+
+    def __init__(self, columns, *, bint check_crcs=True, Py_ssize_t batch_rows=10_000,
+                 Py_ssize_t batch_bytes=4 * 1024 * 1024, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
+        unknown = set(columns) - set(COLUMNS)
+        if unknown:
+            raise ValueError(f'found columns {sorted(unknown)}, expected some of {COLUMNS}')
+        self.columns = frozenset(columns)
+        self.check_crcs = check_crcs
+        self.batch_rows = batch_rows
+        self.batch_bytes = batch_bytes
+        self.max_decompressed_bytes = max_decompressed_bytes
+        self.next_offset = -1
+        self.start_over()
+
+    cdef int start_over(self) except -1:
+        columns = self.columns
+        self.rows = 0
+        if 'key' in columns:
+            self.keys = blobs_like(self.keys)
+        if 'value' in columns:
+            self.values = blobs_like(self.values)
+        if 'headers' in columns:
+            self.header_keys = blobs_like(self.header_keys)
+            self.header_values = blobs_like(self.header_values)
+            self.header_validity = buffer_like(self.header_validity)
+            self.header_ends = buffer_like(self.header_ends)
+            self.header_ends.reserve(4)
+            self.header_ends.put_int32(0)
+        if 'offset' in columns:
+            self.offsets = buffer_like(self.offsets)
+        if 'timestamp' in columns:
+            self.timestamps = buffer_like(self.timestamps)
+        if 'sequence' in columns:
+            self.sequences = buffer_like(self.sequences)
+        self.constants = [(name, buffer_like(None)) for name in COLUMNS[6:] + ('timestamp_type',)
+                          if name in columns and name != 'sequence']
+        return 0
+
+    @property
+    def is_full(self):
+        return self.full()
+
+    cdef bint full(self) noexcept:
+        return self.rows >= self.batch_rows or self.size_bytes() >= self.batch_bytes
+
+    cdef Py_ssize_t size_bytes(self) noexcept:
+        cdef Py_ssize_t size = 0
+        if self.keys is not None:
+            size += self.keys.data.size
+        if self.values is not None:
+            size += self.values.data.size
+        if self.header_keys is not None:
+            size += self.header_keys.data.size + self.header_values.data.size
+        return size
+
+    def feed(self, data, BatchFilter batch_filter not None, *, Py_ssize_t position=0, int64_t start_offset=0,
+             int64_t end_offset=0x7fffffffffffffff):
+        """Add the records in [start_offset, end_offset) of whole batches from `position` on, until full.
+
+        Returns the position behind the last batch that was read: the next one begins there, or is incomplete, or the
+        decoder is full, or `end_offset` is reached (then `next_offset` is at least that). CorruptBatchError names the
+        offset of a batch that is damaged; nothing of it is kept, and what was decoded before it can still be taken.
+        """
+        cdef Py_buffer view
+        cdef BatchFields fields
+        cdef HeaderFault fault
+        cdef const uint8_t *at
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            # Behind the end that was asked for there may be a write that is not finished.
+            while not self.full() and self.next_offset < end_offset and view.len - position >= HEADER_BYTES:
+                at = <const uint8_t *>view.buf + position
+                self.position = position
+                fault = parse_header(at, view.len - position, &fields)
+                if fault != HEADER_READ:
+                    refuse_header(fault, &fields, view.len - position)
+                if fields.base_offset >= end_offset:
+                    self.next_offset = end_offset
+                    break
+                if batch_size_bytes(&fields) > view.len - position:
+                    break
+                if fields.base_offset < self.next_offset:  # which no CRC covers
+                    raise CorruptBatchError(f'found a batch at offset {fields.base_offset}, expected {self.next_offset} '
+                                            'or above')
+                self.add_batch(at, &fields, batch_filter, start_offset, end_offset)
+                self.next_offset = batch_last_offset(&fields) + 1
+                position += batch_size_bytes(&fields)
+        finally:
+            PyBuffer_Release(&view)
+        return position
+
+    cdef int add_batch(self, const uint8_t *data, const BatchFields *fields, BatchFilter batch_filter,
+                       int64_t start_offset, int64_t end_offset) except -1:
+        cdef Cursor cursor
+        cdef bytes block
+        cdef Py_ssize_t rows = self.rows
+        if batch_last_offset(fields) < start_offset:
+            return 0
+        if self.check_crcs:
+            check_crc_at(data, batch_size_bytes(fields), fields)
+        if not batch_filter.admits_fields(fields, data):
+            self.hidden_batches += 1
+            return 0
+        if fields.records_count <= 0:
+            return 0
+        if fields.attributes & COMPRESSION_MASK:
+            block = records_of(data, fields, self.max_decompressed_bytes)
+            cursor.at = <const uint8_t *>PyBytes_AS_STRING(block)
+            cursor.end = cursor.at + PyBytes_GET_SIZE(block)
+        else:
+            cursor.at = data + HEADER_BYTES
+            cursor.end = data + batch_size_bytes(fields)
+        self.make_room(cursor.end - cursor.at, fields)
+        try:
+            if cursor.end - cursor.at < RELEASE_GIL_BYTES:
+                self.add_records(&cursor, fields, start_offset, end_offset)
+            else:
+                with nogil:
+                    self.add_records(&cursor, fields, start_offset, end_offset)
+            if cursor.at != cursor.end:
+                raise ProtocolError(f'found {cursor.end - cursor.at} bytes after the last of {fields.records_count} '
+                                    'records, expected none')
+        except ProtocolError as error:
+            self.cut(rows)
+            raise CorruptBatchError(f'batch at offset {fields.base_offset}: {error}') from None
+        for name, buffer in self.constants:
+            fill(<Buffer>buffer, constant_of(name, fields, batch_filter), self.rows - rows)
+        return 0
+
+    cdef int make_room(self, Py_ssize_t size_bytes, const BatchFields *fields) except -1:
+        """A record has 7 bytes at least, and a header 2: no count is believed beyond what the bytes can hold."""
+        cdef Py_ssize_t rows = fields.records_count
+        if rows > size_bytes // 7:
+            raise CorruptBatchError(f'batch at offset {fields.base_offset}: found {rows} records in {size_bytes} bytes, '
+                                    'expected 7 bytes or more for each')
+        if self.size_bytes() + size_bytes > INT32_MAX:
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f'batch at offset {fields.base_offset}: found {size_bytes} bytes '
+                                                          'of records, more than a column of Arrow can hold')
+        if self.keys is not None:
+            self.keys.reserve(rows, size_bytes)
+        if self.values is not None:
+            self.values.reserve(rows, size_bytes)
+        if self.offsets is not None:
+            self.offsets.reserve(8 * rows)
+        if self.timestamps is not None:
+            self.timestamps.reserve(8 * rows)
+        if self.sequences is not None:
+            self.sequences.reserve(4 * rows)
+        return 0
+
+    cdef int cut(self, Py_ssize_t rows) except -1:
+        """Keep so many rows, and drop what was decoded of a batch before its damage showed."""
+        self.rows = rows
+        for blobs in (self.keys, self.values):
+            if blobs is not None:
+                (<Blobs>blobs).cut(rows)
+        for buffer, size in ((self.offsets, 8), (self.timestamps, 8), (self.sequences, 4)):
+            if buffer is not None:
+                (<Buffer>buffer).size = rows * <Py_ssize_t>size
+        if self.header_keys is not None:
+            self.header_ends.size = 4 * (rows + 1)
+            self.header_validity.cut_bits(rows)
+            self.header_keys.cut((<int32_t *>self.header_ends.at)[rows])
+            self.header_values.cut((<int32_t *>self.header_ends.at)[rows])
+        return 0
+
+    cdef int add_records(self, Cursor *cursor, const BatchFields *fields, int64_t start_offset,
+                         int64_t end_offset) except -1 nogil:
+        cdef RecordFields record
+        cdef int64_t offset
+        cdef int32_t i
+        for i in range(fields.records_count):
+            take_record(cursor, &record)
+            offset = <int64_t>(<uint64_t>fields.base_offset + <uint64_t>record.offset_delta)  # hostile sums wrap
+            if offset < start_offset or offset >= end_offset:
+                continue
+            if self.keys is not None:
+                self.keys.put(record.key, record.key_size)
+            if self.values is not None:
+                self.values.put(record.value, record.value_size)
+            if self.offsets is not None:
+                self.offsets.put_int64(offset)
+            if self.timestamps is not None:
+                self.timestamps.put_int64(timestamp_of(fields, &record))
+            if self.sequences is not None:
+                self.sequences.put_int32(sequence_after(fields.base_sequence, record.offset_delta))
+            if self.header_keys is not None:
+                self.add_headers(&record)
+            self.rows += 1
+        return 0
+
+    cdef int add_headers(self, const RecordFields *record) except -1 nogil:
+        cdef Cursor cursor = record.headers
+        cdef Py_ssize_t size
+        cdef const uint8_t *key
+        cdef const uint8_t *value
+        cdef Py_ssize_t wanted = (self.rows + 8) // 8
+        cdef int32_t i
+        self.header_validity.reserve(1)
+        if wanted > self.header_validity.size:
+            self.header_validity.at[self.header_validity.size] = 0
+            self.header_validity.size = wanted
+        if record.headers_count > 0:
+            self.header_validity.set_bit(self.rows)
+        for i in range(record.headers_count):
+            size = take_varint(&cursor)
+            key = take(&cursor, size)
+            self.header_keys.reserve(1, size)
+            self.header_keys.put(key, size)
+            size = take_varint(&cursor)
+            value = take(&cursor, max(size, <Py_ssize_t>0))
+            self.header_values.reserve(1, max(size, <Py_ssize_t>0))
+            self.header_values.put(value, size)
+        self.header_ends.reserve(4)
+        self.header_ends.put_int32(<int32_t>self.header_keys.count)
+        return 0
+
+    def take(self):
+        """The rows since the last time: (row count, {column: its buffers}).
+
+        Buffers of `key` and `value`: (count, nulls, validity or None, int32 offsets, data). Of `headers`: (validity,
+        int32 offsets, buffers of the keys, buffers of the values); a record without headers is null, as in Spark. Of
+        all others: one buffer, int64 for offset, timestamp (microseconds), producer_id, batch_base_offset; else int32.
+        """
+        cdef dict found = {}
+        cdef Py_ssize_t rows = self.rows
+        if self.keys is not None:
+            found['key'] = self.keys.taken()
+        if self.values is not None:
+            found['value'] = self.values.taken()
+        if self.header_keys is not None:
+            found['headers'] = (self.header_validity, self.header_ends, self.header_keys.taken(),
+                                self.header_values.taken())
+        if self.offsets is not None:
+            found['offset'] = self.offsets
+        if self.timestamps is not None:
+            found['timestamp'] = self.timestamps
+        if self.sequences is not None:
+            found['sequence'] = self.sequences
+        found.update(self.constants)
+        self.start_over()
+        return rows, found
+
+
+cdef inline int64_t timestamp_of(const BatchFields *fields, const RecordFields *record) noexcept nogil:
+    """In microseconds; what does not fit wraps, as it does in Java."""
+    cdef unsigned long long milliseconds
+    if fields.attributes & LOG_APPEND_TIME_BIT:
+        milliseconds = <unsigned long long>fields.max_timestamp_ms
+    else:
+        milliseconds = <unsigned long long>fields.base_timestamp_ms + <unsigned long long>record.timestamp_delta_ms
+    return <int64_t>(milliseconds * 1000)
+
+
+WIDE = frozenset(('producer_id', 'batch_base_offset'))
+
+
+cdef tuple constant_of(str name, const BatchFields *fields, BatchFilter batch_filter):
+    """(value, bytes that it takes) of a column that has one value in all of the batch."""
+    if name == 'timestamp_type':
+        return 1 if fields.attributes & LOG_APPEND_TIME_BIT else 0, 4
+    if name == 'producer_id':
+        return fields.producer_id, 8
+    if name == 'producer_epoch':
+        return fields.producer_epoch, 4
+    if name == 'is_transactional':
+        return 1 if fields.attributes & TRANSACTIONAL_BIT else 0, 4
+    if name == 'outcome':
+        return <int>batch_filter.outcome_of(fields), 4
+    if name == 'leader_epoch':
+        return fields.partition_leader_epoch, 4
+    if name == 'compression':
+        return fields.attributes & COMPRESSION_MASK, 4
+    return fields.base_offset, 8
+
+
+cdef int fill(Buffer buffer, tuple constant, Py_ssize_t rows) except -1:
+    cdef int64_t value = constant[0]
+    cdef Py_ssize_t i
+    buffer.reserve(constant[1] * rows)
+    if constant[1] == 8:
+        for i in range(rows):
+            buffer.put_int64(value)
+    else:
+        for i in range(rows):
+            buffer.put_int32(<int32_t>value)
+    return 0
