@@ -1,0 +1,4 @@
+"""Spark imports every installed module whose name begins with `pyspark_` and registers its `DefaultSource`."""
+from kbroker_tools.spark import KafkaLogDataSource as DefaultSource
+
+__all__ = ['DefaultSource']

@@ -1,0 +1,323 @@
+"""A cluster as a place to read from: any Kafka broker, over the protocol.
+
+A task has a connection of its own and asks for the next bytes before it decodes the last ones. Offsets without
+records (markers, aborted and compacted ranges) are passed over: an end is an offset reached, never a record seen.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import ClientConfig
+from kbroker.client.connection import Connection
+from kbroker.client.errors import check
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.log.producer_state import ProducerStateTable
+from kbroker.protocol.messages import FetchRequest
+from kbroker.record.abort_filter import AbortFilter
+from kbroker.record.batch import CorruptBatchError, iter_batches, read_header
+from kbroker.record.batch_filter import BatchFilter, TransactionRanges
+from kbroker.record.columns import ColumnDecoder
+from kbroker_tools.spark.file_ranges import DataLossError, ReadOptions, logger
+from kbroker_tools.spark.options import Options
+from kbroker_tools.spark.planning import Bounds, LocatedBatch, Partition, Slice, split_bytes
+from kbroker_tools.spark.schema import Assembler, Field
+from kbroker_tools.view import ProducerInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FETCH_VERSION = 12
+"""The last one that names topics by their names."""
+FETCH_BYTES = 16 * 1024 * 1024
+SAMPLE_BYTES = 256 * 1024
+MAX_WAIT_MS = 500
+EMPTY_ANSWERS = 3
+"""Answers without a batch, one after the other, below an end that the broker has: nothing lies there any more."""
+IDLE_ANSWERS = 20
+"""The same below an end that it does not have: it lost what it had promised."""
+
+
+UNCOMMITTED = ReadOptions(is_read_committed=False)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of the transactions of a slice that is read uncommitted.
+
+    Below the last stable offset the answers to fetches tell (`is_told`); above it the plan does: (producer id, first
+    offset, marker's offset) of what was aborted, producer id to first offset of what is open.
+    """
+
+    is_told: bool
+    aborted: tuple[tuple[int, int, int], ...] = ()
+    open: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BrokerTask:
+    """Offsets of one partition, to be fetched."""
+
+    kafka: tuple[tuple[str, str], ...] = field(repr=False)  # may hold passwords
+    each: Slice
+    outcomes: Outcomes | None = None
+    """Where they are asked for, with read_uncommitted."""
+
+    def read(self, fields: list[Field], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+        """DataLossError; KafkaError and ClientError for what the broker and the network do."""
+        assembler = Assembler(fields, self.each.topic, self.each.partition)
+        decoder = ColumnDecoder(assembler.columns, check_crcs=options.check_crcs, batch_rows=options.batch_rows,
+                                batch_bytes=options.batch_bytes)
+        cluster = Cluster(ClientConfig.from_settings(dict(self.kafka)))
+        size = int(dict(self.kafka).get('fetch.max.bytes', FETCH_BYTES))
+        try:
+            for records, rule in Fetches(cluster, self.each, options, self.outcomes, size).answers():
+                position = 0
+                while True:
+                    try:
+                        position = decoder.feed(records, rule, position=position, start_offset=self.each.start_offset,
+                                                end_offset=self.each.end_offset)
+                    except CorruptBatchError as error:
+                        position = self._skip(records, decoder.position, str(error), options)
+                        continue
+                    if not decoder.is_full:
+                        break
+                    yield assembler.batch(*decoder.take())
+            rows, columns = decoder.take()
+            if rows:
+                yield assembler.batch(rows, columns)
+        finally:
+            cluster.close()
+
+    def _skip(self, records: memoryview, position: int, what: str, options: ReadOptions) -> int:
+        """Where the batch behind a damaged one begins, if it may be passed over. DataLossError if it may not."""
+        header = read_header(records, position)
+        _report(f'{self.each.topic}-{self.each.partition}: {what}; lost are records among the '
+                f'{header.last_offset + 1 - header.base_offset} offsets {header.base_offset} to {header.last_offset}, '
+                f'{header.size_bytes} bytes. The broker has it so: look at its files with kbroker-check', options)
+        return position + header.size_bytes
+
+
+class Fetches:
+    """The answers to fetches of one slice, one request ahead of what is decoded."""
+
+    def __init__(self, cluster: Cluster, each: Slice, options: ReadOptions, outcomes: Outcomes | None = None,
+                 size_bytes: int = FETCH_BYTES):
+        self._cluster = cluster
+        self._each = each
+        self._options = options
+        self._outcomes = outcomes
+        self._size_bytes = size_bytes
+        is_committed = options.is_read_committed or (outcomes is not None and outcomes.is_told)
+        self._level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
+
+    def answers(self) -> Iterator[tuple[memoryview, BatchFilter]]:
+        """(records, what hides or marks the aborted ones) until the end of the slice is reached."""
+        position, idle = self._each.start_offset, 0
+        connection: Connection | None = None
+        while position < self._each.end_offset:
+            try:
+                row, connection = self._receive(connection, position)
+            except KafkaError as error:
+                if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise
+                position, connection = self._behind_loss(position, error), None
+                continue
+            records = memoryview(row.records or b'')
+            reached = next_offset(records, position)
+            idle = 0 if reached > position else idle + 1
+            if self._is_over(row, position, idle):
+                return
+            if reached < self._each.end_offset:
+                self._send(connection, reached)
+            else:
+                connection = None
+            position = reached
+            yield records, self._rule(row)
+
+    def sample(self) -> tuple[int, int]:
+        """(bytes, offsets) of the batches that the slice begins with. DataLossError, KafkaError, ClientError."""
+        row, _ = self._receive(None, self._each.start_offset)
+        size_bytes, reached = 0, self._each.start_offset
+        for header, _ in iter_batches(memoryview(row.records or b'')):
+            size_bytes, reached = size_bytes + header.size_bytes, header.last_offset + 1
+        return size_bytes, reached - self._each.start_offset
+
+    def _rule(self, row: Any) -> BatchFilter:
+        if self._level == IsolationLevel.READ_COMMITTED:
+            return AbortFilter([(aborted.producer_id, aborted.first_offset)
+                                for aborted in row.aborted_transactions or ()],
+                               is_committed_only=self._options.is_read_committed)
+        if self._outcomes is not None:
+            return TransactionRanges(self._outcomes.aborted, self._outcomes.open, is_committed_only=False)
+        return BatchFilter()
+
+    def _is_over(self, row: Any, position: int, idle: int) -> bool:
+        """Whether nothing lies between here and the end, as where compaction took the last records."""
+        known = row.last_stable_offset if self._level == IsolationLevel.READ_COMMITTED else row.high_watermark
+        if idle == IDLE_ANSWERS:
+            raise DataLossError(f'{self._name}: the broker sends no whole batch from offset {position} on, and has '
+                                f'offsets up to {known} now, below {self._each.end_offset}, which it said was the end')
+        return idle >= EMPTY_ANSWERS and known >= self._each.end_offset
+
+    @property
+    def _name(self) -> str:
+        return f'{self._each.topic}-{self._each.partition}'
+
+    def _receive(self, connection: Connection | None, position: int) -> tuple[Any, Connection]:
+        """The answer to what is in flight, or to a request made now; what passes by itself is tried again."""
+        waiting = [connection]
+
+        def ask() -> tuple[Any, Connection]:
+            found = waiting.pop() if waiting else None
+            if found is None or not found.is_open or not found.in_flight:
+                found = self._cluster.leader(self._each.topic, self._each.partition)
+                self._send(found, position)
+            return self._row(found.receive(), found), found
+
+        return self._cluster.retrying(ask, f'fetching {self._name}')
+
+    def _behind_loss(self, position: int, error: KafkaError) -> int:
+        """Where to go on when the broker does not have `position` any more. DataLossError."""
+        at = (self._each.topic, self._each.partition)
+        start = Admin(self._cluster).list_offsets({at: EARLIEST})[at].offset
+        if start <= position:
+            raise DataLossError(f'{self._name}: the log ends below offset {position}, and it was said to reach '
+                                f'{self._each.end_offset}; was the topic made anew?') from error
+        lost = min(start, self._each.end_offset)
+        _report(f'{self._name}: the log begins at offset {start} now; lost are records among the {lost - position} '
+                f'offsets {position} to {lost - 1}', self._options)
+        return start
+
+    def _send(self, connection: Connection, position: int) -> None:
+        connection.send(FetchRequest(
+            max_wait_ms=MAX_WAIT_MS, min_bytes=1, max_bytes=self._size_bytes, isolation_level=self._level,
+            topics=[FetchRequest.FetchTopic(topic=self._each.topic, partitions=[FetchRequest.FetchPartition(
+                partition=self._each.partition, fetch_offset=position, partition_max_bytes=self._size_bytes)])]),
+            max_version=FETCH_VERSION)
+
+    def _row(self, answer: Any, connection: Connection) -> Any:
+        what = f'fetching {self._name} from {connection.address}'
+        check(answer.error_code, what)
+        rows = [row for topic in answer.responses for row in topic.partitions]
+        if len(rows) != 1:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{what}: found {len(rows)} answers, expected 1')
+        check(rows[0].error_code, what)
+        return rows[0]
+
+
+def next_offset(records: memoryview, position: int) -> int:
+    """The offset behind the last whole batch."""
+    for header, _ in iter_batches(records):
+        position = max(position, header.last_offset + 1)
+    return position
+
+
+class BrokerPlace:
+    """Partitions and their offsets as the brokers tell them."""
+
+    def __init__(self, options: Options):
+        self._options = options
+        self._kafka = tuple(sorted(options.kafka.items()))
+        self._cluster = Cluster(ClientConfig.from_settings(options.kafka))
+        self._admin = Admin(self._cluster)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Ask again. KafkaError, ClientError."""
+        self._partitions = sorted((topic.name, partition) for topic in self._cluster.topics().values()
+                                  for partition in topic.partitions)
+        self._known: dict[Partition, Bounds] = {}
+
+    def partitions(self) -> list[Partition]:
+        return self._partitions
+
+    def bounds(self, topic: str, partition: int) -> Bounds:
+        if (topic, partition) not in self._known:
+            wanted = [each for each in self._partitions if self._options.wants(*each)] or [(topic, partition)]
+            level = (IsolationLevel.READ_COMMITTED if self._options.is_read_committed
+                     else IsolationLevel.READ_UNCOMMITTED)
+            starts = self._admin.list_offsets(dict.fromkeys(wanted, EARLIEST))
+            ends = self._admin.list_offsets(dict.fromkeys(wanted, LATEST), level)
+            self._known = {each: Bounds(starts[each].offset, ends[each].offset) for each in wanted}
+        return self._known[topic, partition]
+
+    def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        found = self._admin.list_offsets({(topic, partition): timestamp_ms})[topic, partition].offset
+        return None if found < 0 else found
+
+    def size_bytes(self, each: Slice) -> int:
+        """By a sample from its start: the protocol tells no sizes of offset ranges."""
+        span = each.end_offset - each.start_offset
+        if span <= 0:
+            return 0
+        found, offsets = Fetches(self._cluster, each, UNCOMMITTED, size_bytes=SAMPLE_BYTES).sample()
+        return found * span // max(1, offsets)
+
+    def tasks(self, slices: Sequence[Slice], options: Options, *, with_outcomes: bool = False) -> list[BrokerTask]:
+        parts: list[tuple[Slice, Outcomes | None]] = [(each, None) for each in slices]
+        if with_outcomes and not options.is_read_committed:
+            parts = [part for each in slices for part in self._with_outcomes(each)]
+        sizes = [self.size_bytes(each) for each, _ in parts]
+        limit, most = split_bytes(sum(sizes), options), options['maxRecordsPerPartition']
+        tasks = []
+        for (each, outcomes), size_bytes in zip(parts, sizes, strict=True):
+            span = each.end_offset - each.start_offset
+            pieces = max(1, -(-size_bytes // limit), -(-span // (most or span)))
+            cuts = [each.start_offset + span * number // pieces for number in range(pieces + 1)]
+            tasks += [BrokerTask(self._kafka, Slice(each.topic, each.partition, low, high), outcomes)
+                      for low, high in pairwise(cuts) if high > low]
+        return tasks
+
+    def _with_outcomes(self, each: Slice) -> Iterator[tuple[Slice, Outcomes]]:
+        """Cut at the last stable offset; above it the headers are read to learn what became of the transactions."""
+        at = (each.topic, each.partition)
+        stable = self._admin.list_offsets({at: LATEST}, IsolationLevel.READ_COMMITTED)[at].offset
+        if each.start_offset < stable:
+            yield replace(each, end_offset=min(stable, each.end_offset)), Outcomes(is_told=True)
+        if stable < each.end_offset:
+            table, aborted = ProducerStateTable(), []
+            for _, _, _, batch in self.batches(*at, Slice(*at, stable, each.end_offset)):
+                row = table.replay_batch(batch)
+                if row is not None:
+                    aborted.append((row.producer_id, row.first_offset, row.last_offset))
+            is_open = {producer_id: first for first, producer_id in table.ongoing.items()}
+            yield replace(each, start_offset=max(stable, each.start_offset)), Outcomes(False, tuple(aborted), is_open)
+
+    def pieces(self, topic: str, partition: int) -> list[Slice]:
+        start = self._admin.list_offsets({(topic, partition): EARLIEST})[topic, partition].offset
+        end = self._admin.list_offsets({(topic, partition): LATEST})[topic, partition].offset
+        return [Slice(topic, partition, start, end)] if end > start else []
+
+    def batches(self, topic: str, partition: int, piece: Slice | None) -> Iterator[LocatedBatch]:
+        for each in [piece] if piece is not None else self.pieces(topic, partition):
+            for records, _ in Fetches(self._cluster, each, UNCOMMITTED).answers():
+                for header, batch in iter_batches(records):
+                    if each.start_offset <= header.last_offset and header.base_offset < each.end_offset:
+                        yield None, None, header, batch
+
+    def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
+        rows = self._admin.describe_producers([(topic, partition)])[topic, partition]
+        return [ProducerInfo(row.producer_id, row.producer_epoch, row.last_sequence, row.last_timestamp,
+                             row.coordinator_epoch,
+                             None if row.current_txn_start_offset < 0 else row.current_txn_start_offset)
+                for row in rows]
+
+    def aborted(self, topic: str, partition: int) -> list[tuple[int, int, int]]:
+        """By reading all batches: a fetch tells only where an aborted transaction begins."""
+        table, found = ProducerStateTable(), []
+        for _, _, _, batch in self.batches(topic, partition, None):
+            row = table.replay_batch(batch)
+            if row is not None:
+                found.append((row.producer_id, row.first_offset, row.last_offset))
+        return found
+
+
+def _report(text: str, options: ReadOptions) -> None:
+    if options.fail_on_data_loss:
+        raise DataLossError(f'{text}; with failOnDataLoss=false this is passed over')
+    logger.warning('%s: skipped', text)

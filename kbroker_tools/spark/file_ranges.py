@@ -1,0 +1,312 @@
+"""Cutting partitions into byte ranges that tasks read by themselves, and reading one."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from struct import iter_unpack
+from typing import TYPE_CHECKING, Any
+
+from kbroker.errors import KafkaError
+from kbroker.record.batch import HEADER_BYTES, CorruptBatchError, read_header
+from kbroker.record.batch_filter import BatchFilter, TransactionRanges
+from kbroker.record.columns import ColumnDecoder
+from kbroker_tools.spark.partition_files import (
+    NO_OFFSET,
+    READ_BYTES,
+    PartitionFiles,
+    PartitionState,
+    SegmentFiles,
+    next_sound_batch,
+    read_batches,
+)
+from kbroker_tools.spark.storage import FileFacts, Storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kbroker_tools.spark.schema import Assembler
+
+logger = logging.getLogger(__name__)
+
+TRIES = 5
+
+
+class DataLossError(Exception):
+    """Records that were asked for are gone or damaged; the text names file, position, offsets and what to do."""
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """A run of whole batches in one segment. Records outside [start_offset, end_offset) are trimmed.
+
+    `first` and `end` say the same as the positions, in base offsets of batches, which a cleaner keeps: from the first
+    batch at `first` or above to below the first one at `end` or above.
+    """
+
+    storage: Storage
+    topic: str
+    partition: int
+    segment: SegmentFiles
+    is_sealed: bool
+    """Whether there was a later segment: nothing is appended to this one."""
+    previous: SegmentFiles | None
+    """Where a cleaner puts what it leaves of this segment, when it takes the segment away."""
+    start_position: int
+    end_position: int
+    first: int
+    end: int
+    start_offset: int
+    end_offset: int
+    aborted: tuple[tuple[int, int, int], ...] = ()
+    open: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_position - self.start_position
+
+    @property
+    def path(self) -> str:
+        return self.storage.path(self.segment.name('log'))
+
+
+def cut(state: PartitionState, start_offset: int, end_offset: int, *, split_bytes: int,
+        max_records: int | None = None) -> list[FileRange]:
+    """Ranges of about `split_bytes` (and at most about `max_records` offsets) that hold [start_offset, end_offset)."""
+    files = state.files
+    ranges: list[FileRange] = []
+    for previous, segment, following in zip([None, *files.segments], files.segments, [*files.segments[1:], None],
+                                            strict=False):
+        above = following.base_offset if following else NO_OFFSET
+        if above <= start_offset or segment.base_offset >= end_offset:
+            continue
+        points = _cut_points(files, segment, start_offset, end_offset, split_bytes, max_records)
+        for (first, start_position), (end, end_position) in pairwise([*points, (above, segment.size_bytes)]):
+            if end_position > start_position and first < end_offset:
+                ranges.append(FileRange(files.storage, files.topic, files.partition, segment, following is not None,
+                                        previous, start_position, end_position, first, end, start_offset, end_offset))
+    return [_with_transactions(state, each) for each in ranges]
+
+
+def _with_transactions(state: PartitionState, each: FileRange) -> FileRange:
+    low, high = max(each.start_offset, each.first), min(each.end_offset, each.end)
+    return replace(each, aborted=tuple(state.aborted(low, high)), open=state.open)
+
+
+def _cut_points(files: PartitionFiles, segment: SegmentFiles, start_offset: int, end_offset: int, split_bytes: int,
+                max_records: int | None) -> list[tuple[int, int]]:
+    """(base offset, position) of the batches that ranges begin with, found by the index and read from the log.
+
+    The first is the last one known of that begins at or below `start_offset`; none lies behind `end_offset`, but the
+    last may: it ends what is read.
+    """
+    points = [(segment.base_offset, 0)]
+    entries = _index_entries(files, segment, split_bytes)
+    with files.storage.open(segment.name('log')) as file:
+        for number, (last_offset, position) in enumerate(entries):
+            is_start = last_offset <= start_offset and (
+                number + 1 == len(entries) or entries[number + 1][0] > start_offset)
+            is_cut = last_offset > start_offset and (position - points[-1][1] >= split_bytes or bool(
+                max_records and last_offset - max(points[-1][0], start_offset) >= max_records))
+            is_end = number > 0 and entries[number - 1][0] >= end_offset
+            if not (is_start or is_cut or is_end):
+                continue
+            base_offset = _base_offset_at(file, position, segment.size_bytes)
+            if base_offset is None or not points[-1][0] < base_offset <= last_offset:
+                continue  # an index that lies is no reason to read less
+            points = [(base_offset, position)] if is_start else [*points, (base_offset, position)]
+            if base_offset >= end_offset:
+                break
+    return points
+
+
+def _base_offset_at(file: Any, position: int, end: int) -> int | None:
+    try:
+        return read_header(file.read_at(min(HEADER_BYTES, end - position), position)).base_offset
+    except CorruptBatchError:
+        return None
+
+
+def _index_entries(files: PartitionFiles, segment: SegmentFiles, split_bytes: int) -> list[tuple[int, int]]:
+    """(last offset of a batch, its position), ascending; from the headers where a large segment has no index."""
+    if not segment.has_index and segment.size_bytes <= split_bytes:
+        return []
+    try:
+        data = files.storage.read(segment.name('index')) if segment.has_index else b''
+    except FileNotFoundError:
+        data = b''
+    entries: list[tuple[int, int]] = []
+    for relative_offset, position in iter_unpack('>ii', data[:len(data) - len(data) % 8]):
+        if position >= segment.size_bytes or (entries and position <= entries[-1][1]):
+            break  # behind what was listed, or the zeros of a preallocated index
+        if position > 0:
+            entries.append((segment.base_offset + relative_offset, position))
+    if entries or segment.size_bytes <= split_bytes:
+        return entries
+    with files.storage.open(segment.name('log')) as file:
+        return [(header.last_offset, position)
+                for position, header, _ in read_batches(file, 0, segment.size_bytes) if position > 0]
+
+
+def pack(ranges: Iterable[FileRange], split_bytes: int) -> list[list[FileRange]]:
+    """Small ranges together, so that a thousand tiny partitions are not a thousand tasks."""
+    tasks: list[list[FileRange]] = []
+    size_bytes = 0
+    for each in ranges:
+        if tasks and size_bytes + each.size_bytes <= split_bytes:
+            tasks[-1].append(each)
+            size_bytes += each.size_bytes
+        else:
+            tasks.append([each])
+            size_bytes = each.size_bytes
+    return tasks
+
+
+# ---- reading
+
+@dataclass(frozen=True)
+class ReadOptions:
+    batch_rows: int = 10_000
+    batch_bytes: int = 4 * 1024 * 1024
+    check_crcs: bool = True
+    fail_on_data_loss: bool = True
+    is_read_committed: bool = True
+
+
+def read_range(each: FileRange, assembler: Assembler, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a range. Memory: one read, one batch decompressed, one Arrow batch. DataLossError."""
+    decoder = ColumnDecoder(assembler.columns, check_crcs=options.check_crcs, batch_rows=options.batch_rows,
+                            batch_bytes=options.batch_bytes)
+    rule = TransactionRanges(each.aborted, each.open, is_committed_only=options.is_read_committed)
+    for part, file in _opened(each, options):
+        yield from _read_part(part, file, decoder, rule, assembler, options)
+    rows, columns = decoder.take()
+    if rows:
+        yield assembler.batch(rows, columns)
+
+
+def _read_part(each: FileRange, file: Any, decoder: ColumnDecoder, rule: BatchFilter, assembler: Assembler,
+               options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    position, size = each.start_position, READ_BYTES
+    while position < each.end_position and decoder.next_offset < each.end_offset:
+        window = file.read_at(min(size, each.end_position - position), position)
+        used, bad_at = 0, None
+        try:
+            while True:
+                bad_at = None
+                used = decoder.feed(window, rule, position=used, start_offset=each.start_offset,
+                                    end_offset=each.end_offset)
+                bad_at = position + used
+                if not decoder.is_full:
+                    break
+                yield assembler.batch(*decoder.take())
+            if used == 0 and decoder.next_offset < each.end_offset:
+                size = _size_of_batch(window, each.end_position - position)
+        except KafkaError as error:
+            bad_at = position + decoder.position if bad_at is None else bad_at
+            used = _skip(each, file, bad_at, max(each.first, decoder.next_offset), str(error), options) - position
+        if used:
+            position, size = position + used, READ_BYTES
+
+
+def _size_of_batch(window: bytes, room: int) -> int:
+    """Of the batch that a window holds only the start of. CorruptBatchError if it is not all there."""
+    size = read_header(window).size_bytes
+    if size > room or size <= len(window):
+        raise CorruptBatchError(f'found {min(len(window), room)} bytes of a batch, expected {size}')
+    return size
+
+
+def _skip(each: FileRange, file: Any, position: int, low: int, what: str, options: ReadOptions) -> int:
+    """Where to go on behind the damage at `position`, if it may be passed over. DataLossError if it may not."""
+    sound = next_sound_batch(file, position, each.end_position, low, each.end)
+    high = each.end
+    if sound < each.end_position:
+        high = read_header(file.read_at(HEADER_BYTES, sound)).base_offset
+    _report(each, position, f'{what}; {sound - position} bytes to the next batch that is sound', low, high, options)
+    return sound
+
+
+def _report(each: FileRange, position: int, what: str, low: int, high: int, options: ReadOptions) -> None:
+    low, high = max(low, each.start_offset), min(high, each.end_offset)
+    text = (f'{each.path}, position {position}: {what}; lost are records among the {high - low} offsets {low} to '
+            f'{high - 1} of {each.topic}-{each.partition}')
+    if options.fail_on_data_loss:
+        raise DataLossError(f'{text}. Look at it with kbroker-dump-log, or read with failOnDataLoss=false to skip them')
+    logger.warning('%s. They were skipped', text)
+
+
+def _opened(each: FileRange, options: ReadOptions) -> Iterator[tuple[FileRange, Any]]:
+    """The range with its open file: as it was planned, or wherever a cleaner has put its batches since."""
+    for _ in range(TRIES):
+        try:
+            with each.storage.open(each.segment.name('log')) as file:
+                # Only now is it known which file was opened.
+                facts = each.storage.list().get(each.segment.name('log'))
+                if facts is not None and _is_as_planned(each, facts):
+                    yield each, file
+                    return
+            if facts is not None:
+                yield from _found_again(each)
+                return
+        except FileNotFoundError:
+            pass
+        try:
+            files = PartitionFiles.list(each.storage, each.topic, each.partition)
+        except FileNotFoundError:
+            files = PartitionFiles(each.storage, each.topic, each.partition, (), ())
+        if each.segment.base_offset not in [segment.base_offset for segment in files.segments]:
+            _check_gone(each, files, options)
+            yield from _found_again(each)
+            return
+    raise DataLossError(f'{each.path}: vanished {TRIES} times while it was opened; is the topic being deleted?')
+
+
+def _check_gone(each: FileRange, files: PartitionFiles, options: ReadOptions) -> None:
+    """A cleaner that takes a segment away leaves what it keeps of it in the one before, and so makes that anew."""
+    bases = {segment.base_offset: segment for segment in files.segments}
+    first = files.segments[0].base_offset if files.segments else None
+    if first is None:
+        what, high = 'the segment is gone, and with it all others', each.end
+    elif first > each.first:
+        what, high = f'the segment is gone, the log begins at offset {first} now', min(first, each.end)
+    elif each.previous is not None and bases.get(each.previous.base_offset) == each.previous:
+        what, high = 'the segment is gone, and no cleaner has touched the one before it', each.end
+    else:
+        return
+    _report(each, each.start_position, what, each.first, high, options)
+
+
+def _is_as_planned(each: FileRange, facts: FileFacts) -> bool:
+    if each.is_sealed:
+        return facts == (each.segment.size_bytes, each.segment.modified_ns)
+    return facts.size_bytes >= each.segment.size_bytes
+
+
+def _found_again(each: FileRange) -> Iterator[tuple[FileRange, Any]]:
+    """The same batches where they lie after a cleaning, found by their base offsets."""
+    reached = each.first
+    for _ in range(TRIES):
+        try:
+            files = PartitionFiles.list(each.storage, each.topic, each.partition)
+            for segment, following in pairwise([*files.segments, None]):
+                assert segment is not None
+                if (following and following.base_offset <= reached) or segment.base_offset >= each.end:
+                    continue
+                with each.storage.open(segment.name('log')) as file:
+                    part = _located(replace(each, first=reached, segment=segment), file)
+                    if part is not None:
+                        yield part, file
+                reached = following.base_offset if following else each.end
+            return
+        except FileNotFoundError:
+            continue  # once more: what was read so far is not read again
+    raise DataLossError(f'{each.path}: files went away {TRIES} times while they were read; is the topic being deleted?')
+
+
+def _located(each: FileRange, file: Any) -> FileRange | None:
+    """The range with the positions that its batches have in this file; None if there are none."""
+    inside = [(position, position + header.size_bytes) for position, header, _ in read_batches(file, 0, file.size())
+              if each.first <= header.base_offset < each.end]
+    return replace(each, start_position=inside[0][0], end_position=inside[-1][1]) if inside else None

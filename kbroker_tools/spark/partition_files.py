@@ -1,0 +1,367 @@
+"""One partition as it lies in files: its segments, and what is decided about the transactions in them.
+
+Planning reads directory listings, the newest snapshot, and the headers of the last segment; nothing else of the log.
+Correct beside a live broker: sizes are pinned first, then the snapshot, then the walk, so that the result is the truth
+of a moment just past. Nothing below the last stable offset changes afterwards but by cleaning and retention.
+"""
+from __future__ import annotations
+
+import logging
+import re
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from kbroker.errors import CorruptLogError, KafkaError
+from kbroker.log.producer_state import ActiveProducer, ProducerStateTable
+from kbroker.log.transaction_index import ENTRY, VERSION
+from kbroker.record.batch import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, read_header
+from kbroker_tools.spark.storage import FileFacts, Storage
+
+READ_BYTES = 1024 * 1024
+MAGIC_AT = 16
+MAGIC_BYTE = b'\x02'
+TIME_ENTRY = struct.Struct('>qi')
+SWAP_SUFFIX = '.log.swap'
+LISTINGS = 20
+SWAP_WAIT_S = 0.05
+NEVER_EXPIRES_MS = 0
+NO_OFFSET = 0x7fffffffffffffff
+"""Above all that there are."""
+
+_FILE = re.compile(r'(\d{20})\.(log|index|timeindex|txnindex|snapshot)')
+_DIRECTORY = re.compile(r'(.+)-(\d+)')
+logger = logging.getLogger(__name__)
+
+_INTERNAL_SUFFIX = re.compile(r'.*\.[0-9a-f]{32}-(delete|future|stray)')
+
+
+def parse_directory_name(name: str) -> tuple[str, int] | None:
+    """Topic and partition of `orders-0`; None for what is no partition, or one on its way out."""
+    match = _DIRECTORY.fullmatch(name)
+    if match is None or _INTERNAL_SUFFIX.fullmatch(name):
+        return None
+    return match[1], int(match[2])
+
+
+@dataclass(frozen=True)
+class SegmentFiles:
+    base_offset: int
+    size_bytes: int
+    """Of the log file when it was listed."""
+    modified_ns: int
+    has_index: bool
+    has_time_index: bool
+    has_transaction_index: bool
+
+    def name(self, kind: str) -> str:
+        return f'{self.base_offset:020d}.{kind}'
+
+
+@dataclass(frozen=True)
+class PartitionFiles:
+    """What the directory of a partition holds."""
+
+    storage: Storage
+    topic: str
+    partition: int
+    segments: tuple[SegmentFiles, ...]
+    snapshots: tuple[int, ...]
+
+    @classmethod
+    def list(cls, storage: Storage, topic: str, partition: int) -> PartitionFiles:
+        """FileNotFoundError, OSError. CorruptLogError: it lies as a broker left it that died between two renames."""
+        found: dict[str, dict[int, FileFacts]] = {
+            kind: {} for kind in ('log', 'index', 'timeindex', 'txnindex', 'snapshot')}
+        for name, facts in _listed(storage).items():
+            match = _FILE.fullmatch(name)
+            if match is not None and facts is not None:
+                found[match[2]][int(match[1])] = facts
+        segments = tuple(
+            SegmentFiles(base, log.size_bytes, log.modified_ns, base in found['index'], base in found['timeindex'],
+                         base in found['txnindex'])
+            for base, log in sorted(found['log'].items()))
+        return cls(storage, topic, partition, segments, tuple(sorted(found['snapshot'])))
+
+
+def _listed(storage: Storage) -> dict[str, FileFacts | None]:
+    """A listing in which no compacted segment is about to take the place of others, some of which are gone already.
+
+    A local directory is listed until two listings agree: one alone may miss a file that is renamed meanwhile.
+    """
+    before: set[str] | None = None
+    for _ in range(LISTINGS):
+        names = storage.list()
+        swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
+        logs = {name for name, facts in names.items() if facts is not None and name.endswith('.log')}
+        if swaps:
+            time.sleep(SWAP_WAIT_S)
+        elif logs == before or not storage.is_on_disk:
+            return names
+        before = None if swaps else logs
+    if swaps:
+        raise CorruptLogError(f'{storage.path(swaps[0])}: a broker was killed while compacted segments took the place '
+                              'of others; start it once, or repair the directory with kbroker-check')
+    return names
+
+
+@dataclass
+class PartitionState:
+    """Offsets of a partition, and its transactions that a reader must know of."""
+
+    files: PartitionFiles
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int
+    open: dict[int, int]
+    """Producer id to first offset."""
+    tail_aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """(producer id, first offset, marker's offset) of markers from `walked_from` on."""
+    walked_from: int = 0
+    """From this offset on headers were read: what is known of transactions there does not come from an index."""
+    producers: list[ActiveProducer] = field(default_factory=list)
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[tuple[int, int, int]]:
+        """The aborted transactions that touch [start_offset, end_offset): below the walk by the indexes of segments."""
+        found = []
+        for segment, following in pairwise([*self.files.segments, None]):
+            assert segment is not None
+            if segment.base_offset >= self.walked_from or (following and following.base_offset <= start_offset):
+                continue
+            if segment.has_transaction_index:
+                rows = read_transaction_index(self.files.storage, segment.name('txnindex'))
+                found += [row[:3] for row in rows
+                          if start_offset <= row[2] < self.walked_from and row[1] < end_offset]
+                if any(row[3] >= end_offset for row in rows):
+                    return found
+        return found + [row for row in self.tail_aborted if row[2] >= start_offset and row[1] < end_offset]
+
+
+def read_transaction_index(storage: Storage, name: str) -> list[tuple[int, int, int, int]]:
+    """(producer id, first offset, last offset, last stable offset) of each entry. CorruptLogError."""
+    data = storage.read(name)
+    whole = len(data) - len(data) % ENTRY.size
+    rows = []
+    for position in range(0, whole, ENTRY.size):
+        version, *fields = ENTRY.unpack_from(data, position)
+        if version != VERSION:
+            raise CorruptLogError(f'{storage.path(name)}: found version {version} at {position}, expected {VERSION}; '
+                                  'read with verifyTxnIndex=true, which does without the index')
+        rows.append((fields[0], fields[1], fields[2], fields[3]))
+    return rows
+
+
+class Tail:
+    """The end of a partition, walked header by header; `advance` goes on from where it stopped."""
+
+    def __init__(self, *, verify_transaction_index: bool = False):
+        """With `verify_transaction_index` everything is walked, and a lost index makes no difference."""
+        self._verify = verify_transaction_index
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._producers = ProducerStateTable()
+        self._aborted: list[tuple[int, int, int]] = []
+        self._walked_from = -1
+        self._end_offset = -1
+        self._segment_base = -1
+        self._position = 0
+
+    def advance(self, files: PartitionFiles, log_start_offset: int = 0,
+                recovery_point: int | None = None) -> PartitionState:
+        """Offsets and transactions of the partition, as its files tell them now.
+
+        `log_start_offset` is that of the checkpoint. Segments at or above `recovery_point` (of an unclean stop) are
+        walked whatever their indexes say. CorruptLogError, OSError; FileNotFoundError when a segment went away
+        meanwhile: list the files and advance again.
+        """
+        if not files.segments:
+            return PartitionState(files, log_start_offset, log_start_offset, log_start_offset, {})
+        last = files.segments[-1]
+        # Only what is still the last segment is as it was: any other may have been compacted.
+        if self._segment_base != last.base_offset or last.size_bytes < self._position:
+            self._begin_anew()
+            self._start(files, recovery_point)
+        try:
+            self._walk(files)
+        except BaseException:
+            self._begin_anew()
+            raise
+        is_open = {producer_id: first_offset for first_offset, producer_id in self._producers.ongoing.items()}
+        start = max(log_start_offset, files.segments[0].base_offset)
+        stable = min([self._end_offset, *is_open.values()])
+        return PartitionState(files, start, max(start, self._end_offset), max(start, stable), is_open,
+                              list(self._aborted), self._walked_from, self._producers.active_producers())
+
+    def _start(self, files: PartitionFiles, recovery_point: int | None) -> None:
+        first = files.segments[0].base_offset
+        bare = [segment for segment in files.segments[:-1] if not segment.has_index]
+        if bare and not self._verify:  # a broker makes one with every segment; one of transactions only with an abort
+            logger.warning('%s: has no index beside it, so those of transactions may be missing too; all headers of '
+                           'the partition are read instead', files.storage.path(bare[0].name('log')))
+        upper = first if self._verify or bare else files.segments[-1].base_offset
+        if recovery_point is not None:
+            upper = min(upper, max(recovery_point, first))
+        self._walked_from = self._end_offset = _load_snapshot(files, self._producers, upper)
+
+    def _walk(self, files: PartitionFiles) -> None:
+        for segment, following in pairwise([*files.segments, None]):
+            assert segment is not None
+            if following is not None and following.base_offset <= self._end_offset:
+                continue
+            position = self._position if segment.base_offset == self._segment_base else 0
+            self._segment_base = segment.base_offset
+            for end, header, batch in walk_segment(files, segment, position):
+                if header.base_offset >= self._walked_from:
+                    row = self._producers.replay_batch(batch)
+                    if row is not None:
+                        self._aborted.append((row.producer_id, row.first_offset, row.last_offset))
+                    self._end_offset = header.last_offset + 1
+                position = end
+            self._position = position
+            self._end_offset = max(self._end_offset, following.base_offset if following else segment.base_offset)
+
+
+def _load_snapshot(files: PartitionFiles, producers: ProducerStateTable, at_most: int) -> int:
+    """The offset of the newest sound snapshot up to `at_most`, or the start of the log."""
+    first = files.segments[0].base_offset
+    for offset in reversed(files.snapshots):
+        if first <= offset <= at_most:
+            try:
+                producers.load_snapshot(files.storage.read(f'{offset:020d}.snapshot'), offset, NEVER_EXPIRES_MS)
+                return offset
+            except (CorruptLogError, FileNotFoundError):
+                continue
+    producers.clear(first)
+    return first
+
+
+def walk_segment(files: PartitionFiles, segment: SegmentFiles,
+                 position: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """(where it ends, header, batch) of the whole batches with a right CRC from `position` on.
+
+    One that is damaged is left out, for the reader of its records to report. What is longer than what is there is a
+    write that did not end, or has not yet: the walk ends before it, as a broker's recovery does.
+    """
+    next_offset = segment.base_offset
+    with files.storage.open(segment.name('log')) as file:
+        while position < segment.size_bytes:
+            for at, header, batch in read_batches(file, position, segment.size_bytes):
+                position = at + header.size_bytes
+                if has_right_crc(header, batch) and header.base_offset >= next_offset:
+                    next_offset = header.last_offset + 1
+                    yield position, header, batch
+            if size_at(file, position, segment.size_bytes) is not None:
+                return
+            position = next_sound_batch(file, position, segment.size_bytes, next_offset)
+
+
+def first_position_by_time(files: PartitionFiles, segment: SegmentFiles, timestamp_ms: int, *,
+                           is_sealed: bool) -> int | None:
+    """Before which position of a segment all is older than `timestamp_ms`; None if the whole segment is.
+
+    By the indexes: an entry of the one by time says that nothing up to its offset is younger than it, and the last one
+    of a sealed segment speaks of all of it.
+    """
+    try:
+        if not segment.has_time_index or not segment.has_index:
+            return 0
+        times, offsets = (files.storage.read(segment.name(kind)) for kind in ('timeindex', 'index'))
+    except FileNotFoundError:
+        return 0
+    older = -1
+    latest = -1
+    for entry_ms, relative_offset in TIME_ENTRY.iter_unpack(times[:len(times) - len(times) % TIME_ENTRY.size]):
+        if entry_ms <= latest:
+            break  # the zeros of a preallocated index
+        latest = entry_ms
+        if entry_ms < timestamp_ms:
+            older = relative_offset
+    if is_sealed and 0 <= latest < timestamp_ms:
+        return None
+    position = 0
+    for relative_offset, at in struct.iter_unpack('>ii', offsets[:len(offsets) - len(offsets) % 8]):
+        if position < at < segment.size_bytes and relative_offset <= older:
+            position = at
+    return position
+
+
+def next_sound_batch(file: Any, position: int, end: int, low: int, high: int = NO_OFFSET) -> int:
+    """Behind a damaged batch at `position`: where the next one with a right CRC and offsets in [low, high) begins.
+
+    `end` when there is none. The damaged batch's own length is believed first, for records may hold batches.
+    """
+    size = size_at(file, position, end)
+    if size is not None and (position + size == end or _is_sound(file, position + size, end, low, high)):
+        return position + size
+    position += 1
+    while position + HEADER_BYTES <= end:
+        data = file.read_at(min(READ_BYTES, end - position), position)
+        at = data.find(MAGIC_BYTE, MAGIC_AT)
+        while 0 <= at <= len(data) - HEADER_BYTES + MAGIC_AT:
+            header = _header_or_none(data, at - MAGIC_AT)
+            if header is not None and low <= header.base_offset < high and _is_sound(
+                    file, position + at - MAGIC_AT, end, low, high):
+                return position + at - MAGIC_AT
+            at = data.find(MAGIC_BYTE, at + 1)
+        position += max(1, len(data) - HEADER_BYTES + 1)
+    return end
+
+
+def size_at(file: Any, position: int, end: int) -> int | None:
+    """What the batch there says that it takes; None for what is no header, or less than one."""
+    data = file.read_at(min(HEADER_BYTES, max(0, end - position)), position)
+    header = _header_or_none(data, 0)
+    return None if header is None else header.size_bytes
+
+
+def _header_or_none(data: bytes, at: int) -> BatchHeader | None:
+    try:
+        return read_header(data, at)
+    except KafkaError:
+        return None
+
+
+def _is_sound(file: Any, position: int, end: int, low: int, high: int) -> bool:
+    size = size_at(file, position, end)
+    if size is None or position + size > end:
+        return False
+    batch = memoryview(file.read_at(size, position))
+    header = read_header(batch)
+    return low <= header.base_offset <= header.last_offset < high and has_right_crc(header, batch)
+
+
+def has_right_crc(header: BatchHeader, batch: memoryview) -> bool:
+    try:
+        check_crc(batch, header)
+    except CorruptBatchError:
+        return False
+    return True
+
+
+def read_batches(file: Any, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """(position, header, batch) of what lies between two positions, by large reads; ends where no whole batch is."""
+    window = memoryview(b'')
+    window_at = position
+    while position + HEADER_BYTES <= end:
+        if window_at + len(window) - position < HEADER_BYTES:
+            window, window_at = memoryview(file.read_at(min(READ_BYTES, end - position), position)), position
+            if len(window) < HEADER_BYTES:
+                return
+        try:
+            header = read_header(window, position - window_at)
+        except KafkaError:
+            return
+        if position + header.size_bytes > end:
+            return
+        if window_at + len(window) < position + header.size_bytes:
+            size = max(READ_BYTES, header.size_bytes)
+            window, window_at = memoryview(file.read_at(min(size, end - position), position)), position
+            if len(window) < header.size_bytes:
+                return
+        start = position - window_at
+        yield position, header, window[start:start + header.size_bytes]
+        position += header.size_bytes

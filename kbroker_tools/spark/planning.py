@@ -1,0 +1,194 @@
+"""From options to the offsets that are read, all of them fixed when the plan is made.
+
+A place (a log directory, a cluster) tells what partitions there are and where they begin and end; what is asked for is
+resolved against that here, the same way for both.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kbroker.record.batch import BatchHeader
+from kbroker_tools.spark.options import EARLIEST, LATEST, OptionError, Options
+
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a reader may see of a partition: from the log's start to the last stable offset, or what takes its place."""
+
+    start_offset: int
+    end_offset: int
+
+
+LocatedBatch = tuple[int | None, int | None, BatchHeader, memoryview]
+"""Base offset of its segment and position in it (None where nobody tells), header, the whole batch."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Offsets to read of one partition, the end excluded."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+
+
+class Place(Protocol):
+    """Raises OSError, KafkaError, DataLossError."""
+
+    def refresh(self) -> None:
+        """Look again: what `partitions` and `bounds` said may have changed."""
+
+    def partitions(self) -> list[Partition]:
+        """All there are, sorted."""
+
+    def bounds(self, topic: str, partition: int) -> Bounds: ...
+
+    def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Of the first record at or after that time; None if there is none."""
+
+    def size_bytes(self, each: Slice) -> int:
+        """About how many bytes of log a slice is."""
+
+    def tasks(self, slices: Sequence[Slice], options: Options, *, with_outcomes: bool = False) -> list[Any]:
+        """The work cut into what a task does: picklable, for `read_task`.
+
+        `with_outcomes`: what became of each transaction is asked for.
+        """
+
+    def pieces(self, topic: str, partition: int) -> list[Any]:
+        """All of a partition, cut for `batches`."""
+
+    def batches(self, topic: str, partition: int, piece: Any) -> Iterator[LocatedBatch]:
+        """Every batch of a piece, or of the partition if that is None, markers and what is open included."""
+
+    def producers(self, topic: str, partition: int) -> list[Any]:
+        """With the members of `kbroker_tools.view.ProducerInfo`."""
+
+    def aborted(self, topic: str, partition: int) -> list[tuple[int, int, int]]:
+        """(producer id, first offset, offset of the marker) of what was aborted and is still in the log."""
+
+
+def chosen_partitions(place: Place, options: Options, *, may_be_gone: bool = False) -> list[Partition]:
+    """OptionError when something was named that is not there (unless it `may_be_gone`), or when nothing is left."""
+    present = place.partitions()
+    chosen = [each for each in present if options.wants(*each)]
+    if may_be_gone:
+        return chosen
+    if options.is_given('assign'):
+        missing = {(topic, partition) for topic, numbers in options['assign'].items() for partition in numbers}
+        missing -= set(present)
+        if missing:
+            raise OptionError('assign', f'found {named(missing)}, which is not there; there are {named(present)}')
+    if options.is_given('subscribe'):
+        topics = {topic for topic, _ in present}
+        for topic in options['subscribe']:
+            if topic not in topics:
+                raise OptionError('subscribe', f'found topic {topic!r}, which is not there; there are '
+                                               f'{", ".join(sorted(topics)) or "none"}')
+    if options.is_given('subscribePattern') and not chosen:
+        raise OptionError('subscribePattern', f'found {options["subscribePattern"].pattern!r}, which matches the whole '
+                                              f'name of no topic; there are {named(present)}')
+    if not chosen and present:
+        raise OptionError('subscribe', f'missing: there are only {named(present)}, whose names begin with __; topics '
+                                       'such as these have to be named')
+    return chosen
+
+
+def named(partitions: Any) -> str:
+    """`a-0, a-1, b-0 and 20 more`."""
+    names = [f'{topic}-{partition}' for topic, partition in sorted(partitions)]
+    return ', '.join(names[:10]) + (f' and {len(names) - 10} more' if len(names) > 10 else '') or 'none'
+
+
+def resolve(place: Place, options: Options) -> list[Slice]:
+    """What a batch query reads: timestamps win over offsets, as in Spark's connector; a partition that JSON does not
+    name takes the default."""
+    chosen = chosen_partitions(place, options)
+    check_named_partitions(options, chosen)
+    slices = []
+    for topic, partition in chosen:
+        bounds = place.bounds(topic, partition)
+        start = starting_offset(place, options, topic, partition, bounds, default='earliest')
+        end = ending_offset(place, options, topic, partition, bounds)
+        if end > start:
+            slices.append(Slice(topic, partition, start, end))
+    return slices
+
+
+def check_named_partitions(options: Options, chosen: Sequence[Partition]) -> None:
+    """OptionError: a map of offsets or timestamps names a partition that is not read."""
+    for option in ('startingOffsets', 'endingOffsets', 'startingOffsetsByTimestamp', 'endingOffsetsByTimestamp'):
+        if isinstance(options[option], dict):
+            unknown = set(options[option]) - set(chosen)
+            if unknown:
+                raise OptionError(option, f'found {named(unknown)}, expected some of {named(chosen)}')
+
+
+def starting_offset(place: Place, options: Options, topic: str, partition: int, bounds: Bounds, *,
+                    default: str) -> int:
+    """Where to begin with a partition. OptionError (with failOnDataLoss) below the log's start or past its end."""
+    timestamp_ms = _timestamp(options, 'starting', topic, partition)
+    if timestamp_ms is not None:
+        found = place.offset_for_timestamp(topic, partition, timestamp_ms)
+        if found is None and options['startingOffsetsByTimestampStrategy'] == 'error':
+            raise OptionError(_timestamp_option(options, 'starting'),
+                              f'{topic}-{partition} has no record at or after {timestamp_ms}; with '
+                              'startingOffsetsByTimestampStrategy=latest it is passed over')
+        return bounds.end_offset if found is None else max(found, bounds.start_offset)
+    asked = options['startingOffsets'] or default
+    number = _number(asked, topic, partition, EARLIEST if default == 'earliest' else LATEST)
+    if number == EARLIEST:
+        return bounds.start_offset
+    if number == LATEST:
+        return bounds.end_offset
+    if number > bounds.end_offset and options['failOnDataLoss']:
+        raise OptionError('startingOffsets', f'found {number} for {topic}-{partition}, which may be read up to '
+                                             f'{bounds.end_offset}; with failOnDataLoss=false it begins there')
+    if number < bounds.start_offset and options['failOnDataLoss']:
+        raise OptionError('startingOffsets', f'found {number} for {topic}-{partition}, whose log starts at '
+                                             f'{bounds.start_offset}; with failOnDataLoss=false it begins there')
+    return min(max(number, bounds.start_offset), bounds.end_offset)
+
+
+def ending_offset(place: Place, options: Options, topic: str, partition: int, bounds: Bounds) -> int:
+    """Where to end with a partition; never above what may be seen."""
+    timestamp_ms = _timestamp(options, 'ending', topic, partition)
+    if timestamp_ms is not None:
+        found = place.offset_for_timestamp(topic, partition, timestamp_ms)
+        return bounds.end_offset if found is None else min(found, bounds.end_offset)
+    number = _number(options['endingOffsets'], topic, partition, LATEST)
+    if number == EARLIEST:
+        raise OptionError('endingOffsets', f'found -2 (earliest) for {topic}-{partition}, expected an offset or -1')
+    if number > bounds.end_offset and options['failOnDataLoss']:
+        raise OptionError('endingOffsets', f'found {number} for {topic}-{partition}, which may be read up to '
+                                           f'{bounds.end_offset}; with failOnDataLoss=false it ends there')
+    return bounds.end_offset if number == LATEST else min(number, bounds.end_offset)
+
+
+def _timestamp(options: Options, which: str, topic: str, partition: int) -> int | None:
+    by_partition: dict[Partition, int] = options[f'{which}OffsetsByTimestamp'] or {}
+    single: int | None = options[f'{which}Timestamp']
+    return single if single is not None else by_partition.get((topic, partition))
+
+
+def _timestamp_option(options: Options, which: str) -> str:
+    return f'{which}Timestamp' if options[f'{which}Timestamp'] is not None else f'{which}OffsetsByTimestamp'
+
+
+def _number(asked: str | dict[Partition, int], topic: str, partition: int, default: int) -> int:
+    if isinstance(asked, dict):
+        return asked.get((topic, partition), default)
+    return EARLIEST if asked == 'earliest' else LATEST
+
+
+def split_bytes(slices_bytes: int, options: Options) -> int:
+    """Bytes of a task: `splitBytes`, or less if `minPartitions` asks for more tasks."""
+    least: int = options['splitBytes']
+    if options['minPartitions']:
+        least = min(least, max(1, slices_bytes // options['minPartitions']))
+    return least

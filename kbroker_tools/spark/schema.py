@@ -1,0 +1,155 @@
+"""The columns of `format("kbroker")`: Spark's own for Kafka, by name, type and order, and what transactions add."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+HEADERS = 'array<struct<key:string,value:binary>>'
+
+
+@dataclass(frozen=True)
+class Field:
+    name: str
+    spark_type: str
+    decoded: str | None
+    """The column of `kbroker.record.columns` that it is made of; None for what a partition has one value of."""
+    group: str = ''
+    """'' always there; otherwise the option that adds it."""
+
+
+FIELDS = (
+    Field('key', 'binary', 'key'),
+    Field('value', 'binary', 'value'),
+    Field('topic', 'string', None),
+    Field('partition', 'int', None),
+    Field('offset', 'bigint', 'offset'),
+    Field('timestamp', 'timestamp', 'timestamp'),
+    Field('timestampType', 'int', 'timestamp_type'),
+    Field('headers', HEADERS, 'headers', 'includeHeaders'),
+    Field('producer_id', 'bigint', 'producer_id', 'includeTransactions'),
+    Field('producer_epoch', 'int', 'producer_epoch', 'includeTransactions'),
+    Field('sequence', 'int', 'sequence', 'includeTransactions'),
+    Field('is_transactional', 'boolean', 'is_transactional', 'includeTransactions'),
+    Field('outcome', 'string', 'outcome', 'includeTransactions'),
+    Field('leader_epoch', 'int', 'leader_epoch', 'includeTransactions'),
+    Field('compression', 'string', 'compression', 'includeTransactions'),
+    Field('batch_base_offset', 'bigint', 'batch_base_offset', 'includeTransactions'),
+)
+BY_NAME = {field.name: field for field in FIELDS}
+
+OUTCOMES = (None, 'committed', 'aborted', 'open')
+COMPRESSIONS = ('none', 'gzip', 'snappy', 'lz4', 'zstd', 'unknown', 'unknown', 'unknown')
+
+
+def ddl(include_headers: bool, include_transactions: bool) -> str:
+    """The schema as Spark reads it from text."""
+    groups = {''} | ({'includeHeaders'} if include_headers else set())
+    groups |= {'includeTransactions'} if include_transactions else set()
+    return ', '.join(f'`{field.name}` {field.spark_type}' for field in FIELDS if field.group in groups)
+
+
+def wanted_fields(schema: StructType) -> list[Field]:
+    """The columns of a (narrower) schema that the user gave, in its order. ValueError as `check_columns`."""
+    check_columns(schema, {field.name: field.spark_type for field in FIELDS})
+    return [BY_NAME[column.name] for column in schema.fields]
+
+
+def check_columns(schema: StructType, known: Mapping[str, str]) -> None:
+    """ValueError for a column that is not known, or of another type."""
+    for column in schema.fields:
+        expected = known.get(column.name)
+        if expected is None:
+            raise ValueError(f'found a column {column.name!r} in the schema, expected some of {", ".join(known)}')
+        found = column.dataType.simpleString()
+        if found != expected:
+            raise ValueError(f'found column {column.name} of type {found} in the schema, expected {expected}')
+
+
+class Assembler:
+    """Makes the Arrow batches of one partition out of decoded columns; what is constant is made once and sliced."""
+
+    def __init__(self, fields: list[Field], topic: str, partition: int):
+        import pyarrow as pa
+        self._pa = pa
+        self._fields = fields
+        self._constants: dict[str, Any] = {'topic': pa.scalar(topic), 'partition': pa.scalar(partition, pa.int32())}
+        self._repeated: dict[str, Any] = {}
+        self.columns = [field.decoded for field in fields if field.decoded is not None]
+        self.schema = pa.schema([pa.field(field.name, arrow_type(field, pa)) for field in fields])
+
+    def batch(self, rows: int, columns: dict[str, Any]) -> pa.RecordBatch:
+        """One batch of what a ColumnDecoder gave."""
+        arrays = [self._array(field, rows, columns) for field in self._fields]
+        if not arrays:  # a count over no column at all
+            return self._pa.RecordBatch.from_struct_array(self._pa.array([{}] * rows, self._pa.struct([])))
+        return self._pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _array(self, field: Field, rows: int, columns: dict[str, Any]) -> pa.Array:
+        if field.decoded is None:
+            return self._repeat(field.name, rows)
+        return _MAKERS[field.name](self._pa, rows, columns[field.decoded])
+
+    def _repeat(self, name: str, rows: int) -> pa.Array:
+        found = self._repeated.get(name)
+        if found is None or len(found) < rows:
+            found = self._repeated[name] = self._pa.repeat(self._constants[name], rows)
+        return found.slice(0, rows)
+
+
+def arrow_type(field: Field, pa: Any) -> Any:
+    types = {'binary': pa.binary(), 'string': pa.string(), 'int': pa.int32(), 'bigint': pa.int64(),
+             'boolean': pa.bool_(), 'timestamp': pa.timestamp('us', tz='UTC')}
+    if field.spark_type == HEADERS:
+        return pa.list_(pa.field('element', pa.struct([('key', pa.string()), ('value', pa.binary())])))
+    return types[field.spark_type]
+
+
+def _blobs(pa: Any, column: Any, kind: Any) -> Any:
+    count, nulls, validity, ends, data = column
+    return pa.Array.from_buffers(kind, count, [validity and pa.py_buffer(validity), pa.py_buffer(ends),
+                                               pa.py_buffer(data)], null_count=nulls)
+
+
+def _integers(kind: str) -> Callable[[Any, int, Any], Any]:
+    def make(pa: Any, rows: int, buffer: Any) -> Any:
+        arrow = {'int32': pa.int32(), 'int64': pa.int64(), 'us': pa.timestamp('us', tz='UTC')}[kind]
+        return pa.Array.from_buffers(arrow, rows, [None, pa.py_buffer(buffer)], null_count=0)
+    return make
+
+
+def _words(words: tuple[str | None, ...]) -> Callable[[Any, int, Any], Any]:
+    def make(pa: Any, rows: int, buffer: Any) -> Any:
+        return pa.array(words, pa.string()).take(_integers('int32')(pa, rows, buffer))
+    return make
+
+
+def _headers(pa: Any, rows: int, column: Any) -> Any:
+    validity, ends, keys, values = column
+    struct = pa.StructArray.from_arrays(
+        [_blobs(pa, keys, pa.string()), _blobs(pa, values, pa.binary())],
+        fields=[pa.field('key', pa.string()), pa.field('value', pa.binary())])
+    kind = pa.list_(pa.field('element', struct.type))
+    return pa.Array.from_buffers(kind, rows, [pa.py_buffer(validity), pa.py_buffer(ends)], children=[struct])
+
+
+_MAKERS: dict[str, Callable[[Any, int, Any], Any]] = {
+    'key': lambda pa, rows, column: _blobs(pa, column, pa.binary()),
+    'value': lambda pa, rows, column: _blobs(pa, column, pa.binary()),
+    'offset': _integers('int64'),
+    'timestamp': _integers('us'),
+    'timestampType': _integers('int32'),
+    'headers': _headers,
+    'producer_id': _integers('int64'),
+    'producer_epoch': _integers('int32'),
+    'sequence': _integers('int32'),
+    'is_transactional': lambda pa, rows, column: _integers('int32')(pa, rows, column).cast(pa.bool_()),
+    'outcome': _words(OUTCOMES),
+    'leader_epoch': _integers('int32'),
+    'compression': _words(COMPRESSIONS),
+    'batch_base_offset': _integers('int64'),
+}

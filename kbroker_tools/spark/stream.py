@@ -1,0 +1,203 @@
+"""`spark.readStream.format("kbroker")`: micro-batches between last stable offsets.
+
+Offsets are those of Spark's own connector, {"topic":{"0":23}}, so that a checkpoint can be read by people. A
+micro-batch that is played again gives the same rows: below the last stable offset nothing changes but by retention
+and compaction.
+"""
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from kbroker_tools.spark.datasource import TaskPartition, asks_for_outcomes, open_place, read_task
+from kbroker_tools.spark.file_ranges import DataLossError
+from kbroker_tools.spark.options import Options
+from kbroker_tools.spark.planning import (
+    Partition,
+    Place,
+    Slice,
+    check_named_partitions,
+    chosen_partitions,
+    named,
+    starting_offset,
+)
+from kbroker_tools.spark.schema import wanted_fields
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+Offsets = dict[Partition, int]
+
+
+def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """In Spark's shape, sorted."""
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        topics.setdefault(topic, {})[str(partition)] = offset
+    return topics
+
+
+def from_json(offsets: dict[str, dict[str, int]]) -> Offsets:
+    return {(topic, int(partition)): offset
+            for topic, partitions in offsets.items() for partition, offset in partitions.items()}
+
+
+class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives as long as the query, in one Python process beside the driver: the place is looked at again, not anew."""
+
+    def __init__(self, options: Options, schema: StructType):
+        self.options = options
+        self.fields = wanted_fields(schema)
+        self._place: Place | None = None
+        self._target: Offsets | None = None
+        self._triggered_s: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, '_place': None}  # tasks read with the options alone
+
+    # ---- offsets, on the driver
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:
+        place = self._look()
+        chosen = chosen_partitions(place, self.options)
+        check_named_partitions(self.options, chosen)
+        return to_json({each: starting_offset(place, self.options, *each, place.bounds(*each), default='latest')
+                        for each in chosen})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self.options['maxOffsetsPerTrigger']:
+            return ReadMaxRows(self.options['maxOffsetsPerTrigger'])
+        if self.options['maxBytesPerTrigger']:
+            return ReadMaxBytes(self.options['maxBytesPerTrigger'])
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, dict[str, int]] | None = None,
+                     limit: ReadLimit | None = None) -> dict[str, dict[str, int]]:
+        """How far the next micro-batch goes: never below `start`, never over the limits."""
+        begin = from_json(start or self.initialOffset())
+        place = self._look()
+        ends = self._target if self._target is not None else self._ends(place)
+        self._check_ends(begin, self._ends(place))
+        slices = [Slice(*each, begin[each] if each in begin else place.bounds(*each).start_offset, end)
+                  for each, end in ends.items() if each in begin or each in place.partitions()]
+        if self._waits_for_more(slices):
+            return to_json(begin)
+        if isinstance(limit, ReadMaxRows):
+            slices = limited_by_offsets(slices, limit.max_rows)
+        most_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.options['maxBytesPerTrigger']
+        if most_bytes:
+            slices = limited_by_bytes(slices, [place.size_bytes(each) for each in slices], most_bytes)
+        reached = {(each.topic, each.partition): each.end_offset for each in slices}
+        return to_json({**begin, **{each: max(end, begin.get(each, end)) for each, end in reached.items()}})
+
+    def _waits_for_more(self, slices: list[Slice]) -> bool:
+        """minOffsetsPerTrigger, for at most maxTriggerDelay since the last micro-batch; a first one does not wait."""
+        least, now_s = self.options['minOffsetsPerTrigger'], time.monotonic()
+        if least is None or self._target is not None:
+            return False
+        lag = sum(max(0, each.end_offset - each.start_offset) for each in slices)
+        if lag < least and self._triggered_s is not None and (
+                now_s - self._triggered_s) * 1000 < self.options['maxTriggerDelay']:
+            return True
+        self._triggered_s = now_s
+        return False
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]]:
+        """For progress reports: where a reader could be."""
+        return to_json(self._ends(self._look()))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Only the ends are noted; a micro-batch from before the restart must not fail here."""
+        self._target = self._ends(self._look())
+
+    def _ends(self, place: Place) -> Offsets:
+        return {each: place.bounds(*each).end_offset
+                for each in chosen_partitions(place, self.options, may_be_gone=True)}
+
+    def _check_ends(self, begin: Offsets, ends: Offsets) -> None:
+        """DataLossError: what a micro-batch has read is not there any more, so what it has not read may be gone too."""
+        if not self.options['failOnDataLoss']:
+            return
+        gone = begin.keys() - ends.keys()
+        if gone:
+            raise DataLossError(f'{named(gone)}: the checkpoint knows offsets of it and it is not there; was the topic '
+                                'deleted? With failOnDataLoss=false the query goes on without it')
+        for each, end in ends.items():
+            if end < begin.get(each, end):
+                raise DataLossError(f'{named([each])} ends at offset {end} and was read up to {begin[each]}: was the '
+                                    'topic made anew? With failOnDataLoss=false the query waits for offsets above')
+
+    def _look(self) -> Place:
+        if self._place is None:
+            self._place = open_place(self.options)
+        else:
+            self._place.refresh()
+        return self._place
+
+    # ---- reading
+
+    def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[InputPartition]:
+        place = self._look()
+        begin, ends = from_json(start), from_json(end)
+        present = set(place.partitions())
+        slices = []
+        for each, end_offset in sorted(ends.items()):
+            if each not in present:
+                self._report(f'{named([each])} is not there, and offsets up to {end_offset} of it were to be read')
+                continue
+            bounds = place.bounds(*each)
+            first = begin.get(each, bounds.start_offset)
+            if first < bounds.start_offset and first < end_offset:
+                lost = min(bounds.start_offset, end_offset)
+                self._report(f'{named([each])} begins at offset {bounds.start_offset}; lost are records among the '
+                             f'{lost - first} offsets {first} to {lost - 1}')
+                first = lost
+            if bounds.end_offset < end_offset and first < end_offset:
+                self._report(f'{named([each])} ends at offset {bounds.end_offset}, and was to be read up to '
+                             f'{end_offset}; was the topic made anew?')
+                end_offset = bounds.end_offset
+            if end_offset > first:
+                slices.append(Slice(*each, first, end_offset))
+        return [TaskPartition(task) for task in place.tasks(slices, self.options,
+                                                            with_outcomes=asks_for_outcomes(self.fields))]
+
+    def _report(self, text: str) -> None:
+        if self.options['failOnDataLoss']:
+            raise DataLossError(f'{text}; with failOnDataLoss=false this is passed over')
+        logger.warning('%s. This was passed over', text)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is not None:
+            yield from read_task(partition.value, self.fields, self.options)
+
+
+def limited_by_offsets(slices: list[Slice], most: int) -> list[Slice]:
+    """At most about `most` offsets in all, each partition its share by lag; one that lags at all gets one or more."""
+    total = sum(max(0, each.end_offset - each.start_offset) for each in slices)
+    return slices if total <= most else [_shortened(each, most / total) for each in slices]
+
+
+def limited_by_bytes(slices: list[Slice], sizes: list[int], most: int) -> list[Slice]:
+    """At most about `most` bytes in all, by what the slices are in bytes."""
+    total = sum(sizes)
+    return slices if total <= most else [_shortened(each, most / total) for each in slices]
+
+
+def _shortened(each: Slice, share: float) -> Slice:
+    lag = max(0, each.end_offset - each.start_offset)
+    kept = min(lag, max(1, int(lag * share))) if lag else 0
+    return Slice(each.topic, each.partition, each.start_offset, each.start_offset + kept)

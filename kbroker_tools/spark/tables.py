@@ -1,0 +1,243 @@
+"""`option("table", ...)`: the log itself as rows. A task reads many partitions, or for `batches` a piece of one.
+
+Rows of a table are small and few beside records, so they are made in Python; what costs is reading headers.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from kbroker.errors import KafkaError
+from kbroker.record.batch import BatchHeader, check_crc
+from kbroker.record.control import read_end_txn_marker
+from kbroker_tools.rows.coordinator_replay import replay_groups, replay_transactions, transaction_rows
+from kbroker_tools.spark.datasource import TaskPartition, open_place
+from kbroker_tools.spark.options import Options
+from kbroker_tools.spark.planning import Place, chosen_partitions
+from kbroker_tools.spark.schema import COMPRESSIONS, check_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TRANSACTION_TOPIC = '__transaction_state'
+OFFSETS_TOPIC = '__consumer_offsets'
+ROWS_OF_A_BATCH = 5_000
+TASKS = 8
+"""Of a table, unless minPartitions says otherwise: a task costs more than a partition of a coordinator does."""
+MICROSECONDS = 1000
+DELETE_HORIZON_BIT = 0x40
+
+PARTITION = 'topic string, partition int'
+TRANSACTION = ('transactional_id string, state string, producer_id bigint, producer_epoch int, timeout_ms int, '
+               'start_timestamp timestamp, last_update_timestamp timestamp, '
+               'partitions array<struct<topic:string,partition:int>>')
+
+SCHEMAS = {
+    'batches': f'{PARTITION}, segment bigint, position bigint, size_bytes int, base_offset bigint, last_offset bigint, '
+               'records int, compression string, leader_epoch int, producer_id bigint, producer_epoch int, '
+               'base_sequence int, last_sequence int, is_transactional boolean, is_control boolean, marker string, '
+               'coordinator_epoch int, timestampType int, base_timestamp timestamp, max_timestamp timestamp, '
+               'delete_horizon timestamp, crc bigint, crc_is_right boolean',
+    'transactions': f'{TRANSACTION}, coordinator_partition int',
+    'transaction_history': f'coordinator_partition int, offset bigint, timestamp timestamp, {TRANSACTION}',
+    'aborted': f'{PARTITION}, producer_id bigint, first_offset bigint, last_offset bigint',
+    'offsets': 'group_id string, topic string, partition int, committed_offset bigint, leader_epoch int, '
+               'metadata string, last_stable_offset bigint, lag bigint',
+    'groups': 'group_id string, state string, protocol_type string, protocol string, members int, '
+              'assignment array<struct<member_id:string,client_id:string,client_host:string,topic:string,'
+              'partition:int>>',
+    'producers': f'{PARTITION}, producer_id bigint, producer_epoch int, last_sequence int, last_timestamp timestamp, '
+                 'coordinator_epoch int, transaction_first_offset bigint',
+    'segments': f'{PARTITION}, base_offset bigint, size_bytes bigint, modified timestamp, has_index boolean, '
+                'has_transaction_index boolean, is_active boolean',
+}
+BY_COORDINATOR = {'transactions': TRANSACTION_TOPIC, 'transaction_history': TRANSACTION_TOPIC,
+                  'offsets': OFFSETS_TOPIC, 'groups': OFFSETS_TOPIC}
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class TablePiece:
+    """One partition, of the topic itself or of its coordinator, or with `piece` a part of it."""
+
+    topic: str
+    partition: int
+    piece: Any = None
+
+
+class TableReader(DataSourceReader):
+    """A table other than `records`. Every query sees the log as it is when its tasks run."""
+
+    def __init__(self, options: Options, schema: StructType):
+        self.options = options
+        self.table: str = options['table']
+        self.types = dict(column.split(' ', 1) for column in split_columns(SCHEMAS[self.table]))
+        check_columns(schema, self.types)
+        self.columns = [field.name for field in schema.fields]
+
+    def partitions(self) -> list[InputPartition]:
+        place = open_place(self.options)
+        pieces = self._pieces(place)
+        tasks = len(pieces) if self.table == 'batches' else min(len(pieces), self.options['minPartitions'] or TASKS)
+        return [TaskPartition(tuple(pieces[number::tasks])) for number in range(tasks)]
+
+    def _pieces(self, place: Place) -> list[TablePiece]:
+        topic = BY_COORDINATOR.get(self.table)
+        if topic is not None:
+            return [TablePiece(*each) for each in place.partitions() if each[0] == topic]
+        chosen = chosen_partitions(place, self.options)
+        if self.table != 'batches':
+            return [TablePiece(*each) for each in chosen]
+        return [TablePiece(*each, piece) for each in chosen for piece in place.pieces(*each)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:
+            return
+        import pyarrow as pa
+        types = {name: arrow_type(text, pa) for name, text in self.types.items()}
+        schema = pa.schema([(name, types[name]) for name in self.columns])
+        place = open_place(self.options)
+        rows = chain.from_iterable(ROWS[self.table](place, piece) for piece in partition.value)
+        while chunk := list(islice(rows, ROWS_OF_A_BATCH)):
+            columns = dict(zip(types, zip(*chunk, strict=True), strict=True))
+            yield pa.RecordBatch.from_arrays([pa.array(columns[name], types[name]) for name in self.columns],
+                                             schema=schema)
+
+
+def split_columns(ddl: str) -> list[str]:
+    """`a int, b array<struct<c:int,d:int>>` at the commas outside of angle brackets."""
+    columns, depth = [''], 0
+    for character in ddl:
+        depth += {'<': 1, '>': -1}.get(character, 0)
+        if character == ',' and depth == 0:
+            columns.append('')
+        else:
+            columns[-1] += character
+    return [column.strip() for column in columns]
+
+
+def arrow_type(text: str, pa: Any) -> Any:
+    if text.startswith('array<struct<'):
+        members = text.removeprefix('array<struct<').removesuffix('>>').split(',')
+        pairs = [member.split(':') for member in members]
+        return pa.list_(pa.field('element', pa.struct([(name, arrow_type(kind, pa)) for name, kind in pairs])))
+    return {'string': pa.string(), 'int': pa.int32(), 'bigint': pa.int64(), 'boolean': pa.bool_(),
+            'timestamp': pa.timestamp('us', tz='UTC')}[text]
+
+
+# ---- rows
+
+def batches(place: Place, piece: TablePiece) -> Iterator[Row]:
+    for segment, position, header, batch in place.batches(piece.topic, piece.partition, piece.piece):
+        marker, coordinator_epoch = _marker(header, batch)
+        horizon = _time(header.delete_horizon_ms) if header.attributes & DELETE_HORIZON_BIT else None
+        yield (piece.topic, piece.partition, segment, position, header.size_bytes, header.base_offset,
+               header.last_offset, header.records_count, COMPRESSIONS[header.compression],
+               header.partition_leader_epoch, header.producer_id, header.producer_epoch, header.base_sequence,
+               header.last_sequence, header.is_transactional, header.is_control, marker, coordinator_epoch,
+               int(header.is_log_append_time), None if horizon else _time(header.base_timestamp_ms),
+               _time(header.max_timestamp_ms), horizon, header.crc, _is_right(header, batch))
+
+
+def _marker(header: BatchHeader, batch: memoryview) -> tuple[str | None, int | None]:
+    if not header.is_control or not header.is_transactional or not header.records_count:
+        return None, None
+    try:
+        found = read_end_txn_marker(batch)
+    except KafkaError:
+        return None, None
+    return found.control_type.name.lower(), found.coordinator_epoch
+
+
+def _is_right(header: BatchHeader, batch: memoryview) -> bool:
+    try:
+        check_crc(batch, header)
+    except KafkaError:
+        return False
+    return True
+
+
+def transactions(place: Place, piece: TablePiece) -> Iterator[Row]:
+    found = replay_transactions(_plain(place, piece))
+    for transactional_id, row in sorted(found.items()):
+        yield (*_transaction(transactional_id, row), piece.partition)
+
+
+def transaction_history(place: Place, piece: TablePiece) -> Iterator[Row]:
+    for record, transactional_id, row in transaction_rows(_plain(place, piece)):
+        yield piece.partition, record.offset, _time(record.timestamp_ms), *_transaction(transactional_id, row)
+
+
+def _transaction(transactional_id: str, row: Any) -> Row:
+    if row is None:  # forgotten: expired, or removed by hand
+        return transactional_id, None, None, None, None, None, None, None
+    return (transactional_id, row.state.title, row.producer_id, row.producer_epoch, row.timeout_ms,
+            _time(row.start_timestamp_ms), _time(row.last_update_timestamp_ms),
+            [{'topic': topic, 'partition': partition} for topic, partition in sorted(row.partitions)])
+
+
+def aborted(place: Place, piece: TablePiece) -> Iterator[Row]:
+    for producer_id, first_offset, last_offset in place.aborted(piece.topic, piece.partition):
+        yield piece.topic, piece.partition, producer_id, first_offset, last_offset
+
+
+def offsets(place: Place, piece: TablePiece) -> Iterator[Row]:
+    state = replay_groups(_plain(place, piece))
+    present = set(place.partitions())
+    for group_id in sorted(state.group_ids()):
+        for row in state.offsets(group_id):
+            at = (row.topic, row.partition)
+            end = place.bounds(*at).end_offset if at in present else None
+            yield (group_id, *at, row.offset, row.leader_epoch, row.metadata, end,
+                   None if end is None else max(0, end - row.offset))
+
+
+def groups(place: Place, piece: TablePiece) -> Iterator[Row]:
+    state = replay_groups(_plain(place, piece))
+    for group_id in sorted(state.group_ids()):
+        group = state.group(group_id, -1, lambda topic_id: None)
+        if group is not None:
+            assignment = [{'member_id': member.member_id, 'client_id': member.client_id,
+                           'client_host': member.client_host, 'topic': topic, 'partition': partition}
+                          for member in group.members for topic, partition in member.assignment]
+            yield group_id, group.state, group.protocol_type, group.protocol, len(group.members), assignment
+
+
+def producers(place: Place, piece: TablePiece) -> Iterator[Row]:
+    for each in place.producers(piece.topic, piece.partition):
+        first = each.transaction_first_offset
+        yield (piece.topic, piece.partition, each.producer_id, each.producer_epoch, each.last_sequence,
+               _time(each.last_timestamp_ms), each.coordinator_epoch, None if first is None or first < 0 else first)
+
+
+def segments(place: Place, piece: TablePiece) -> Iterator[Row]:
+    from kbroker_tools.spark.file_place import FilePlace
+    assert isinstance(place, FilePlace)  # the options say so
+    found = place.state(piece.topic, piece.partition).files.segments
+    for segment in found:
+        yield (piece.topic, piece.partition, segment.base_offset, segment.size_bytes,
+               datetime.fromtimestamp(segment.modified_ns / 1e9, UTC), segment.has_index,
+               segment.has_transaction_index, segment is found[-1])
+
+
+def _plain(place: Place, piece: TablePiece) -> Iterator[tuple[BatchHeader, memoryview]]:
+    for _, _, header, batch in place.batches(piece.topic, piece.partition, None):
+        yield header, batch
+
+
+def _time(timestamp_ms: int | None) -> Any:
+    """For Arrow, which takes microseconds; None for none."""
+    return None if timestamp_ms is None or timestamp_ms < 0 else timestamp_ms * MICROSECONDS
+
+
+ROWS: dict[str, Callable[[Place, TablePiece], Iterator[Row]]] = {
+    'batches': batches, 'transactions': transactions, 'transaction_history': transaction_history, 'aborted': aborted,
+    'offsets': offsets, 'groups': groups, 'producers': producers, 'segments': segments}
+

@@ -1,0 +1,52 @@
+"""One Spark for the whole run: its virtual machine takes seconds to start."""
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from live import ROOT
+
+HERE = pathlib.Path(__file__).parent
+CACHE = ROOT / 'build' / 'judges' / 'spark'
+MAVEN_LIMIT_S = 900
+
+
+def connector_jars():
+    """Spark's own connector, fetched when the pom changed."""
+    pom = HERE / 'pom.xml'
+    listing = CACHE / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
+    if not listing.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(['mvn', '-q', '-B', '-f', str(pom), 'dependency:build-classpath',
+                               f'-Dmdep.outputFile={listing}'], capture_output=True, text=True, timeout=MAVEN_LIMIT_S,
+                              check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return listing.read_text().strip().split(':')
+
+
+@pytest.fixture(scope='session')
+def spark(tmp_path_factory):
+    """A session on two cores; its Python workers find the project, and `format("kbroker")` by itself."""
+    from pyspark.sql import SparkSession
+    work = tmp_path_factory.mktemp('spark')
+    os.environ['PYTHONPATH'] = os.pathsep.join([str(ROOT), str(ROOT / 'kbroker_tools/spark/autoload')])
+    os.environ['PYSPARK_PYTHON'] = os.environ['PYSPARK_DRIVER_PYTHON'] = sys.executable
+    os.environ['SPARK_LOCAL_IP'] = '127.0.0.1'
+    log_settings = work / 'log4j2.properties'
+    log_settings.write_text('rootLogger.level = off\n')
+    settings = {
+        'spark.ui.enabled': 'false', 'spark.sql.shuffle.partitions': '2', 'spark.driver.memory': '1g',
+        'spark.sql.warehouse.dir': str(work / 'warehouse'), 'spark.local.dir': str(work / 'local'),
+        'spark.sql.session.timeZone': 'UTC', 'spark.ui.showConsoleProgress': 'false',
+        'spark.task.maxFailures': '1', 'spark.jars': ','.join(connector_jars()),
+        'spark.driver.extraJavaOptions': '-XX:+UseSerialGC -XX:TieredStopAtLevel=1 '
+                                         f'-Dlog4j2.configurationFile={log_settings}',
+    }
+    builder = SparkSession.builder.master('local[2]').appName('tests')
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()

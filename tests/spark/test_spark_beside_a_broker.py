@@ -1,0 +1,137 @@
+"""A directory read while somebody appends to it, rolls, compacts and deletes: every answer is one of some moment."""
+import random
+import re
+import threading
+
+import pytest
+from spark_rows import LogFiles, rows
+
+from kbroker_tools.spark.datasource import open_place
+from kbroker_tools.spark.file_ranges import DataLossError
+from kbroker_tools.spark.options import OptionError, parse_options
+
+WRITES = 1500
+KEYS = 12
+
+
+class Writer(threading.Thread):
+    """Appends to a log until it is told to stop; every value says which key and which number it is."""
+
+    def __init__(self, log: LogFiles, seed: int, step):
+        super().__init__(daemon=True)
+        self.log = log
+        self.random = random.Random(seed)
+        self.history = []           # (offset, key, value) of what was committed, as soon as it is decided
+        self.pending = {1: [], 2: []}
+        self.count = 0
+        self.failure = None
+        self._step = step
+        self._stopped = threading.Event()
+
+    def run(self):
+        try:
+            while not self._stopped.is_set():
+                self.write()
+                self._step(self)
+        except BaseException as error:
+            self.failure = error
+
+    def write(self):
+        key = self.random.randrange(KEYS)
+        producer_id = self.random.choice([-1, 1, 2])
+        value = f'{key}:{self.count}:' + 'x' * self.random.randrange(60)
+        self.count += 1
+        offset = self.log.write(value, key=b'%d' % key, producer_id=producer_id, codec=self.random.choice([0, 4]))
+        row = (offset, key, value)
+        if producer_id < 0:
+            self.history.append(row)
+            return
+        self.pending[producer_id].append(row)
+        if self.random.random() < 0.3:
+            commit = self.random.random() < 0.6
+            self.log.end(producer_id, commit)
+            if commit:
+                self.history += self.pending[producer_id]
+            self.pending[producer_id] = []
+
+    def stop(self):
+        self._stopped.set()
+        self.join(30)
+        assert self.failure is None, self.failure
+
+
+def compacting(writer):
+    if writer.random.random() < 0.05:
+        writer.log.roll()
+    if writer.random.random() < 0.02:
+        writer.log.flush()
+        writer.log.directory.clean(writer.log.log)
+
+
+def test_compaction_beside_the_reader_takes_only_what_is_superseded(tmp_path):
+    log = LogFiles(tmp_path / 'logs', cleanup_policy='compact', segment_bytes=4000)
+    writer = Writer(log, 1, compacting)
+    writer.start()
+    answers, chance = [], random.Random(3)
+    try:
+        while writer.count < WRITES and writer.failure is None:
+            options = parse_options({'path': str(log.path)})
+            end = open_place(options).bounds('topic', 0).end_offset
+            found = rows(path=log.path, endingOffsets=f'{{"topic":{{"0":{end}}}}}',
+                         splitBytes=chance.choice([1, 500, 1 << 30]))
+            answers.append((end, [(row['offset'], int(row['key']), row['value'].decode()) for row in found]))
+    finally:
+        writer.stop()
+    committed = set(writer.history)
+    for end, found in answers:
+        offsets = [offset for offset, _, _ in found]
+        assert offsets == sorted(set(offsets)) and set(found) <= committed
+        latest = {}
+        for offset, key, value in sorted(writer.history):
+            if offset < end:
+                latest[key] = (offset, key, value)
+        # What was superseded above `end` by now may be gone; nothing else may.
+        newest = {key: max(offset for offset, other, _ in writer.history if other == key) for key in latest}
+        missing = {key for key, row in latest.items() if row not in found}
+        assert all(newest[key] >= end for key in missing)
+    assert answers[-1][0] > answers[0][0] and len(writer.history) > 200
+
+
+def deleting(writer):
+    if writer.random.random() < 0.05:
+        writer.log.roll()
+    if writer.random.random() < 0.03:
+        log = writer.log.flush().log
+        first = log.first_unstable_offset()
+        limit = log.log_end_offset if first is None else first
+        if limit > log.log_start_offset:
+            log.delete_records(writer.random.randrange(log.log_start_offset, limit + 1))
+            writer.log.directory.manager.checkpoint_log_start_offsets()
+            log.apply_retention(limit)
+
+
+@pytest.mark.parametrize('fail_on_data_loss', ['true', 'false'])
+def test_deletion_beside_the_reader_takes_only_what_is_reported(tmp_path, caplog, fail_on_data_loss):
+    log = LogFiles(tmp_path / 'logs', segment_bytes=4000)
+    writer = Writer(log, 2, deleting)
+    writer.start()
+    answers, losses, chance = [], 0, random.Random(4)
+    try:
+        while writer.count < WRITES and writer.failure is None:
+            try:
+                found = rows(path=log.path, splitBytes=chance.choice([1, 500, 1 << 30]),
+                             failOnDataLoss=fail_on_data_loss)
+            except (DataLossError, OptionError):
+                losses += 1
+                continue
+            answers.append([(row['offset'], int(row['key']), row['value'].decode()) for row in found])
+    finally:
+        writer.stop()
+    committed = sorted(set(writer.history))
+    reported = [range(int(low), int(high) + 1) for low, high in re.findall(r'offsets (\d+) to (\d+) of', caplog.text)]
+    for found in answers:
+        expected = [row for row in committed if found and found[0][0] <= row[0] <= found[-1][0]]
+        assert set(found) <= set(expected)
+        assert all(any(row[0] in each for each in reported) for row in expected if row not in found)
+    assert fail_on_data_loss == 'false' or not reported
+    assert len(answers) > 3 and (fail_on_data_loss == 'true' or losses == 0)

@@ -1,0 +1,258 @@
+"""Rows from a broker: pieces, loss, damage, and the tables compared with what the other tools say."""
+import contextlib
+from types import SimpleNamespace
+
+import confluent_kafka
+import pytest
+from pyspark.sql.types import IntegerType, StructType
+from spark_rows import WHEN_MS, batches, damage, make_reader, rows, values
+
+from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import ClientConfig
+from kbroker.client.producer import Producer
+from kbroker.client.stream_settings import ProducerSettings
+from kbroker.record.batch import encode_batch
+from kbroker_tools.directory_view import DirectoryView
+from kbroker_tools.live_view import LiveView
+from kbroker_tools.spark import KafkaLogDataSource, broker_place
+from kbroker_tools.spark.broker_place import BrokerTask, Fetches
+from kbroker_tools.spark.file_ranges import DataLossError, ReadOptions
+from kbroker_tools.spark.options import OptionError
+from kbroker_tools.spark.planning import Slice
+from kbroker_tools.spark.schema import BY_NAME
+
+
+@pytest.fixture(scope='module')
+def kafka(shared_broker):
+    cluster = Cluster(ClientConfig.from_settings({'bootstrap.servers': shared_broker.address}))
+    yield SimpleNamespace(cluster=cluster, admin=Admin(cluster), address=shared_broker.address,
+                          directory=shared_broker.directory)
+    cluster.close()
+
+
+def create(kafka, topic, partitions=1, **configs):
+    assert kafka.admin.create_topics([NewTopic(topic, partitions, 1, {
+        name.replace('_', '.'): value for name, value in configs.items()})])[topic] is None
+
+
+def write(kafka, topic, *texts, transactional_id=None, end='commit', partition=0):
+    properties = {} if transactional_id is None else {'transactional.id': transactional_id}
+    producer = Producer(kafka.cluster, ProducerSettings.from_properties(properties))
+    if transactional_id is not None:
+        producer.init_transactions()
+        producer.begin_transaction()
+    for number, text in enumerate(texts):
+        producer.send(topic, text.encode(), b'k', partition=partition, timestamp_ms=WHEN_MS + number)
+        producer.flush()
+    if transactional_id is not None and end == 'commit':
+        producer.commit_transaction()
+    elif transactional_id is not None and end == 'abort':
+        producer.abort_transaction()
+
+
+def at(kafka, topic, **options):
+    return {'kafka_bootstrap_servers': kafka.address, 'subscribe': topic, **options}
+
+
+# ---- records
+
+def test_pieces_and_offsets(kafka):
+    create(kafka, 'pieces', 2)
+    write(kafka, 'pieces', *map(str, range(50)))
+    write(kafka, 'pieces', *map(str, range(50, 60)), partition=1)
+    asked = at(kafka, 'pieces')
+    expected = values(**asked)
+    assert len(expected) == 60 and len(batches(**asked)) == 2
+    for options, tasks in (({'maxRecordsPerPartition': 7}, 10), ({'minPartitions': 6}, 6), ({'splitBytes': 500}, 8)):
+        assert len(batches(**asked, **options)) >= tasks
+        assert values(**asked, **options) == expected
+    assert values(**asked, startingOffsets='{"pieces":{"0":48,"1":-1}}') == ['48', '49']
+    assert values(**asked, endingOffsets='{"pieces":{"0":2,"1":1}}') == ['0', '1', '50']
+    assert values(**asked, startingTimestamp=WHEN_MS + 48, startingOffsetsByTimestampStrategy='latest') == ['48', '49']
+    assert rows(columns=['partition', 'offset'], **asked, endingOffsets='{"pieces":{"0":1,"1":0}}') == [
+        {'partition': 0, 'offset': 0}]
+    with pytest.raises(OptionError, match="found topic 'peaces', which is not there"):
+        rows(**at(kafka, 'peaces'))
+    with pytest.raises(OptionError, match='found pieces-7, expected some of pieces-0, pieces-1'):
+        rows(**asked, startingOffsets='{"pieces":{"7":0}}')
+
+
+def test_transactions(kafka):
+    create(kafka, 'transactions')
+    write(kafka, 'transactions', 'aborted', transactional_id='t1', end='abort')
+    write(kafka, 'transactions', 'committed', transactional_id='t1')
+    write(kafka, 'transactions', 'open', transactional_id='t2', end='')
+    write(kafka, 'transactions', 'above', transactional_id='t1', end='abort')
+    write(kafka, 'transactions', 'plain')
+    assert values(**at(kafka, 'transactions')) == ['committed']
+    found = rows(**at(kafka, 'transactions', isolation='read_uncommitted', includeTransactions='true'))
+    assert [(row['value'].decode(), row['outcome']) for row in found] == [
+        ('aborted', 'aborted'), ('committed', 'committed'), ('open', 'open'), ('above', 'aborted'), ('plain', None)]
+    # The column may be asked for by a schema alone.
+    assert [row['outcome'] for row in rows(columns=['outcome'], **at(
+        kafka, 'transactions', isolation='read_uncommitted'))] == [row['outcome'] for row in found]
+
+
+def test_records_that_are_deleted_after_the_plan(kafka):
+    create(kafka, 'deleted')
+    write(kafka, 'deleted', *map(str, range(10)))
+    readers = [make_reader(**at(kafka, 'deleted', failOnDataLoss=word)) for word in ('true', 'false')]
+    plans = [reader.partitions() for reader in readers]
+    kafka.admin.delete_records({('deleted', 0): 6})
+    with pytest.raises(DataLossError, match='deleted-0: the log begins at offset 6 now; lost are records among the 6 '
+                                            'offsets 0 to 5; with failOnDataLoss=false'):
+        list(readers[0].read(plans[0][0]))
+    found = [value for batch in readers[1].read(plans[1][0]) for value in batch['value'].to_pylist()]
+    assert found == [b'6', b'7', b'8', b'9']
+
+
+def test_a_log_that_was_made_anew_after_the_plan(kafka):
+    create(kafka, 'anew')
+    write(kafka, 'anew', *map(str, range(10)))
+    reader = make_reader(**at(kafka, 'anew', startingOffsets='{"anew":{"0":5}}'))
+    plan = reader.partitions()
+    assert kafka.admin.delete_topics(['anew'])['anew'] is None
+    create(kafka, 'anew')
+    with pytest.raises(DataLossError, match='anew-0: the log ends below offset 5, and it was said to reach 10'):
+        list(reader.read(plan[0]))
+
+
+def test_damage_that_a_broker_hands_on(kafka):
+    create(kafka, 'damaged')
+    write(kafka, 'damaged', 'aaa', 'bbb', 'ccc')
+    path = next((kafka.directory / 'damaged-0').glob('*.log'))
+    damage(path, path.read_bytes().index(b'bbb'), b'x')
+    asked = at(kafka, 'damaged')
+    with pytest.raises(DataLossError, match=r'damaged-0: .* lost .* among the 1 offsets 1 to 1, .*kbroker-check'):
+        rows(**asked)
+    assert values(**asked, failOnDataLoss='false') == ['aaa', 'ccc']
+    assert values(**asked, checkCrcs='false') == ['aaa', 'xbb', 'ccc']
+
+
+def answered(monkeypatch, *answers):
+    """A task over offsets 0 to 5 whose broker gives these answers, the last of them for ever."""
+    left = list(answers)
+    monkeypatch.setattr(Fetches, '_receive', lambda self, connection, position: (
+        left.pop(0) if len(left) > 1 else left[0], None))
+    monkeypatch.setattr(Fetches, '_send', lambda self, connection, position: None)
+    task = BrokerTask((('bootstrap.servers', 'localhost:1'),), Slice('t', 0, 0, 5))
+    return [row for batch in task.read([BY_NAME['offset']], ReadOptions()) for row in batch['offset'].to_pylist()]
+
+
+def answer(records, last_stable_offset):
+    return SimpleNamespace(records=bytes(records), aborted_transactions=[], last_stable_offset=last_stable_offset,
+                           high_watermark=last_stable_offset)
+
+
+def test_an_end_without_records_is_an_end(monkeypatch):
+    batch = encode_batch([(WHEN_MS, b'k', b'v')], base_offset=2)
+    assert answered(monkeypatch, answer(batch, 5), answer(b'', 5)) == [2]
+
+
+def test_an_end_that_the_broker_does_not_have_any_more_is_loss(monkeypatch):
+    batch = encode_batch([(WHEN_MS, b'k', b'v')], base_offset=2)
+    with pytest.raises(DataLossError, match='no whole batch from offset 3 on, and has offsets up to 3 now, below 5'):
+        answered(monkeypatch, answer(batch, 3), answer(b'', 3))
+    assert broker_place.IDLE_ANSWERS * broker_place.MAX_WAIT_MS == 10_000
+
+
+# ---- tables
+
+@pytest.fixture(scope='module')
+def lived_in(kafka):
+    """Topics, groups and transactions of every kind."""
+    create(kafka, 'life', 2)
+    write(kafka, 'life', 'a', 'b', transactional_id='life-1')
+    write(kafka, 'life', 'c', transactional_id='life-2', end='abort')
+    write(kafka, 'life', 'd', transactional_id='life-3', end='')
+    write(kafka, 'life', 'e', partition=1)
+    consumer = confluent_kafka.Consumer({'bootstrap.servers': kafka.address, 'group.id': 'readers',
+                                         'enable.auto.commit': False, 'auto.offset.reset': 'earliest'})
+    consumer.subscribe(['life'])
+    read = []
+    for _ in range(100):
+        read += consumer.consume(10, 0.2)
+        if len(read) >= 3:
+            break
+    consumer.commit(offsets=[confluent_kafka.TopicPartition('life', partition, 1) for partition in (0, 1)],
+                    asynchronous=False)
+    yield kafka
+    consumer.close()
+
+
+@pytest.fixture(params=['broker', 'files'])
+def place(request, lived_in):
+    """(options of the place, the view of the other tools over the same)."""
+    with contextlib.ExitStack() as stack:
+        if request.param == 'files':
+            view = DirectoryView(lived_in.directory)
+            options = {'path': lived_in.directory}
+        else:
+            view = LiveView(ClientConfig.from_settings({'bootstrap.servers': lived_in.address}))
+            options = {'kafka_bootstrap_servers': lived_in.address}
+        stack.callback(view.close)
+        yield options, view
+
+
+def test_transactions_as_a_table(place):
+    options, view = place
+    found = {row['transactional_id']: row for row in rows(table='transactions', **options)}
+    assert {listing.transactional_id: (listing.producer_id, listing.state) for listing in view.transactions()} == {
+        name: (row['producer_id'], row['state']) for name, row in found.items()}
+    info = view.transaction('life-3')
+    row = found['life-3']
+    assert (info.producer_epoch, info.timeout_ms, info.partitions) == (
+        row['producer_epoch'], row['timeout_ms'], {(each['topic'], each['partition']) for each in row['partitions']})
+    history = [row['state'] for row in sorted(rows(table='transaction_history', **options), key=lambda row: (
+        row['coordinator_partition'], row['offset'])) if row['transactional_id'] == 'life-2']
+    assert history == ['Empty', 'Ongoing', 'PrepareAbort', 'CompleteAbort']
+
+
+def test_groups_and_their_offsets_as_tables(place):
+    options, view = place
+    found = [row for row in rows(table='offsets', **options) if row['group_id'] == 'readers']
+    expected = sorted((row.topic, row.partition, row.offset) for row in view.group_offsets('readers'))
+    assert sorted((row['topic'], row['partition'], row['committed_offset']) for row in found) == expected
+    assert {(row['partition'], row['last_stable_offset'], row['lag']) for row in found} == {(0, 5, 4), (1, 1, 0)}
+    group = next(row for row in rows(table='groups', **options) if row['group_id'] == 'readers')
+    info = view.group('readers')
+    assert (group['members'], group['protocol']) == (len(info.members), info.protocol)
+    assert {(each['topic'], each['partition']) for each in group['assignment']} == {('life', 0), ('life', 1)}
+
+
+def test_producers_batches_and_aborted_ones_as_tables(place, lived_in):
+    options, view = place
+    found = [row for row in rows(table='producers', **options, subscribe='life') if row['partition'] == 0]
+    assert sorted((row['producer_id'], row['producer_epoch'], row['last_sequence'], row['transaction_first_offset'])
+                  for row in found) == sorted((info.producer_id, info.producer_epoch, info.last_sequence,
+                                               info.transaction_first_offset) for info in view.producers('life', 0))
+    assert sum(row['transaction_first_offset'] is not None for row in found) == 1
+    ranges = rows(table='aborted', **options, subscribe='life')
+    assert [(row['first_offset'], row['last_offset']) for row in ranges] == [(3, 4)]
+    headers = [(row['partition'], row['base_offset'], row['is_control'], row['marker'], row['crc_is_right'])
+               for row in rows(table='batches', **options, subscribe='life')]
+    assert sorted(headers) == [(0, 0, False, None, True), (0, 1, False, None, True), (0, 2, True, 'commit', True),
+                               (0, 3, False, None, True), (0, 4, True, 'abort', True), (0, 5, False, None, True),
+                               (1, 0, False, None, True)]
+
+
+def test_the_partitions_of_a_coordinator_share_tasks(place):
+    options, _ = place
+    assert len(make_reader(table='transactions', **options).partitions()) == 8
+    assert len(make_reader(table='transactions', minPartitions=3, **options).partitions()) == 3
+    assert rows(['transactional_id'], table='transactions', minPartitions=3, **options) != []
+
+
+def test_segments_as_a_table(lived_in):
+    found = [row for row in rows(table='segments', path=lived_in.directory, subscribe='life') if row['partition'] == 0]
+    files = sorted((lived_in.directory / 'life-0').glob('*.log'))
+    assert [(row['base_offset'], row['size_bytes']) for row in found] == [
+        (int(path.stem), path.stat().st_size) for path in files]
+    assert [row['is_active'] for row in found] == [path is files[-1] for path in files]
+    assert all(row['has_index'] for row in found) and any(row['has_transaction_index'] for row in found)
+    with pytest.raises(OptionError, match='table: found segments beside'):
+        make_reader(table='segments', kafka_bootstrap_servers=lived_in.address)
+    with pytest.raises(ValueError, match="found a column 'size' in the schema, expected some of topic, partition"):
+        KafkaLogDataSource({'table': 'segments', 'path': str(lived_in.directory)}).reader(
+            StructType().add('size', IntegerType()))
