@@ -1,0 +1,278 @@
+"""`kbroker-ingest`: topics into files by a Spark job, written once and only once.
+
+`spark-submit .../kbroker_tools/ingest.py ARGUMENTS` runs the same on a cluster whose nodes have kbroker installed.
+"""
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker_tools.command import SETTINGS, Command, ToolError, json_option, version_option
+from kbroker_tools.render import PROGRESS_INTERVAL_S, Column, Output, Progress, words_for_bytes, words_for_duration
+
+if TYPE_CHECKING:
+    from kbroker_tools.spark.ingest import IngestJob, IngestResult
+
+TERMINATED = 143
+FORMATS = ('parquet', 'orc', 'json', 'avro')
+VALUE_KINDS = ('json', 'avro', 'protobuf')
+QUIET_LOG = Path(__file__).parent / 'spark' / 'log4j2.properties'
+COLUMNS = [Column('run', 'Run', 'right'), Column('rows', 'Rows', 'right'), Column('size_bytes', 'Bytes', 'right'),
+           Column('rows_per_second', 'Rows/s', 'right'), Column('skipped_offsets', 'SkippedOffsets', 'right'),
+           Column('aborted_transactions', 'AbortedTransactions', 'right'), Column('lag', 'LagLeft', 'right'),
+           Column('duration_ms', 'Took', 'right')]
+
+
+def _directory(context: click.Context, parameter: click.Parameter, value: str) -> Path:
+    """Not an object store: nothing there is renamed in one step, so rows and offsets could not appear together."""
+    text = value.removeprefix('file://') if value.startswith('file:///') else value
+    if re.match(r'[A-Za-z][A-Za-z0-9+.-]*:/', text):
+        raise click.BadParameter(f'found {value}, expected a directory of a file system: in an object store no '
+                                 'directory is renamed in one step, so rows and offsets could not become visible '
+                                 'together. Ingest into a file system and copy the run=... directories from there')
+    return Path(text)
+
+
+def _settings(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in values:
+        name, separator, value = text.partition('=')
+        if not separator or not name.strip():
+            raise click.BadParameter(f'found {text!r}, expected NAME=VALUE')
+        found[name.strip()] = value
+    return found
+
+
+def _names(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
+    return [part.strip() for part in value.split(',') if part.strip()]
+
+
+@click.command(cls=Command, context_settings=SETTINGS)
+@click.option('--topics', required=True, metavar='T,T...', callback=_names, help='Topics, separated by commas.')
+@click.option('--from', 'source', required=True, metavar='BROKER|DIR',
+              help='host:port of a broker, or a log directory (a path, or a URI such as s3://...).')
+@click.option('--to', required=True, callback=_directory, metavar='DIR', help='Where the files go.')
+@click.option('--state', required=True, callback=_directory, metavar='DIR',
+              help='Where the job keeps how far it has come; belongs to the --to of its first run.')
+@click.option('--format', 'file_format', type=click.Choice(FORMATS), default='parquet', show_default=True,
+              help='Of the files; avro needs its Spark package.')
+@click.option('--partition-by', default='', metavar='COLUMN,...', callback=_names,
+              help='Directories by the values of columns: topic, partition, date (of the timestamp, UTC) ...')
+@click.option('--max-rows-per-file', type=click.IntRange(1), metavar='N', help='Start a new file after so many rows.')
+@click.option('--value-format', type=click.Choice(VALUE_KINDS),
+              help='Decode values into a typed column; what the schema does not fit stays in value_undecoded.')
+@click.option('--value-schema', metavar='SCHEMA|@FILE',
+              help='json: "id bigint, name string"; avro: its JSON; protobuf: DESCRIPTOR-FILE:package.Message.')
+@click.option('--option', 'options', multiple=True, metavar='NAME=VALUE', callback=_settings,
+              help='An option of the data source: isolation, splitBytes, kafka.security.protocol ...; may be repeated.')
+@click.option('--master', metavar='URL', help='The Spark master.  [default: local[*], or that of spark-submit]')
+@click.option('--conf', multiple=True, metavar='NAME=VALUE', callback=_settings,
+              help='A setting of Spark: spark.executor.memory ...; may be repeated.')
+@click.option('--follow', is_flag=True, help='Go on, run after run, until interrupted.')
+@click.option('--interval', type=click.FloatRange(0.0), default=10.0, show_default=True, metavar='SECONDS',
+              help='With --follow: from the end of one run to the next.')
+@json_option
+@version_option
+def main(topics: list[str], source: str, to: Path, state: Path, file_format: str, partition_by: list[str],
+         max_rows_per_file: int | None, value_format: str | None, value_schema: str | None, options: dict[str, str],
+         master: str | None, conf: dict[str, str], follow: bool, interval: float, as_json: bool) -> None:
+    """Write topics into files with Spark: from where the last run stopped to the last stable offset.
+
+    Rows and the offsets that they cover become visible in one step; after a crash at any point a rerun continues.
+    """
+    if (value_format is None) != (value_schema is None):
+        raise click.UsageError('give --value-format and --value-schema together')
+    with interruptible(), spark_errors_in_one_line():
+        try:
+            from kbroker_tools.spark.ingest import IngestJob
+            from kbroker_tools.spark.values import ValueFormat
+        except ImportError as error:
+            raise ToolError(f'{error.name or error} is not installed: pip install "kbroker[spark]"') from None
+        values = ValueFormat(value_format, text_or_file(value_schema)) if value_format and value_schema else None
+        job = IngestJob(source, topics, to, state, file_format, partition_by, max_rows_per_file, values, options)
+        ingest(job, master, conf, Output(as_json), interval if follow else None)
+
+
+def ingest(job: IngestJob, master: str | None, conf: dict[str, str], output: Output, interval_s: float | None) -> None:
+    """One run, or with an interval run after run; one that finds nothing new is not worth a word then."""
+    spark = session(master, conf)
+    try:
+        with task_progress(spark, output):
+            result = job.run(spark)
+        show(output, result)
+        while interval_s is not None:
+            time.sleep(interval_s)
+            with task_progress(spark, output):
+                result = job.run(spark)
+            if result.run is not None:
+                show(output, result)
+    except (KeyboardInterrupt, SystemExit):
+        end_java(spark)
+        raise
+    except Exception:
+        spark.stop()
+        raise
+    spark.stop()
+
+
+@contextmanager
+def task_progress(spark: Any, output: Output) -> Iterator[None]:
+    """A bar of the share of tasks that are done, on a terminal; the main thread waits for Spark, another asks."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    is_over = threading.Event()
+
+    def watch(bar: Progress) -> None:
+        tracker, shown = spark.sparkContext.statusTracker(), 0
+        while not is_over.wait(PROGRESS_INTERVAL_S):
+            stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]
+            tasks = sum(stage.numTasks for stage in stages)
+            percent = 100 * sum(stage.numCompletedTasks for stage in stages) // tasks if tasks else 0
+            bar.advance(max(0, percent - shown))
+            shown = max(shown, percent)
+
+    with output.progress('ingesting, % of tasks', 100) as bar:
+        watcher = threading.Thread(target=watch, args=(bar,), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            watcher.join(1)
+
+
+def end_java(spark: Any) -> None:
+    """Give up what runs, without a word with Java: an answer is still on the way, or nobody is there any more.
+
+    Threads of PySpark's print tracebacks about that; there is nothing else to be said after an interruption.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    process = getattr(spark.sparkContext._gateway, 'proc', None)
+    if process is not None:  # under spark-submit Java is our parent, and sees that we end
+        process.terminate()
+        process.wait()
+
+
+def text_or_file(text: str) -> str:
+    return Path(text[1:]).read_text('utf-8') if text.startswith('@') else text
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM ends the program as Ctrl-C does: what is under way is given up, and what was there before stays."""
+    def end(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def spark_errors_in_one_line() -> Iterator[None]:
+    """ToolError for what PySpark raises, and for what was told to it by us."""
+    from kbroker.client.errors import ClientError
+    try:
+        yield
+    except (click.ClickException, ImportError, ClientError):
+        raise
+    except Exception as error:
+        if type(error).__module__.split('.')[0] not in ('pyspark', 'py4j'):
+            from kbroker_tools.spark.file_ranges import DataLossError
+            if isinstance(error, DataLossError):
+                raise ToolError(str(error)) from None
+            raise
+        from kbroker_tools.spark.failures import one_line
+        raise ToolError(one_line(error)) from None
+
+
+def session(master: str | None, conf: dict[str, str]) -> Any:
+    """A session in UTC, so that `date` means the same everywhere; of spark-submit, where it runs under that."""
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+    builder = SparkSession.builder.appName('kbroker-ingest').config('spark.sql.session.timeZone', 'UTC')
+    is_submitted = 'PYSPARK_GATEWAY_PORT' in os.environ
+    given = SparkConf()
+    if not is_submitted:
+        master = master or conf.get('spark.master') or given.get('spark.master', 'local[*]') or ''
+        if master.startswith('local'):
+            os.environ.setdefault('PYSPARK_PYTHON', sys.executable)
+        java_options = conf.pop('spark.driver.extraJavaOptions', '')
+        builder = (builder.master(master).config('spark.ui.enabled', 'false')
+                   .config('spark.ui.showConsoleProgress', 'false')
+                   .config('spark.driver.extraJavaOptions',
+                           f'-Dlog4j2.configurationFile={QUIET_LOG.as_uri()} {java_options}'.strip()))
+    elif master is not None:
+        raise click.UsageError('--master is given to spark-submit, not behind the program')
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    with java_output_aside() if not is_submitted else nullcontext(), signals_put_off():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def signals_put_off() -> Iterator[None]:
+    """Java that loses its Python while it starts stays for ever, so Ctrl-C and SIGTERM come after the block.
+
+    PySpark's own handler of Ctrl-C goes: it would speak with Java in the midst of another call.
+    """
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late in came:
+            signal.raise_signal(late)
+
+
+@contextmanager
+def java_output_aside() -> Iterator[None]:
+    """A virtual machine that starts in here does not write to our stderr, where it warns of its own options.
+
+    ToolError with the last that it said if it does not start.
+    """
+    with tempfile.TemporaryFile() as file:
+        sys.stderr.flush()
+        stderr = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        except Exception as error:
+            file.seek(0)
+            said = [line for line in file.read().decode('utf-8', 'replace').splitlines() if line.strip()]
+            raise ToolError(f'Spark does not start: {said[-1] if said else error}') from None
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+def show(output: Output, result: IngestResult) -> None:
+    rate = round(result.rows * 1000 / result.duration_ms) if result.duration_ms else 0
+    cells: list[Any] = [result.run, result.rows, result.size_bytes, rate, result.skipped_offsets,
+                        result.aborted_transactions, result.lag, result.duration_ms]
+    if not output.as_json:
+        cells[2], cells[7] = words_for_bytes(result.size_bytes), words_for_duration(result.duration_ms)
+    output.table(COLUMNS, [cells])
+    output.stream.flush()
+
+
+if __name__ == '__main__':
+    main(prog_name='kbroker-ingest')

@@ -1,0 +1,242 @@
+"""Topics into files, written once and only once: from where the last run stopped to the last stable offset.
+
+`ledger` says how rows and the offsets that they cover become visible in one step. Spark writes the rows; the offsets
+are fixed before it begins, so tasks that are tried again read the same. `TO` lies in a file system that the driver and
+all executors share, and in which a rename is one step.
+"""
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbroker_tools.spark.datasource import KafkaLogDataSource, open_place
+from kbroker_tools.spark.identity import Identity, identify
+from kbroker_tools.spark.ledger import IngestError, JobFacts, Ledger, Progress
+from kbroker_tools.spark.options import BY_NAME, Options, parse_options
+from kbroker_tools.spark.planning import Partition, Place, Slice, chosen_partitions
+from kbroker_tools.spark.schema import ddl
+from kbroker_tools.spark.stream import to_json
+from kbroker_tools.spark.values import ValueFormat
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BROKER = re.compile(r'(?:[\w.-]+|\[[\w:.%]+\]):\d+(,(?:[\w.-]+|\[[\w:.%]+\]):\d+)*')
+DATE = 'date'
+OF_THE_JOB = ('path', 'subscribe', 'subscribePattern', 'assign', 'startingOffsets', 'endingOffsets',
+              'startingTimestamp', 'endingTimestamp', 'startingOffsetsByTimestamp', 'endingOffsetsByTimestamp',
+              'startingOffsetsByTimestampStrategy', 'table', 'maxOffsetsPerTrigger', 'maxBytesPerTrigger')
+"""Options of the data source that the job sets, or that would contradict what it promises."""
+
+
+@dataclass(frozen=True)
+class IngestResult:
+    """What one run did. Sizes are in bytes of keys and values; `lag` is in offsets up to the end when it was over."""
+
+    run: int | None
+    """None when there was nothing to read."""
+    rows: int
+    size_bytes: int
+    skipped_offsets: int
+    """Without a row: of aborted transactions, markers, and what compaction took."""
+    aborted_transactions: int | None
+    """Left out; None from a broker, which tells it to the tasks alone."""
+    lag: int
+    duration_ms: int
+
+
+@dataclass
+class IngestJob:
+    """`source` is a log directory (or URI; several with commas), or `host:port,...` of a broker.
+
+    `options` are further options of the data source. Raises IngestError, OptionError, OSError, KafkaError, ClientError,
+    DataLossError, and what Spark raises, for which `failures.one_line` has words.
+    """
+
+    source: str
+    topics: Sequence[str]
+    to: Path
+    state: Path
+    format: str = 'parquet'
+    partition_by: Sequence[str] = ()
+    max_rows_per_file: int | None = None
+    values: ValueFormat | None = None
+    """Without it values are binary."""
+    options: dict[str, str] = field(default_factory=dict)
+
+    def run(self, spark: SparkSession) -> IngestResult:
+        """Once. Whatever goes wrong, and wherever it is killed: rows and offsets stay as they were, or both move."""
+        began = time.monotonic()
+        options = self._check()
+        ledger = Ledger(self.to, self.state)
+        with ledger.locked():
+            identity = identify(options, self.topics)
+            place = open_place(options)
+            chosen = chosen_partitions(place, options)
+            progress = ledger.open(JobFacts(self.source, identity.cluster_id, self._shape(options)))
+            slices = self._slices(place, options, chosen, progress, identity)
+            if not slices:
+                return IngestResult(None, 0, 0, 0, None if self._is_broker else 0, 0, _since(began))
+            done = Progress(progress.job, progress.run + 1,
+                            progress.offsets | {(each.topic, each.partition): each.end_offset for each in slices},
+                            progress.topic_ids | identity.topic_ids)
+            rows, size_bytes = self._write_and_publish(spark, ledger, slices, done)
+            aborted = self._aborted(place, slices)
+            place.refresh()
+            return IngestResult(done.run, rows, size_bytes, _offsets(slices) - rows, aborted,
+                                self._lag(place, options, done), _since(began))
+
+    # ---- what was asked for
+
+    @property
+    def _is_broker(self) -> bool:
+        return BROKER.fullmatch(self.source) is not None
+
+    def _source_options(self) -> dict[str, str]:
+        where = 'kafka.bootstrap.servers' if self._is_broker else 'path'
+        return {'subscribe': ','.join(self.topics), **self.options, where: self.source}
+
+    def _check(self) -> Options:
+        """IngestError, OptionError for what can be told before anything is opened."""
+        for name in self.options:
+            row = BY_NAME.get(name.lower())
+            if (row and row.name in OF_THE_JOB) or name.lower() == 'kafka.bootstrap.servers':
+                raise IngestError(f'option {name}: an ingest sets it itself, from --topics, --from, and where its last '
+                                  'run stopped')
+        options = parse_options(self._source_options())
+        columns = re.findall(r'`(\w+)`', _columns(options))
+        for name in self.partition_by:
+            if name not in [*columns, DATE]:
+                raise IngestError(f'--partition-by: found {name!r}, expected some of {DATE}, {", ".join(columns)}')
+        return options
+
+    def _shape(self, options: Options) -> dict[str, Any]:
+        return {'format': self.format, 'partition_by': list(self.partition_by), 'columns': _columns(options),
+                'isolation': options['isolation'],
+                'values': None if self.values is None else [self.values.kind, self.values.schema]}
+
+    # ---- what to read
+
+    def _slices(self, place: Place, options: Options, chosen: Sequence[Partition], progress: Progress,
+                identity: Identity) -> list[Slice]:
+        slices = []
+        for topic, topic_id in sorted(identity.topic_ids.items()):
+            kept = progress.topic_ids.get(topic, topic_id)
+            if kept != topic_id:
+                raise IngestError(f'topic {topic} was made anew: found id {topic_id}, and what was ingested is of '
+                                  f'{kept}; give another --state and --to')
+        for each in chosen:
+            bounds = place.bounds(*each)
+            start = progress.offsets.get(each, bounds.start_offset)
+            if start < bounds.start_offset and options['failOnDataLoss']:
+                raise IngestError(f'{each[0]}-{each[1]}: the next offset to ingest is {start} and the log starts at '
+                                  f'{bounds.start_offset}: retention was faster; with --option failOnDataLoss=false '
+                                  'the job goes on there')
+            if bounds.end_offset < start and options['failOnDataLoss']:
+                raise IngestError(f'{each[0]}-{each[1]}: ingested up to {start} and the log ends at '
+                                  f'{bounds.end_offset}: it lost records, or is another log; with --option '
+                                  'failOnDataLoss=false the job waits until it is past that offset')
+            start = max(start, bounds.start_offset)
+            if bounds.end_offset > start:
+                slices.append(Slice(*each, start, bounds.end_offset))
+        return slices
+
+    def _lag(self, place: Place, options: Options, progress: Progress) -> int:
+        return sum(max(0, bounds.end_offset - progress.offsets.get(each, bounds.start_offset))
+                   for each in chosen_partitions(place, options) for bounds in [place.bounds(*each)])
+
+    def _aborted(self, place: Place, slices: list[Slice]) -> int | None:
+        """The aborted transactions that end in what was read."""
+        from kbroker_tools.spark.file_place import FilePlace
+        if not isinstance(place, FilePlace):
+            return None
+        return sum(each.start_offset <= last < each.end_offset
+                   for each in slices
+                   for _, _, last in place.state(each.topic, each.partition).aborted(each.start_offset,
+                                                                                     each.end_offset))
+
+    # ---- writing
+
+    def _write_and_publish(self, spark: SparkSession, ledger: Ledger, slices: list[Slice],
+                           done: Progress) -> tuple[int, int]:
+        staging = ledger.new_staging(done.run)
+        try:
+            rows, size_bytes = self._write(spark, slices, staging)
+            self._verify(staging, rows)
+            ledger.publish(staging, done, {'rows': rows, 'size_bytes': size_bytes, 'source': self.source,
+                                           'finished_ms': time.time_ns() // 1_000_000})
+        except BaseException:
+            ledger.discard(staging)
+            raise
+        return rows, size_bytes
+
+    def _write(self, spark: SparkSession, slices: list[Slice], staging: Path) -> tuple[int, int]:
+        """(rows, bytes of keys and values) that were written."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+        written = Observation('ingest')
+        size = f.coalesce(f.length('key'), f.lit(0)) + f.coalesce(f.length('value'), f.lit(0))
+        frame = self._frame(spark, slices)
+        frame = frame.observe(written, f.count(f.lit(1)).alias('rows'), f.sum(size).alias('size_bytes'))
+        writer = self._shaped(frame).write.format(self.format).mode('errorifexists')
+        if self.partition_by:
+            writer = writer.partitionBy(*self.partition_by)
+        if self.max_rows_per_file is not None:
+            writer = writer.option('maxRecordsPerFile', self.max_rows_per_file)
+        writer.save(staging.as_uri())
+        found: dict[str, Any] = written.get
+        return int(found['rows']), int(found['size_bytes'] or 0)
+
+    def _frame(self, spark: SparkSession, slices: list[Slice]) -> DataFrame:
+        """The records of exactly these offsets."""
+        spark.dataSource.register(KafkaLogDataSource)
+        starts: dict[Partition, int] = {(each.topic, each.partition): each.start_offset for each in slices}
+        ends: dict[Partition, int] = {(each.topic, each.partition): each.end_offset for each in slices}
+        assignment: dict[str, list[int]] = {}
+        for each in slices:
+            assignment.setdefault(each.topic, []).append(each.partition)
+        options = self._source_options() | {'assign': json.dumps(assignment), 'startingOffsets': json.dumps(
+            to_json(starts)), 'endingOffsets': json.dumps(to_json(ends))}
+        del options['subscribe']
+        options.setdefault('minPartitions', str(spark.sparkContext.defaultParallelism))
+        return spark.read.format('kbroker').options(**options).load()
+
+    def _shaped(self, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+        if self.values is not None:
+            frame = self.values.decode(frame)
+        if DATE in self.partition_by:
+            frame = frame.withColumn(DATE, f.to_date('timestamp'))
+        return frame
+
+    def _verify(self, staging: Path, rows: int) -> None:
+        """Executors that do not share TO write where nobody looks, without an error: so what lies there is counted.
+
+        Rows of Parquet files are counted by their footers; other files are not opened.
+        """
+        files = [path for path in staging.rglob('*') if path.is_file() and not path.name.startswith(('_', '.'))]
+        if self.format == 'parquet':
+            from pyarrow import parquet
+            found = sum(parquet.read_metadata(path).num_rows for path in files)
+        else:
+            found = rows if files else 0
+        if found != rows:
+            raise IngestError(f'{staging}: found {found} rows in {len(files)} files, and the tasks wrote {rows}: do '
+                              'all executors see this directory as the driver does?')
+
+
+def _columns(options: Options) -> str:
+    return ddl(options['includeHeaders'], options['includeTransactions'])
+
+
+def _offsets(slices: list[Slice]) -> int:
+    return sum(each.end_offset - each.start_offset for each in slices)
+
+
+def _since(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)

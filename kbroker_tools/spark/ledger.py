@@ -1,0 +1,239 @@
+"""Where an ingest stands, on the disk: what is visible is covered, what is covered is visible.
+
+    TO/_ingest.json             whose directory this is: the job, its source, the shape of its files
+    TO/_staging-000007-9f3c.../ rows of a run that is not over; readers pass over it
+    TO/run=000007/              the same directory after the one rename that makes it visible, _ingest.json in it with
+                                the offsets that it covers
+    STATE/progress.json         what is covered so far; behind a crash, the newest run in TO corrects it
+    STATE/lock, TO/_lock        held by the job that runs
+
+A staging directory has a name of its own in each attempt: executors of a driver that was killed may write on for a
+while, and must not do so into a directory that a later run makes visible.
+"""
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kbroker.errors import ConfigError
+from kbroker_tools.spark.stream import Offsets, from_json, to_json
+
+RUN = re.compile(r'run=(\d{6,})')
+STAGING = '_staging-'
+INGEST_FILE = '_ingest.json'
+PROGRESS_FILE = 'progress.json'
+VERSION = 1
+
+
+class IngestError(ConfigError):
+    """The job cannot run as it stands; the text says what to do."""
+
+    def __init__(self, message: str):
+        super().__init__('ingest', message)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The newest run that is visible, the next offset of each partition, and the ids of the topics those are of."""
+
+    job: str
+    run: int = 0
+    offsets: Offsets = field(default_factory=dict)
+    topic_ids: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {'version': VERSION, 'job': self.job, 'run': self.run, 'offsets': to_json(self.offsets),
+                'topic_ids': self.topic_ids}
+
+    @classmethod
+    def read(cls, path: Path) -> Progress:
+        """IngestError for a file that says something else; OSError."""
+        found = read_json(path)
+        try:
+            return cls(str(found['job']), int(found['run']), from_json(found['offsets']), dict(found['topic_ids']))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _not_ours(path, error) from None
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What must not change from run to run: where rows come from, and what the files look like."""
+
+    source: str
+    cluster_id: str | None
+    """None where a directory does not say."""
+    shape: Mapping[str, Any]
+
+    def check(self, kept: Mapping[str, Any], path: Path) -> None:
+        """IngestError unless the job that wrote `kept` was this one."""
+        try:
+            cluster_id, source, shape = kept['cluster_id'], kept['source'], dict(kept['shape'])
+        except (KeyError, TypeError, ValueError) as error:
+            raise _not_ours(path, error) from None
+        if self.cluster_id is not None and cluster_id is not None:
+            if self.cluster_id != cluster_id:
+                raise IngestError(f'{path}: found rows of cluster {cluster_id}, and {self.source} is cluster '
+                                  f'{self.cluster_id}; give another --state and --to')
+        elif self.source != source:
+            raise IngestError(f'{path}: found rows from {source}, and whether {self.source} is the same log nothing '
+                              'tells (no cluster.id); give another --state and --to')
+        for name in sorted(shape.keys() | self.shape.keys()):
+            if shape.get(name) != self.shape.get(name):
+                raise IngestError(f'{path}: found {name} {_said(shape.get(name))}, now asked for '
+                                  f'{_said(self.shape.get(name))}; files of two shapes do not belong in one directory: '
+                                  'give another --state and --to')
+
+
+def _said(value: object) -> str:
+    return json.dumps(value) if value is not None else 'none'
+
+
+class Ledger:
+    """The two directories of a job. One job at a time: see `locked`. Raises IngestError, OSError."""
+
+    def __init__(self, to: Path, state: Path):
+        self.to = to.absolute()
+        self.state = state.absolute()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """For the time of a run. IngestError when another job holds one of the directories."""
+        self.to.mkdir(parents=True, exist_ok=True)
+        self.state.mkdir(parents=True, exist_ok=True)
+        with _lock(self.state / 'lock', self.state), _lock(self.to / '_lock', self.to):
+            yield
+
+    def open(self, facts: JobFacts) -> Progress:
+        """How far the job has come. What is visible counts: leftovers go, and `progress.json` catches up."""
+        path = self.state / PROGRESS_FILE
+        known = Progress.read(path) if path.exists() else self._begin(facts)
+        self._check_target(known, facts)
+        for leftover in self.to.glob(f'{STAGING}*'):
+            shutil.rmtree(leftover)
+        runs = self.runs()
+        if runs and runs[-1] > known.run:
+            newest = Progress.read(self._run(runs[-1]) / INGEST_FILE)
+            if (newest.job, newest.run) != (known.job, runs[-1]):
+                raise IngestError(f'{self._run(runs[-1])}: found run {newest.run} of job {newest.job} in it, expected '
+                                  f'run {runs[-1]} of job {known.job}; was the directory renamed or copied here?')
+            known = newest
+            replace_file(path, known.to_json())
+        return known
+
+    def _begin(self, facts: JobFacts) -> Progress:
+        """A new job, in a directory that is empty but for what a first run left that did not get far."""
+        runs = self.runs()
+        if runs:
+            raise IngestError(f'{self.to}: found run {runs[-1]} of an ingest that {self.state} knows nothing of; give '
+                              f'its --state, or copy {self._run(runs[-1]) / INGEST_FILE} to '
+                              f'{self.state / PROGRESS_FILE} to go on from there')
+        others = sorted(found.name for found in self.to.iterdir() if not found.name.startswith('_'))
+        if others:
+            raise IngestError(f'{self.to}: found {others[0]!r}, expected an empty directory for a new ingest')
+        known = Progress(str(uuid.uuid4()))
+        replace_file(self.to / INGEST_FILE, {'version': VERSION, 'job': known.job, 'source': facts.source,
+                                             'cluster_id': facts.cluster_id, 'shape': facts.shape})
+        replace_file(self.state / PROGRESS_FILE, known.to_json())
+        return known
+
+    def _check_target(self, known: Progress, facts: JobFacts) -> None:
+        path = self.to / INGEST_FILE
+        if not path.exists():
+            raise IngestError(f'{self.to}: found no {INGEST_FILE}, and {self.state} belongs to the directory of job '
+                              f'{known.job}; give that one as --to, or a new --state')
+        kept = read_json(path)
+        if kept.get('job') != known.job:
+            raise IngestError(f'{self.to}: found the directory of job {kept.get("job")}, and {self.state} belongs to '
+                              f'job {known.job}; give the --to and --state that belong together')
+        facts.check(kept, path)
+
+    def runs(self) -> list[int]:
+        """The numbers of the runs that are visible, ascending."""
+        return sorted(int(match[1]) for found in self.to.iterdir() if (match := RUN.fullmatch(found.name)))
+
+    def _run(self, number: int) -> Path:
+        return self.to / f'run={number:06d}'
+
+    def new_staging(self, number: int) -> Path:
+        """Where the rows of a run are to be written; nothing is there yet."""
+        return self.to / f'{STAGING}{number:06d}-{uuid.uuid4().hex}'
+
+    def discard(self, staging: Path) -> None:
+        """After a failure, as far as it goes; what stays is removed by the next run."""
+        shutil.rmtree(staging, ignore_errors=True)
+
+    def publish(self, staging: Path, done: Progress, facts: Mapping[str, Any]) -> None:
+        """The one step: before the rename nothing of the run is there, after it everything."""
+        replace_file(staging / INGEST_FILE, done.to_json() | dict(facts))
+        sync_tree(staging)
+        os.rename(staging, self._run(done.run))
+        sync_directory(self.to)
+        replace_file(self.state / PROGRESS_FILE, done.to_json())
+
+
+@contextmanager
+def _lock(path: Path, what: Path) -> Iterator[None]:
+    with open(path, 'a', encoding='utf-8') as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise IngestError(f'{what}: another ingest is running with it; wait for it, or give another --state '
+                              'and --to') from None
+        yield
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """IngestError for what is no object of this version; OSError."""
+    try:
+        found = json.loads(path.read_text('utf-8'))
+        if found['version'] != VERSION:
+            raise ValueError(f'version {found["version"]}')
+    except (ValueError, KeyError, TypeError) as error:
+        raise _not_ours(path, error) from None
+    return dict(found)
+
+
+def _not_ours(path: Path, error: Exception) -> IngestError:
+    what = f'no {error}' if isinstance(error, KeyError) else str(error)
+    return IngestError(f'{path}: found {what}, expected what an ingest writes (version {VERSION}); it is put there '
+                       'whole by a rename, so something else changed it')
+
+
+def replace_file(path: Path, content: Mapping[str, Any]) -> None:
+    """Whole and on the disk, or as it was. OSError."""
+    new = path.with_name(f'_{path.name}.tmp')
+    with open(new, 'w', encoding='utf-8') as file:
+        file.write(json.dumps(content, indent=1) + '\n')
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(new, path)
+    sync_directory(path.parent)
+
+
+def sync_tree(root: Path) -> None:
+    """Spark closes its files without a sync: what is renamed into sight must survive a power cut."""
+    for directory, _, names in os.walk(root):
+        for name in names:
+            descriptor = os.open(os.path.join(directory, name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_directory(Path(directory))
+
+
+def sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

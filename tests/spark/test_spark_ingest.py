@@ -1,0 +1,253 @@
+"""`IngestJob` in one Spark session, against what a read_committed consumer gets."""
+import json
+import re
+
+import pytest
+from ingest_world import (
+    Writer,
+    add_partitions,
+    consumed,
+    create_topic,
+    delete_records,
+    delete_topic,
+    ingested,
+    progress_of,
+)
+from live import ROOT
+from pyspark.errors import PySparkException
+
+from kbroker_tools.spark.failures import one_line
+from kbroker_tools.spark.ingest import IngestJob
+from kbroker_tools.spark.ledger import IngestError
+from kbroker_tools.spark.options import OptionError
+from kbroker_tools.spark.values import ValueFormat
+
+pytestmark = pytest.mark.jvm
+
+
+@pytest.fixture(scope='module')
+def writer(shared_broker):
+    return Writer(shared_broker.address, 'ingest')
+
+
+@pytest.fixture(scope='module')
+def other_writer(shared_broker):
+    return Writer(shared_broker.address, 'ingest-other')
+
+
+@pytest.fixture(params=['broker', 'directory'])
+def source(request, shared_broker):
+    """The same log, asked for over the protocol and read from its files."""
+    return shared_broker.address if request.param == 'broker' else str(shared_broker.directory)
+
+
+class Ingest:
+    def __init__(self, spark, root, source, topic, **more):
+        self.spark, self.to, self.state = spark, root / 'to', root / 'state'
+        self.job = IngestJob(source, [topic], self.to, self.state, **more)
+
+    def run(self):
+        return self.job.run(self.spark)
+
+    @property
+    def rows(self):
+        return ingested(self.to)
+
+
+def test_each_committed_row_is_there_once_run_after_run(spark, shared_broker, writer, other_writer, source, tmp_path):
+    topic = create_topic(shared_broker.address)
+    ingest = Ingest(spark, tmp_path, source, topic)
+    writer.write(topic, 50)
+    writer.write(topic, 30, 'abort')
+    first = ingest.run()
+    assert (first.run, first.rows, first.lag) == (1, 50, 0)
+    # offsets without a row: 30 aborted ones, and a marker of each transaction in each partition
+    assert first.skipped_offsets == 34
+    assert first.aborted_transactions in (None, 2)
+
+    other_writer.write(topic, 10, None)
+    writer.write(topic, 20)
+    assert ingest.run().run is None  # all of it lies behind what is open
+    assert ingest.run().run is None
+    other_writer.end('commit')
+    assert ingest.run().rows == 30
+    assert ingest.run().run is None
+    assert ingest.rows == consumed(shared_broker.address, topic)
+    assert len(ingest.rows) == 80
+
+
+def test_broker_and_directory_are_one_source_when_the_cluster_is_one(spark, shared_broker, writer, tmp_path):
+    topic = create_topic(shared_broker.address)
+    writer.write(topic, 10)
+    Ingest(spark, tmp_path, shared_broker.address, topic).run()
+    writer.write(topic, 10)
+    ingest = Ingest(spark, tmp_path, str(shared_broker.directory), topic)
+    assert ingest.run().rows == 10
+    assert ingest.rows == consumed(shared_broker.address, topic)
+
+
+def test_partitions_that_are_added_are_read_from_their_start(spark, shared_broker, writer, tmp_path):
+    topic = create_topic(shared_broker.address, 1)
+    ingest = Ingest(spark, tmp_path, shared_broker.address, topic)
+    writer.write(topic, 10, partitions=1)
+    ingest.run()
+    add_partitions(shared_broker.address, topic, 3)
+    Writer(shared_broker.address, 'ingest-grown').write(topic, 30, partitions=3)
+    assert ingest.run().rows == 30
+    assert ingest.rows == consumed(shared_broker.address, topic)
+
+
+def test_retention_that_was_faster_is_said_and_passed_over_only_when_asked(spark, shared_broker, writer, tmp_path):
+    topic = create_topic(shared_broker.address, 1)
+    writer.write(topic, 10, partitions=1)
+    Ingest(spark, tmp_path, shared_broker.address, topic).run()
+    writer.write(topic, 10, partitions=1)
+    delete_records(shared_broker.address, topic, 0, 15)
+    with pytest.raises(IngestError, match=f'{topic}-0: the next offset to ingest is 11 and the log starts at 15'):
+        Ingest(spark, tmp_path, shared_broker.address, topic).run()
+    ingest = Ingest(spark, tmp_path, shared_broker.address, topic, options={'failOnDataLoss': 'false'})
+    assert ingest.run().rows == 6
+    assert [offset for _, offset, _, _ in ingest.rows] == [*range(10), *range(15, 21)]
+
+
+@pytest.mark.parametrize('records', [5, 40])
+def test_a_topic_that_was_made_anew_is_another_topic(spark, shared_broker, writer, source, tmp_path, records):
+    """Also when it is as long by now as the one that was read."""
+    topic = create_topic(shared_broker.address, 1)
+    writer.write(topic, 20, partitions=1)
+    ingest = Ingest(spark, tmp_path, source, topic)
+    ingest.run()
+    before = ingest.rows
+    delete_topic(shared_broker.address, topic)
+    create_topic(shared_broker.address, 1, topic)
+    fresh = Writer(shared_broker.address, f'fresh-{tmp_path.name}')
+    fresh.write(topic, records, partitions=1)
+    with pytest.raises(IngestError, match=f'topic {topic} was made anew'):
+        ingest.run()
+    assert ingest.rows == before
+
+
+def test_a_run_that_fails_leaves_everything_as_it_was(spark, shared_broker, writer, tmp_path, monkeypatch):
+    topic = create_topic(shared_broker.address)
+    writer.write(topic, 10)
+    ingest = Ingest(spark, tmp_path, shared_broker.address, topic)
+    ingest.run()
+    before = (ingest.rows, progress_of(ingest.state))
+    writer.write(topic, 10)
+    with monkeypatch.context() as patch:
+        # as when executors write into a directory of the same name on another machine
+        patch.setattr('kbroker_tools.spark.ingest.IngestJob._write', lambda self, *_: (10, 0))
+        with pytest.raises(IngestError, match='found 0 rows in 0 files, and the tasks wrote 10'):
+            ingest.run()
+    assert (ingest.rows, progress_of(ingest.state)) == before
+    assert not list(ingest.to.glob('_staging-*'))
+    assert ingest.run().rows == 10
+    assert ingest.rows == consumed(shared_broker.address, topic)
+
+
+def test_directories_by_topic_and_date_and_files_of_few_rows(spark, shared_broker, writer, tmp_path):
+    topic = create_topic(shared_broker.address)
+    writer.write(topic, 40)
+    ingest = Ingest(spark, tmp_path, shared_broker.address, topic, partition_by=['topic', 'partition', 'date'],
+                    max_rows_per_file=7)
+    ingest.run()
+    (ingest.to / '_staging-000002-abandoned').mkdir()
+    read = spark.read.parquet(str(ingest.to))
+    assert read.columns[-4:] == ['run', 'topic', 'partition', 'date']
+    assert sorted((row.partition, row.offset, bytes(row.key), bytes(row.value)) for row in read.collect()) == consumed(
+        shared_broker.address, topic)
+    files = list(ingest.to.glob('run=000001/topic=*/partition=*/date=*/*.parquet'))
+    assert len(files) == 6  # three of at most seven for twenty rows of each partition
+
+
+def test_values_that_are_no_json_of_the_schema_are_kept_as_they_are(spark, shared_broker, writer, tmp_path):
+    topic = create_topic(shared_broker.address, 1)
+    good = ['{"id": 1, "name": "a"}', ' {"name": "b", "more": true}', '{}', '{"id": 4} rest']
+    bad = ['{"id": "one", "name": "c"}', '[{"id": 1}]', '{"id": 1', 'null', '7', '', b'\xff\xfe']
+    for value in [*good, *bad]:
+        writer.write(topic, 1, partitions=1, value=value)
+    ingest = Ingest(spark, tmp_path, shared_broker.address, topic,
+                    values=ValueFormat('json', 'id bigint, name string'))
+    assert ingest.run().rows == 11
+    rows = spark.read.parquet(str(ingest.to)).orderBy('offset').collect()
+    assert [row.value and tuple(row.value) for row in rows] == [(1, 'a'), (None, 'b'), (None, None), (4, None),
+                                                               *[None] * 7]
+    assert [row.value_undecoded and bytes(row.value_undecoded) for row in rows[:4]] == [None] * 4
+    assert [bytes(row.value_undecoded) for row in rows[4:]] == [
+        value if isinstance(value, bytes) else value.encode() for value in bad]
+
+
+@pytest.mark.parametrize(('values', 'words'), [
+    (ValueFormat('json', 'id bigint,'), "--value-schema: found 'id bigint,', which is no schema"),
+    (ValueFormat('avro', '{"type":"string"}'), 'need a package of Spark that is not there: --conf '
+                                               r'spark\.jars\.packages=org\.apache\.spark:spark-avro_2\.13:'),
+    (ValueFormat('protobuf', __file__ + ':a.B'), 'spark-protobuf_2'),
+    (ValueFormat('protobuf', 'B'), "found 'B', expected DESCRIPTOR-FILE"),
+])
+def test_a_schema_that_cannot_be_used_is_said(spark, shared_broker, writer, tmp_path, values, words, capfd):
+    topic = create_topic(shared_broker.address, 1)
+    writer.write(topic, 1, partitions=1)
+    ingest = Ingest(spark, tmp_path, shared_broker.address, topic, values=values)
+    with pytest.raises(IngestError, match=words):
+        ingest.run()
+    assert capfd.readouterr().out == ''
+
+
+@pytest.mark.parametrize(('more', 'words'), [
+    ({'options': {'startingOffsets': 'latest'}}, 'option startingOffsets: an ingest sets it itself'),
+    ({'options': {'PATH': '/data'}}, 'option PATH: an ingest sets it itself'),
+    ({'options': {'isolatoin': 'x'}}, 'no such option, did you mean isolation'),
+    ({'partition_by': ['day']}, "found 'day', expected some of date, key, value, topic"),
+])
+def test_what_cannot_be_asked_for_is_refused_before_anything_is_touched(tmp_path, more, words):
+    job = IngestJob('broker:9092', ['t'], tmp_path / 'to', tmp_path / 'state', **more)
+    with pytest.raises((IngestError, OptionError), match=words):
+        job.run(None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_facts_of_a_run_lie_with_it(spark, shared_broker, writer, tmp_path):
+    topic = create_topic(shared_broker.address, 1)
+    writer.write(topic, 3, partitions=1, value='12345')
+    ingest = Ingest(spark, tmp_path, shared_broker.address, topic)
+    result = ingest.run()
+    facts = json.loads((ingest.to / 'run=000001' / '_ingest.json').read_text())
+    assert facts['offsets'] == {topic: {'0': 4}} == progress_of(ingest.state)['offsets']
+    assert (facts['rows'], facts['size_bytes']) == (result.rows, result.size_bytes) == (3, 18)
+
+
+def test_damage_that_a_task_meets_is_said_in_one_line(spark, broker, tmp_path):
+    topic = create_topic(broker.address, 1)
+    Writer(broker.address, 'damage').write(topic, 10, partitions=1)
+    broker.stop()
+    path = broker.directory / f'{topic}-0' / '00000000000000000000.log'
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    ingest = Ingest(spark, tmp_path, str(broker.directory), topic)
+    with pytest.raises(PySparkException) as caught:
+        ingest.run()
+    words = one_line(caught.value)
+    assert words.startswith(f'{path}, position 0: ')
+    assert 'ook at it with kbroker-dump-log, or read with failOnDataLoss=false' in words
+    assert '\n' not in words
+    assert ingest.rows == []
+    assert progress_of(ingest.state)['run'] == 0
+    assert not list(ingest.to.glob('_staging-*'))
+
+
+def test_the_queries_of_the_readme_find_what_they_should(spark, broker):
+    blocks = re.findall(r'^```py\n(.*?)^```', (ROOT / 'README.md').read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    create_topic(broker.address, 1, 'orders')
+    writer = Writer(broker.address, 'readme')
+    writer.write('orders', 5, partitions=1)
+    writer.write('orders', 5, None, partitions=1)
+    found = {'spark': spark}
+    for block in blocks:
+        exec(block.replace('/var/lib/kbroker', str(broker.directory)), found)
+    assert [row['count'] for row in found['per_day'].collect()] == [5]
+    assert found['hanging'].collect() == []  # it is open, and its coordinator knows of it
+    found['known'] = found['known'].where('false')
+    exec(blocks[1].split('\n\n')[1].partition('\n')[2].replace('/var/lib/kbroker', str(broker.directory)), found)
+    assert [(row.topic, row.transaction_first_offset) for row in found['hanging'].collect()] == [('orders', 6)]

@@ -1,0 +1,169 @@
+"""`kbroker-ingest` as its user runs it: killed, interrupted, on a cluster, under spark-submit."""
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import pyspark
+import pytest
+from ingest_world import LIMIT_S, Writer, consumed, create_topic, ingested
+from live import ROOT, Process
+from tools_runner import command_line, run_tool
+
+pytestmark = pytest.mark.jvm
+SPARK = pathlib.Path(pyspark.__file__).parent
+ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT), 'PYSPARK_PYTHON': sys.executable, 'SPARK_LOCAL_IP': '127.0.0.1'}
+SMALL = ('--master', 'local[2]', '--conf', 'spark.driver.memory=512m', '--conf',
+         'spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1')
+
+
+@pytest.fixture(scope='module')
+def writer(shared_broker):
+    return Writer(shared_broker.address, 'ingest-process')
+
+
+def arguments(shared_broker, topic, root):
+    return ['--topics', topic, '--from', shared_broker.address, '--to', root / 'to', '--state', root / 'state']
+
+
+def start(*more):
+    return subprocess.Popen(command_line('ingest', *more), cwd=ROOT, env=ENVIRONMENT, stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+class SteadyWriter(threading.Thread):
+    """Transactions without an end, every third one aborted."""
+
+    def __init__(self, address, topic):
+        super().__init__()
+        self.writer, self.topic, self.is_over = Writer(address, f'steady-{topic}'), topic, threading.Event()
+
+    def run(self):
+        number = 0
+        while not self.is_over.wait(0.02):
+            number += 1
+            self.writer.write(self.topic, 40, 'abort' if number % 3 == 0 else 'commit')
+
+    def __enter__(self):
+        self.start()
+
+    def __exit__(self, *_):
+        self.is_over.set()
+        self.join()
+
+
+@pytest.mark.parametrize('kills', [2, pytest.param(25, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
+def test_killed_at_random_it_has_each_row_once_in_the_end(shared_broker, tmp_path, kills):
+    topic = create_topic(shared_broker.address)
+    given = [*arguments(shared_broker, topic, tmp_path), *SMALL]
+    chance = random.Random()
+    runs = set()
+    with SteadyWriter(shared_broker.address, topic):
+        for _ in range(kills):
+            process = start(*given, '--follow', '--interval', '0', '--json')
+            first = process.stdout.readline()  # it is in the midst of run after run now
+            assert first, process.stderr.read()
+            runs.add(json.loads(first)['run'])
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(chance.uniform(0, 2))
+            process.kill()
+            process.communicate(timeout=LIMIT_S)
+            rows = ingested(tmp_path / 'to')
+            assert len(rows) == len({row[:2] for row in rows})
+    assert len(runs) == kills  # each went on from where the one before had come
+    done = run_tool('ingest', *given, '--json', env=ENVIRONMENT)
+    assert (done.returncode, done.stderr) == (0, '')
+    assert ingested(tmp_path / 'to') == consumed(shared_broker.address, topic)
+
+
+@pytest.mark.parametrize(('number', 'code'), [
+    (signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.soak)])
+def test_a_signal_ends_it_and_leaves_what_was_there(shared_broker, writer, tmp_path, number, code):
+    topic = create_topic(shared_broker.address)
+    writer.write(topic, 10)
+    process = start(*arguments(shared_broker, topic, tmp_path), *SMALL, '--follow', '--interval', '0')
+    assert process.stdout.readline().split()[:2] == ['Run', 'Rows']
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, errors) == (code, '')
+    assert ingested(tmp_path / 'to') == consumed(shared_broker.address, topic)
+
+
+def test_what_is_wrong_is_said_in_one_line(shared_broker, tmp_path):
+    done = run_tool('ingest', *arguments(shared_broker, 'no-such-topic', tmp_path), *SMALL, env=ENVIRONMENT)
+    assert (done.returncode, done.stdout) == (1, '')
+    assert re.fullmatch(r"kbroker-ingest: option subscribe: found topic 'no-such-topic', which is not there.*\n",
+                        done.stderr)
+
+
+@pytest.mark.parametrize(('more', 'words'), [
+    (['--to', 's3://bucket/a'], 'in an object store no directory is renamed in one step'),
+    (['--to', '/tmp/a', '--option', 'x'], "found 'x', expected NAME=VALUE"),
+    (['--to', '/tmp/a', '--value-schema', 'a int'], 'give --value-format and --value-schema together'),
+    (['--to', '/tmp/a', '--max-rows-per-file', '0'], 'max-rows-per-file'),
+])
+def test_wrong_usage_is_told_before_java_starts(more, words):
+    done = run_tool('ingest', '--topics', 't', '--from', 'localhost:1', '--state', '/tmp/s', *more)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+class Daemon(Process):
+    """A master or worker of a cluster that Spark brings along."""
+
+    def __init__(self, ready, *arguments):
+        super().__init__()
+        self._ready_words = ready
+        self.launch(['env', *(f'{name}={ENVIRONMENT[name]}' for name in ('PYTHONPATH', 'PYSPARK_PYTHON',
+                                                                        'SPARK_LOCAL_IP')),
+                     'SPARK_NO_DAEMONIZE=1', 'SPARK_DAEMON_MEMORY=256m', str(SPARK / 'bin' / 'spark-class'),
+                     f'org.apache.spark.deploy.{arguments[0]}', '--host', '127.0.0.1', *arguments[1:]])
+
+    def is_ready_line(self, line):
+        return re.search(self._ready_words, line) is not None
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A master and two workers, each with one core."""
+    daemons = []
+    try:
+        daemons.append(Daemon(r'I have been elected leader', 'master.Master', '--port', '0', '--webui-port', '0'))
+        address = next(found[0] for line in daemons[0].lines
+                       if (found := re.search(r'spark://127\.0\.0\.1:\d+', line)))
+        for number in range(2):
+            daemons.append(Daemon(r'Successfully registered with master', 'worker.Worker', '--webui-port', '0',
+                                  '--cores', '1', '--memory', '700m', '--work-dir', str(tmp_path / f'work{number}'),
+                                  address))
+        yield address
+    finally:
+        for daemon in reversed(daemons):
+            daemon.kill9()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_a_cluster_of_two_workers_runs_it_and_so_does_spark_submit(cluster, shared_broker, writer, tmp_path):
+    topic = create_topic(shared_broker.address)
+    given = [*arguments(shared_broker, topic, tmp_path), '--json']
+    small = ['--conf', 'spark.executor.memory=512m', '--conf', 'spark.driver.memory=512m',
+             '--conf', 'spark.driver.host=127.0.0.1']
+    writer.write(topic, 50)
+    done = run_tool('ingest', *given, '--master', cluster, *small, timeout=180, env=ENVIRONMENT)
+    assert (done.returncode, done.stderr) == (0, '')
+    assert json.loads(done.stdout)['rows'] == 50
+    # both workers had an executor that took part
+    assert [len(list(tmp_path.glob(f'work{number}/app-*/*'))) > 0 for number in range(2)] == [True, True]
+
+    writer.write(topic, 50)
+    done = subprocess.run([str(SPARK / 'bin' / 'spark-submit'), '--master', cluster, *small,
+                           str(ROOT / 'kbroker_tools' / 'ingest.py'), *map(str, given)], cwd=tmp_path, env=ENVIRONMENT,
+                          capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)['rows'] == 50
+    assert ingested(tmp_path / 'to') == consumed(shared_broker.address, topic)
