@@ -1,0 +1,382 @@
+"""Reading into Spark, side by side: Spark's own connector and `format("kbroker")`, from brokers and from files.
+
+    python bench/spark.py [--quick] [--rounds N] [--markdown FILE]
+
+One Spark on two cores reads the same records through
+  connector, Kafka     Spark's own connector from Apache Kafka
+  connector, kbroker   the same from kbroker
+  ours, broker         format("kbroker") from kbroker, over the protocol
+  ours, files          format("kbroker") from the broker's log directory
+  transport            a source that yields one prebuilt Arrow batch over and over: what Spark can take from Python
+in rounds, one after the other in each; the table has medians over the rounds with the least and the most. Rates are of
+records that a read_committed consumer gets. CPU is that of the virtual machine, and of the Python processes; `others`
+is the share of the machine that neither Spark nor brokers nor this program used. Needs Java and Maven; with --quick
+everything runs once with few records, and the figures mean nothing.
+"""
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import platform
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import click
+
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / 'tests'), str(ROOT / 'bench')]
+
+from apache_kafka import LiveKafka  # noqa: E402
+from broker import TICKS_PER_S, machine_cpu_s, process_cpu_s  # noqa: E402
+from live import LiveBroker  # noqa: E402
+from spark_topics import KEY_BYTES, Filler, Topic, value_of  # noqa: E402
+
+from kbroker.record.compression import Compression  # noqa: E402
+
+CORES = 2
+TRANSPORT_ROWS = 10_000
+ACTIONS = ('count', 'noop', 'parquet')
+SOURCES = ('connector, Kafka', 'connector, kbroker', 'ours, broker', 'ours, files', 'transport')
+TARGETS = (('ours, files', 'connector, Kafka', 3.0), ('ours, files', 'transport', 0.8),
+           ('ours, broker', 'connector, Kafka', 1.5))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One line of the table, for all sources."""
+
+    topic: Topic
+    action: str
+
+    @property
+    def name(self) -> str:
+        aborted = f', {self.topic.aborted_percent}% aborted' if self.topic.aborted_percent else ''
+        single = ', one partition' if self.topic.partitions == 1 else ''
+        return f'{self.topic.record_bytes} B, {self.topic.codec.name.lower()}{aborted}{single}: {self.action}'
+
+
+@dataclass
+class Measurement:
+    seconds: float
+    jvm_cpu_s: float
+    python_cpu_s: float
+    others_share: float
+
+
+@dataclass
+class Result:
+    cell: Cell
+    runs: dict[str, list[Measurement]] = field(default_factory=dict)
+
+    def rate(self, source: str) -> float:
+        return self.cell.topic.visible_records / statistics.median(run.seconds for run in self.runs[source])
+
+
+def cells(small_records: int, large_records: int) -> list[Cell]:
+    """Everything by itself: the actions, the codecs and the aborted ones each beside the plain topics."""
+    found = []
+    for record_bytes, records in ((100, small_records), (1024, large_records)):
+        plain = Topic(record_bytes, records=records)
+        found += [Cell(plain, action) for action in ACTIONS]
+        found += [Cell(replace(plain, codec=codec), 'noop') for codec in (Compression.LZ4, Compression.ZSTD)]
+        found += [Cell(replace(plain, aborted_percent=percent), 'noop') for percent in (10, 50)]
+    return [*found, Cell(Topic(100, partitions=1, records=small_records), 'noop')]
+
+
+# ---- sources
+
+def transport_source() -> type:
+    """Made where it is used, so that it is pickled by value."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class TransportReader(DataSourceReader):
+        def __init__(self, options: dict[str, str]):
+            self.rows, self.tasks = int(options['rows']), int(options['tasks'])
+            self.record_bytes = int(options['recordbytes'])
+
+        def partitions(self) -> list[Any]:
+            return [InputPartition(self.rows * (number + 1) // self.tasks - self.rows * number // self.tasks)
+                    for number in range(self.tasks)]
+
+        def read(self, partition: Any) -> Iterator[Any]:
+            import pyarrow as pa
+            chance = random.Random(1)
+            count = TRANSPORT_ROWS
+            values = [value_of(chance, self.record_bytes) for _ in range(100)] * (count // 100)
+            batch = pa.RecordBatch.from_arrays([
+                pa.array([b'k' * KEY_BYTES] * count, pa.binary()), pa.array(values, pa.binary()),
+                pa.array(['topic'] * count), pa.array([0] * count, pa.int32()), pa.array(range(count), pa.int64()),
+                pa.array([0] * count, pa.timestamp('us', 'UTC')), pa.array([0] * count, pa.int32())],
+                names=['key', 'value', 'topic', 'partition', 'offset', 'timestamp', 'timestampType'])
+            left = partition.value
+            while left > 0:
+                yield batch.slice(0, min(left, count))
+                left -= count
+
+    class Transport(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return 'transport'
+
+        def schema(self) -> str:
+            return ('key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, '
+                    'timestampType int')
+
+        def reader(self, schema: Any) -> Any:
+            return TransportReader(dict(self.options))  # their names in lower case
+
+    return Transport
+
+
+class Bench:
+    """One Spark session, two brokers, and the same topics in both."""
+
+    def __init__(self, stack: ExitStack, work: pathlib.Path):
+        self.work = work
+        self.spark = session(work)
+        stack.callback(self.spark.stop)
+        self.kbroker = LiveBroker(work / 'kbroker', {'kbroker.durability': 'page-cache'})
+        self.kafka = LiveKafka(work / 'kafka')
+        for broker in (self.kbroker, self.kafka):
+            stack.callback(broker.kill9)
+            broker.start()
+        self.jvm = self.spark.sparkContext._gateway.proc.pid
+
+    def fill(self, topics: set[Topic]) -> None:
+        for broker in (self.kbroker, self.kafka):
+            filler = Filler(broker.address)
+            for topic in sorted(topics, key=lambda topic: topic.name):
+                filler.fill(topic)
+        os.sync()
+
+    def frame(self, source: str, topic: Topic) -> Any:
+        read = self.spark.read
+        if source == 'transport':
+            return read.format('transport').options(rows=topic.visible_records, recordBytes=topic.record_bytes,
+                                                    tasks=CORES * 2).load()
+        if source.startswith('connector'):
+            address = self.kafka.address if source.endswith('Kafka') else self.kbroker.address
+            return read.format('kafka').options(**{
+                'kafka.bootstrap.servers': address, 'subscribe': topic.name,
+                'kafka.isolation.level': 'read_committed'}).load()
+        where = {'kafka.bootstrap.servers': self.kbroker.address} if source == 'ours, broker' else {
+            'path': str(self.kbroker.directory)}
+        return read.format('kbroker').options(subscribe=topic.name, minPartitions=CORES * 2, **where).load()
+
+    def run(self, source: str, cell: Cell) -> int | None:
+        frame = self.frame(source, cell.topic)
+        if cell.action == 'count':
+            return int(frame.count())
+        writer = frame.write.mode('overwrite')
+        if cell.action == 'noop':
+            writer.format('noop').save()
+        else:
+            writer.parquet(str(self.work / 'parquet'))
+        return None
+
+    def check(self, topic: Topic) -> None:
+        """All sources give as many rows, the ones that there should be."""
+        for source in SOURCES:
+            found = self.run(source, Cell(topic, 'count'))
+            assert found == topic.visible_records, f'{source}, {topic.name}: {found}, not {topic.visible_records}'
+
+    def measure(self, source: str, cell: Cell) -> Measurement:
+        before, began = self._cpu_s(), time.perf_counter()
+        self.run(source, cell)
+        seconds = time.perf_counter() - began
+        jvm, python, known, busy = (now - then for now, then in zip(self._cpu_s(), before, strict=True))
+        available_s = seconds * (os.cpu_count() or 1)
+        return Measurement(seconds, jvm, python, max(0.0, busy - known) / available_s)
+
+    def _cpu_s(self) -> tuple[float, float, float, float]:
+        """Of the virtual machine, of the Python processes that it started, of all that belongs to the bench, of all."""
+        jvm = process_cpu_s(self.jvm)
+        python = sum(map(process_and_ended_children_cpu_s, descendants(self.jvm))) + ended_children_cpu_s(self.jvm)
+        brokers = process_cpu_s(self.kbroker.pid) + process_cpu_s(self.kafka.pid)
+        user, nice, system, _idle, _io_wait, irq, soft_irq, *_ = machine_cpu_s()
+        return jvm, python, jvm + python + brokers + sum(os.times()[:2]), user + nice + system + irq + soft_irq
+
+    def most_memory_mb(self) -> float:
+        """Of any Python worker that is there now, at its most."""
+        return max(map(peak_mb, descendants(self.jvm)), default=0.0)
+
+
+def session(work: pathlib.Path) -> Any:
+    from pyspark.sql import SparkSession
+    os.environ['PYTHONPATH'] = os.pathsep.join([str(ROOT), str(ROOT / 'kbroker_tools/spark/autoload'),
+                                                 str(ROOT / 'bench')])
+    os.environ['PYSPARK_PYTHON'] = sys.executable
+    os.environ['SPARK_LOCAL_IP'] = '127.0.0.1'
+    settings = {
+        'spark.ui.enabled': 'false', 'spark.ui.showConsoleProgress': 'false', 'spark.driver.memory': '3g',
+        'spark.local.dir': str(work / 'local'), 'spark.sql.warehouse.dir': str(work / 'warehouse'),
+        'spark.jars': ','.join(connector_jars()), 'spark.driver.extraJavaOptions':
+            f'-Dlog4j2.configurationFile={ROOT / "kbroker_tools/spark/log4j2.properties"}'}
+    builder = SparkSession.builder.master(f'local[{CORES}]').appName('bench')
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(transport_source())
+    return spark
+
+
+def connector_jars() -> list[str]:
+    """As the tests of the room get them."""
+    place = ROOT / 'tests' / 'spark' / 'conftest.py'
+    spec = importlib.util.spec_from_file_location('spark_conftest', place)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    jars: list[str] = module.connector_jars()
+    return jars
+
+
+# ---- processes
+
+def descendants(pid: int) -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for entry in os.listdir('/proc'):
+        if entry.isdecimal():
+            try:
+                parents.setdefault(int(_stat(int(entry))[1]), []).append(int(entry))
+            except FileNotFoundError:
+                continue
+    found, waiting = [], [pid]
+    while waiting:
+        children = parents.get(waiting.pop(), [])
+        found += children
+        waiting += children
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields behind the name: state, parent, ..."""
+    with open(f'/proc/{pid}/stat') as file:
+        return file.read().rpartition(')')[2].split()
+
+
+def ended_children_cpu_s(pid: int) -> float:
+    fields = _stat(pid)
+    return (int(fields[13]) + int(fields[14])) / TICKS_PER_S
+
+
+def process_and_ended_children_cpu_s(pid: int) -> float:
+    try:
+        return process_cpu_s(pid) + ended_children_cpu_s(pid)
+    except FileNotFoundError:
+        return 0.0
+
+
+def peak_mb(pid: int) -> float:
+    try:
+        with open(f'/proc/{pid}/status') as file:
+            return next((int(line.split()[1]) / 1024 for line in file if line.startswith('VmHWM')), 0.0)
+    except FileNotFoundError:
+        return 0.0
+
+
+# ---- running and telling
+
+def measure_all(bench: Bench, wanted: list[Cell], rounds: int,
+                say: Callable[[int, list[Result]], None]) -> list[Result]:
+    """Round after round, and in each one every source of a cell next to the others; `say` is told after each."""
+    results = [Result(cell, {source: [] for source in SOURCES}) for cell in wanted]
+    for number in range(rounds):
+        for result in results:
+            order = SOURCES[number % len(SOURCES):] + SOURCES[:number % len(SOURCES)]
+            for source in order:
+                result.runs[source].append(bench.measure(source, result.cell))
+        say(number + 1, results)
+    return results
+
+
+def spread(values: list[float], form: str) -> str:
+    return f'{statistics.median(values):{form}} [{min(values):{form}}-{max(values):{form}}]'
+
+
+def table(results: list[Result]) -> Iterator[str]:
+    yield '| cell | source | Mrow/s | CPU s, JVM + Python | others |'
+    yield '|---|---|---|---|---|'
+    for result in results:
+        for source, runs in result.runs.items():
+            rates = [result.cell.topic.visible_records / run.seconds / 1e6 for run in runs]
+            cpu = (f'{statistics.median(run.jvm_cpu_s for run in runs):.2f} + '
+                   f'{statistics.median(run.python_cpu_s for run in runs):.2f}')
+            others = f'{statistics.median(run.others_share for run in runs):.0%}'
+            yield f'| {result.cell.name} | {source} | {spread(rates, ".2f")} | {cpu} | {others} |'
+
+
+def verdicts(results: list[Result]) -> Iterator[str]:
+    yield '| cell | ' + ' | '.join(f'{ours} / {other} (at least {least:g})' for ours, other, least in TARGETS) + ' |'
+    yield '|---' * (len(TARGETS) + 1) + '|'
+    for result in results:
+        ratios = [(result.rate(ours) / result.rate(other), least) for ours, other, least in TARGETS]
+        yield f'| {result.cell.name} | ' + ' | '.join(
+            f'{ratio:.2f}' + ('' if ratio >= least else ' **short**') for ratio, least in ratios) + ' |'
+
+
+def machine() -> str:
+    import pyarrow
+    import pyspark
+    with open('/proc/cpuinfo') as file:
+        model = next((line.partition(':')[2].strip() for line in file if line.startswith('model name')), 'unknown')
+    jars = ', '.join(pathlib.Path(jar).stem for jar in connector_jars())
+    return (f'{time.strftime("%Y-%m-%d %H:%M", time.gmtime())} UTC, {os.cpu_count()} processors ({model}), Spark '
+            f'{pyspark.__version__} local[{CORES}], pyarrow {pyarrow.__version__}, Python '
+            f'{platform.python_version()}; {jars}; Apache Kafka 4.3.1')
+
+
+@click.command(help=__doc__)
+@click.option('--quick', is_flag=True, help='Everything once with few records; the figures mean nothing.')
+@click.option('--rounds', default=5, show_default=True)
+@click.option('--small-records', default=2_000_000, show_default=True, help='Of 100 bytes.')
+@click.option('--large-records', default=300_000, show_default=True, help='Of 1 KiB.')
+@click.option('--markdown', type=click.Path(path_type=pathlib.Path), help='Write the result here too.')
+def main(quick: bool, rounds: int, small_records: int, large_records: int, markdown: pathlib.Path | None) -> None:
+    missing = [tool for tool in ('java', 'mvn') if shutil.which(tool) is None]
+    if missing:
+        raise click.ClickException(f'{", ".join(missing)} not found')
+    if quick:
+        rounds, small_records, large_records = 1, 20_000, 2_000
+    wanted = cells(small_records, large_records)
+    if quick:
+        wanted = [wanted[0], wanted[2], wanted[-1]]
+    load = os.getloadavg()[0]
+    with ExitStack() as stack:
+        work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        bench = Bench(stack, work)
+        topics = {cell.topic for cell in wanted}
+        bench.fill(topics)
+        click.echo('topics are filled', err=True)
+        for topic in topics:  # warms everything up too
+            bench.check(topic)
+        click.echo('all sources agree', err=True)
+        tasks = bench.frame('ours, files', wanted[-1].topic).rdd.getNumPartitions()
+
+        def report(done: int, results: list[Result]) -> list[str]:
+            return [machine(), f'{done} rounds; load average before {load:.2f}; {small_records} records of 100 B, '
+                               f'{large_records} of 1 KiB, in two partitions.', '', *verdicts(results), '',
+                    *table(results), '',
+                    f'The topic of one partition is read from files by {tasks} tasks. A Python worker took '
+                    f'{bench.most_memory_mb():.0f} MB at most.']
+
+        def say(done: int, results: list[Result]) -> None:
+            click.echo(f'round {done} of {rounds}', err=True)
+            if markdown is not None:
+                markdown.write_text('\n'.join(report(done, results)) + '\n')
+
+        results = measure_all(bench, wanted, rounds, say)
+        print('\n'.join(report(rounds, results)))
+
+
+if __name__ == '__main__':
+    main()
