@@ -3,11 +3,14 @@ PYTHON ?= python3
 VENV   ?= .venv
 DATA   ?= ./data
 LISTEN ?= 127.0.0.1:9092
+PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+DESTDIR ?=
 PYTEST_ARGS ?=
 
 PY := $(VENV)/bin/python
 
-.PHONY: serve build debug check test soak bench man package clean
+.PHONY: serve build debug check test soak bench man install-service package clean
 
 serve: build  ## Start the broker on $(LISTEN) with $(DATA).
 	$(PY) -m kbroker serve --listen $(LISTEN) --data-dir $(DATA)
@@ -24,7 +27,8 @@ check: $(VENV)/installed-for-tests build  ## Style and types.
 
 debug: $(VENV)/installed-for-tests  ## Bounds checks and asserts in the compiled code, under the tests of the formats.
 	KBROKER_DEBUG=1 $(PY) setup.py --quiet build --build-lib build/debug/lib --build-temp build/debug/temp
-	PYTHONPATH=build/debug/lib $(PY) -P -m pytest tests/wire tests/protocol tests/record tests/log tests/topics $(PYTEST_ARGS)
+	PYTHONPATH=build/debug/lib $(PY) -P -m pytest tests/wire tests/protocol tests/record tests/log tests/topics \
+	    tests/spark/test_spark_splits.py $(PYTEST_ARGS)
 
 soak: $(VENV)/installed-for-tests build  ## The long runs.
 	$(PY) -m pytest -m soak --timeout 0 $(PYTEST_ARGS)
@@ -32,9 +36,31 @@ soak: $(VENV)/installed-for-tests build  ## The long runs.
 bench: $(VENV)/installed-for-tests build  ## Ratios to the references, in the same run; then broker and client as processes.
 	$(PY) -m pytest bench -o python_files='bench_*.py' $(PYTEST_ARGS)
 	$(PY) bench/broker.py
+	$(PY) bench/spark.py
 
 man: build  ## Write the man pages anew.
 	PYTHONPATH=. $(PY) man/make.py
+
+# What `pip install` does not: it wants nothing compiled, and overwrites no settings. BINDIR is where kbroker lies.
+install-service:  ## The systemd service, man pages and shell completion, under $(DESTDIR)$(PREFIX).
+	install -d $(addprefix $(DESTDIR),/etc/kbroker $(PREFIX)/lib/systemd/system $(PREFIX)/lib/sysusers.d \
+	    $(PREFIX)/lib/tmpfiles.d $(addprefix $(PREFIX)/share/,man/man1 man/man5 man/man8 \
+	    bash-completion/completions zsh/site-functions fish/vendor_completions.d))
+	test -e $(DESTDIR)/etc/kbroker/server.properties || \
+	    install -m 644 packaging/server.properties $(DESTDIR)/etc/kbroker
+	sed 's|@BINDIR@|$(BINDIR)|' packaging/kbroker.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/kbroker.service
+	install -m 644 packaging/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/kbroker.conf
+	install -m 644 packaging/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/kbroker.conf
+	$(foreach page,$(wildcard man/*.[158]),install -m 644 $(page) $(DESTDIR)$(PREFIX)/share/man/man$(subst .,,$(suffix $(page))) &&) true
+	for command in $$(sed -n '/^\[project.scripts\]/,/^$$/s/ = .*//p' pyproject.toml); do \
+	    function=$$(echo $$command | tr - _); \
+	    variable=$$(echo $$function | tr a-z A-Z); \
+	    complete() { sed "s/@COMMAND@/$$command/; s/@FUNCTION@/$$function/; s/@VARIABLE@/$$variable/" \
+	        packaging/completion/$$1.in > $(DESTDIR)$(PREFIX)/share/$$2; }; \
+	    complete bash bash-completion/completions/$$command; \
+	    complete zsh zsh/site-functions/_$$command; \
+	    complete fish fish/vendor_completions.d/$$command.fish; \
+	done
 
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"{sys.executable} is Python {sys.version.split()[0]}; 3.11 or newer is needed: make PYTHON=...")'
@@ -42,8 +68,9 @@ $(VENV)/installed: pyproject.toml
 	$(call install, ["build-system"]["requires"] ["project"]["dependencies"])
 	@touch $@
 
+# With Spark, whose tests run by default: some 750 MB on the disk and a minute more, most of it PySpark and Arrow.
 $(VENV)/installed-for-tests: $(VENV)/installed
-	$(call install, ["project"]["optional-dependencies"]["test"])
+	$(call install, ["project"]["optional-dependencies"]["test"] ["project"]["optional-dependencies"]["spark"])
 	@touch $@
 
 # What pyproject.toml lists in these places. The project itself is used where it lies: installing it would compile it twice.
@@ -62,4 +89,4 @@ package: $(VENV)/installed-for-tests  ## An sdist and its wheel in dist/, proven
 
 clean:  ## Remove what was built; .venv and data stay.
 	rm -rf build dist *.egg-info
-	find kbroker -name '*.so' -delete
+	find kbroker kbroker_tools -name '*.so' -delete

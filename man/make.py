@@ -1,48 +1,197 @@
 """Writes the man pages: commands from their click declarations, settings from their rows. `make man` runs it."""
+import functools
+import importlib
+import inspect
 import pathlib
-from collections.abc import Iterator
+import re
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterable, Iterator
 
 import click
 
 from kbroker import __version__
-from kbroker.main import main
 from kbroker.settings import SETTINGS, Setting
 
 HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from examples import EXAMPLES, Example  # noqa: E402
+
+DAEMON = 'kbroker'
+LINE = 78
+DATE = '2026-11-20'
+"""Of the manual's last change in substance."""
 
 
 def roff(text: str) -> str:
-    """Text as it stands, in a language where backslashes, dashes and leading dots mean something."""
-    escaped = text.replace('\\', '\\e').replace('-', '\\-')
-    return '\n'.join('\\&' + line if line[:1] in ('.', "'") else line for line in escaped.splitlines())
+    """Running text, wrapped, in a language where backslashes, dashes and leading dots mean something."""
+    lines = textwrap.wrap(escaped(text), LINE, break_long_words=False, break_on_hyphens=False)
+    return '\n'.join(map(line_of_text, lines))
 
 
-def command_page() -> str:
-    """kbroker.8"""
-    lines = [f'.TH KBROKER 8 "" "kbroker {__version__}"', '.SH NAME', f'kbroker \\- {roff(main.help or "")}',
-             '.SH SYNOPSIS']
-    for name, command in main.commands.items():
-        context = click.Context(command, info_name=f'kbroker {name}')
-        lines += [f'.B kbroker {name}', roff(' '.join(command.collect_usage_pieces(context))), '.br']
-    lines += ['.B kbroker \\-\\-version', '.SH COMMANDS']
-    for name, command in main.commands.items():
-        lines += [f'.SS {name}', roff(command.help or '')]
-        for parameter in command.get_params(click.Context(command)):
-            row = parameter.get_help_record(click.Context(command))
-            if row is not None and '--help' not in row[0]:
-                lines += ['.TP', f'.B {roff(row[0])}', roff(row[1])]
-    lines += ['.SH SIGNALS', '.TP', '.B SIGTERM, SIGINT',
-              'Stop cleanly. A second one ends the process at once; the next start then recovers.',
-              '.SH EXIT STATUS', '.TP', '.B 0', 'Stopped cleanly, or nothing to complain about.', '.TP', '.B 1',
-              'The broker could not start, or the file is wrong; one line says why.', '.TP', '.B 2',
-              'The command line is wrong.', '.SH ENVIRONMENT', '.TP', '.B NOTIFY_SOCKET, WATCHDOG_USEC',
-              'The service manager, as in', '.BR sd_notify (3).', '.SH SEE ALSO', '.BR kbroker.properties (5)']
-    return '\n'.join(lines) + '\n'
+def escaped(text: str) -> str:
+    return text.replace('\\', '\\e').replace('-', '\\-')
+
+
+def line_of_text(line: str) -> str:
+    return '\\&' + line if line[:1] in ('.', "'") else line
+
+
+def scripts() -> list[str]:
+    """The names of all commands."""
+    return list(tomllib.loads((HERE.parent / 'pyproject.toml').read_text())['project']['scripts'])
+
+
+def command_of(name: str) -> click.Command:
+    """The declaration, also where the script starts with something quicker."""
+    module = 'kbroker.main' if name == DAEMON else f'kbroker_tools.{name.partition("-")[2].replace("-", "_")}'
+    command = importlib.import_module(module).main
+    assert isinstance(command, click.Command)
+    return command
+
+
+def title(name: str, section: int) -> str:
+    return f'.TH {name.upper()} {section} "{DATE}" "kbroker {__version__}"'
+
+
+def command_page(name: str) -> str:
+    """The page of a command, whether it has subcommands or not."""
+    command = command_of(name)
+    section = 8 if name == DAEMON else 1
+    lines = [title(name, section), '.SH NAME', *textwrap.wrap(f'{name} \\- {summary(command)}', LINE),
+             '.SH SYNOPSIS', *synopsis(name, command)]
+    if description := paragraphs_after_summary(command):
+        lines += ['.SH DESCRIPTION', *prose(description)]
+    if isinstance(command, click.Group):
+        if has_options(command):
+            lines += ['.SH OPTIONS', *options(command)]
+        lines.append('.SH COMMANDS')
+        for subname, subcommand in subcommands(command).items():
+            lines += [f'.SS {subname}', *prose(paragraphs(subcommand.help)), *options(subcommand)]
+    else:
+        lines += ['.SH OPTIONS', *options(command)]
+    if command.epilog:
+        lines += ['.SH NOTES', *prose(paragraphs(command.epilog))]
+    if name in EXAMPLES:
+        lines += ['.SH EXAMPLES', *examples(EXAMPLES[name])]
+    lines += daemon_notes() if name == DAEMON else notes()
+    return '\n'.join([*lines, '.SH SEE ALSO', see_also(name)]) + '\n'
+
+
+def summary(command: click.Command) -> str:
+    """The first sentence of the help, as apropos shows it."""
+    first, *_ = paragraphs(command.help)
+    text = re.split(r'\.(?: |$)|: ', ' '.join(first.split()))[0]
+    return escaped(text if text.startswith('Kafka') else text[:1].lower() + text[1:])
+
+
+def paragraphs_after_summary(command: click.Command) -> list[str]:
+    """The help, without the first sentence where that is a paragraph of its own."""
+    first, *rest = paragraphs(command.help)
+    return rest if escaped(' '.join(first.split())).lower() == f'{summary(command)}.'.lower() else [first, *rest]
+
+
+def synopsis(name: str, command: click.Command) -> Iterator[str]:
+    usages = {name: command}
+    if isinstance(command, click.Group):
+        usages = {f'{name} {subname}': subcommand for subname, subcommand in subcommands(command).items()}
+    for usage, part in usages.items():
+        pieces = part.collect_usage_pieces(click.Context(part, info_name=usage))
+        yield f'.B {escaped(usage)}'
+        yield roff(' '.join(pieces))
+        yield '.br'
+    yield f'.B {escaped(name)} \\-\\-version'
+
+
+def paragraphs(text: str | None) -> list[str]:
+    return inspect.cleandoc(text or '').split('\n\n')
+
+
+def subcommands(group: click.Group) -> dict[str, click.Command]:
+    """Those too that are imported when they are called."""
+    context = click.Context(group)
+    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def prose(texts: Iterable[str]) -> Iterator[str]:
+    """Help in click's markup: a paragraph that opens with \\b keeps its lines."""
+    for number, paragraph in enumerate(texts):
+        if number:
+            yield '.PP'
+        if paragraph.startswith('\b'):
+            yield '.nf'
+            for line in paragraph.splitlines()[1:]:
+                yield line_of_text(escaped(line))
+            yield '.fi'
+        else:
+            yield roff(paragraph)
+
+
+def has_options(command: click.Command) -> bool:
+    return next(options(command), None) is not None
+
+
+def options(command: click.Command) -> Iterator[str]:
+    context = click.Context(command)
+    for parameter in command.get_params(context):
+        row = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
+        if row is not None and not {'--help', '--version'} & set(parameter.opts):
+            yield '.TP'
+            yield f'.B {escaped(row[0])}'
+            yield roff(row[1])
+
+
+def examples(rows: Iterable[Example]) -> Iterator[str]:
+    for number, (text, lines) in enumerate(rows):
+        if number:
+            yield '.PP'
+        yield roff(text)
+        yield '.PP'
+        yield '.nf'
+        yield '.RS'
+        yield from (line_of_text(escaped(line)) for line in lines.splitlines())
+        yield '.RE'
+        yield '.fi'
+
+
+def exit_status(*rows: tuple[int, str]) -> list[str]:
+    return ['.SH EXIT STATUS', *(line for code, text in rows for line in ('.TP', f'.B {code}', roff(text)))]
+
+
+def notes() -> list[str]:
+    return [
+        *exit_status((0, 'Done, and nothing found wrong.'),
+                     (1, 'Failed, or found something wrong. One line on standard error says what, and what to do.'),
+                     (2, 'The command line is wrong.'), (130, 'Interrupted with Ctrl-C.'),
+                     (141, 'The reader of the output went away.')),
+        '.SH ENVIRONMENT', '.TP', '.B NO_COLOR', 'No colours, on a terminal too.']
+
+
+def daemon_notes() -> list[str]:
+    return [
+        '.SH SIGNALS', '.TP', '.B SIGTERM, SIGINT',
+        roff('Stop cleanly. A second one ends the process at once; the next start then recovers.'),
+        *exit_status((0, 'Stopped cleanly, or nothing to complain about.'),
+                     (1, 'The broker could not start, or the file is wrong; one line says why.'),
+                     (2, 'The command line is wrong.')),
+        '.SH ENVIRONMENT',
+        '.TP', '.B NOTIFY_SOCKET, WATCHDOG_USEC', 'The service manager, as in', '.BR sd_notify (3).',
+        '.TP', '.B JOURNAL_STREAM', 'Lines for the journal carry their level and no time, as in',
+        '.BR sd\\-daemon (3).']
+
+
+def see_also(name: str) -> str:
+    pages = [(other, 8 if other == DAEMON else 1) for other in scripts() if other != name]
+    pages.append(('kbroker.properties', 5))
+    return ',\n'.join(f'.BR {escaped(page)} ({section})' for page, section in sorted(pages, key=lambda row: row[::-1]))
 
 
 def settings_page() -> str:
     """kbroker.properties.5"""
-    lines = [f'.TH KBROKER.PROPERTIES 5 "" "kbroker {__version__}"', '.SH NAME',
+    lines = [title('kbroker.properties', 5), '.SH NAME',
              'kbroker.properties \\- settings of the kbroker daemon', '.SH DESCRIPTION',
              roff('A file in the syntax of Java properties: a name, = and a value on each line, # before comments. '
                   'Names are those of Apache Kafka, and so are defaults, where one node can keep them. A name that is '
@@ -50,13 +199,12 @@ def settings_page() -> str:
     for setting in SETTINGS.values():
         if not setting.internal:
             lines += describe(setting)
-    lines += ['.SH SEE ALSO', '.BR kbroker (8)']
-    return '\n'.join(lines) + '\n'
+    return '\n'.join([*lines, '.SH SEE ALSO', '.BR kbroker (8)']) + '\n'
 
 
 def describe(setting: Setting) -> Iterator[str]:
     yield '.TP'
-    yield f'.B {roff(setting.name)}'
+    yield f'.B {escaped(setting.name)}'
     yield roff(setting.doc)
     default = setting.text(setting.default)
     notes = [setting.expected(), 'not set by default' if default is None else f'default {default}',
@@ -67,7 +215,8 @@ def describe(setting: Setting) -> Iterator[str]:
     yield roff(f'({"; ".join(notes)})')
 
 
-PAGES = {'kbroker.8': command_page, 'kbroker.properties.5': settings_page}
+PAGES = {f'{name}.{8 if name == DAEMON else 1}': functools.partial(command_page, name) for name in scripts()}
+PAGES['kbroker.properties.5'] = settings_page
 
 if __name__ == '__main__':
     for name, page in PAGES.items():

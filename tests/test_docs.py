@@ -2,10 +2,13 @@
 import importlib.util
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from kbroker.apis.dispatch import served_apis
 from kbroker.protocol.api_keys import ApiKey
@@ -32,9 +35,50 @@ def load_make():
     return module
 
 
-@pytest.mark.parametrize('page', ['kbroker.8', 'kbroker.properties.5'])
+MAKE = load_make()
+
+
+def test_the_man_pages_are_those_of_the_commands_and_the_settings():
+    assert {path.name for path in (ROOT / 'man').glob('*.[0-9]')} == set(MAKE.PAGES)
+    assert set(MAKE.EXAMPLES) == set(MAKE.scripts()), 'each page shows how its command is used'
+
+
+@pytest.mark.parametrize('page', sorted(MAKE.PAGES))
 def test_the_man_pages_are_those_of_the_code(page):
-    assert (ROOT / 'man' / page).read_text() == load_make().PAGES[page](), 'run `make man`'
+    assert (ROOT / 'man' / page).read_text() == MAKE.PAGES[page](), 'run `make man`'
+
+
+@pytest.mark.parametrize('name', sorted(MAKE.scripts()))
+def test_a_page_has_every_option_of_its_command(name):
+    """As `--help` prints them: the other way from the declarations to the reader."""
+    command = MAKE.command_of(name)
+    helps = [[]]
+    if isinstance(command, click.Group):
+        helps += [[subname] for subname in MAKE.subcommands(command)]
+    page, = (ROOT / 'man').glob(f'{name}.[18]')
+    text = page.read_text().replace('\\-', '-')
+    for arguments in helps:
+        said = CliRunner().invoke(command, [*arguments, '--help'], prog_name=name)
+        assert said.exit_code == 0
+        for option in re.findall(r'^ +(?:-\w, )?(--[\w-]+)', said.output, re.MULTILINE):
+            assert option in ('--help', '--version') or re.search(rf'^\.B .*{option}\b', text, re.MULTILINE), option
+
+
+@pytest.mark.skipif(shutil.which('mandoc') is None, reason='mandoc is not installed')
+def test_mandoc_has_no_remark_on_a_page():
+    pages = sorted(map(str, (ROOT / 'man').glob('*.[0-9]')))
+    assert subprocess.run(['mandoc', '-T', 'lint', *pages], capture_output=True, text=True, check=False).stdout == ''
+
+
+def test_the_architecture_names_modules_that_are_there():
+    named = set(re.findall(r'`([a-z_]+/[a-z_/]+)[\w.]*`', (ROOT / 'ARCHITECTURE.md').read_text()))
+    assert len(named) > 40
+    assert [name for name in sorted(named) if not is_in_the_tree(name)] == []
+
+
+def is_in_the_tree(name):
+    places = [place / name.rstrip('/') for place in (ROOT, ROOT / 'kbroker', ROOT / 'kbroker_tools')]
+    return any(place.is_dir() or list(place.parent.glob(f'{place.name}.*')) for place in places)
 
 
 def test_an_api_is_served_or_skipped_with_a_reason():

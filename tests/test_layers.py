@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-PACKAGE = pathlib.Path(__file__).parent.parent / 'kbroker'
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGE, TOOLS = ROOT / 'kbroker', ROOT / 'kbroker_tools'
 
 LAYERS = [
     {'errors'},
-    {'clock', 'metrics', 'properties', 'settings'},
+    {'clock', 'linear_pattern', 'metrics', 'properties', 'settings'},
     {'config'},
     {'wire'},
     {'protocol', 'record'},
@@ -31,24 +32,47 @@ LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 # Lower, and yet not for them: the network carries bytes for whoever is there, the client knows no broker.
 NEVER = {
     'network': {'apis', 'group', 'transaction', 'security', 'metadata', 'topics'},
-    'client': {'apis', 'group', 'transaction', 'security', 'metadata', 'topics', 'log'},
+    'client': {'apis', 'group', 'transaction', 'security', 'metadata', 'topics', 'log', 'network', 'config'},
 }
 
-IMPORT = re.compile(
-    r'^\s*(?:from\s+kbroker\.(\w+)[\w.]*\s+c?import|from\s+kbroker\s+c?import\s+(.+)|c?import\s+kbroker\.(\w+))',
-    re.MULTILINE,
-)
+TOOL_LAYERS = [
+    {'view', 'render', 'actions'},
+    {'rows'},
+    {'directory_view', 'live_view'},
+    {'command', 'topic_descriptions', 'stuck', 'checking'},
+    {'console', 'group_work', 'timeline'},
+    {'history', 'dump', 'spark'},
+    {'check', 'configs', 'consume', 'dump_log', 'groups', 'ingest', 'produce', 'topics', 'transactions',
+     'txn_state'},
+]
+TOOL_LAYER = {room: number for number, rooms in enumerate(TOOL_LAYERS) for room in rooms}
+# What a broker is made of: the tools read what it wrote, and ask it. They share its log, rows and names.
+NEVER_FOR_TOOLS = {'apis', 'network', 'logs', 'node', 'systemd', 'broker', 'main', '__main__', 'metrics', 'security'}
+# Up, where it cannot be otherwise: the short way in leaves what is less plain to the command.
+UPWARD = {('dump', 'dump_log')}
+
+
+def import_pattern(package: str) -> re.Pattern[str]:
+    return re.compile(
+        rf'^\s*(?:from\s+{package}\.(\w+)[\w.]*\s+c?import|from\s+{package}\s+c?import\s+(.+)'
+        rf'|c?import\s+{package}\.(\w+))', re.MULTILINE)
+
+
+IMPORT, TOOL_IMPORT = import_pattern('kbroker'), import_pattern('kbroker_tools')
 RELATIVE = re.compile(r'^\s*from\s+\.+\w*[\w.]*\s+c?import', re.MULTILINE)
 
-SOURCES = sorted(path for path in PACKAGE.rglob('*') if path.suffix in {'.py', '.pyx', '.pxd', '.pyi'})
 
 
-def room_of(path: pathlib.Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(path.suffix)
+def sources(package: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(path for path in package.rglob('*') if path.suffix in {'.py', '.pyx', '.pxd', '.pyi'})
 
 
-def imported_rooms(source: str) -> Iterator[str]:
-    for room, names, module in IMPORT.findall(source):
+def room_of(path: pathlib.Path, package: pathlib.Path = PACKAGE) -> str:
+    return path.relative_to(package).parts[0].removesuffix(path.suffix)
+
+
+def imported_rooms(source: str, pattern: re.Pattern[str] = IMPORT) -> Iterator[str]:
+    for room, names, module in pattern.findall(source):
         yield from [room or module] if room or module else re.findall(r'\w+', re.sub(r'\bas\s+\w+|#.*', '', names))
 
 
@@ -61,7 +85,7 @@ def is_allowed(room: str, imported: str) -> bool:
     return LAYER[imported] < LAYER[room]
 
 
-@pytest.mark.parametrize('path', SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize('path', sources(PACKAGE), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_go_downhill(path):
     room, source = room_of(path), path.read_text()
     if room == '__init__':
@@ -70,6 +94,20 @@ def test_imports_go_downhill(path):
     assert room in LAYER, f'{room} stands in no layer'
     assert not RELATIVE.search(source), 'imports name the room in full'
     assert [imported for imported in imported_rooms(source) if not is_allowed(room, imported)] == []
+
+
+@pytest.mark.parametrize('path', sources(TOOLS), ids=lambda path: str(path.relative_to(TOOLS)))
+def test_the_tools_import_downhill_and_nothing_of_a_running_broker(path):
+    room, source = room_of(path, TOOLS), path.read_text()
+    imported = set(imported_rooms(source, TOOL_IMPORT)) - {room}
+    assert room in TOOL_LAYER or (room == '__init__' and not imported), f'{room} stands in no layer'
+    assert not RELATIVE.search(source), 'imports name the room in full'
+    assert [each for each in imported if TOOL_LAYER[each] >= TOOL_LAYER[room] and (room, each) not in UPWARD] == []
+    assert not NEVER_FOR_TOOLS & set(imported_rooms(source))
+
+
+def test_the_broker_does_not_know_the_tools():
+    assert not [path for path in sources(PACKAGE) if 'kbroker_tools' in path.read_text()]
 
 
 @pytest.mark.parametrize(
