@@ -31,7 +31,7 @@ class Consumer:
         self.settings = settings or ConsumerSettings.from_properties(cluster.config.properties)
         self._cluster = cluster
         self._clock = clock or Clock()
-        self._fetcher = Fetcher(cluster, self.settings, self._clock)
+        self._fetcher = Fetcher(cluster, self.settings, self._clock, sleep)
         self._member = None if self.settings.group_id is None else GroupMember(
             cluster, self.settings.group_id, self.settings, self._clock, sleep)
         self._topics: frozenset[str] = frozenset()

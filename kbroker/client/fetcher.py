@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import select
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,10 +56,12 @@ class _InFlight:
 class Fetcher:
     """Raises ClientError only for what lasts; a connection that breaks is opened anew by the next request."""
 
-    def __init__(self, cluster: Cluster, settings: ConsumerSettings, clock: Clock | None = None):
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings, clock: Clock | None = None,
+                 sleep: Callable[[float], None] = time.sleep):
         self._cluster = cluster
         self._settings = settings
         self._clock = clock or Clock()
+        self._sleep = sleep
         self._in_flight: dict[Connection, _InFlight] = {}
         # Answers come in the order of requests, so nobody else may have requests on the same connections.
         self._purpose = f'fetch {next(_NUMBERS)}'
@@ -92,7 +94,8 @@ class Fetcher:
         fetched: list[FetchedPartition] = []
         connections = list(self._in_flight)
         if not connections:
-            time.sleep(min(timeout_ms, self._cluster.config.retry_backoff_ms) / 1000)
+            # Nobody could be asked: no socket to wait at, and no use in asking again at once.
+            self._sleep(min(timeout_ms, self._cluster.config.retry_backoff_ms) / 1000)
             return fetched
         if any(connection.has_buffered for connection in connections):
             timeout_ms = 0

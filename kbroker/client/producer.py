@@ -86,6 +86,7 @@ class Producer:
         self.transactions = TransactionManager(cluster, self.settings, clock, sleep)
         self._cluster = cluster
         self._clock = clock or Clock()
+        self._sleep = sleep
         self._on_delivery = on_delivery or self._keep_failure
         self._failure: KafkaError | None = None
         self._topics: dict[str, _Topic] = {}
@@ -315,8 +316,8 @@ class Producer:
         buffered = [connection for connection in connections if connection.has_buffered]
         watched: list[Any] = [*connections, *([] if wake_on is None else [wake_on])]
         if not watched:
-            if timeout_ms and not self._is_idle():
-                time.sleep(timeout_ms / 1000)
+            if timeout_ms and not self._is_idle():  # something is due later, and no socket to wait at
+                self._sleep(timeout_ms / 1000)
             return False
         wait_s = 0 if buffered else None if timeout_ms is None else timeout_ms / 1000
         readable, _, _ = select.select(watched, [], [], wait_s)
