@@ -7,10 +7,15 @@ PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 DESTDIR ?=
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
+WORKERS ?= 2
+
+# Bytecode is kept, whatever the shell says: the tests start hundreds of brokers and commands.
+unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: serve build debug check test soak bench man install-service package clean
+.PHONY: serve build debug check test soak bench bench-peers man install-service package clean
 
 serve: build  ## Start the broker on $(LISTEN) with $(DATA).
 	$(PY) -m kbroker serve --listen $(LISTEN) --data-dir $(DATA)
@@ -18,8 +23,8 @@ serve: build  ## Start the broker on $(LISTEN) with $(DATA).
 build: $(VENV)/installed  ## Compile what changed, in place.
 	$(PY) setup.py --quiet build_ext --inplace
 
-test: $(VENV)/installed-for-tests build  ## The default test run.
-	$(PY) -m pytest $(PYTEST_ARGS)
+test: $(VENV)/installed-for-tests build  ## The default test run, in $(WORKERS) processes.
+	$(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 check: $(VENV)/installed-for-tests build  ## Style and types.
 	$(VENV)/bin/ruff check .
@@ -27,7 +32,7 @@ check: $(VENV)/installed-for-tests build  ## Style and types.
 
 debug: $(VENV)/installed-for-tests  ## Bounds checks and asserts in the compiled code, under the tests of the formats.
 	KBROKER_DEBUG=1 $(PY) setup.py --quiet build --build-lib build/debug/lib --build-temp build/debug/temp
-	PYTHONPATH=build/debug/lib $(PY) -P -m pytest tests/wire tests/protocol tests/record tests/log tests/topics \
+	PYTHONPATH=build/debug/lib $(PY) -P -m pytest -n $(WORKERS) tests/wire tests/protocol tests/record tests/log tests/topics \
 	    tests/spark/test_spark_splits.py $(PYTEST_ARGS)
 
 soak: $(VENV)/installed-for-tests build  ## The long runs.
@@ -37,6 +42,10 @@ bench: $(VENV)/installed-for-tests build  ## Ratios to the references, in the sa
 	$(PY) -m pytest bench -o python_files='bench_*.py' $(PYTEST_ARGS)
 	$(PY) bench/broker.py
 	$(PY) bench/spark.py
+
+bench-peers: $(VENV)/installed-for-tests build  ## Beside Apache Kafka and kfake: half an hour of a quiet machine.
+	$(PY) bench/peers.py $(BENCH_ARGS)
+	$(PY) bench/transaction_cost.py
 
 man: build  ## Write the man pages anew.
 	PYTHONPATH=. $(PY) man/make.py

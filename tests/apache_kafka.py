@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from live import ROOT, Process
+from requirements import JUDGES, fetching
 
 SOURCES = ROOT / 'tests' / 'jvm'
-CACHE = ROOT / 'build' / 'judges' / 'jvm'
+CACHE = JUDGES / 'jvm'
 MAVEN_LIMIT_S = 900
 TOOL_LIMIT_S = 120
 
@@ -29,14 +30,15 @@ def classpath() -> str:
     digest = hashlib.sha256(b''.join(path.read_bytes() for path in [SOURCES / 'pom.xml', *sources])).hexdigest()
     directory = CACHE / digest[:16]
     listing = directory / 'classpath'
-    if not listing.exists():
-        classes = directory / 'classes'
-        classes.mkdir(parents=True, exist_ok=True)
-        jars = directory / 'jars'
-        _run(['mvn', '-q', '-B', '-f', str(SOURCES / 'pom.xml'), 'dependency:build-classpath',
-              f'-Dmdep.outputFile={jars}'], MAVEN_LIMIT_S)
-        _run(['javac', '-d', str(classes), '-cp', jars.read_text(), *map(str, sources)], TOOL_LIMIT_S)
-        listing.write_text(f'{classes}:{jars.read_text()}')
+    with fetching():
+        if not listing.exists():
+            classes = directory / 'classes'
+            classes.mkdir(parents=True, exist_ok=True)
+            jars = directory / 'jars'
+            _run(['mvn', '-q', '-B', '-f', str(SOURCES / 'pom.xml'), 'dependency:build-classpath',
+                  f'-Dmdep.outputFile={jars}'], MAVEN_LIMIT_S)
+            _run(['javac', '-d', str(classes), '-cp', jars.read_text(), *map(str, sources)], TOOL_LIMIT_S)
+            listing.write_text(f'{classes}:{jars.read_text()}')
     return listing.read_text()
 
 

@@ -1,7 +1,5 @@
 """Fixtures that every room uses, and what a run requires of the machine."""
-import os
 import pathlib
-import shutil
 import sys
 
 import pytest
@@ -12,9 +10,7 @@ pytest.register_assert_rewrite('live', 'apache_kafka', 'fakes', 'behaviours')
 
 from apache_kafka import LiveKafka  # noqa: E402
 from live import PROMPT, LiveBroker  # noqa: E402
-
-TOOLS = {'jvm': ('java', 'javac', 'mvn'), 'node': ('node', 'npm'), 'browser': ('chromium',)}
-"""The marker of a test, and the programs that it needs."""
+from requirements import check_tools  # noqa: E402
 
 
 def pytest_addoption(parser):
@@ -23,15 +19,20 @@ def pytest_addoption(parser):
 
 
 def pytest_runtest_setup(item):
-    """A test whose tools are missing is skipped with the reason; KBROKER_REQUIRE=jvm,node makes it fail instead."""
-    required = os.environ.get('KBROKER_REQUIRE', '').split(',')
-    for marker, tools in TOOLS.items():
-        missing = [tool for tool in tools if shutil.which(tool) is None]
-        if item.get_closest_marker(marker) and missing:
-            reason = f'{marker}: {", ".join(missing)} not found'
-            if marker in required:
-                pytest.fail(reason, pytrace=False)
-            pytest.skip(reason)
+    check_tools(item)
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, 'workerinput'):
+        from dealing import dealt
+        items.sort(key=lambda item: dealt(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """How a run in several processes (-n 2) deals out its tests."""
+    from dealing import Dealer
+    return Dealer(config, log)
 
 
 class Brokers:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from live import ROOT
+from requirements import JUDGES
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
@@ -20,7 +20,7 @@ SCENARIOS = ['plain_produce', 'idempotent_produce', 'group_rebalance', 'commit_o
 def judge():
     """The script, in a directory where its packages are installed."""
     package, script = SOURCES / 'package.json', SOURCES / 'judge.js'
-    directory = ROOT / 'build' / 'judges' / 'node' / hashlib.sha256(package.read_bytes()).hexdigest()[:16]
+    directory = JUDGES / 'node' / hashlib.sha256(package.read_bytes()).hexdigest()[:16]
     if not (directory / 'installed').exists():
         directory.mkdir(parents=True, exist_ok=True)
         shutil.copy(package, directory)

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 from live import ROOT
+from requirements import JUDGES, fetching
 
 HERE = pathlib.Path(__file__).parent
-CACHE = ROOT / 'build' / 'judges' / 'spark'
+CACHE = JUDGES / 'spark'
 MAVEN_LIMIT_S = 900
 
 
@@ -17,12 +18,13 @@ def connector_jars():
     """Spark's own connector, fetched when the pom changed."""
     pom = HERE / 'pom.xml'
     listing = CACHE / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
-    if not listing.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(['mvn', '-q', '-B', '-f', str(pom), 'dependency:build-classpath',
-                               f'-Dmdep.outputFile={listing}'], capture_output=True, text=True, timeout=MAVEN_LIMIT_S,
-                              check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    with fetching():
+        if not listing.exists():
+            CACHE.mkdir(parents=True, exist_ok=True)
+            done = subprocess.run(['mvn', '-q', '-B', '-f', str(pom), 'dependency:build-classpath',
+                                   f'-Dmdep.outputFile={listing}'], capture_output=True, text=True,
+                                  timeout=MAVEN_LIMIT_S, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
     return listing.read_text().strip().split(':')
 
 
