@@ -6,8 +6,12 @@
  *
  *   portable    eight bytes a step through eight tables ("slicing"); any machine
  *   sse42       the crc32 instruction, one stream: bound by its latency of three cycles
- *   sse42x3     three streams side by side hide the latency; carry-less multiplication joins them
- *   vpclmul512  four 512-bit accumulators folded by carry-less multiplication; short input goes to sse42x3
+ *   pclmul      four 128-bit accumulators folded by carry-less multiplication: the best for what is too short for three
+ *               streams; the shortest goes to sse42
+ *   sse42x3     three streams side by side hide the latency, carry-less multiplication joins them; short input goes to
+ *               pclmul
+ *   vpclmul512  four 512-bit accumulators folded in the same way; short input goes to sse42x3
+ *   armv8       the crc32cx instruction, three streams side by side
  */
 #ifndef KB_CRC32C_KERNELS_H
 #define KB_CRC32C_KERNELS_H
@@ -26,7 +30,7 @@ typedef struct {
 } kb_crc32c_kernel;
 
 /* Those that run on this machine, slowest first. */
-static kb_crc32c_kernel kb_crc32c_kernels[4];
+static kb_crc32c_kernel kb_crc32c_kernels[5];
 static int kb_crc32c_kernels_count;
 static kb_crc32c_function kb_crc32c_best;
 
@@ -58,10 +62,7 @@ static uint32_t kb_crc32c_portable(uint32_t crc, const uint8_t *p, size_t n) {
     return ~crc;
 }
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <immintrin.h>
-
+#if defined(__x86_64__) || (defined(__aarch64__) && defined(__linux__))
 /* a * b mod P */
 static uint32_t kb_multiply(uint32_t a, uint32_t b) {
     uint32_t product = 0;
@@ -87,6 +88,12 @@ static inline uint64_t kb_load64(const uint8_t *p) {
     memcpy(&v, p, 8);
     return v;
 }
+
+#endif
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
 
 /* Without the inversions at either end, so that kernels can leave their last bytes to it. */
 __attribute__((target("sse4.2")))
@@ -140,23 +147,54 @@ static inline uint32_t kb_three_streams(uint32_t state, const uint8_t *p, const 
     return (uint32_t)_mm_crc32_u64(c, kb_load64(p + last + 2 * bytes) ^ joined);
 }
 
-__attribute__((target("sse4.2,pclmul")))
-static uint32_t kb_crc32c_sse42x3(uint32_t crc, const uint8_t *p, size_t n) {
-    uint32_t state = ~crc;
-    for (; n >= 3 * 1024; p += 3 * 1024, n -= 3 * 1024) state = kb_three_streams(state, p, &kb_long_streams);
-    for (; n >= 3 * 128; p += 3 * 128, n -= 3 * 128) state = kb_three_streams(state, p, &kb_short_streams);
-    return ~kb_one_stream(state, p, n);
-}
-
 /* Folding: a 128-bit accumulator moves d bits ahead when its earlier half is multiplied by x^(d+64) and its later half
  * by x^d. A product of a reflected 64-bit value and a reflected 32-bit one that was shifted left by one carries x^32 as
  * a 128-bit value: so the constants are x^(d+32) and x^(d-32), shifted. The accumulator at the end is a message of its
  * own, whose CRC is that of all that went in. */
-static uint64_t kb_fold_512[2], kb_fold_2048[2];
+static uint64_t kb_fold_128[2], kb_fold_512[2], kb_fold_2048[2];
 
 static void kb_init_fold(uint64_t constants[2], uint64_t distance_bits) {
     constants[0] = (uint64_t)kb_power_of_x(distance_bits + 32) << 1;
     constants[1] = (uint64_t)kb_power_of_x(distance_bits - 32) << 1;
+}
+
+__attribute__((target("sse4.2,pclmul")))
+static inline __m128i kb_fold_one(__m128i accumulator, __m128i constants, const uint8_t *next) {
+    __m128i earlier = _mm_clmulepi64_si128(accumulator, constants, 0x00);
+    __m128i later = _mm_clmulepi64_si128(accumulator, constants, 0x11);
+    return _mm_xor_si128(_mm_xor_si128(earlier, later), _mm_loadu_si128((const __m128i *)next));
+}
+
+__attribute__((target("sse4.2,pclmul")))
+static uint32_t kb_crc32c_pclmul(uint32_t crc, const uint8_t *p, size_t n) {
+    if (n < 256) return kb_crc32c_sse42(crc, p, n);
+    __m128i far = _mm_loadu_si128((const __m128i *)kb_fold_512), near = _mm_loadu_si128((const __m128i *)kb_fold_128);
+    __m128i a = _mm_xor_si128(_mm_loadu_si128((const __m128i *)p), _mm_cvtsi32_si128((int)~crc));
+    __m128i b = _mm_loadu_si128((const __m128i *)(p + 16)), c = _mm_loadu_si128((const __m128i *)(p + 32));
+    __m128i d = _mm_loadu_si128((const __m128i *)(p + 48));
+    for (p += 64, n -= 64; n >= 64; p += 64, n -= 64) {
+        a = kb_fold_one(a, far, p);
+        b = kb_fold_one(b, far, p + 16);
+        c = kb_fold_one(c, far, p + 32);
+        d = kb_fold_one(d, far, p + 48);
+    }
+    uint8_t folded[64];
+    _mm_storeu_si128((__m128i *)(folded + 16), b);
+    _mm_storeu_si128((__m128i *)(folded + 32), c);
+    _mm_storeu_si128((__m128i *)(folded + 48), d);
+    a = kb_fold_one(kb_fold_one(kb_fold_one(a, near, folded + 16), near, folded + 32), near, folded + 48);
+    for (; n >= 16; p += 16, n -= 16) a = kb_fold_one(a, near, p);
+    _mm_storeu_si128((__m128i *)folded, a);
+    return ~kb_one_stream(kb_one_stream(0, folded, 16), p, n);
+}
+
+__attribute__((target("sse4.2,pclmul")))
+static uint32_t kb_crc32c_sse42x3(uint32_t crc, const uint8_t *p, size_t n) {
+    if (n < 3 * 128) return kb_crc32c_pclmul(crc, p, n);
+    uint32_t state = ~crc;
+    for (; n >= 3 * 1024; p += 3 * 1024, n -= 3 * 1024) state = kb_three_streams(state, p, &kb_long_streams);
+    for (; n >= 3 * 128; p += 3 * 128, n -= 3 * 128) state = kb_three_streams(state, p, &kb_short_streams);
+    return ~kb_one_stream(state, p, n);
 }
 
 #define KB_VPCLMUL_TARGET __attribute__((target("sse4.2,pclmul,avx512f,avx512vl,vpclmulqdq")))
@@ -205,13 +243,53 @@ static void kb_crc32c_add_hardware(void) {
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_SSE4_2)) return;
     kb_crc32c_add("sse42", kb_crc32c_sse42);
     if (!(c & bit_PCLMUL)) return;
+    kb_init_fold(kb_fold_128, 128);
+    kb_init_fold(kb_fold_512, 512);
+    kb_crc32c_add("pclmul", kb_crc32c_pclmul);
     kb_init_three_way(&kb_long_streams);
     kb_init_three_way(&kb_short_streams);
     kb_crc32c_add("sse42x3", kb_crc32c_sse42x3);
     if (!kb_has_vpclmul512()) return;
-    kb_init_fold(kb_fold_512, 512);
     kb_init_fold(kb_fold_2048, 2048);
     kb_crc32c_add("vpclmul512", kb_crc32c_vpclmul512);
+}
+#elif defined(__aarch64__) && defined(__linux__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
+
+#ifndef HWCAP_CRC32
+#define HWCAP_CRC32 (1 << 7)
+#endif
+
+enum { KB_ARM_STREAM_BYTES = 1024 };
+
+/* Multipliers by which a state advances over one stream, and over two. */
+static uint32_t kb_over_one, kb_over_two;
+
+__attribute__((target("+crc")))
+static uint32_t kb_crc32c_armv8(uint32_t crc, const uint8_t *p, size_t n) {
+    uint32_t a = ~crc;
+    for (; n >= 3 * KB_ARM_STREAM_BYTES; p += 3 * KB_ARM_STREAM_BYTES, n -= 3 * KB_ARM_STREAM_BYTES) {
+        uint32_t b = 0, c = 0;
+        for (size_t i = 0; i < KB_ARM_STREAM_BYTES; i += 8) {
+            a = __crc32cd(a, kb_load64(p + i));
+            b = __crc32cd(b, kb_load64(p + i + KB_ARM_STREAM_BYTES));
+            c = __crc32cd(c, kb_load64(p + i + 2 * KB_ARM_STREAM_BYTES));
+        }
+        a = kb_multiply(a, kb_over_two) ^ kb_multiply(b, kb_over_one) ^ c;
+    }
+    for (; n >= 8; p += 8, n -= 8) a = __crc32cd(a, kb_load64(p));
+    for (; n; p++, n--) a = __crc32cb(a, *p);
+    return ~a;
+}
+
+static void kb_crc32c_add(const char *name, kb_crc32c_function function);
+
+static void kb_crc32c_add_hardware(void) {
+    if (!(getauxval(AT_HWCAP) & HWCAP_CRC32)) return;
+    kb_over_one = kb_power_of_x(8 * KB_ARM_STREAM_BYTES);
+    kb_over_two = kb_power_of_x(8 * 2 * KB_ARM_STREAM_BYTES);
+    kb_crc32c_add("armv8", kb_crc32c_armv8);
 }
 #else
 static void kb_crc32c_add_hardware(void) {}

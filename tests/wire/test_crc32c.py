@@ -37,6 +37,15 @@ def test_every_size_at_which_the_stride_changes(implementation, size):
         assert crc32c_by(implementation, piece) == crcmod_crc32c(bytes(piece))
 
 
+def test_every_size_and_alignment_of_a_small_batch(implementation):
+    data = random.Random(7).randbytes(1200)
+    for size in range(1100):
+        start = size % 67
+        assert crc32c_by(implementation, memoryview(data)[start : start + size]) == crcmod_crc32c(
+            data[start : start + size]
+        )
+
+
 @given(data=st.binary(max_size=2000), crc=st.integers(0, 0xFFFFFFFF))
 def test_all_agree_with_the_definition(data, crc):
     expected = bitwise(data, crc)
