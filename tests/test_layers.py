@@ -11,8 +11,9 @@ PACKAGE, TOOLS = ROOT / 'kbroker', ROOT / 'kbroker_tools'
 
 LAYERS = [
     {'errors'},
-    {'clock', 'linear_pattern', 'metrics', 'properties', 'settings'},
-    {'config'},
+    {'clock', 'linear_pattern', 'metrics', 'properties', 'tls_settings'},
+    {'settings'},
+    {'config', 'tls'},
     {'wire'},
     {'protocol', 'record'},
     {'log'},

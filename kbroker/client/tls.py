@@ -1,16 +1,12 @@
 """The TLS side of a connection, from the PEM texts of the settings."""
 from __future__ import annotations
 
-import os
 import socket
 import ssl
-import tempfile
 
 from kbroker.client.config import TlsConfig
 from kbroker.client.errors import ClientError
-from kbroker.errors import ConfigError
-
-VERSIONS = {'TLSv1.2': ssl.TLSVersion.TLSv1_2, 'TLSv1.3': ssl.TLSVersion.TLSv1_3}
+from kbroker.tls import load_key, set_versions, trust
 
 
 def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) -> ssl.SSLSocket:
@@ -34,34 +30,11 @@ def make_context(config: TlsConfig) -> ssl.SSLContext:
     """Raises ConfigError for certificates or a key that OpenSSL cannot use."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = config.checks_host_name
-    versions = [VERSIONS[name] for name in config.enabled_protocols]
-    context.minimum_version, context.maximum_version = min(versions), max(versions)
-    try:
-        if config.trusted_certificates is None:
-            context.load_default_certs()
-        else:
-            context.load_verify_locations(cadata=config.trusted_certificates)
-    except ssl.SSLError as error:
-        raise ConfigError('ssl.truststore',
-                          f'ssl.truststore: the certificates cannot be read ({error.reason})') from None
+    set_versions(context, config.enabled_protocols)
+    if config.trusted_certificates is None:
+        context.load_default_certs()
+    else:
+        trust(context, config.trusted_certificates)
     if config.private_key is not None:
-        _load_key(context, config, config.private_key)
+        load_key(context, config.private_key, config.certificate_chain or '', config.key_password)
     return context
-
-
-def _load_key(context: ssl.SSLContext, config: TlsConfig, private_key: str) -> None:
-    """OpenSSL takes key and chain from files only, so they stand in one that nobody else may read, for a moment."""
-    chain = config.certificate_chain or ''
-    text = private_key if chain == private_key else f'{private_key}\n{chain}\n'
-    handle, path = tempfile.mkstemp(suffix='.pem')
-    try:
-        with os.fdopen(handle, 'w') as file:
-            file.write(text)
-        # Without a password of ours OpenSSL would ask for one on the terminal.
-        context.load_cert_chain(path, password=config.key_password or '')
-    except (ssl.SSLError, ValueError) as error:
-        reason = getattr(error, 'reason', None) or error
-        raise ConfigError('ssl.keystore', f'ssl.keystore: key and certificate chain cannot be used ({reason}); is '
-                                          'ssl.key.password right?') from None
-    finally:
-        os.unlink(path)

@@ -9,7 +9,7 @@ import subprocess
 import threading
 
 import pytest
-from client.certificates import make_certificates
+from certificates import make_certificates
 from client.peers import StagedBroker, serving, staged
 from staged_directory import StagedDirectory
 from tools_runner import ROOT, command_line, run_here, run_tool

@@ -1,0 +1,39 @@
+"""What both sides of a TLS connection do to an SSLContext. All raise ConfigError for what OpenSSL cannot use."""
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+
+from kbroker.tls_settings import bad_setting
+
+VERSIONS = {'TLSv1.2': ssl.TLSVersion.TLSv1_2, 'TLSv1.3': ssl.TLSVersion.TLSv1_3}
+
+
+def set_versions(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
+    versions = [VERSIONS[name] for name in names]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+
+
+def trust(context: ssl.SSLContext, certificates: str) -> None:
+    try:
+        context.load_verify_locations(cadata=certificates)
+    except ssl.SSLError as error:
+        raise bad_setting('ssl.truststore', f'the certificates cannot be read ({error.reason})') from None
+
+
+def load_key(context: ssl.SSLContext, private_key: str, chain: str, password: str | None) -> None:
+    """OpenSSL takes key and chain from files only, so they stand in one that nobody else may read, for a moment."""
+    text = private_key if chain == private_key else f'{private_key}\n{chain}\n'
+    handle, path = tempfile.mkstemp(suffix='.pem')
+    try:
+        with os.fdopen(handle, 'w') as file:
+            file.write(text)
+        # Without a password of ours OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(path, password=password or '')
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, 'reason', None) or error
+        raise bad_setting('ssl.keystore', f'key and certificate chain cannot be used ({reason}); is ssl.key.password '
+                                          'right?') from None
+    finally:
+        os.unlink(path)
