@@ -16,7 +16,7 @@ import pytest
 
 from kbroker.clock import Clock, Timers
 from kbroker.network.reactor import Reactor
-from kbroker.network.server import Server
+from kbroker.network.server import Endpoint, Server
 
 CASES = [(60, 1), (60, 64), (16 * 1024, 1), (16 * 1024, 16)]
 
@@ -53,7 +53,7 @@ async def serve_asyncio():
 def serve_kbroker():
     clock = Clock()
     reactor = Reactor(clock, Timers(clock))
-    server = Server(reactor, [('127.0.0.1', 0)],
+    server = Server(reactor, [Endpoint('127.0.0.1', 0)],
                     lambda connection, sequence, frame: connection.reply(sequence, [bytes(frame)]),
                     max_request_bytes=1 << 20, max_idle_ms=-1, max_connections=100, max_connections_per_ip=100)
     announce(server.addresses[0][1])

@@ -220,6 +220,7 @@ def timed(call: Callable[[], None]) -> float:
 def main(quick: bool, records: int, transactions: int, starts: int) -> None:
     if quick:
         records, transactions, starts = 2000, 20, 1
+    os.environ.pop('PYTHONDONTWRITEBYTECODE', None)  # a broker starts from bytecode, as it is installed
     load = os.getloadavg()[0]
     if load > 1 and not quick:
         click.echo(f'The load average is {load:.1f}: this machine is not quiet, the figures will not hold.', err=True)

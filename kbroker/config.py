@@ -50,6 +50,7 @@ class Listener(NamedTuple):
     name: str
     host: str
     port: int
+    protocol: str = 'PLAINTEXT'
 
     def __str__(self) -> str:
         host = f'[{self.host}]' if ':' in self.host else self.host
@@ -155,6 +156,10 @@ class Config:
                 raise ConfigError('advertised.listeners', f'advertised.listeners: found {listener}, expected names out '
                                   f'of listeners: {", ".join(other.name for other in bound)}')
 
+    def given_texts(self, prefix: str) -> dict[str, str]:
+        """The settings that the operator gave and that begin like this, as they were written."""
+        return {name: text for name, text in self.given.items() if name.startswith(prefix)}
+
     @property
     def log_directory(self) -> str:
         """The one directory that holds everything."""
@@ -182,12 +187,12 @@ class Config:
             if listener.name in self['controller.listener.names']:
                 continue
             protocol = protocols.get(listener.name, listener.name)
-            if protocol != 'PLAINTEXT':
-                raise ConfigError(setting, f'{setting}: found {text} of protocol {protocol}, expected PLAINTEXT: '
-                                  'TLS and SASL are not served')
+            if protocol not in ('PLAINTEXT', 'SSL'):
+                raise ConfigError(setting, f'{setting}: found {text} of protocol {protocol}, expected PLAINTEXT or '
+                                  'SSL: SASL is not served')
             if listener.name in {other.name for other in found}:
                 raise ConfigError(setting, f'{setting}: found the name {listener.name} twice, expected it once')
-            found.append(listener)
+            found.append(listener._replace(protocol=protocol))
         return found
 
     def with_changes(self, *, cluster_wide: Mapping[str, str], per_broker: Mapping[str, str]) -> 'Config':

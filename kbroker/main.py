@@ -1,5 +1,6 @@
 """The command line: `kbroker serve`, `kbroker config`, `kbroker --version`."""
 import contextlib
+import gc
 import logging
 import resource
 import signal
@@ -40,10 +41,28 @@ def main() -> None:
 def serve(config_file: Path | None, data_dir: str | None, listen: str | None, advertise: str | None,
           assignments: tuple[str, ...], log_json: bool) -> None:
     """Run the broker until SIGTERM or SIGINT."""
-    from kbroker.broker import Broker  # the compiled rooms: `kbroker --help` does without them
-
     logs.set_up(log_json)
     _raise_descriptor_limit()
+    with keeping_everything():
+        broker = _start(config_file, data_dir, listen, advertise, assignments)
+    _run(broker)
+
+
+@contextlib.contextmanager
+def keeping_everything() -> Iterator[None]:
+    """What a start makes lives as long as the process: the collector of cycles need not look at it, then or later."""
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
+
+
+def _start(config_file: Path | None, data_dir: str | None, listen: str | None, advertise: str | None,
+           assignments: tuple[str, ...]) -> Any:
+    from kbroker.broker import Broker  # the compiled rooms: `kbroker --help` does without them
+
     given: dict[str, str] = {}
     warnings: list[str] = []
     if config_file is not None:
@@ -61,11 +80,11 @@ def serve(config_file: Path | None, data_dir: str | None, listen: str | None, ad
             log.warning('%s', warning)
         broker = Broker(config)
         broker.start()
+        return broker
     except (ConfigError, KafkaError, CorruptLogError, LogDirectoryError) as error:
         _fail(str(error))
     except OSError as error:
         _fail(f'{error.filename}: {error.strerror}' if error.filename else error.strerror or str(error))
-    _run(broker)
 
 
 def _run(broker: Any) -> None:

@@ -13,12 +13,12 @@ from kbroker.errors import KafkaError
 from kbroker.group.coordinator import GroupCoordinator
 from kbroker.log.cleaner import Cleaner
 from kbroker.log.directory_names import LOCK_FILE
-from kbroker.log.fs import FileSystem
+from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.manager import LogManager
 from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import ResourceType
 from kbroker.settings import LONG_MAX
-from kbroker.topics.flusher import Flusher, Submit, run_inline
+from kbroker.topics.flusher import Flusher, Submit, Sync, run_inline
 from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.coordinator import TransactionCoordinator
 from kbroker.transaction.producer_ids import ProducerIds
@@ -35,19 +35,19 @@ class Node:
     transactions: TransactionCoordinator
     logs: LogManager
     cleaner: Cleaner
-    advertised_address: tuple[str, int]
+    _advertised: dict[str, tuple[str, int]]
 
-    def __init__(self, config: Config, clock: Clock, timers: Timers, fs: FileSystem, submit: Submit = run_inline,
+    def __init__(self, config: Config, clock: Clock, timers: Timers, fs: FileSystem, sync: Sync = sync_inline,
                  submit_cleaning: Submit = run_inline):
-        """`submit` runs the flusher's jobs, `submit_cleaning` the cleaner's; inline they hold up the loop."""
+        """`sync` syncs for the flusher, `submit_cleaning` runs the cleaner's jobs; inline they hold up the loop."""
         self.config = config
         self.clock = clock
         self.timers = timers
         self.fs = fs
         self.directory = os.path.abspath(config.log_directory)
         self.waiting_room = WaitingRoom()
-        self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock)
-        self.flusher = Flusher(submit, lambda error: self.logs.fail(f'cannot sync: {error}'))
+        self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room)
+        self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'))
         self._untold_failure: KafkaError | None = None
         self.on_reconfigured: list[Callable[[], None]] = []
         """Called after `config` took over settings that were changed at run time."""
@@ -74,7 +74,7 @@ class Node:
 
         Raises as `take_directory`.
         """
-        self.advertised_address = (listeners[0].host, listeners[0].port)
+        self._advertised = {listener.name: (listener.host, listener.port) for listener in listeners}
         self.metadata.register(listeners)
         self.topics = TopicRegistry(self.config, self.metadata, self.logs, self.flusher)
         self.reconfigure()
@@ -97,6 +97,11 @@ class Node:
         self._let_go.append(self.cleaner.stop)
         if self.config.log_flush_scheduler_interval_ms < LONG_MAX:
             self.timers.every(self.config.log_flush_scheduler_interval_ms, self.topics.flush_by_time)
+
+    def advertised_address(self, listener_name: str) -> tuple[str, int]:
+        """Where clients of a listener are told to connect; the first address if this listener has none of its own."""
+        first = next(iter(self._advertised.values()))
+        return self._advertised.get(listener_name, first)
 
     def turn_ends(self) -> None:
         """Called by the loop after each batch of events: flush what was appended, look after what was woken."""

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kbroker.tls_settings import CONVERT_TO_PEM, NO_STORE_PASSWORD, TLS_VERSIONS
+
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 MINUTE_MS = 60_000
@@ -154,6 +156,8 @@ ONE_DIRECTORY = Rule(lambda value: len(value) == 1 and value[0] != '',
                      'one directory: kbroker keeps everything in one log directory')
 THROTTLED_REPLICAS = Rule(lambda value: value == ('*',) or all(re.fullmatch(r'\d+:\d+', replica) for replica in value),
                           '* or a list of PARTITION:BROKER')
+ONLY_PEM = Rule(lambda value: value.upper() == 'PEM',
+                f'PEM: {CONVERT_TO_PEM}')
 ONLY_FALSE = Rule(lambda value: not value, 'false: kbroker has no tiered storage')
 
 
@@ -173,6 +177,10 @@ def _string(name: str, default: str | None, doc: str, **more: Any) -> Setting:
     return Setting(name, Type.STRING, default, doc, **more)
 
 
+def _password(name: str, doc: str) -> Setting:
+    return Setting(name, Type.PASSWORD, None, doc)
+
+
 CLUSTER = Update.CLUSTER_WIDE
 
 # Who the broker is, where it listens, where its data lies.
@@ -185,8 +193,8 @@ IDENTITY = (
             'The addresses to bind, as NAME://HOST:PORT. An empty host binds every interface, port 0 a free port.'),
     Setting('advertised.listeners', Type.LIST, None,
             'The addresses that clients are told to connect to. Default: listeners.'),
-    Setting('listener.security.protocol.map', Type.LIST, ('PLAINTEXT:PLAINTEXT',),
-            'The security protocol of each listener name, as NAME:PROTOCOL. Only PLAINTEXT is served.'),
+    Setting('listener.security.protocol.map', Type.LIST, ('PLAINTEXT:PLAINTEXT', 'SSL:SSL'),
+            'The security protocol of each listener name, as NAME:PROTOCOL. PLAINTEXT and SSL are served.'),
     Setting('controller.listener.names', Type.LIST, (),
             'Listeners of these names are not bound: the controller lives in this process.'),
     Setting('process.roles', Type.LIST, ('broker', 'controller'), 'One process is broker and controller at once.',
@@ -207,6 +215,22 @@ OWN = (
             values=('any', 'strict')),
 )
 
+# TLS of listeners whose protocol is SSL (KIP-651: PEM, in files or in the settings themselves).
+TLS = (
+    _string('ssl.keystore.type', 'PEM', 'The form of the key and its certificate chain.', rule=ONLY_PEM),
+    _string('ssl.keystore.location', None, 'The file with the private key and its certificate chain.'),
+    _password('ssl.keystore.key', 'The private key itself, in place of a file.'),
+    _password('ssl.keystore.certificate.chain', 'The certificate chain that goes with ssl.keystore.key.'),
+    _password('ssl.key.password', 'What opens an encrypted private key.'),
+    _string('ssl.truststore.type', 'PEM', 'The form of the certificates.', rule=ONLY_PEM),
+    _string('ssl.truststore.location', None, 'The file with the certificates that clients are held against.'),
+    _password('ssl.truststore.certificates', 'Those certificates themselves, in place of a file.'),
+    _string('ssl.client.auth', 'none', 'Whether a client must, may or need not show a certificate.',
+            values=('required', 'requested', 'none')),
+    Setting('ssl.enabled.protocols', Type.LIST, TLS_VERSIONS, 'The versions of TLS that are spoken.',
+            values=TLS_VERSIONS),
+)
+
 NETWORK = (
     _int('socket.request.max.bytes', 104857600, 'The largest request in bytes; a larger one closes the connection.', 1),
     _int('socket.send.buffer.bytes', -1, 'SO_SNDBUF of connections in bytes; -1: the system sizes it by use.', -1),
@@ -216,7 +240,7 @@ NETWORK = (
     _int('max.connections', INT_MAX, 'The most connections at a time.', 0, update=CLUSTER),
     _int('max.connections.per.ip', INT_MAX, 'The most connections from one address.', 0, update=CLUSTER),
     _long('queued.max.request.bytes', -1,
-          'The most bytes of requests in memory before connections are no longer read; -1: no limit.'),
+          'The most bytes of requests and replies in memory before long requests are no longer read; -1: no limit.'),
     _int('fetch.max.bytes', 57671680, 'The most bytes that one Fetch answers, but for a first batch above it.', 1024),
     _int('max.incremental.fetch.session.cache.slots', 1000, 'The most incremental fetch sessions kept.', 0),
     _int('max.request.partition.size.limit', 2000, 'The most partitions in one DescribeTopicPartitions answer.', 1),
@@ -350,7 +374,7 @@ METADATA = (
 
 SETTINGS: dict[str, Setting] = {
     row.name: row
-    for group in (IDENTITY, OWN, NETWORK, TOPICS, LOG, CLEANER, GROUPS, TRANSACTIONS, METADATA) for row in group
+    for group in (IDENTITY, OWN, NETWORK, TLS, TOPICS, LOG, CLEANER, GROUPS, TRANSACTIONS, METADATA) for row in group
 }
 
 TOPIC_ONLY = (
@@ -455,9 +479,11 @@ IGNORED: dict[str, str] = {
 """Kafka's names that mean nothing here, and why: accepted with a warning."""
 
 REFUSED: dict[str, str] = {
-    'ssl.*': 'TLS is not served',
+    'ssl.keystore.password': NO_STORE_PASSWORD,
+    'ssl.truststore.password': NO_STORE_PASSWORD,
+    'ssl.*': 'this part of TLS is not served',
     'sasl.*': 'SASL is not served',
-    'listener.name.*': 'TLS and SASL are not served',
+    'listener.name.*': 'all listeners have the same settings, and SASL is not served',
     'connections.max.reauth.ms': 'SASL is not served',
     'connection.failed.authentication.delay.ms': 'SASL is not served',
     'delegation.token.*': 'delegation tokens are not served',

@@ -13,18 +13,19 @@ from typing import Any
 from kbroker.apis.dispatch import Dispatcher, served_apis
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, Listener
-from kbroker.log.fs import FileSystem
+from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.node import Node
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import decode, encode
-from kbroker.topics.flusher import Submit, run_inline
+from kbroker.topics.flusher import Sync
 
 
 class InProcessConnection:
     """What the dispatcher sees of a connection; replies are kept as they leave, slices read."""
 
     client_host = '127.0.0.1'
+    listener_name = 'PLAINTEXT'
 
     def __init__(self, connection_id: int):
         self.connection_id = connection_id
@@ -43,6 +44,21 @@ class InProcessConnection:
         self.closed = reason
 
 
+def frame_of(request: Any, version: int, client_id: str = 'test', correlation_id: int = 1) -> bytes:
+    """A request as it arrives, without the four bytes of its size."""
+    key = ApiKey(request.api_key)
+    header = (key.to_bytes(2, 'big') + version.to_bytes(2, 'big') + correlation_id.to_bytes(4, 'big')
+              + len(client_id).to_bytes(2, 'big') + client_id.encode())
+    return header + (b'\0' if request_header_version(key, version) >= 2 else b'') + encode(request, version)
+
+
+def read_answer(request: Any, version: int, reply: bytes) -> Any:
+    """The response to `request` in a reply, which is without the four bytes of its size."""
+    response_class = getattr(messages, type(request).__name__.removesuffix('Request') + 'Response')
+    header_bytes = 5 if response_header_version(ApiKey(request.api_key), version) else 4
+    return decode(response_class, reply, version, header_bytes)
+
+
 class InProcessBroker(Node):
     """Use as a context manager: it is closed cleanly, unless `crash` was called."""
 
@@ -50,10 +66,10 @@ class InProcessBroker(Node):
 
     def __init__(self, directory: pathlib.Path | str, settings: Mapping[str, str] | None = None, *,
                  clock: ManualClock | None = None, fs: FileSystem | None = None,
-                 submit: Submit = run_inline):
+                 sync: Sync = sync_inline):
         clock = clock or ManualClock()
         config = Config({'log.dirs': str(directory), **(settings or {})})
-        super().__init__(config, clock, Timers(clock), fs or FileSystem(), submit)
+        super().__init__(config, clock, Timers(clock), fs or FileSystem(), sync)
         self._dispatcher = Dispatcher(self, served_apis())
         self._connection_ids = count(1)
         self._correlation_ids = count(1)
@@ -95,13 +111,8 @@ class InProcessBroker(Node):
     def begin(self, request: Any, version: int, connection: InProcessConnection | None = None,
               client_id: str = 'test') -> InProcessConnection:
         """Send a request and return the connection: the answer, if it is there, is its last reply."""
-        key = ApiKey(request.api_key)
         connection = connection or self.connect()
-        header = (key.to_bytes(2, 'big') + version.to_bytes(2, 'big') + next(self._correlation_ids).to_bytes(4, 'big')
-                  + len(client_id).to_bytes(2, 'big') + client_id.encode())
-        if request_header_version(key, version) >= 2:
-            header += b'\0'
-        self.send(connection, header + encode(request, version))
+        self.send(connection, frame_of(request, version, client_id, next(self._correlation_ids)))
         return connection
 
     def answer_to(self, connection: InProcessConnection, request: Any, version: int) -> Any:
@@ -109,9 +120,7 @@ class InProcessBroker(Node):
         assert connection.closed is None, connection.closed
         reply = connection.replies[-1]
         assert reply is not None
-        response_class = getattr(messages, type(request).__name__.removesuffix('Request') + 'Response')
-        header_bytes = 5 if response_header_version(ApiKey(request.api_key), version) else 4
-        return decode(response_class, reply, version, header_bytes)
+        return read_answer(request, version, reply)
 
     def ask(self, request: Any, version: int | None = None, client_id: str = 'test') -> Any:
         """Send a request and decode the answer, which must be there at the end of the turn."""

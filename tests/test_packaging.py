@@ -21,7 +21,6 @@ LARGEST_EXPOSURE = 12
 """In tenths, as `systemd-analyze security` scores it, from 0 to 100."""
 
 needs_systemd = pytest.mark.skipif(shutil.which('systemd-analyze') is None, reason='systemd-analyze is not installed')
-needs_strace = pytest.mark.skipif(shutil.which('strace') is None, reason='strace is not installed')
 
 
 @pytest.fixture(scope='module')
@@ -126,7 +125,7 @@ def group_of_system_calls(name):
 
 
 @needs_systemd
-@needs_strace
+@pytest.mark.strace
 def test_a_broker_at_work_makes_no_system_call_that_the_unit_forbids(installed, tmp_path):
     filters = re.findall(r'^SystemCallFilter=(.*)$', unit_of(installed).read_text(), re.MULTILINE)
     permitted = set()

@@ -21,11 +21,11 @@ class RequestContext:
     """
 
     __slots__ = ('_close', '_let_next_pass', '_reply', 'api_key', 'broker', 'client_host', 'client_id', 'connection_id',
-                 'correlation_id', 'version')
+                 'correlation_id', 'listener_name', 'version')
 
     def __init__(self, broker: Any, api_key: ApiKey, version: int, correlation_id: int, client_id: str | None,
                  client_host: str, connection_id: int, reply: Callable[[RequestContext, Any], None],
-                 let_next_pass: Callable[[], None], close: Callable[[str], None]):
+                 let_next_pass: Callable[[], None], close: Callable[[str], None], listener_name: str = ''):
         self.broker = broker
         self.api_key = api_key
         self.version = version
@@ -33,9 +33,16 @@ class RequestContext:
         self.client_id = client_id
         self.client_host = client_host
         self.connection_id = connection_id
+        self.listener_name = listener_name
         self._reply = reply
         self._let_next_pass = let_next_pass
         self._close = close
+
+    @property
+    def advertised_address(self) -> tuple[str, int]:
+        """Host and port that this client is told: those of the listener that it came through."""
+        address: tuple[str, int] = self.broker.advertised_address(self.listener_name)
+        return address
 
     def reply(self, response: Any) -> None:
         """Answer a parked request. The connection may be gone: then the answer is dropped."""
@@ -57,8 +64,14 @@ class Api:
     key: ApiKey
     min_version: int
     max_version: int
-    handle: Callable[[RequestContext, Any], Any]
+    handle: Callable[[RequestContext, Any], Any] | None
+    """None for an Api that has `handle_frame`."""
     error_response: Callable[[Any, ErrorCode, str, int], Any] | None = None
-    """Builds the answer to a request that failed as a whole: (request, code, message, version) -> response."""
+    """Builds the answer to a request that failed as a whole: (request, code, message, version) -> response, or None
+    where the request wants no answer."""
     advertised_min_version: int | None = None
     """The lowest version that ApiVersions names, where it differs from the lowest that is served."""
+    handle_frame: Callable[..., None] | None = None
+    """Serves a request from its bytes, and answers the connection itself: for the APIs whose messages would cost more
+    than what they ask for. Called as (broker, connection, sequence, version, correlation id, client id, frame,
+    position of the body); the frame is valid during the call only."""

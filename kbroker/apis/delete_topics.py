@@ -13,7 +13,7 @@ from kbroker.apis.context import Api, RequestContext
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DeleteTopicsResponse
-from kbroker.topics.registry import Topic
+from kbroker.topics.topic import Topic
 
 Result = DeleteTopicsResponse.DeletableTopicResult
 NO_ID = bytes(16)

@@ -23,7 +23,7 @@ def handle(context: RequestContext, request: Any) -> Any:
         code = (ErrorCode.MISMATCHED_ENDPOINT_TYPE if request.endpoint_type == CONTROLLERS
                 else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)
         raise KafkaError(code, f'endpoint type {BROKERS} (brokers) expected, found {request.endpoint_type}')
-    host, port = broker.advertised_address
+    host, port = context.advertised_address
     node_id = broker.metadata.node_id
     return DescribeClusterResponse(
         cluster_id=broker.metadata.cluster_id, controller_id=node_id,

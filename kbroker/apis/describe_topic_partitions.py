@@ -15,7 +15,7 @@ from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeTopicPartitionsResponse
 from kbroker.topics.partition import Partition
-from kbroker.topics.registry import Topic
+from kbroker.topics.topic import Topic
 
 TopicResult = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 PartitionResult = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition

@@ -6,159 +6,159 @@ At least one batch is returned, however small the limits, from the first partiti
 min_bytes at hand the request waits for a partition to move, max_wait_ms at the longest. Fetch sessions: KIP-227; topic
 ids from version 13: KIP-516; diverging epochs from version 12: KIP-595.
 """
-from libc.stdint cimport int64_t
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker.apis.context import Api
-from kbroker.apis.fetch_sessions import NO_SESSION
+from kbroker.apis.fetch_request cimport FetchRequest, read_request
+from kbroker.apis.fetch_response cimport write_response
+from kbroker.apis.fetch_sessions cimport NO_SESSION, FetchSession, FetchSessions, WantedPartition
+from kbroker.apis.waiting cimport Waiter, WaitingRoom
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.messages import FetchResponse
+from kbroker.topics.partition cimport Partition
+from kbroker.topics.topic cimport Topic
 
-FetchableTopicResponse = FetchResponse.FetchableTopicResponse
-PartitionData = FetchResponse.PartitionData
-AbortedTransaction = FetchResponse.AbortedTransaction
-EpochEndOffset = FetchResponse.EpochEndOffset
-
-
-cdef class Gathered:
-    """The answers of one look at the partitions."""
-    cdef list answers                # (key, PartitionData)
-    cdef int64_t size_bytes
-    cdef bint must_answer            # an error or a diverging epoch: the client should not wait for these
+cdef enum:
+    TOPIC_IDS = 13              # the first version that has them
+    READ_COMMITTED = 1
 
 
-cdef class DelayedFetch:
-    """A fetch that found less than min_bytes, until a partition moves, the time is over, or the client leaves."""
-    cdef object context
-    cdef object request
-    cdef object session
-    cdef dict wanted
-    cdef bint incremental
-    cdef list partitions
+@cython.final
+cdef class Fetch(Waiter):
+    """One request, from its session on until it is answered; parked if it found less than min_bytes."""
+    cdef object broker
+    cdef object connection
+    cdef object sequence
     cdef object timer
-    cdef bint finished
+    cdef FetchSession session
+    cdef int version
+    cdef int32_t correlation_id
+    cdef int32_t replica_id
+    cdef int32_t min_bytes
+    cdef int32_t max_bytes
+    cdef int32_t max_wait_ms
+    cdef bint read_committed
+    cdef bint is_finished
+    # The last look at the partitions.
+    cdef int64_t size_bytes
+    cdef bint must_answer       # an error or a diverging epoch: the client should not wait for these
 
-    def __init__(self, context, request, session, dict wanted, bint incremental):
-        self.context = context
-        self.request = request
-        self.session = session
-        self.wanted = wanted
-        self.incremental = incremental
-        self.partitions = []
+    cdef int start(self) except -1:
+        """Answer, or park."""
+        cdef WaitingRoom room
+        self.look()
+        if self.has_enough() or self.max_wait_ms <= 0 or self.session.size == 0:
+            return self.answer()
+        room = self.broker.waiting_room
+        room.enter(self.connection.connection_id, self)
+        self.timer = self.broker.timers.after(self.max_wait_ms, self.answer_now)
+        return self.session.park(self)
 
-    cdef int park(self) except -1:
-        broker = self.context.broker
-        for item in self.wanted.values():
-            partition = find_partition(broker.topics, item, self.context.version)
-            if partition is not None:
-                partition.add_fetch_waiter(self)
-                self.partitions.append(partition)
-        broker.waiting_room.enter(self.context.connection_id, self)
-        self.timer = broker.timers.after(self.request.max_wait_ms, self.answer_now)
-        return 0
+    cdef bint has_enough(self) noexcept:
+        return self.must_answer or self.size_bytes >= self.min_bytes
 
-    def wake(self):
-        self.context.broker.waiting_room.wake(self)
-
-    def look_again(self):
-        cdef Gathered gathered
-        if self.finished:
+    cpdef look_again(self):
+        if self.is_finished:
             return
-        gathered = gather(self.context, self.request, self.wanted)
-        if gathered.must_answer or gathered.size_bytes >= self.request.min_bytes:
-            self.answer(gathered)
+        self.look()
+        if self.has_enough():
+            self.answer()
+        else:
+            self.session.park(self)
 
-    def answer_now(self):
-        if not self.finished:
-            self.answer(gather(self.context, self.request, self.wanted))
+    cpdef answer_now(self):
+        if not self.is_finished:
+            self.look()
+            self.answer()
 
-    def give_up(self):
+    cpdef give_up(self):
         self.finish()
-
-    cdef int answer(self, Gathered gathered) except -1:
-        self.finish()
-        self.context.reply(build_response(gathered, self.session, self.incremental))
-        return 0
+        if self.session.parked is self:
+            self.session.parked = None
+        if self.session.session_id == NO_SESSION:
+            self.session.end()
 
     cdef int finish(self) except -1:
-        self.finished = True
-        self.timer.cancel()
-        for partition in self.partitions:
-            partition.remove_fetch_waiter(self)
-        self.partitions = []
-        self.context.broker.waiting_room.leave(self.context.connection_id)
+        cdef WaitingRoom room
+        self.is_finished = True
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+            room = self.broker.waiting_room
+            room.leave(self.connection.connection_id)
         return 0
 
-
-def handle(context, request):
-    cdef Gathered gathered
-    cdef DelayedFetch delayed
-    session, wanted, incremental = context.broker.fetch_sessions.find(request, context.version)
-    gathered = gather(context, request, wanted)
-    if (gathered.must_answer or gathered.size_bytes >= request.min_bytes or request.max_wait_ms <= 0 or not wanted):
-        return build_response(gathered, session, incremental)
-    delayed = DelayedFetch(context, request, session, wanted, incremental)
-    delayed.park()
-    return None
-
-
-cdef Gathered gather(context, request, dict wanted):
-    """Read every wanted partition within the limits of the request and of fetch.max.bytes."""
-    cdef Gathered gathered = Gathered.__new__(Gathered)
-    cdef int64_t left = min(request.max_bytes, context.broker.config.fetch_max_bytes)
-    cdef int64_t size_bytes
-    gathered.answers = []
-    for key, item in wanted.items():
-        answer = failed(item.partition, ErrorCode.NONE)
-        gathered.answers.append((key, answer))
-        try:
-            size_bytes = read_partition(context, request, item, answer, left, gathered.size_bytes == 0)
-        except KafkaError as error:
-            answer.error_code = int(error.code)
-            gathered.must_answer = True
-            continue
-        if answer.diverging_epoch.epoch != -1:
-            gathered.must_answer = True
-        gathered.size_bytes += size_bytes
-        left = max(0, left - size_bytes)
-    return gathered
-
-
-cdef int64_t read_partition(context, request, item, answer, int64_t left, bint min_one_batch) except -1:
-    partition = find_partition(context.broker.topics, item, context.version)
-    if partition is None:
-        if context.version >= 13:
-            if context.broker.topics.topic_by_id(item.topic_id) is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    answer.aborted_transactions = None
-    if item.current_leader_epoch >= 0:
-        check_leader_epoch(partition, item.current_leader_epoch)
-    replica_id = request.replica_id if context.version < 15 else request.replica_state.replica_id
-    if replica_id >= 0:
-        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f'consumers expected, found replica {replica_id}')
-    if item.last_fetched_epoch >= 0 and diverges(partition, item, answer):
+    cdef int answer(self) except -1:
+        self.finish()
+        segments = write_response(self.version, self.correlation_id, 0, self.session.session_id, self.session.take_news())
+        self.connection.reply(self.sequence, segments)
         return 0
-    found = partition.read(item.fetch_offset, min(left, item.max_bytes), request.isolation_level, min_one_batch)
-    answer.high_watermark = found.high_watermark
-    answer.last_stable_offset = found.last_stable_offset
-    answer.log_start_offset = found.log_start_offset
-    if found.aborted_transactions is not None:
-        answer.aborted_transactions = [AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
-                                       for producer_id, first_offset in found.aborted_transactions]
-    if found.records is None:
+
+    # ---- what there is
+
+    cdef int look(self) except -1:
+        """Read every partition that is due, within the limits of the request and of fetch.max.bytes."""
+        cdef WantedPartition wanted
+        cdef int64_t size_bytes, left = min(self.max_bytes, <int64_t>self.broker.config.fetch_max_bytes)
+        cdef dict topics = self.broker.topics.by_id if self.version >= TOPIC_IDS else self.broker.topics.by_encoded_name
+        self.size_bytes = 0
+        self.must_answer = False
+        for wanted in self.session.due:
+            if wanted.session is None:
+                continue
+            wanted.forget_look()
+            try:
+                size_bytes = self.read(wanted, topics, left)
+            except KafkaError as error:
+                wanted.records = None
+                wanted.error_code = error.code
+                self.must_answer = True
+                continue
+            self.size_bytes += size_bytes
+            left = max(<int64_t>0, left - size_bytes)
         return 0
-    answer.records = found.records
-    return found.records.size_bytes
+
+    cdef int64_t read(self, WantedPartition wanted, dict topics, int64_t left) except -1:
+        cdef Partition partition = wanted.partition
+        cdef int64_t last_stable_offset, upper_bound_offset
+        if partition is None or partition.is_deleted:
+            partition = find_partition(wanted, topics, self.version)
+        if wanted.current_leader_epoch >= 0 and wanted.current_leader_epoch != partition.leader_epoch:
+            check_leader_epoch(partition, wanted.current_leader_epoch)
+        if self.replica_id >= 0:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f'consumers expected, found replica {self.replica_id}')
+        last_stable_offset = partition.stable_offset()
+        if wanted.last_fetched_epoch < 0 or not diverges(partition, wanted):
+            upper_bound_offset = last_stable_offset if self.read_committed else partition.high_watermark
+            wanted.records = partition.read_slice(wanted.fetch_offset, min(left, <int64_t>wanted.max_bytes), upper_bound_offset,
+                                                  self.size_bytes == 0)
+            wanted.has_more = wanted.fetch_offset < upper_bound_offset
+            if self.read_committed:
+                wanted.aborted_transactions = b'' if wanted.records is None else partition.log.aborted_rows(
+                    wanted.fetch_offset, wanted.records.end_offset)
+        else:
+            self.must_answer = wanted.has_more = True
+        wanted.high_watermark = partition.high_watermark
+        wanted.last_stable_offset = last_stable_offset
+        wanted.log_start_offset = partition.log.log_start_offset
+        return 0 if wanted.records is None else wanted.records.size_bytes
 
 
-cdef object find_partition(topics, item, int version):
-    if version < 13:
-        return topics.find(item.topic, item.partition)
-    topic = topics.topic_by_id(item.topic_id)
-    if topic is None or not 0 <= item.partition < len(topic.partitions):
-        return None
-    return topic.partitions[item.partition]
+cdef Partition find_partition(WantedPartition wanted, dict topics, int version):
+    """Raises KafkaError UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION."""
+    cdef Topic topic = topics.get(wanted.topic.key)
+    wanted.stop_waiting()
+    wanted.partition = None
+    if topic is None or not 0 <= wanted.index < len(topic.partitions):
+        # Where a partition was found, read_uncommitted is told null; where none was, Apache Kafka tells of no row.
+        wanted.aborted_transactions = b''
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID if topic is None and version >= TOPIC_IDS
+                         else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    wanted.partition = topic.partitions[wanted.index]
+    return wanted.partition
 
 
 def check_leader_epoch(partition, current_leader_epoch):
@@ -178,49 +178,61 @@ def end_of_leader_epoch(partition, leader_epoch):
     return partition.log.leader_epochs.end_offset_for(leader_epoch, partition.log_end_offset)
 
 
-cdef bint diverges(partition, item, answer) except -1:
+cdef bint diverges(Partition partition, WantedPartition wanted) except -1:
     """Whether the log left the one that the fetcher has read, and then from where (KIP-595)."""
-    epoch, end_offset = end_of_leader_epoch(partition, item.last_fetched_epoch)
-    if epoch == -1:
-        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f'leader epoch {item.last_fetched_epoch} is not known here, '
-                         f'the current one is {partition.leader_epoch}')
-    if epoch == item.last_fetched_epoch and end_offset >= item.fetch_offset:
+    if wanted.last_fetched_epoch == partition.leader_epoch and partition.log.log_end_offset >= wanted.fetch_offset:
         return False
-    answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
-    answer.high_watermark = partition.high_watermark
-    answer.last_stable_offset = partition.last_stable_offset
-    answer.log_start_offset = partition.log_start_offset
+    epoch, end_offset = end_of_leader_epoch(partition, wanted.last_fetched_epoch)
+    if epoch == -1:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f'leader epoch {wanted.last_fetched_epoch} is not known here, '
+                         f'the current one is {partition.leader_epoch}')
+    if epoch == wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
+        return False
+    wanted.diverging_epoch = epoch
+    wanted.diverging_end_offset = end_offset
     return True
 
 
-cdef object build_response(Gathered gathered, session, bint incremental):
-    """Group the answers by topic; an incremental one leaves out what the client knows."""
-    response = FetchResponse(session_id=NO_SESSION if session is None else session.session_id, responses=[])
-    topics = {}
-    for key, answer in gathered.answers:
-        if session is not None and not session.told(key, answer) and incremental:
-            continue
-        topic_key = key[:2]
-        topic = topics.get(topic_key)
-        if topic is None:
-            topic = topics[topic_key] = FetchableTopicResponse(topic=key[0], topic_id=key[1], partitions=[])
-            response.responses.append(topic)
-        topic.partitions.append(answer)
-    return response
+def handle_frame(broker, connection, sequence, int version, correlation_id, client_id, frame, Py_ssize_t position):
+    """Serve a request from its bytes. Raises ProtocolError when they do not parse; then nothing has happened."""
+    cdef FetchRequest request
+    cdef FetchSessions sessions = broker.fetch_sessions
+    cdef Fetch fetch = Fetch.__new__(Fetch)
+    cdef Py_buffer view
+    cdef const uint8_t *start
+    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    try:
+        start = <const uint8_t *>view.buf
+        read_request(&request, start + position, start + view.len, version)
+        fetch.session = sessions.begin(&request)
+    except KafkaError as error:
+        connection.reply(sequence, write_response(version, correlation_id, error.code, NO_SESSION, []))
+        return
+    finally:
+        PyBuffer_Release(&view)
+    fetch.broker = broker
+    fetch.connection = connection
+    fetch.sequence = sequence
+    fetch.version = version
+    fetch.correlation_id = correlation_id
+    fetch.replica_id = request.replica_id
+    fetch.min_bytes = request.min_bytes
+    fetch.max_bytes = request.max_bytes
+    fetch.max_wait_ms = request.max_wait_ms
+    fetch.read_committed = request.isolation_level == READ_COMMITTED
+    fetch.start()
 
 
 def error_response(request, code, message, version):
+    """The answer to a request that failed as a whole, which is for what nobody expected."""
+    response = messages.FetchResponse
     if version >= 7:
-        return FetchResponse(error_code=int(code))
-    return FetchResponse(responses=[
-        FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[
-            failed(partition.partition, code) for partition in topic.partitions])
+        return response(error_code=int(code))
+    return response(responses=[
+        response.FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[
+            response.PartitionData(partition_index=partition.partition, error_code=int(code), high_watermark=-1, records=b'')
+            for partition in topic.partitions])
         for topic in request.topics])
 
 
-def failed(partition_index, code):
-    return PartitionData(partition_index=partition_index, error_code=int(code), high_watermark=-1,
-                         records=b'')
-
-
-API = Api(ApiKey.FETCH, 4, 18, handle, error_response)
+API = Api(ApiKey.FETCH, 4, 18, None, error_response, handle_frame=handle_frame)

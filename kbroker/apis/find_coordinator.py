@@ -28,7 +28,7 @@ def handle(context: RequestContext, request: Any) -> Any:
     broker = context.broker
     if broker.topics.ensure_internal(topic).partitions[0].is_offline:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'the partitions of {topic} are offline')
-    host, port = broker.advertised_address
+    host, port = context.advertised_address
     node_id = broker.metadata.node_id
     if context.version < 4:
         return FindCoordinatorResponse(node_id=node_id, host=host, port=port)

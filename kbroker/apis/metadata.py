@@ -16,7 +16,8 @@ from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import MetadataResponse
 from kbroker.topics.partition import Partition
-from kbroker.topics.registry import INTERNAL_TOPICS, Topic
+from kbroker.topics.registry import INTERNAL_TOPICS
+from kbroker.topics.topic import Topic
 
 NO_ID = bytes(16)
 NO_LEADER = -1
@@ -26,7 +27,7 @@ TOPICS_BY_ID_VERSION = 12
 def handle(context: RequestContext, request: Any) -> Any:
     broker = context.broker
     node_id = broker.metadata.node_id
-    host, port = broker.advertised_address
+    host, port = context.advertised_address
     response = MetadataResponse(
         brokers=[MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=port,
                                                          rack=broker.config.broker_rack)],

@@ -8,246 +8,664 @@ decides by the lowest version whether the broker is usable (KAFKA-18659).
 Transactional batches go through the coordinator first (KIP-890): from version 12 on it adds the partition to the
 transaction, below it verifies that the client has. The verification guard that the partition handed out before is
 checked again under the append, so that a marker written in between is noticed.
+
+The request is read, and the answer written, by hand: a message of objects would cost more than the append. The tables
+of kbroker/protocol say what the bytes are, and a test holds the two against each other. Of an answer's tagged fields
+(KIP-951: who leads instead) none is ever due, for there is no other broker.
 """
-from kbroker.apis.context import NO_REPLY, Api
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.log.origin import Origin
+cimport cython
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from kbroker.clock cimport Clock
+from kbroker.log.log cimport Appended
+from kbroker.log.producer_state cimport ORIGIN_CLIENT
+from kbroker.record.batch cimport (
+    HEADER_READ, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT, BatchFields, batch_size_bytes, parse_header,
+    refuse_header,
+)
+from kbroker.record.records cimport ProduceRules, prepare
+from kbroker.topics.partition cimport DurableWaiter, Partition
+from kbroker.topics.topic cimport Topic
+from kbroker.wire.bytes cimport (
+    Cursor, put_unsigned_varint, read_int16, read_int32, take, take_unsigned_varint, unsigned_varint_size, write_int16,
+    write_int32, write_int64,
+)
+
+from kbroker.apis.context import Api
+from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ProduceResponse
-from kbroker.record.batch import LOG_OVERHEAD_BYTES, CorruptBatchError, read_header
-from kbroker.record.records import ProduceRules, prepare_produced
+from kbroker.record.batch import CorruptBatchError
 
-ACKS_ALL = -1
 ADMIN_CLIENT_ID = '__admin_client'
-IMPLICIT_ADD_VERSION = 12
-ZSTD_VERSION = 7
-MAGIC_AT = 16
-CURRENT_MAGIC = 2
 WITHOUT_LOG_START_OFFSET = frozenset({
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     ErrorCode.KAFKA_STORAGE_ERROR})
 """What Kafka answers without the log start offset when an append is refused."""
 
+cdef enum:
+    ACKS_ALL = -1
+    LOG_START_OFFSET_VERSION = 5
+    ZSTD_VERSION = 7
+    ERROR_MESSAGE_VERSION = 8
+    FLEXIBLE_VERSION = 9
+    IMPLICIT_ADD_VERSION = 12
+    TOPIC_ID_VERSION = 13
+    TOPIC_ID_BYTES = 16
+    LONGEST_STRING_BYTES = 32767
+    FEWEST_PARTS = 8
+
 TopicProduceResponse = ProduceResponse.TopicProduceResponse
 PartitionProduceResponse = ProduceResponse.PartitionProduceResponse
-BatchIndexAndErrorMessage = ProduceResponse.BatchIndexAndErrorMessage
 
 
-cdef class Batch:
-    """One partition's part of a request, on its way into the log."""
-    cdef object topic
-    cdef object partition
-    cdef object records
-    cdef object guard
-    cdef object answer
-    cdef bint needs_verification
+cdef struct TopicPart:
+    PyObject *topic             # Topic, owned; NULL: there is none
+    PyObject *name              # bytes, owned: the encoded name, or the id
+    Py_ssize_t end              # of its partitions among all
 
 
-cdef class ProduceUnderWay:
-    """One request: its batches, what is still awaited, and the answer that grows."""
-    cdef object context
-    cdef object response
-    cdef int acks
-    cdef int unanswered
+cdef struct Part:
+    int32_t index
+    int16_t error_code
+    bint needs_verification
+    Py_ssize_t size_bytes       # of records; -1: null
+    uint8_t *records            # in the frame, or in what was kept of it
+    PyObject *topic             # Topic, owned by its TopicPart
+    PyObject *partition         # Partition, owned; NULL: refused already
+    PyObject *guard             # of the verification, owned; NULL: none
+    PyObject *told              # bytes, owned: record errors and message of a refusal as they are sent; NULL: none
+    int64_t base_offset
+    int64_t log_append_time_ms
+    int64_t log_start_offset
+
+
+@cython.final
+cdef class ProduceUnderWay(DurableWaiter):
+    """One request: its partitions, what is still awaited, and the answer that grows."""
+    cdef object broker
+    cdef object connection
+    cdef object sequence
+    cdef int version
+    cdef int32_t correlation_id
+    cdef object client_id
+    cdef str transactional_id
+    cdef int16_t acks
     cdef bint failed
     cdef bint parked
-    cdef list batches
+    cdef Py_ssize_t unanswered
+    cdef bytearray kept
+    cdef Py_ssize_t topics_count
+    cdef Py_ssize_t parts_count
+    cdef Py_ssize_t parts_room
+    cdef TopicPart *topics
+    cdef Part *parts
+    cdef TopicPart only_topic       # nearly every request has one topic and one partition
+    cdef Part only_part
 
-    def __init__(self, context, request):
-        self.context = context
-        self.acks = request.acks
-        self.batches = []
-        self.response = ProduceResponse(responses=[])
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.topics_count):
+            Py_XDECREF(self.topics[i].topic)
+            Py_XDECREF(self.topics[i].name)
+        for i in range(self.parts_count):
+            Py_XDECREF(self.parts[i].partition)
+            Py_XDECREF(self.parts[i].guard)
+            Py_XDECREF(self.parts[i].told)
+        if self.topics != &self.only_topic:
+            PyMem_Free(self.topics)
+        if self.parts != &self.only_part:
+            PyMem_Free(self.parts)
 
-    cdef object start(self, request):
+    # ---- read
+
+    cdef int read(self, Cursor *cursor, dict topics) except -1:
+        """The body of the request. `topics`: Topic by encoded name or, from version 13 on, by id."""
+        cdef bint flexible = self.version >= FLEXIBLE_VERSION
+        cdef Py_ssize_t i, length, fewest_bytes
+        length = take_length(cursor, flexible, True)
+        if length != -1:
+            self.transactional_id = take_text(cursor, length).decode()
+        self.acks = read_int16(take(cursor, 2))
+        take(cursor, 4)             # timeout_ms: nobody waits for other brokers here
+        fewest_bytes = TOPIC_ID_BYTES + 2 if self.version >= TOPIC_ID_VERSION else 3 if flexible else 6
+        self.make_topics(take_count(cursor, flexible, fewest_bytes))
+        for i in range(self.topics_count):
+            self.read_topic(cursor, topics, &self.topics[i])
+        if flexible:
+            skip_tags(cursor)
+        return 0
+
+    cdef int make_topics(self, Py_ssize_t count) except -1:
+        self.parts = &self.only_part
+        self.parts_room = 1
+        self.topics = &self.only_topic
+        if count > 1:
+            self.topics = <TopicPart *>PyMem_Malloc(count * sizeof(TopicPart))
+            if self.topics == NULL:
+                raise MemoryError
+        memset(self.topics, 0, count * sizeof(TopicPart))
+        self.topics_count = count
+        return 0
+
+    cdef int read_topic(self, Cursor *cursor, dict topics, TopicPart *topic) except -1:
+        cdef bint flexible = self.version >= FLEXIBLE_VERSION
+        cdef Py_ssize_t count
+        cdef bytes name
+        if self.version >= TOPIC_ID_VERSION:
+            name = PyBytes_FromStringAndSize(<const char *>take(cursor, TOPIC_ID_BYTES), TOPIC_ID_BYTES)
+        else:
+            name = take_text(cursor, take_length(cursor, flexible, True))
+        Py_INCREF(name)
+        topic.name = <PyObject *>name
+        found = topics.get(name)
+        if found is not None:
+            Py_INCREF(found)
+            topic.topic = <PyObject *>found
+        for count in range(take_count(cursor, flexible, 6 if flexible else 8)):
+            self.read_part(cursor, topic.topic)
+        topic.end = self.parts_count
+        if flexible:
+            skip_tags(cursor)
+        return 0
+
+    cdef int read_part(self, Cursor *cursor, PyObject *topic) except -1:
+        cdef bint flexible = self.version >= FLEXIBLE_VERSION
+        cdef Part *part
+        if self.parts_count == self.parts_room:
+            self.grow()
+        part = &self.parts[self.parts_count]
+        memset(part, 0, sizeof(Part))
+        part.topic = topic
+        part.base_offset = part.log_append_time_ms = part.log_start_offset = -1
+        part.index = read_int32(take(cursor, 4))
+        part.size_bytes = take_length(cursor, flexible, False)
+        if part.size_bytes != -1:
+            part.records = <uint8_t *>take(cursor, part.size_bytes)
+        if flexible:
+            skip_tags(cursor)
+        self.parts_count += 1
+        return 0
+
+    cdef int grow(self) except -1:
+        """Room for twice as many partitions, each of which the frame has brought."""
+        cdef Py_ssize_t room = max(<Py_ssize_t>FEWEST_PARTS, 2 * self.parts_room)
+        cdef Part *parts = NULL if self.parts == &self.only_part else self.parts
+        cdef Part *more = <Part *>PyMem_Realloc(parts, room * sizeof(Part))
+        if more == NULL:
+            raise MemoryError
+        if parts == NULL:
+            more[0] = self.only_part
+        self.parts = more
+        self.parts_room = room
+        return 0
+
+    # ---- work
+
+    cdef int start(self) except -1:
         """Resolve and inspect every batch; append at once unless the transaction coordinator must be asked."""
-        cdef Batch batch
-        cdef list to_verify = []
-        for topic_data in request.topic_data:
-            topic_answer = TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=[])
-            self.response.responses.append(topic_answer)
-            for partition_data in topic_data.partition_data:
-                answer = PartitionProduceResponse(index=partition_data.index, base_offset=-1)
-                topic_answer.partition_responses.append(answer)
-                batch = Batch.__new__(Batch)
-                batch.answer = answer
-                batch.records = partition_data.records
-                try:
-                    if self.inspect(batch, topic_data, request):
-                        to_verify.append(batch)
-                    self.batches.append(batch)
-                except KafkaError as error:
-                    self.refuse(answer, error)
-        if to_verify:
-            self.ask_coordinator(request, to_verify)
-            return None
+        cdef Py_ssize_t number, topic
+        cdef bint must_ask = False
+        for number in range(self.parts_count):
+            try:
+                must_ask |= self.inspect(number)
+            except KafkaError as error:
+                self.refuse(&self.parts[number], error)
+        if must_ask:
+            return self.ask_coordinator()
         return self.append_all()
 
-    cdef bint inspect(self, Batch batch, topic_data, request) except -1:
+    cdef bint inspect(self, Py_ssize_t number) except -1:
         """Find the partition and whether the coordinator must be asked about this batch first."""
-        topics = self.context.broker.topics
-        if self.context.version >= 13:
-            topic = topics.topic_by_id(topic_data.topic_id)
-            if topic is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f'no topic has the id {topic_data.topic_id.hex()}')
-        else:
-            topic = topics.topic(topic_data.name)
-        if topic is None or not 0 <= batch.answer.index < len(topic.partitions):
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                             f'{topic_data.name}-{batch.answer.index} does not exist')
-        header = read_whole_batch(batch.records)
-        if self.acks not in (-1, 0, 1):
+        cdef Part *part = &self.parts[number]
+        cdef BatchFields batch
+        cdef Partition partition
+        cdef Topic topic
+        if part.topic == NULL:
+            self.refuse_unknown(number)
+        topic = <Topic>part.topic
+        if not 0 <= part.index < len(topic.partitions):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{topic.name}-{part.index} does not exist')
+        read_only_batch(part, &batch)
+        if not ACKS_ALL <= self.acks <= 1:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f'acks is {self.acks}, expected -1, 0 or 1')
-        if topic.is_internal and self.context.client_id != ADMIN_CLIENT_ID:
+        if topic.is_internal and self.client_id != ADMIN_CLIENT_ID:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f'clients may not write to the internal topic {topic.name}')
-        batch.topic = topic
-        batch.partition = topic.partitions[batch.answer.index]
-        if not header.is_transactional:
-            return False
-        if request.transactional_id is None:
+        partition = topic.partitions[part.index]
+        if batch.attributes & TRANSACTIONAL_BIT:
+            self.begin_verification(part, partition, &batch)
+        Py_INCREF(partition)
+        part.partition = <PyObject *>partition
+        return part.needs_verification
+
+    cdef int refuse_unknown(self, Py_ssize_t number) except -1:
+        cdef Py_ssize_t topic = 0
+        while self.topics[topic].end <= number:
+            topic += 1
+        name = <bytes>self.topics[topic].name
+        if self.version >= TOPIC_ID_VERSION:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f'no topic has the id {name.hex()}')
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                         f'{name.decode()}-{self.parts[number].index} does not exist')
+
+    cdef int begin_verification(self, Part *part, Partition partition, const BatchFields *batch) except -1:
+        cdef bint supports_epoch_bump = self.version >= IMPLICIT_ADD_VERSION
+        if self.transactional_id is None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                              'a transactional batch in a request without a transactional id')
-        supports_epoch_bump = self.context.version >= IMPLICIT_ADD_VERSION
-        if not supports_epoch_bump and not self.context.broker.config.transaction_partition_verification_enable:
-            return False
-        batch.guard = batch.partition.log.producer_state.start_verification(
-            header.producer_id, header.producer_epoch, header.base_sequence, supports_epoch_bump,
-            self.context.broker.clock.wall_ms())
-        batch.needs_verification = batch.guard is not None
-        return batch.needs_verification
+        if not supports_epoch_bump and not self.broker.config.transaction_partition_verification_enable:
+            return 0
+        if partition.log.producer_state.has_open_transaction(batch.producer_id, batch.producer_epoch):
+            return 0
+        guard = partition.log.producer_state.start_verification(
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, supports_epoch_bump, self.broker.clock.wall_ms())
+        if guard is not None:
+            Py_INCREF(guard)
+            part.guard = <PyObject *>guard
+            part.needs_verification = True
+        return 0
 
-    cdef int ask_coordinator(self, request, list to_verify) except -1:
+    cdef int ask_coordinator(self) except -1:
         """Have the partitions added to the transaction, or verified to be in it, then append."""
-        cdef Batch batch
-        producers = {(header.producer_id, header.producer_epoch)
-                     for header in (read_header((<Batch>item).records) for item in self.batches) if header.is_transactional}
+        cdef Py_ssize_t number
+        cdef Part *part
+        cdef BatchFields batch
+        producers = set()
+        partitions = []
+        for number in range(self.parts_count):
+            part = &self.parts[number]
+            if part.partition == NULL:
+                continue
+            parse_header(part.records, part.size_bytes, &batch)
+            if batch.attributes & TRANSACTIONAL_BIT:
+                producers.add((batch.producer_id, batch.producer_epoch))
+            if part.needs_verification:
+                partitions.append(((<Topic>part.topic).name, part.index))
         if len(producers) > 1:
-            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-                             f'one producer expected in a transactional request, found {sorted(producers)}')
+            self.refuse_all(KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                            f'one producer expected in a transactional request, found {sorted(producers)}'))
+            return self.append_all()
         (producer_id, producer_epoch), = producers
-        for batch in self.batches:
-            # The frame is the connection's: what waits for the coordinator must not.
-            batch.records = memoryview(bytearray(batch.records))
+        self.keep_batches()
         self.parked = True
-        self.context.broker.transactions.add_or_verify_partitions(
-            request.transactional_id, producer_id, producer_epoch,
-            [((<Batch>item).topic.name, (<Batch>item).answer.index) for item in to_verify],
-            self.context.version, self.verified)
+        self.broker.transactions.add_or_verify_partitions(
+            self.transactional_id, producer_id, producer_epoch, partitions, self.version, self.verified)
+        return 0
+
+    cdef int keep_batches(self) except -1:
+        """The frame is the connection's: what waits for the coordinator must not be in it."""
+        cdef Py_ssize_t number, size_bytes = 0
+        cdef Part *part
+        cdef uint8_t *at
+        for number in range(self.parts_count):
+            if self.parts[number].partition != NULL:
+                size_bytes += self.parts[number].size_bytes
+        self.kept = bytearray(size_bytes)
+        at = <uint8_t *>PyByteArray_AS_STRING(self.kept)
+        for number in range(self.parts_count):
+            part = &self.parts[number]
+            if part.partition != NULL:
+                memcpy(at, part.records, part.size_bytes)
+                part.records = at
+                at += part.size_bytes
         return 0
 
     def verified(self, errors):
         """The coordinator has answered: `errors` maps (topic, partition) to a KafkaError where it refused."""
-        cdef Batch batch
-        passed = []
-        for batch in self.batches:
-            error = errors.get((batch.topic.name, batch.answer.index)) if batch.needs_verification else None
-            if error is None:
-                passed.append(batch)
-            else:
-                self.refuse(batch.answer, error)
-        self.batches = passed
-        response = self.append_all()
-        if response is not None:
-            self.context.reply(response)
+        cdef Py_ssize_t number
+        cdef Part *part
+        if errors:
+            for number in range(self.parts_count):
+                part = &self.parts[number]
+                if part.needs_verification:
+                    error = errors.get(((<Topic>part.topic).name, part.index))
+                    if error is not None:
+                        self.refuse(part, error)
+        self.append_all()
 
-    cdef object append_all(self):
-        """Append every batch. Returns the answer if it is complete, None if the disk is awaited."""
-        cdef Batch batch
+    cdef int append_all(self) except -1:
+        """Append every batch, and answer unless the disk is awaited."""
+        cdef Py_ssize_t number
+        cdef int64_t now_ms = (<Clock?>self.broker.clock).wall_ms()
         self.unanswered = 1
-        for batch in self.batches:
-            self.append(batch)
+        for number in range(self.parts_count):
+            if self.parts[number].partition != NULL:
+                self.append(number, now_ms)
         self.unanswered -= 1
         if self.acks == 0:
             if self.failed:
-                self.context.close('a produce with acks=0 failed, and closing is the only way to say so')
-            return NO_REPLY
-        if self.unanswered == 0:
-            return self.response
-        # Everything this request does is done and in order; only the disk is awaited, so that the next may pass.
-        self.parked = True
-        self.context.let_next_pass()
-        return None
-
-    cdef int append(self, Batch batch) except -1:
-        topic = batch.topic
-        partition = batch.partition
-        answer = batch.answer
-        try:
-            if topic.produce_rules is None:
-                topic.produce_rules = ProduceRules(topic.config)
-            records = prepare_produced(batch.records, topic.produce_rules, self.context.broker.clock.wall_ms(),
-                                       allow_zstd=self.context.version >= ZSTD_VERSION)
-            result = partition.append(records, Origin.CLIENT, guard=batch.guard,
-                                      verification_required=batch.needs_verification)
-        except KafkaError as error:
-            self.refuse(answer, error)
-            if error.code not in WITHOUT_LOG_START_OFFSET:
-                answer.log_start_offset = partition.log_start_offset
-            return 0
-        answer.base_offset = result.base_offset
-        answer.log_append_time_ms = result.append_time_ms
-        answer.log_start_offset = result.log_start_offset
-        if self.acks == ACKS_ALL:
-            self.unanswered += 1
-            partition.when_durable(result.last_offset + 1, DurableBatch(self, answer))
+                self.connection.close('a produce with acks=0 failed, and closing is the only way to say so')
+            self.connection.reply(self.sequence, None)
+        elif self.unanswered == 0:
+            self.answer()
+        else:
+            # Everything this request does is done and in order; only the disk is awaited, so that the next may pass.
+            self.parked = True
+            self.connection.let_next_pass(self.sequence)
         return 0
 
-    cdef int durable(self, answer, error) except -1:
+    cdef int append(self, Py_ssize_t number, int64_t now_ms) except -1:
+        cdef Part *part = &self.parts[number]
+        cdef Topic topic = <Topic>part.topic
+        cdef Partition partition = <Partition>part.partition
+        cdef BatchFields batch
+        cdef Appended appended
+        cdef bytearray replacement
+        cdef uint8_t *data = part.records
+        cdef Py_ssize_t size_bytes = part.size_bytes
+        if topic.produce_rules is None:
+            topic.produce_rules = ProduceRules(topic.config)
+        parse_header(data, size_bytes, &batch)
+        try:
+            replacement = prepare(data, size_bytes, False, &batch, <ProduceRules>topic.produce_rules, now_ms,
+                                  self.version >= ZSTD_VERSION)
+            if replacement is not None:
+                data = <uint8_t *>PyByteArray_AS_STRING(replacement)
+                size_bytes = PyByteArray_GET_SIZE(replacement)
+            partition.append_at(data, size_bytes, &batch, ORIGIN_CLIENT, None if part.guard == NULL else <object>part.guard,
+                                0, part.needs_verification, &appended)
+        except KafkaError as error:
+            self.refuse(part, error)
+            if error.code not in WITHOUT_LOG_START_OFFSET:
+                part.log_start_offset = partition.log.log_start_offset
+            return 0
+        part.base_offset = appended.base_offset
+        part.log_append_time_ms = appended.append_time_ms
+        part.log_start_offset = appended.log_start_offset
+        if self.acks == ACKS_ALL and (partition.high_watermark <= appended.last_offset or partition.is_deleted):
+            self.unanswered += 1
+            partition.await_durable(appended.last_offset + 1, self, number)
+        return 0
+
+    cdef int durable(self, Py_ssize_t part, object error) except -1:
+        """One partition's bytes are on the disk, or never will be."""
         self.unanswered -= 1
         if error is not None:
-            self.refuse(answer, error)
+            self.refuse(&self.parts[part], error)
         if self.unanswered == 0 and self.parked:
-            self.context.reply(self.response)
+            self.answer()
         return 0
 
-    cdef int refuse(self, answer, error) except -1:
+    cdef int refuse_all(self, error) except -1:
+        cdef Py_ssize_t number
+        for number in range(self.parts_count):
+            self.refuse(&self.parts[number], error)
+        return 0
+
+    cdef int refuse(self, Part *part, error) except -1:
+        cdef bytes told
         self.failed = True
-        answer.error_code = int(error.code)
-        answer.error_message = str(error)
-        answer.base_offset = -1
-        for index, message in getattr(error, 'record_errors', ()):
-            answer.record_errors.append(BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message))
+        part.error_code = error.code
+        part.base_offset = -1
+        Py_XDECREF(part.partition)
+        part.partition = NULL
+        if self.version >= ERROR_MESSAGE_VERSION:
+            told = told_of(error, self.version >= FLEXIBLE_VERSION)
+            Py_INCREF(told)
+            Py_XDECREF(part.told)
+            part.told = <PyObject *>told
         return 0
 
+    # ---- answer
 
-cdef object read_whole_batch(records):
+    cdef int answer(self) except -1:
+        self.connection.reply(self.sequence, [self.encoded()])
+        return 0
+
+    cdef Py_ssize_t encoded_bytes(self) except -1:
+        cdef bint flexible = self.version >= FLEXIBLE_VERSION
+        cdef Py_ssize_t i, of_part, begin = 0, size = 4 + 4 + 2 * flexible + count_bytes(self.topics_count, flexible)
+        of_part = 4 + 2 + 8 + 8 + flexible
+        if self.version >= LOG_START_OFFSET_VERSION:
+            of_part += 8
+        for i in range(self.topics_count):
+            size += PyBytes_GET_SIZE(<bytes>self.topics[i].name) + flexible
+            if flexible and self.version < TOPIC_ID_VERSION:
+                size += unsigned_varint_size(PyBytes_GET_SIZE(<bytes>self.topics[i].name) + 1)
+            elif not flexible:
+                size += 2
+            size += count_bytes(self.topics[i].end - begin, flexible)
+            begin = self.topics[i].end
+        size += of_part * self.parts_count
+        if self.version >= ERROR_MESSAGE_VERSION:
+            for i in range(self.parts_count):
+                if self.parts[i].told != NULL:
+                    size += PyBytes_GET_SIZE(<bytes>self.parts[i].told)
+                else:
+                    size += 2 if flexible else 6
+        return size
+
+    cdef bytes encoded(self):
+        """The answer, its header included."""
+        cdef bint flexible = self.version >= FLEXIBLE_VERSION
+        cdef Py_ssize_t size = self.encoded_bytes(), i, number = 0
+        cdef bytes answer = PyBytes_FromStringAndSize(NULL, size)
+        cdef bytes name
+        cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(answer)
+        write_int32(at, self.correlation_id)
+        at += 4
+        if flexible:
+            at = put_no_tags(at)
+        at = put_count(at, self.topics_count, flexible)
+        for i in range(self.topics_count):
+            name = <bytes>self.topics[i].name
+            if not flexible:
+                write_int16(at, <int16_t>PyBytes_GET_SIZE(name))
+                at += 2
+            elif self.version < TOPIC_ID_VERSION:
+                at = put_unsigned_varint(at, PyBytes_GET_SIZE(name) + 1)
+            memcpy(at, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+            at = put_count(at + PyBytes_GET_SIZE(name), self.topics[i].end - number, flexible)
+            while number < self.topics[i].end:
+                at = self.put_part(at, &self.parts[number])
+                number += 1
+            if flexible:
+                at = put_no_tags(at)
+        write_int32(at, 0)          # throttle_time_ms
+        at += 4
+        if flexible:
+            at = put_no_tags(at)
+        if at != <uint8_t *>PyBytes_AS_STRING(answer) + size:
+            raise AssertionError(f'an answer of {size} bytes was announced')
+        return answer
+
+    cdef uint8_t *put_part(self, uint8_t *at, const Part *part) noexcept:
+        write_int32(at, part.index)
+        write_int16(at + 4, part.error_code)
+        write_int64(at + 6, part.base_offset)
+        write_int64(at + 14, part.log_append_time_ms)
+        at += 22
+        if self.version >= LOG_START_OFFSET_VERSION:
+            write_int64(at, part.log_start_offset)
+            at += 8
+        if self.version >= ERROR_MESSAGE_VERSION:
+            if part.told != NULL:
+                memcpy(at, PyBytes_AS_STRING(<bytes>part.told), PyBytes_GET_SIZE(<bytes>part.told))
+                at += PyBytes_GET_SIZE(<bytes>part.told)
+            elif self.version >= FLEXIBLE_VERSION:
+                at[0] = 1           # an empty array
+                at[1] = 0           # null
+                at += 2
+            else:
+                write_int32(at, 0)
+                write_int16(at + 4, -1)
+                at += 6
+        if self.version >= FLEXIBLE_VERSION:
+            at = put_no_tags(at)
+        return at
+
+
+# ---- the bytes of a request
+
+
+cdef inline Py_ssize_t take_length(Cursor *cursor, bint flexible, bint short) except? -2:
+    """A length, -1 for null."""
+    if flexible:
+        return <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
+    if short:
+        return read_int16(take(cursor, 2))
+    return read_int32(take(cursor, 4))
+
+
+cdef int refuse_length(str what, Py_ssize_t length) except -1:
+    raise ProtocolError(f'{what}: a length of {length}')
+
+
+cdef inline Py_ssize_t take_count(Cursor *cursor, bint flexible, Py_ssize_t fewest_bytes) except -1:
+    """How many elements of at least `fewest_bytes` an array has."""
+    cdef Py_ssize_t count = take_length(cursor, flexible, False)
+    if count < 0:
+        refuse_length('array', count)
+    if count > (cursor.end - cursor.at) // fewest_bytes:
+        raise ProtocolError(f'an array of {count} elements of at least {fewest_bytes} bytes, '
+                            f'{cursor.end - cursor.at} bytes left')
+    return count
+
+
+cdef bytes take_text(Cursor *cursor, Py_ssize_t length):
+    """A string of `length` bytes, in UTF-8."""
+    cdef const uint8_t *text
+    cdef Py_ssize_t i
+    cdef uint8_t bits = 0
+    cdef bytes found
+    if length < 0 or length > LONGEST_STRING_BYTES:
+        refuse_length('string', length)
+    text = take(cursor, length)
+    found = PyBytes_FromStringAndSize(<const char *>text, length)
+    for i in range(length):
+        bits |= text[i]
+    if bits & 0x80:
+        try:
+            found.decode()
+        except UnicodeDecodeError:
+            raise ProtocolError(f'a string that is not UTF-8: {found[:40]!r}') from None
+    return found
+
+
+cdef inline int skip_tags(Cursor *cursor) except -1:
+    """Tagged fields. None has a meaning in this request."""
+    cdef uint64_t count = take_unsigned_varint(cursor, 5)
+    while count:
+        count -= 1
+        take_unsigned_varint(cursor, 5)
+        take(cursor, <Py_ssize_t>take_unsigned_varint(cursor, 5))
+    return 0
+
+
+cdef int read_only_batch(const Part *part, BatchFields *batch) except -1:
     """The header of the one batch. KafkaError INVALID_RECORD if none is there whole or it is of an old format."""
-    if records is None or len(records) == 0:
+    if part.size_bytes <= 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, 'one batch expected, found no bytes')
+    fault = parse_header(part.records, part.size_bytes, batch)
+    if fault != HEADER_READ:
+        try:
+            refuse_header(fault, batch, part.size_bytes)
+        except CorruptBatchError as error:
+            is_cut = (part.size_bytes <= MAGIC_AT
+                      or read_int32(part.records + 8) > part.size_bytes - LOG_OVERHEAD_BYTES)
+            if is_cut or part.records[MAGIC_AT] < MAGIC:
+                raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from None
+            raise
+    if batch_size_bytes(batch) != part.size_bytes:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f'exactly one batch expected, of {batch_size_bytes(batch)} bytes, '
+                                                   f'found {part.size_bytes} bytes')
+    return 0
+
+
+# ---- the bytes of an answer
+
+
+cdef inline Py_ssize_t count_bytes(Py_ssize_t count, bint flexible) noexcept:
+    return unsigned_varint_size(count + 1) if flexible else 4
+
+
+cdef inline uint8_t *put_count(uint8_t *at, Py_ssize_t count, bint flexible) noexcept:
+    if flexible:
+        return put_unsigned_varint(at, count + 1)
+    write_int32(at, <int32_t>count)
+    return at + 4
+
+
+cdef inline uint8_t *put_no_tags(uint8_t *at) noexcept:
+    at[0] = 0
+    return at + 1
+
+
+cdef bytes told_of(error, bint flexible):
+    """Record errors and error message of a refusal, as an answer carries them."""
+    record_errors = getattr(error, 'record_errors', ())
+    pieces = [length_of(len(record_errors), flexible, 4)]
+    for index, message in record_errors:
+        pieces += [index.to_bytes(4, 'big'), text_of(message, flexible)]
+        if flexible:
+            pieces.append(b'\0')
+    pieces.append(text_of(str(error), flexible))
+    return b''.join(pieces)
+
+
+cdef bytes text_of(str text, bint flexible):
+    """A string, cut where it is longer than a string may be: it may quote a name that long."""
+    encoded = text.encode('utf-8', 'replace')
+    if len(encoded) > LONGEST_STRING_BYTES:
+        encoded = encoded[:LONGEST_STRING_BYTES].decode('utf-8', 'ignore').encode()
+    return length_of(len(encoded), flexible, 2) + encoded
+
+
+cdef bytes length_of(Py_ssize_t length, bint flexible, int plain_bytes):
+    cdef uint8_t varint[10]
+    if not flexible:
+        return length.to_bytes(plain_bytes, 'big')
+    return (<char *>varint)[:put_unsigned_varint(varint, length + 1) - varint]
+
+
+# ---- the doors
+
+
+cdef int read_request(ProduceUnderWay request, const uint8_t *frame, Py_ssize_t frame_bytes, Py_ssize_t position,
+                      dict topics) except -1:
+    cdef Cursor cursor
+    cursor.at = frame + position
+    cursor.end = frame + frame_bytes
     try:
-        header = read_header(records)
-    except CorruptBatchError as error:
-        is_cut = (len(records) <= MAGIC_AT
-                  or int.from_bytes(records[8:LOG_OVERHEAD_BYTES], 'big', signed=True) > len(records) - LOG_OVERHEAD_BYTES)
-        if is_cut or records[MAGIC_AT] < CURRENT_MAGIC:
-            raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from None
-        raise
-    if header.size_bytes != len(records):
-        raise KafkaError(ErrorCode.INVALID_RECORD,
-                         f'exactly one batch expected, of {header.size_bytes} bytes, found {len(records)} bytes')
-    return header
+        request.read(&cursor, topics)
+    except ProtocolError as error:
+        raise ProtocolError(
+            f'ProduceRequest version {request.version}, near byte {cursor.at - frame}: {error}') from None
+    return 0
 
 
-cdef class DurableBatch:
-    """Called when one partition's bytes are on the disk, or never will be."""
-    cdef ProduceUnderWay request
-    cdef object answer
-
-    def __init__(self, ProduceUnderWay request, answer):
-        self.request = request
-        self.answer = answer
-
-    def __call__(self, error):
-        self.request.durable(self.answer, error)
-
-
-def handle(context, request):
-    cdef ProduceUnderWay under_way = ProduceUnderWay(context, request)
-    return under_way.start(request)
+def handle_frame(broker, connection, sequence, int version, int32_t correlation_id, client_id, frame, Py_ssize_t position):
+    """Serve the request whose body begins at `position`; `frame` is writable, and valid during the call only."""
+    cdef ProduceUnderWay request = ProduceUnderWay.__new__(ProduceUnderWay)
+    cdef Py_buffer view
+    registry = broker.topics
+    request.broker = broker
+    request.connection = connection
+    request.sequence = sequence
+    request.version = version
+    request.correlation_id = correlation_id
+    request.client_id = client_id
+    PyObject_GetBuffer(frame, &view, PyBUF_WRITABLE)
+    try:
+        read_request(request, <const uint8_t *>view.buf, view.len, position,
+                     registry.by_id if version >= TOPIC_ID_VERSION else registry.by_encoded_name)
+        request.start()
+    finally:
+        PyBuffer_Release(&view)
 
 
 def error_response(request, code, message, version):
+    """The answer to a request that failed as a whole, None where it wants none: then its connection is closed."""
+    if request.acks == 0:
+        return None
     return ProduceResponse(responses=[
         TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[
             PartitionProduceResponse(index=partition.index, error_code=int(code), base_offset=-1, error_message=message)
@@ -255,4 +673,45 @@ def error_response(request, code, message, version):
         for topic in request.topic_data])
 
 
-API = Api(ApiKey.PRODUCE, 3, 13, handle, error_response, advertised_min_version=0)
+API = Api(ApiKey.PRODUCE, 3, 13, None, error_response, advertised_min_version=0, handle_frame=handle_frame)
+
+
+# ---- for judges
+
+
+def as_read(frame, int version, Py_ssize_t position=0):
+    """What the reader finds: (transactional id, acks, [(name or id, [(index, records)])])."""
+    cdef ProduceUnderWay request = ProduceUnderWay.__new__(ProduceUnderWay)
+    cdef const uint8_t[::1] view = frame
+    cdef Py_ssize_t i, number = 0
+    cdef Part *part
+    request.version = version
+    read_request(request, &view[0] if len(view) else NULL, len(view), position, {})
+    topics = []
+    for i in range(request.topics_count):
+        parts = []
+        while number < request.topics[i].end:
+            part = &request.parts[number]
+            parts.append((part.index, None if part.size_bytes < 0 else (<char *>part.records)[:part.size_bytes]))
+            number += 1
+        topics.append((<bytes>request.topics[i].name, parts))
+    return request.transactional_id, request.acks, topics
+
+
+def as_written(frame, int version, int32_t correlation_id, answers, Py_ssize_t position=0):
+    """The answer to the request in `frame` where its partitions, in order, got these `answers`: a KafkaError, or
+    (base offset, log append time in ms, log start offset)."""
+    cdef ProduceUnderWay request = ProduceUnderWay.__new__(ProduceUnderWay)
+    cdef const uint8_t[::1] view = frame
+    cdef Py_ssize_t number
+    cdef Part *part
+    request.version = version
+    request.correlation_id = correlation_id
+    read_request(request, &view[0] if len(view) else NULL, len(view), position, {})
+    for number, answer in enumerate(answers):
+        part = &request.parts[number]
+        if isinstance(answer, KafkaError):
+            request.refuse(part, answer)
+        else:
+            part.base_offset, part.log_append_time_ms, part.log_start_offset = answer
+    return request.encoded()

@@ -8,6 +8,14 @@ cdef class File:
 
     cdef int pwrite(self, const uint8_t *data, size_t size, int64_t position) except -1
     cdef int64_t pread(self, uint8_t *into, size_t size, int64_t position) except -1
+    cdef int64_t pread_cached(self, uint8_t *into, size_t size, int64_t position) except -1
     cdef int fdatasync(self) except -1
     cdef int truncate(self, int64_t size) except -1
     cdef int allocate(self, int64_t position, int64_t size) except -1
+
+
+cdef class Directory(File):
+    pass
+
+
+cdef int sync_descriptor(int descriptor, bint is_directory) noexcept nogil

@@ -11,8 +11,9 @@ import os
 import stat
 import struct
 
-from libc.errno cimport EINTR, EINVAL, EOPNOTSUPP, ENOSPC, EROFS, errno
+from libc.errno cimport EAGAIN, EINTR, EINVAL, ENOSYS, EOPNOTSUPP, ENOSPC, EROFS, errno
 from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free, malloc
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_DIRECTORY, O_NONBLOCK, O_RDONLY, O_RDWR
@@ -25,16 +26,34 @@ cdef extern from *:
     #include <fcntl.h>
     #include <linux/falloc.h>
     int fallocate(int fd, int mode, off_t offset, off_t len);
+
+    #include <sys/uio.h>
+    static ssize_t kb_pread_nowait(int fd, void *into, size_t size, off_t position)
+    {
+        struct iovec vector = {into, size};
+        return preadv2(fd, &vector, 1, position, RWF_NOWAIT);
+    }
     """
+    ssize_t pread_nowait "kb_pread_nowait"(int fd, void *into, size_t size, off_t position) nogil
     int fallocate(int fd, int mode, off_t offset, off_t length) nogil
     int FALLOC_FL_KEEP_SIZE
 
+
+cdef enum:
+    WARM_BYTES = 262144
 
 FLOCK = struct.Struct('@hhqqi')    # struct flock: type, whence, start, length, pid
 
 
 cdef int fail(str path, int code) except -1:
     raise OSError(code, os.strerror(code), path)
+
+
+cdef int sync_descriptor(int descriptor, bint is_directory) noexcept nogil:
+    """Returns 0, or the errno. Of a directory everything is synced, of a file its data and its size."""
+    if (c_fsync(descriptor) if is_directory else c_fdatasync(descriptor)) == 0:
+        return 0
+    return errno
 
 
 cdef class File:
@@ -86,12 +105,34 @@ cdef class File:
                     break
         return total if code == 0 else fail(self.path, code)
 
-    cdef int fdatasync(self) except -1:
-        cdef int result, code
+    cdef int64_t pread_cached(self, uint8_t *into, size_t size, int64_t position) except -1:
+        """Read without ever waiting for the disk: what the page cache holds from `position` on, up to `size` bytes.
+
+        Fewer than asked for, 0 included, mean that the next ones are cold (or that the file ends): `warm` fetches them.
+        A file system that cannot tell what it has is read as `pread` does.
+        """
+        cdef ssize_t got
+        cdef size_t total = 0
+        cdef int code = 0
         with nogil:
-            result = c_fdatasync(self.descriptor)
-            code = errno
-        return 0 if result == 0 else fail(self.path, code)
+            while total < size:
+                got = pread_nowait(self.descriptor, into + total, size - total, position + total)
+                if got > 0:
+                    total += got
+                elif got == 0 or errno == EAGAIN:
+                    break
+                elif errno != EINTR:
+                    code = errno
+                    break
+        if code == EOPNOTSUPP or code == ENOSYS:
+            return self.pread(into, size, position)
+        return total if code == 0 else fail(self.path, code)
+
+    cdef int fdatasync(self) except -1:
+        cdef int code
+        with nogil:
+            code = sync_descriptor(self.descriptor, False)
+        return 0 if code == 0 else fail(self.path, code)
 
     cdef int truncate(self, int64_t size) except -1:
         """Set the size. Space that `allocate` reserved beyond it is given back, even when the size stays."""
@@ -134,6 +175,27 @@ cdef class File:
         cdef int64_t got = self.pread(<uint8_t *>PyBytes_AS_STRING(data), size, position)
         return data if got == size else data[:got]
 
+    def read_cached_at(self, Py_ssize_t size, int64_t position) -> bytes:
+        """What the page cache holds of it, from `position` on."""
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
+        return data[:self.pread_cached(<uint8_t *>PyBytes_AS_STRING(data), size, position)]
+
+    def warm(self, int64_t size, int64_t position) -> None:
+        """Bring so many bytes into the page cache. For a worker thread: it waits for the disk, without the GIL."""
+        cdef int64_t step = min(size, <int64_t>WARM_BYTES), got
+        cdef uint8_t *scratch = <uint8_t *>malloc(max(step, <int64_t>1))
+        if scratch == NULL:
+            raise MemoryError()
+        try:
+            while size > 0:
+                got = self.pread(scratch, min(size, step), position)
+                if got == 0:
+                    return
+                size -= got
+                position += got
+        finally:
+            free(scratch)
+
     def resize(self, int64_t size) -> None:
         self.truncate(size)
 
@@ -150,11 +212,10 @@ cdef class Directory(File):
         self.descriptor = os.open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 
     cdef int fdatasync(self) except -1:
-        cdef int result, code
+        cdef int code
         with nogil:
-            result = c_fsync(self.descriptor)
-            code = errno
-        return 0 if result == 0 else fail(self.path, code)
+            code = sync_descriptor(self.descriptor, True)
+        return 0 if code == 0 else fail(self.path, code)
 
 
 cdef class ReadOnlyFile(File):
@@ -174,6 +235,8 @@ cdef class ReadOnlyFile(File):
 cdef class InterposedFile(File):
     """A file whose changes pass through Python: `on_write`, `on_truncate` and `on_sync` see each before it happens, and may raise.
 
+    `cached_bytes` says how many bytes from a position are to pass for cached.
+
     `on_write` returns how many of the bytes reach the file: all of them, or fewer and the write fails after those.
     """
 
@@ -184,6 +247,9 @@ cdef class InterposedFile(File):
         reached, exception = error
         File.pwrite(self, data, min(size, <size_t>reached), position)
         raise exception
+
+    cdef int64_t pread_cached(self, uint8_t *into, size_t size, int64_t position) except -1:
+        return File.pread_cached(self, into, self.cached_bytes(size, position), position)
 
     cdef int truncate(self, int64_t size) except -1:
         self.on_truncate(size)
@@ -196,11 +262,26 @@ cdef class InterposedFile(File):
     def on_write(self, data: bytes, position: int):
         """None to let it pass, or (bytes that reach the file, the OSError to raise)."""
 
+    def cached_bytes(self, size: int, position: int) -> int:
+        """Of the `size` bytes at `position`."""
+        return size
+
     def on_truncate(self, size: int) -> None:
         pass
 
     def on_sync(self) -> None:
         pass
+
+
+def sync_inline(files, done):
+    """Sync `files` here, one after the other, then `done(None)`, or `done(error)` with the OSError of the first that failed."""
+    failure = None
+    try:
+        for file in files:
+            file.sync()
+    except OSError as error:
+        failure = error
+    done(failure)
 
 
 class FileSystem:

@@ -7,12 +7,24 @@ from kbroker.log.segment cimport Segment
 from kbroker.record.batch cimport BatchFields
 
 
+cdef struct Appended:
+    int64_t base_offset
+    int64_t last_offset
+    int64_t append_time_ms          # -1 unless the topic stamps records with it, or for a duplicate that batch's timestamp
+    int64_t log_start_offset
+    bint is_duplicate
+
+
 cdef class AppendResult:
     cdef readonly int64_t base_offset
     cdef readonly int64_t last_offset
     cdef readonly int64_t append_time_ms
     cdef readonly int64_t log_start_offset
     cdef readonly bint is_duplicate
+
+
+cdef AppendResult result_of(const Appended *appended)
+cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) except -1
 
 
 cdef class LogSlice:
@@ -52,10 +64,13 @@ cdef class Log:
 
     cpdef AppendResult append(self, batch, int origin, int32_t leader_epoch, guard=*, int transaction_version=*,
                               bint verification_required=*)
-    cdef AppendResult append_at(self, uint8_t *data, int64_t size, int origin, int32_t leader_epoch, object guard,
-                                int transaction_version, bint verification_required)
+    cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, int32_t leader_epoch, object guard,
+                       int transaction_version, bint verification_required, Appended *appended) except -1
     cdef int write(self, uint8_t *data, const BatchFields *batch, const Marker *marker, int64_t size, int32_t leader_epoch) except -1
+    cdef Py_ssize_t segment_number(self, int64_t offset) noexcept
     cdef Segment segment_for(self, int64_t offset)
+    cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset)
+    cdef int walk_aborted(self, Py_ssize_t first, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into, Py_ssize_t *count) except -1
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
     cdef LogSlice slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
     cdef int set_roll_jitter(self) except -1
@@ -66,4 +81,5 @@ cdef class Log:
     cdef int discard_unadopted(self) except -1
     cdef int write_snapshot(self, int64_t offset, bytes data) except -1
     cdef int check_online(self) except -1
+    cpdef on_high_watermark(self, int64_t high_watermark)
     cdef bint must_flush(self) noexcept

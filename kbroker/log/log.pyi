@@ -26,7 +26,6 @@ class LogSlice:
     size_bytes: int
     start_offset: int
     end_offset: int
-    def __init__(self, file: File, position: int, size_bytes: int, start_offset: int, end_offset: int) -> None: ...
     def read(self) -> bytes: ...
 
 class Log:

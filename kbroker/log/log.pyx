@@ -6,11 +6,11 @@ failed write or sync adopts nothing and takes the log offline: what the disk hol
 import logging
 import os
 import random
-from itertools import pairwise
+from struct import Struct
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk, walk_batches
@@ -20,6 +20,7 @@ from kbroker.log.producer_state cimport (
 from kbroker.log.recovery import Opening
 from kbroker.log.retention import delete_segments, expired_segments, replace_segments
 from kbroker.log.segment cimport Place, Segment
+from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.record.batch cimport (
     HEADER_READ, LOG_APPEND_TIME_BIT, BatchFields, batch_last_offset, batch_size_bytes, header_of, parse_header, refuse_header)
 from kbroker.record.batch import CorruptBatchError
@@ -27,6 +28,11 @@ from kbroker.record.records import decode_records
 from kbroker.wire.bytes cimport write_int32, write_int64
 
 logger = logging.getLogger(__name__)
+
+ABORTED = Struct('>qq')
+
+cdef enum:
+    ABORTED_BYTES = 16
 
 
 cdef class AppendResult:
@@ -46,18 +52,32 @@ cdef class AppendResult:
                 f'log_start_offset={self.log_start_offset}, is_duplicate={self.is_duplicate})')
 
 
+cdef AppendResult result_of(const Appended *appended):
+    cdef AppendResult result = AppendResult.__new__(AppendResult)
+    result.base_offset = appended.base_offset
+    result.last_offset = appended.last_offset
+    result.append_time_ms = appended.append_time_ms
+    result.log_start_offset = appended.log_start_offset
+    result.is_duplicate = appended.is_duplicate
+    return result
+
+
+cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) except -1:
+    """Read the header of the one batch that fills `size` bytes. CorruptBatchError if they are not that."""
+    fault = parse_header(data, size, batch)
+    if fault != HEADER_READ:
+        refuse_header(fault, batch, size)
+    if batch_size_bytes(batch) != size or batch.last_offset_delta < 0:
+        raise CorruptBatchError(f'found a batch of {batch_size_bytes(batch)} bytes with {batch.last_offset_delta + 1} offsets, '
+                                f'expected {size} bytes and one offset or more')
+    return 0
+
+
 cdef class LogSlice:
     """Whole batches in a file. The first may begin below the offset asked for; `end_offset` follows the last one.
 
     The file stays readable while the slice lives, also when its segment is deleted.
     """
-
-    def __init__(self, File file not None, int64_t position, int64_t size_bytes, int64_t start_offset, int64_t end_offset):
-        self.file = file
-        self.position = position
-        self.size_bytes = size_bytes
-        self.start_offset = start_offset
-        self.end_offset = end_offset
 
     def read(self) -> bytes:
         """The bytes. Raises OSError, and CorruptLogError if the file became shorter."""
@@ -143,46 +163,46 @@ cdef class Log:
         when the producer state refuses the batch (KIP-98, KIP-890), RECORD_LIST_TOO_LARGE when no segment can hold it.
         """
         cdef Py_buffer view
+        cdef BatchFields fields
+        cdef Appended appended
         PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
         try:
-            return self.append_at(<uint8_t *>view.buf, view.len, origin, leader_epoch, guard, transaction_version, verification_required)
+            read_whole(<const uint8_t *>view.buf, view.len, &fields)
+            self.append_at(<uint8_t *>view.buf, view.len, &fields, origin, leader_epoch, guard, transaction_version,
+                           verification_required, &appended)
         finally:
             PyBuffer_Release(&view)
+        return result_of(&appended)
 
-    cdef AppendResult append_at(self, uint8_t *data, int64_t size, int origin, int32_t leader_epoch, object guard,
-                                int transaction_version, bint verification_required):
-        cdef BatchFields batch
+    cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, int32_t leader_epoch, object guard,
+                       int transaction_version, bint verification_required, Appended *appended) except -1:
+        """As `append`, for a batch whose header is read (`read_whole`)."""
         cdef Marker marker
         cdef CachedBatch known
-        cdef AppendResult result = AppendResult.__new__(AppendResult)
-        fault = parse_header(data, size, &batch)
-        if fault != HEADER_READ:
-            refuse_header(fault, &batch, size)
-        if batch_size_bytes(&batch) != size or batch.last_offset_delta < 0:
-            raise CorruptBatchError(f'found a batch of {batch_size_bytes(&batch)} bytes with {batch.last_offset_delta + 1} offsets, '
-                                    f'expected {size} bytes and one offset or more')
         if size > self.segment_bytes:
             raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, f'found a batch of {size} bytes, expected {self.segment_bytes} at most')
-        self.check_online()
+        if self.failure is not None:
+            raise self.failure
         batch.base_offset = self.log_end_offset
-        read_marker(data, size, &batch, &marker)
-        result.log_start_offset = self.log_start_offset
+        read_marker(data, size, batch, &marker)
+        appended.log_start_offset = self.log_start_offset
         if batch.producer_id >= 0 and self.producer_state.check(
-                &batch, &marker, origin, guard, transaction_version, verification_required, &known):
-            result.base_offset = known.last_offset - known.offset_delta
-            result.last_offset = known.last_offset
-            result.append_time_ms = known.timestamp_ms
-            result.is_duplicate = True
-            return result
+                batch, &marker, origin, guard, transaction_version, verification_required, &known):
+            appended.base_offset = known.last_offset - known.offset_delta
+            appended.last_offset = known.last_offset
+            appended.append_time_ms = known.timestamp_ms
+            appended.is_duplicate = True
+            return 0
         try:
-            self.write(data, &batch, &marker, size, leader_epoch)
+            self.write(data, batch, &marker, size, leader_epoch)
         except OSError as error:
             self.discard_unadopted()
             self.go_offline(f'cannot append {size} bytes at offset {self.log_end_offset}', error)
-        result.base_offset = batch.base_offset
-        result.last_offset = batch_last_offset(&batch)
-        result.append_time_ms = batch.max_timestamp_ms if batch.attributes & LOG_APPEND_TIME_BIT else -1
-        return result
+        appended.base_offset = batch.base_offset
+        appended.last_offset = batch_last_offset(batch)
+        appended.append_time_ms = batch.max_timestamp_ms if batch.attributes & LOG_APPEND_TIME_BIT else -1
+        appended.is_duplicate = False
+        return 0
 
     cdef int write(self, uint8_t *data, const BatchFields *batch, const Marker *marker, int64_t size, int32_t leader_epoch) except -1:
         """Write, then adopt. Nothing of what is adopted can fail; before it, an OSError leaves the state as it was.
@@ -324,18 +344,21 @@ cdef class Log:
 
     # ---- read ----
 
-    cdef Segment segment_for(self, int64_t offset):
-        """The last segment that begins at or below `offset`; the first one if none does."""
+    cdef Py_ssize_t segment_number(self, int64_t offset) noexcept:
+        """Of the last segment that begins at or below `offset`; of the first one if none does."""
         cdef Py_ssize_t low = 0, high = len(self.segments), middle
         if self.active.base_offset <= offset:
-            return self.active
+            return high - 1
         while high - low > 1:
             middle = (low + high) >> 1
             if (<Segment>self.segments[middle]).base_offset <= offset:
                 low = middle
             else:
                 high = middle
-        return self.segments[low]
+        return low
+
+    cdef Segment segment_for(self, int64_t offset):
+        return <Segment>self.segments[self.segment_number(offset)]
 
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
         """Whole batches from `offset` on that end below `upper_bound_offset`, of one segment, at most `max_bytes` of them; None where
@@ -363,6 +386,7 @@ cdef class Log:
         cdef Place start, end
         cdef Segment segment
         cdef BatchWalk walk
+        cdef LogSlice found
         segment = self.segment_for(offset)
         segment.place_of(offset, &start)
         while start.position == segment.size_bytes and segment is not self.active:     # compaction removed the end of the segment
@@ -381,7 +405,11 @@ cdef class Log:
                 walk = walk_batches(segment.file(), start.position, segment.size_bytes, SEARCH_BYTES)
                 walk.next()
                 end.position, end.offset = walk.next_position, batch_last_offset(&walk.fields) + 1
-        return LogSlice(segment.file(), start.position, end.position - start.position, start.offset, end.offset)
+        found = LogSlice.__new__(LogSlice)
+        found.file = segment.file()
+        found.position, found.size_bytes = start.position, end.position - start.position
+        found.start_offset, found.end_offset = start.offset, end.offset
+        return found
 
     def batches(self, int64_t start_offset=0):
         """(header, copy of the batch) of each batch that ends at or above `start_offset`, up to the end as it is now."""
@@ -399,23 +427,43 @@ cdef class Log:
         except (OSError, CorruptLogError) as error:
             self.fail_read(start_offset, error)
 
+    cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset):
+        """The aborted transactions that touch [fetch_offset, upper_bound_offset), in marker order: for each the producer id and the first
+        offset, as big-endian int64s. Raises as `read` does."""
+        cdef Py_ssize_t first = self.segment_number(fetch_offset), count = 0
+        cdef bytes rows
+        try:
+            self.walk_aborted(first, fetch_offset, upper_bound_offset, NULL, &count)
+            if count == 0:
+                return b''
+            rows = PyBytes_FromStringAndSize(NULL, count * ABORTED_BYTES)
+            self.walk_aborted(first, fetch_offset, upper_bound_offset, <uint8_t *>PyBytes_AS_STRING(rows), &count)
+        except (OSError, CorruptLogError) as error:
+            self.fail_read(fetch_offset, error)
+        return rows
+
+    cdef int walk_aborted(self, Py_ssize_t first, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into, Py_ssize_t *count) except -1:
+        cdef TransactionIndex index
+        cdef Py_ssize_t number, found
+        count[0] = 0
+        for number in range(first, len(self.segments)):
+            index = (<Segment>self.segments[number]).transactions
+            found = index.touching(fetch_offset, upper_bound_offset, NULL if into == NULL else into + count[0] * ABORTED_BYTES)
+            count[0] += found
+            if index.is_complete(upper_bound_offset):
+                break
+        return 0
+
     def aborted_transactions(self, int64_t fetch_offset, int64_t upper_bound_offset) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions that touch [fetch_offset, upper_bound_offset), in marker order."""
-        found = []
-        first = self.segments.index(self.segment_for(fetch_offset))
-        for segment in self.segments[first:]:
-            rows, complete = segment.transactions.collect(fetch_offset, upper_bound_offset)
-            found += [(row.producer_id, row.first_offset) for row in rows]
-            if complete:
-                break
-        return found
+        return list(ABORTED.iter_unpack(self.aborted_rows(fetch_offset, upper_bound_offset)))
 
     def first_unstable_offset(self) -> int | None:
         """Where the earliest transaction begins that is open, or whose marker the high watermark has not passed; never below the start."""
         cdef int64_t first = self.producer_state.first_unstable()
         return None if first < 0 else max(first, self.log_start_offset)
 
-    def on_high_watermark(self, int64_t high_watermark) -> None:
+    cpdef on_high_watermark(self, int64_t high_watermark):
         """Completed transactions whose marker is below it no longer hold back the last stable offset."""
         if self.producer_state.unreplicated:
             self.producer_state.on_high_watermark(high_watermark)

@@ -49,6 +49,8 @@ class LogManager:
         self.logs: dict[PartitionKey, Log] = {}
         self.high_watermark: Callable[[Log], int] = lambda log: log.flushed_offset
         """How high a log may be read: set by the room that knows."""
+        self.on_start_moved: Callable[[Log], object] = lambda log: None
+        """Retention has moved the start of a log: set by the room that knows who waits for that."""
         self.failure: KafkaError | None = None
         """Why nothing can be written any more: the directory is offline, as a whole, until the next start."""
         self.on_failure: Callable[[KafkaError], object] = lambda failure: None
@@ -223,10 +225,13 @@ class LogManager:
     def apply_retention(self) -> None:
         """Delete what each topic's policy lets go."""
         for log in self._online_logs():
+            log_start_offset = log.log_start_offset
             try:
                 log.apply_retention(self.high_watermark(log))
             except KafkaError as error:
                 logger.error('%s: retention failed: %s', log.directory, error)
+            if log.log_start_offset != log_start_offset:
+                self.on_start_moved(log)
 
     def remove_expired_producers(self) -> None:
         now_ms = self._clock.wall_ms()

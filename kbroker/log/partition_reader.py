@@ -102,8 +102,18 @@ class PartitionReader:
         self._fs = fs
 
     def base_offsets(self) -> list[int]:
-        """Of the segments, in order; the first is where the files begin."""
-        return sorted({name.offset for name in self._files(LOG_SUFFIX) if name.state in ('', SWAP_SUFFIX)})
+        """Of the segments, in order; the first is where the files begin.
+
+        Listed until two listings agree: one alone may miss a file that is renamed while it is made, as a compacted
+        segment is that takes its final name, and the segment would be passed over in silence.
+        """
+        found: list[int] | None = None
+        for _ in range(ATTEMPTS):
+            before = found
+            found = sorted({name.offset for name in self._files(LOG_SUFFIX) if name.state in ('', SWAP_SUFFIX)})
+            if found == before:
+                break
+        return found or []
 
     def start_offset(self) -> int:
         """Where the files begin; the log itself may begin higher up. 0 when there is no file."""

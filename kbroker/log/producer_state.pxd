@@ -55,9 +55,12 @@ cdef class ProducerStateTable:
     cdef readonly dict ongoing
     cdef readonly dict verifications
     cdef object unreplicated
+    cdef ProducerEntry recent           # the one that was asked for last, still in entries
     cdef readonly int64_t end_offset
     cdef public int64_t expiration_ms
 
+    cdef ProducerEntry find(self, int64_t producer_id)
+    cpdef on_high_watermark(self, int64_t high_watermark)
     cdef int check(self, const BatchFields *batch, const Marker *marker, int origin, object guard, int transaction_version,
                    bint verification_required, CachedBatch *duplicate) except -1
     cpdef bint has_open_transaction(self, int64_t producer_id, int16_t producer_epoch)

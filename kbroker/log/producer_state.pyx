@@ -159,17 +159,27 @@ cdef class ProducerStateTable:
     def clear(self, int64_t end_offset) -> None:
         """Forget everything; the next batch expected is at `end_offset`."""
         self.entries = {}           # producer id -> ProducerEntry
+        self.recent = None
         self.ongoing = {}           # first offset of an open transaction -> producer id; offsets grow in dict order
         self.verifications = {}     # producer id -> Verification
         self.unreplicated = deque()  # (marker offset, first offset); both grow: see adopt
         self.end_offset = end_offset
+
+    cdef ProducerEntry find(self, int64_t producer_id):
+        """The entry, or None. A producer sends batch after batch, and each is asked for twice."""
+        if self.recent is None or self.recent.producer_id != producer_id:
+            entry = self.entries.get(producer_id)
+            if entry is None:
+                return None
+            self.recent = entry
+        return self.recent
 
     # ---- judging a batch ----
 
     cdef int check(self, const BatchFields *batch, const Marker *marker, int origin, object guard, int transaction_version,
                    bint verification_required, CachedBatch *duplicate) except -1:
         """0: append it. 1: `duplicate` is set to the batch that the log holds already. Raises KafkaError otherwise."""
-        cdef ProducerEntry entry = self.entries.get(batch.producer_id)
+        cdef ProducerEntry entry = self.find(batch.producer_id)
         cdef const CachedBatch *known
         cdef bint is_control = batch.attributes & CONTROL_BIT
         if origin == ORIGIN_CLIENT and entry is not None:
@@ -205,7 +215,7 @@ cdef class ProducerStateTable:
     cdef int check_sequence(self, ProducerEntry entry, const BatchFields *batch) except -1:
         cdef int64_t expected
         cdef const CachedBatch *last
-        verification = self.verifications.get(batch.producer_id)
+        verification = self.verifications.get(batch.producer_id) if self.verifications else None
         if verification is not None:
             if verification.supports_epoch_bump and entry is None and batch.base_sequence != 0:
                 refuse_sequence(batch, 0)
@@ -241,14 +251,14 @@ cdef class ProducerStateTable:
 
     cpdef bint has_open_transaction(self, int64_t producer_id, int16_t producer_epoch):
         """Whether the producer has a transaction open here in exactly this epoch."""
-        cdef ProducerEntry entry = self.entries.get(producer_id)
+        cdef ProducerEntry entry = self.find(producer_id)
         return entry is not None and entry.transaction_first_offset >= 0 and entry.producer_epoch == producer_epoch
 
     # ---- taking over a batch that is in the log ----
 
     cdef object completed_by(self, const BatchFields *batch):
         """The row that an ABORT marker adds to the transaction index, or None where it ends no open transaction."""
-        cdef ProducerEntry entry = self.entries.get(batch.producer_id)
+        cdef ProducerEntry entry = self.find(batch.producer_id)
         cdef int64_t marker_offset = batch_last_offset(batch)
         if entry is None or entry.transaction_first_offset < 0:
             return None
@@ -262,10 +272,10 @@ cdef class ProducerStateTable:
         self.end_offset = batch_last_offset(batch) + 1
         if batch.producer_id < 0 or batch.attributes & CONTROL_BIT and marker.kind == NO_MARKER:
             return 0
-        entry = self.entries.get(batch.producer_id)
+        entry = self.find(batch.producer_id)
         if entry is None:
             entry = ProducerEntry(batch.producer_id)
-            self.entries[batch.producer_id] = entry
+            self.entries[batch.producer_id] = self.recent = entry
         if self.verifications and batch.attributes & TRANSACTIONAL_BIT:
             self.clear_verification(batch.producer_id, batch.producer_epoch, marker.kind != NO_MARKER)
         if marker.kind == NO_MARKER:
@@ -316,7 +326,7 @@ cdef class ProducerStateTable:
 
         Raises KafkaError INVALID_PRODUCER_EPOCH when the producer has been seen with a later epoch.
         """
-        cdef ProducerEntry entry = self.entries.get(producer_id)
+        cdef ProducerEntry entry = self.find(producer_id)
         if entry is not None and producer_epoch < entry.producer_epoch:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f'producer {producer_id}: found epoch {producer_epoch}, '
                              f'expected {entry.producer_epoch} or above')
@@ -369,7 +379,7 @@ cdef class ProducerStateTable:
                 return first
         return marker_offset + 1
 
-    def on_high_watermark(self, int64_t high_watermark) -> None:
+    cpdef on_high_watermark(self, int64_t high_watermark):
         """Forget the completed transactions whose marker is below it."""
         while self.unreplicated and self.unreplicated[0][0] < high_watermark:
             self.unreplicated.popleft()
@@ -392,6 +402,7 @@ cdef class ProducerStateTable:
         expired = [entry.producer_id for entry in self.entries.values() if self.is_expired(entry, now_ms)]
         for producer_id in expired:
             del self.entries[producer_id]
+            self.recent = None
         for producer_id, verification in list(self.verifications.items()):
             if now_ms - verification.timestamp_ms >= self.expiration_ms:
                 del self.verifications[producer_id]

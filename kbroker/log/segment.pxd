@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from kbroker.log.batch_walk cimport BatchWalk
 from kbroker.log.fs cimport File
 from kbroker.log.index cimport OffsetIndex, TimeIndex
+from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.record.batch cimport BatchFields
 
 
@@ -22,7 +23,7 @@ cdef class Segment:
     cdef readonly int64_t max_timestamp_offset
     cdef readonly OffsetIndex offset_index
     cdef readonly TimeIndex time_index
-    cdef readonly object transactions
+    cdef readonly TransactionIndex transactions
     cdef str log_path
     cdef File log_file
     cdef int64_t first_timestamp_ms

@@ -10,7 +10,7 @@ from kbroker.log.batch_walk cimport SCAN_BYTES, SEARCH_BYTES, BatchWalk, find_ba
 from kbroker.log.fs cimport File
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.producer_state cimport ABORT_MARKER, Marker, ProducerStateTable, read_marker
-from kbroker.log.transaction_index import TransactionIndex
+from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.record.batch cimport HEADER_READ, BatchFields, batch_last_offset, batch_size_bytes, header_of
 
 LOG_SUFFIX = '.log'

@@ -71,7 +71,7 @@ MIN_INSYNC_REPLICAS = 'min.insync.replicas'
 CLUSTER_METADATA = '__cluster_metadata'
 MAX_STRING_BYTES = 2**15 - 1
 """What a string of a metadata record holds."""
-PLAINTEXT = 0
+SECURITY_PROTOCOLS = {'PLAINTEXT': 0, 'SSL': 1}
 """The security protocol of a registered endpoint."""
 
 _FENCE, _UNFENCE = 1, -1
@@ -181,7 +181,8 @@ class MetadataController:
         """
         broker_epoch = self._log.end_offset
         end_points = [RegisterBrokerRecord.BrokerEndpoint(name=listener.name, host=listener.host, port=listener.port,
-                                                          security_protocol=PLAINTEXT) for listener in listeners]
+                                                          security_protocol=SECURITY_PROTOCOLS[listener.protocol])
+                      for listener in listeners]
         features = [RegisterBrokerRecord.BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
                     for name, (low, high) in SUPPORTED_FEATURES.items()]
         self._commit([RegisterBrokerRecord(

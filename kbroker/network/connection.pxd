@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t, uint32_t
 
 from kbroker.network.framing cimport Framer, ReceiveBuffers
 from kbroker.network.reactor cimport EventHandler, Reactor
-from kbroker.network.replies cimport ReplyQueue
+from kbroker.network.replies cimport Outgoing, ReplyQueue
 
 
 cdef enum State:
@@ -14,9 +14,13 @@ cdef enum State:
 
 cdef class Transport:
     cdef int fd
+    cdef bint has_more          # bytes that the socket will not tell of
+    cdef bint owes              # bytes that it took from `send` are not with the socket yet
+    cdef readonly str failure   # what ended it, where the error number does not say
 
     cdef ssize_t receive(self, char *at, size_t room) noexcept nogil
     cdef ssize_t send(self, const char *at, size_t size) noexcept nogil
+    cdef ssize_t send_pieces(self, Outgoing *out) noexcept nogil
 
 
 cdef class Commons:
@@ -24,8 +28,13 @@ cdef class Commons:
     cdef readonly object handle
     cdef readonly object on_close
     cdef readonly Py_ssize_t max_request_bytes
+    cdef readonly int64_t max_held_bytes
+    cdef readonly object submit
+    cdef readonly int64_t held_bytes
+    cdef object in_line         # connections that wait for memory
     cdef ReceiveBuffers receive_buffers
     cdef bytearray send_buffer
+    cdef Outgoing outgoing
     cdef int64_t sweeps
     cdef readonly int64_t opened
     cdef readonly int64_t closed
@@ -33,12 +42,16 @@ cdef class Commons:
     cdef readonly int64_t sent_bytes
     cdef readonly int64_t requests
 
+    cdef bint is_full(self) noexcept
+    cdef int line_up(self, Connection connection) except -1
+    cdef int admit_next(self) except -1
+
 
 cdef class Connection(EventHandler):
     cdef readonly int64_t connection_id
     cdef readonly str client_host
     cdef readonly int client_port
-    cdef readonly int local_port
+    cdef readonly str listener_name
     cdef readonly Framer framer
     cdef readonly ReplyQueue replies
     cdef Commons commons
@@ -48,6 +61,15 @@ cdef class Connection(EventHandler):
     cdef int64_t last_sequence  # of the last frame that was handed out
     cdef bint muted             # that frame lets no other pass yet
     cdef bint stalled           # bytes wait here or in the socket, which is not read until frames may be handed out again
+    cdef bint is_warming        # a worker reads what is sent next into the page cache
+    cdef bint is_warm           # it has
+    cdef bint deaf              # epoll has said so, and is not to say it again
+    cdef bint is_in_line        # for memory
+    cdef bint admitted          # what the framer holds is counted, and may come to its end
+    cdef dict parked            # sizes of long requests that are not answered, by sequence; None until there is one
+    cdef int64_t parked_bytes
+    cdef int64_t framed_bytes   # what the framer held, or is bound to hold, when the turn ended
+    cdef int64_t charged_bytes  # the share in Commons.held_bytes
     cdef int64_t active_sweep   # the sweep before which the peer last made progress
     cdef Py_ssize_t counted_bytes
 
@@ -56,8 +78,13 @@ cdef class Connection(EventHandler):
     cdef bint may_hand_out(self) noexcept
     cdef int resume(self) except -1
     cdef int take_turn(self, uint32_t events) except -1
+    cdef bint may_read(self) except -1
     cdef int receive(self) except -1
+    cdef int park(self, Py_ssize_t size) except -1
+    cdef int charge(self) except -1
     cdef bint hand_out(self) except -1
+    cdef int fail(self, ssize_t size) except -1
     cdef int send(self) except -1
+    cdef int start_warming(self) except -1
     cdef int set_interest(self, bint wants_out) except -1
     cdef int count_progress(self) except -1

@@ -4,16 +4,23 @@ from typing import Any
 from kbroker.network.framing import Framer
 from kbroker.network.reactor import EventHandler, Reactor
 from kbroker.network.replies import ReplyQueue
+from kbroker.network.worker import Submit
 
 MAX_UNANSWERED: int
 MAX_QUEUED_BYTES: int
+SMALL_BYTES: int
+FRAMES_OF_A_TURN: int
 
 class Transport:
+    failure: str | None
     def __init__(self, fd: int) -> None: ...
 
 class Commons:
     reactor: Reactor
     max_request_bytes: int
+    max_held_bytes: int
+    submit: Submit | None
+    held_bytes: int
     handle: Callable[[Connection, int, memoryview], Any]
     on_close: Callable[[Connection], Any] | None
     opened: int
@@ -22,7 +29,9 @@ class Commons:
     sent_bytes: int
     requests: int
     def __init__(self, reactor: Reactor, handle: Callable[[Connection, int, memoryview], Any],
-                 on_close: Callable[[Connection], Any] | None, max_request_bytes: int) -> None: ...
+                 on_close: Callable[[Connection], Any] | None, max_request_bytes: int,
+                 max_held_bytes: int = -1,
+                 submit: Submit | None = None) -> None: ...
     @property
     def open(self) -> int: ...
     def sweep(self, connections: Iterable[Connection]) -> None: ...
@@ -33,11 +42,11 @@ class Connection(EventHandler):
     connection_id: int
     client_host: str
     client_port: int
-    local_port: int
+    listener_name: str
     framer: Framer
     replies: ReplyQueue
     def __init__(self, commons: Commons, fd: int, client_host: str = '', client_port: int = -1,
-                 local_port: int = -1) -> None: ...
+                 listener_name: str = '', make_transport: Callable[[int], Transport] = ...) -> None: ...
     @property
     def is_closed(self) -> bool: ...
     @property

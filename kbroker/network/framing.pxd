@@ -1,5 +1,6 @@
 cdef class ReceiveBuffers:
     cdef readonly bytearray shared
+    cdef object view            # of the shared buffer: a part of it costs less than a view of its own
     cdef list spares
 
     cdef bytearray take(self, Py_ssize_t needed, Py_ssize_t wanted)
@@ -14,6 +15,7 @@ cdef class Framer:
     cdef Py_ssize_t end
 
     cdef Py_ssize_t announced(self) except -1
+    cdef Py_ssize_t held(self) noexcept
     cdef Py_ssize_t room(self, char **at) except -1
     cdef void received(self, Py_ssize_t size) noexcept
     cpdef object next_frame(self)

@@ -5,6 +5,7 @@ over at the end of a connection's turn is copied to a buffer of its own. So an i
 large frame gets one that grows with the bytes that came, never with the size that was announced.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
@@ -26,19 +27,30 @@ cdef enum:
     MAX_SPARES = 8
 
 
+cdef object part_of(object view, Py_ssize_t start, Py_ssize_t size):
+    """`view[start:start + size]` of a plain view of bytes, without the slice object and its numbers."""
+    part = PyMemoryView_FromObject(view)
+    cdef Py_buffer *buffer = PyMemoryView_GET_BUFFER(part)
+    buffer.buf = <char *>buffer.buf + start
+    buffer.len = buffer.shape[0] = size
+    return part
+
+
 cdef class ReceiveBuffers:
     """The buffer that all connections share, and a few that large frames have left behind."""
 
     def __init__(self, Py_ssize_t shared_bytes):
         self.shared = PyByteArray_FromStringAndSize(NULL, shared_bytes)
+        self.view = memoryview(self.shared)
         self.spares = []
 
     cdef bytearray take(self, Py_ssize_t needed, Py_ssize_t wanted):
-        """A spare buffer of at least `wanted` bytes if there is one, which costs nothing; else `needed` new ones."""
+        """A spare buffer of `wanted` bytes to four times as many if there is one, which costs nothing; else `needed`
+        new ones."""
         cdef Py_ssize_t size = MIN_SPARE_BYTES
         cdef Py_ssize_t i
         for i in range(len(self.spares)):
-            if PyByteArray_GET_SIZE(self.spares[i]) >= wanted:
+            if wanted <= PyByteArray_GET_SIZE(self.spares[i]) <= 4 * wanted:
                 return self.spares.pop(i)
         if MIN_SPARE_BYTES < needed <= MAX_SPARE_BYTES:
             while size < needed:
@@ -77,6 +89,9 @@ cdef class Framer:
     @property
     def held_bytes(self):
         """The memory that this peer's unhandled bytes occupy outside the shared buffer."""
+        return self.held()
+
+    cdef Py_ssize_t held(self) noexcept:
         return 0 if self.buffer is None or self.buffer is self.buffers.shared else PyByteArray_GET_SIZE(self.buffer)
 
     cdef Py_ssize_t announced(self) except -1:
@@ -115,7 +130,8 @@ cdef class Framer:
         if size == 0 or self.end - start < size:
             return None
         self.start += size
-        return memoryview(self.buffer)[start + PREFIX_BYTES:start + size]
+        view = self.buffers.view if self.buffer is self.buffers.shared else memoryview(self.buffer)
+        return part_of(view, start + PREFIX_BYTES, size - PREFIX_BYTES)
 
     cpdef settle(self):
         """The turn ends: take what is left out of the shared buffer, which the next connection will overwrite.

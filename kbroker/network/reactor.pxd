@@ -1,5 +1,7 @@
 from libc.stdint cimport int64_t, uint32_t
 
+from kbroker.clock cimport Timers
+
 
 cdef extern from '<sys/epoll.h>' nogil:
     int EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP
@@ -17,7 +19,7 @@ cdef class EventHandler:
 
 cdef class Reactor:
     cdef readonly object clock
-    cdef readonly object timers
+    cdef readonly Timers timers
     cdef readonly list at_tick_end
     cdef int epoll_fd
     cdef int wake_fd

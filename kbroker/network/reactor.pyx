@@ -22,6 +22,8 @@ from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.unistd cimport close, read, write
 
+from kbroker.clock cimport Timers
+
 
 cdef extern from '<sys/epoll.h>' nogil:
     ctypedef union epoll_data_t:
@@ -76,7 +78,7 @@ cdef class Reactor:
     def __cinit__(self):
         self.epoll_fd = self.wake_fd = -1
 
-    def __init__(self, clock, timers):
+    def __init__(self, clock, Timers timers not None):
         self.clock = clock
         self.timers = timers
         self.at_tick_end = []
@@ -230,19 +232,20 @@ cdef class Reactor:
                 handler.on_events(batch[i].events)
         if self.calls:
             self.run_calls()
-        self.timers.run_due()
+        self.timers.run_due_callbacks()
         self.end_tick()
         self.retired.clear()
         return ready
 
     cdef int wait(self, void *batch, int64_t timeout_ms) except -1:
         cdef int ready, error
-        if self.turns or self.calls or self.stopping:
+        cdef int64_t delay_ms
+        if self.turns or self.tick_ends or self.calls or self.stopping:
             timeout_ms = 0
         else:
-            delay_ms = self.timers.next_delay_ms()
-            if delay_ms is not None and (timeout_ms < 0 or delay_ms < timeout_ms):
-                timeout_ms = min(delay_ms, MAX_WAIT_MS)
+            delay_ms = min(self.timers.delay_ms(), MAX_WAIT_MS)
+            if timeout_ms < 0 or delay_ms < timeout_ms:
+                timeout_ms = delay_ms
         with nogil:
             ready = epoll_wait(self.epoll_fd, <epoll_event *>batch, BATCH_EVENTS, <int>timeout_ms)
             error = errno

@@ -1,17 +1,57 @@
 from libc.stdint cimport int64_t
 
 
+cdef extern from '<sys/uio.h>' nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+
+
+cdef enum:
+    MAX_PIECES = 64
+    ALL_SLICES = 0x7fffffff
+
+
+cdef struct Outgoing:       # what one call sends
+    char *buffer            # where small segments and slices of files are put together
+    Py_ssize_t room         # how many bytes it holds
+    Py_ssize_t used
+    Py_ssize_t size         # of all pieces
+    Py_ssize_t max_size
+    int count
+    int waits               # how many slices are read even if that waits for the disk
+    bint is_cold            # the slice after the last piece is not in the page cache
+    iovec pieces[MAX_PIECES]
+
+
+cdef class Reply:
+    cdef list segments
+    cdef int64_t size               # without the prefix
+    cdef int64_t memory_bytes
+    cdef Py_ssize_t first           # the segment that is sent next, wholly or in part
+    cdef int64_t passed             # bytes of the segments before it
+
+    cdef bint stage(self, Outgoing *out, int64_t skip) except -1
+    cdef int forget(self, int64_t sent) except -1
+    cdef tuple slice_after(self, int64_t skip)
+
+
 cdef class ReplyQueue:
     cdef readonly int64_t next_reply        # the sequence of the request whose reply leaves next
     cdef readonly Py_ssize_t unanswered     # requests whose reply is missing, or waits for one before it
     cdef readonly int64_t queued_bytes      # of replies that were given and not sent
-    cdef dict early                         # replies that wait for one before them
-    cdef list segments                      # what may be sent now
-    cdef Py_ssize_t head_sent               # bytes of the first segment that are sent
+    cdef readonly int64_t memory_bytes      # the part of them that is not in files
+    cdef int64_t ready_bytes                # the part of them that may be sent now
+    cdef dict early                         # replies that wait for one before them; None until there is one
+    cdef list ready                         # what may be sent now: bytes, or a Reply
+    cdef int64_t head_sent                  # bytes of the first one, with its prefix, that are sent
 
     cdef int64_t take_sequence(self) noexcept
-    cpdef put(self, int64_t sequence, list segments)
-    cdef list frame(self, list segments)
-    cdef int release(self, list segments) except -1
-    cdef Py_ssize_t stage(self, char *at, Py_ssize_t room) except -1
-    cdef int sent(self, Py_ssize_t size) except -1
+    cdef bint is_answered(self, int64_t sequence) except -1
+    cdef int put(self, int64_t sequence, list segments) except -1
+    cdef object accept(self, list segments)
+    cdef int release(self, object reply) except -1
+    cdef int stage(self, Outgoing *out, int waits) except -1
+    cdef tuple next_slice(self)
+    cdef int sent(self, int64_t size) except -1
+    cdef int forget(self, object reply) except -1

@@ -1,7 +1,7 @@
-from typing import Any
+class Reply: ...
 
 class ReplyQueue:
     next_reply: int
     unanswered: int
     queued_bytes: int
-    def put(self, sequence: int, segments: list[Any] | None) -> None: ...
+    memory_bytes: int

@@ -3,10 +3,12 @@
 A reply is a list of segments. A segment is bytes-like, or a slice of a file: an object with `size_bytes`, `position`
 and `file`, as `kbroker.log.log.LogSlice` is. Slices are read when their turn comes, into the one send buffer that all
 connections share, and what a socket did not take is read again later: however slow a peer is, no bytes of a file wait
-for it in memory.
+for it in memory. What the page cache does not hold is not staged, unless the caller is ready to wait for the disk:
+`next_slice` says what to bring in. Small segments are copied to the same buffer, so that a reply leaves in one piece; long bytes are sent
+from where they are.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
@@ -16,87 +18,183 @@ from kbroker.wire.bytes cimport write_int32
 
 cdef enum:
     PREFIX_BYTES = 4
+    # From here on a piece of its own costs the kernel less than the copy costs us.
+    LONG_BYTES = 16 * 1024
+
+
+cdef class Reply:
+    """A reply of several segments, or of one that is not plain bytes."""
+
+    cdef bint stage(self, Outgoing *out, int64_t skip) except -1:
+        """Put what follows the first `skip` bytes after the prefix to `out`. False if not all of it found room."""
+        cdef Py_ssize_t i
+        cdef int64_t size
+        skip -= self.passed
+        for i in range(self.first, len(self.segments)):
+            segment = self.segments[i]
+            size = segment_size(segment)
+            if skip < size and not stage_segment(out, segment, skip, size - skip):
+                return False
+            skip = max(0, skip - size)
+        return True
+
+    cdef tuple slice_after(self, int64_t skip):
+        """File, position and size of what is left of the slice that follows the first `skip` bytes after the prefix."""
+        cdef Py_ssize_t i
+        cdef int64_t size
+        skip -= self.passed
+        for i in range(self.first, len(self.segments)):
+            segment = self.segments[i]
+            size = segment_size(segment)
+            if skip < size:
+                return segment.file, segment.position + skip, size - skip
+            skip -= size
+        raise IndexError(f'no segment at {skip} bytes behind the end')
+
+    cdef int forget(self, int64_t sent) except -1:
+        """Let go of the segments that lie within the first `sent` bytes after the prefix."""
+        cdef int64_t size
+        while self.first < len(self.segments):
+            size = segment_size(self.segments[self.first])
+            if self.passed + size > sent:
+                break
+            self.passed += size
+            self.segments[self.first] = b''
+            self.first += 1
+        return 0
 
 
 cdef class ReplyQueue:
     """What one connection owes and what it has ready. Knows no socket."""
 
     def __cinit__(self):
-        self.early = {}
-        self.segments = []
+        self.ready = []
 
     cdef int64_t take_sequence(self) noexcept:
         """Number the request that is handed out now."""
         self.unanswered += 1
         return self.next_reply + self.unanswered - 1
 
-    cpdef put(self, int64_t sequence, list segments):
+    cdef bint is_answered(self, int64_t sequence) except -1:
+        """Of a request that was handed out."""
+        return sequence < self.next_reply or (self.early is not None and sequence in self.early)
+
+    cdef int put(self, int64_t sequence, list segments) except -1:
         """Answer a request; None for one that gets no answer.
 
         Raises ValueError if the request was never handed out or has been answered, or the reply exceeds 2 GiB.
         """
-        if not self.next_reply <= sequence < self.next_reply + self.unanswered or sequence in self.early:
+        if sequence >= self.next_reply + self.unanswered or self.is_answered(sequence):
             raise ValueError(f'reply to request {sequence}: expected one of {self.next_reply} to '
                              f'{self.next_reply + self.unanswered - 1} that is not answered yet')
-        framed = None if segments is None else self.frame(segments)
+        reply = None if segments is None else self.accept(segments)
         if sequence != self.next_reply:
-            self.early[sequence] = framed
-            return
-        self.release(framed)
+            if self.early is None:
+                self.early = {}
+            self.early[sequence] = reply
+            return 0
+        self.release(reply)
         while self.early and self.next_reply in self.early:
             self.release(self.early.pop(self.next_reply))
+        return 0
 
-    cdef list frame(self, list segments):
-        """Put the size prefix before a reply."""
-        cdef int64_t size = 0
-        cdef uint8_t prefix[PREFIX_BYTES]
+    cdef object accept(self, list segments):
+        """What stands for the reply in the queue: one segment of bytes is that segment."""
+        cdef Reply reply
+        cdef int64_t size
+        if len(segments) == 1 and PyBytes_CheckExact(segments[0]) and PyBytes_GET_SIZE(segments[0]) <= INT32_MAX:
+            size = PyBytes_GET_SIZE(segments[0])
+            self.queued_bytes += PREFIX_BYTES + size
+            self.memory_bytes += size
+            return segments[0]
+        reply = Reply.__new__(Reply)
+        reply.segments = list(segments)
         for segment in segments:
-            size += segment_size(segment)
-        if size > INT32_MAX:
-            raise ValueError(f'reply of {size} bytes: a frame holds at most {INT32_MAX}')
-        write_int32(prefix, <int32_t>size)
-        self.queued_bytes += PREFIX_BYTES + size
-        return [PyBytes_FromStringAndSize(<char *>prefix, PREFIX_BYTES), *segments]
+            size = segment_size(segment)
+            reply.size += size
+            if PyObject_CheckBuffer(segment):
+                reply.memory_bytes += size
+        if reply.size > INT32_MAX:
+            raise ValueError(f'reply of {reply.size} bytes: a frame holds at most {INT32_MAX}')
+        self.queued_bytes += PREFIX_BYTES + reply.size
+        self.memory_bytes += reply.memory_bytes
+        return reply
 
-    cdef int release(self, list segments) except -1:
+    cdef int release(self, object reply) except -1:
         self.next_reply += 1
         self.unanswered -= 1
-        if segments is not None:
-            self.segments += segments
+        if reply is not None:
+            self.ready.append(reply)
+            self.ready_bytes += PREFIX_BYTES + reply_size(reply)
         return 0
 
-    cdef Py_ssize_t stage(self, char *at, Py_ssize_t room) except -1:
-        """Copy the next bytes to send to `at`, at most `room`; returns how many. Raises OSError of a file."""
-        cdef Py_ssize_t staged = 0, skip = self.head_sent, size
-        for segment in self.segments:
-            if staged == room:
+    cdef int stage(self, Outgoing *out, int waits) except -1:
+        """Make `out` what is to be sent next, as much as finds room, up to the first slice that `is_cold`.
+
+        The first `waits` slices are read even if that waits for the disk. Raises OSError of a file.
+        """
+        cdef int64_t skip = self.head_sent
+        cdef int64_t size
+        cdef char *at
+        out.used = out.size = out.count = 0
+        out.waits = waits
+        out.is_cold = False
+        for reply in self.ready:
+            size = reply_size(reply)
+            if skip < PREFIX_BYTES and not stage_prefix(out, size, skip):
                 break
-            size = min(segment_size(segment) - skip, room - staged)
-            copy_segment(segment, skip, at + staged, size)
-            staged += size
+            skip = max(0, skip - PREFIX_BYTES)
+            if not PyBytes_CheckExact(reply):
+                if not (<Reply>reply).stage(out, skip):
+                    break
+            elif size <= LONG_BYTES and skip == 0 and (at := take_room(out, size)) != NULL:
+                memcpy(at, PyBytes_AS_STRING(reply), size)
+            elif not stage_segment(out, reply, skip, size - skip):
+                break
             skip = 0
-        return staged
+        return 0
 
-    cdef int sent(self, Py_ssize_t size) except -1:
+    cdef tuple next_slice(self):
+        """File, position and size of what is sent next: of the cold slice, when all that was staged is sent."""
+        return (<Reply?>self.ready[0]).slice_after(max(0, self.head_sent - PREFIX_BYTES))
+
+    cdef int sent(self, int64_t size) except -1:
         """The first `size` bytes that are not sent are."""
-        cdef Py_ssize_t done = 0, segment_bytes
+        cdef Py_ssize_t done = 0
+        cdef int64_t reply_bytes
         self.queued_bytes -= size
+        self.ready_bytes -= size
+        if self.ready_bytes == 0 and not self.early:
+            self.ready.clear()
+            self.head_sent = self.memory_bytes = 0
+            return 0
         size += self.head_sent
-        for segment in self.segments:
-            segment_bytes = segment_size(segment)
-            if size < segment_bytes:
+        for reply in self.ready:
+            reply_bytes = PREFIX_BYTES + reply_size(reply)
+            if size < reply_bytes:
+                if size > PREFIX_BYTES and not PyBytes_CheckExact(reply):
+                    (<Reply>reply).forget(size - PREFIX_BYTES)
                 break
-            size -= segment_bytes
+            size -= reply_bytes
             done += 1
+            self.forget(reply)
         self.head_sent = size
-        if done == len(self.segments):
-            self.segments.clear()
-        elif done:
-            del self.segments[:done]
+        del self.ready[:done]
+        return 0
+
+    cdef int forget(self, object reply) except -1:
+        if PyBytes_CheckExact(reply):
+            self.memory_bytes -= PyBytes_GET_SIZE(reply)
+        else:
+            self.memory_bytes -= (<Reply>reply).memory_bytes
         return 0
 
 
-cdef inline Py_ssize_t segment_size(object segment) except -1:
+cdef inline int64_t reply_size(object reply) except -1:
+    return PyBytes_GET_SIZE(reply) if PyBytes_CheckExact(reply) else (<Reply>reply).size
+
+
+cdef inline int64_t segment_size(object segment) except -1:
     if PyBytes_CheckExact(segment):
         return PyBytes_GET_SIZE(segment)
     if PyObject_CheckBuffer(segment):
@@ -104,23 +202,89 @@ cdef inline Py_ssize_t segment_size(object segment) except -1:
     return segment.size_bytes
 
 
-cdef int copy_segment(object segment, Py_ssize_t skip, char *at, Py_ssize_t size) except -1:
+cdef inline char *take_room(Outgoing *out, Py_ssize_t size) noexcept:
+    """The next `size` bytes of the buffer, as a part of what is sent; NULL if there are not as many."""
+    cdef char *at = out.buffer + out.used
+    cdef int last = out.count - 1
+    if size > out.room - out.used or size > out.max_size - out.size:
+        return NULL
+    if last >= 0 and <char *>out.pieces[last].iov_base + out.pieces[last].iov_len == at:
+        out.pieces[last].iov_len += size
+    elif not add_piece(out, at, size):
+        return NULL
+    out.used += size
+    out.size += size
+    return at
+
+
+cdef inline bint add_piece(Outgoing *out, char *at, size_t size) noexcept:
+    if out.count == MAX_PIECES:
+        return False
+    out.pieces[out.count].iov_base = at
+    out.pieces[out.count].iov_len = size
+    out.count += 1
+    return True
+
+
+cdef inline void give_back(Outgoing *out, Py_ssize_t size) noexcept:
+    """The end of the room that was taken last stays empty."""
+    cdef int last = out.count - 1
+    out.used -= size
+    out.size -= size
+    out.pieces[last].iov_len -= size
+    if out.pieces[last].iov_len == 0:
+        out.count = last
+
+
+cdef bint stage_prefix(Outgoing *out, int64_t size, int64_t skip) noexcept:
+    cdef uint8_t prefix[PREFIX_BYTES]
+    cdef char *at = take_room(out, PREFIX_BYTES - skip)
+    if at == NULL:
+        return False
+    write_int32(prefix, <int32_t>size)
+    memcpy(at, prefix + skip, PREFIX_BYTES - skip)
+    return True
+
+
+cdef bint stage_segment(Outgoing *out, object segment, int64_t skip, int64_t size) except -1:
+    """Put `size` bytes after the first `skip` of the segment to `out`. False if not all of them found room."""
     cdef Py_buffer view
+    cdef char *at
+    cdef int64_t part, found
+    if PyBytes_CheckExact(segment) and size > LONG_BYTES:
+        part = min(size, out.max_size - out.size)
+        if part == 0 or not add_piece(out, PyBytes_AS_STRING(segment) + skip, part):
+            return False
+        out.size += part
+        return part == size
+    part = min(size, out.room - out.used, out.max_size - out.size)
+    at = take_room(out, part) if part else NULL
+    if at == NULL:
+        return False
     if PyBytes_CheckExact(segment):
-        memcpy(at, PyBytes_AS_STRING(segment) + skip, size)
-        return 0
-    if not PyObject_CheckBuffer(segment):
-        return read_slice(segment, skip, at, size)
-    PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE)
-    memcpy(at, <char *>view.buf + skip, size)
-    PyBuffer_Release(&view)
-    return 0
+        memcpy(at, PyBytes_AS_STRING(segment) + skip, part)
+    elif PyObject_CheckBuffer(segment):
+        PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE)
+        memcpy(at, <char *>view.buf + skip, part)
+        PyBuffer_Release(&view)
+    else:
+        found = read_slice(out, segment, skip, at, part)
+        if found < part:
+            give_back(out, part - found)
+            out.is_cold = True
+            return False
+    return part == size
 
 
-cdef int read_slice(object segment, Py_ssize_t skip, char *at, Py_ssize_t size) except -1:
+cdef int64_t read_slice(Outgoing *out, object segment, int64_t skip, char *at, Py_ssize_t size) except -1:
+    """Returns how many bytes are there; fewer than `size` only of a slice that is not to be waited for."""
     cdef File file = segment.file
     cdef int64_t position = <int64_t>segment.position + skip
-    cdef int64_t found = file.pread(<uint8_t *>at, size, position)
+    cdef int64_t found
+    if out.waits == 0:
+        return file.pread_cached(<uint8_t *>at, size, position)
+    out.waits -= 1
+    found = file.pread(<uint8_t *>at, size, position)
     if found != size:
         raise OSError(f'{file.path}: found {found} bytes at {position}, expected {size}')
-    return 0
+    return found

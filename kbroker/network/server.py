@@ -6,11 +6,12 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.clock import Timer
-from kbroker.network.connection import Commons, Connection
+from kbroker.network.connection import Commons, Connection, Transport
 from kbroker.network.reactor import EventHandler, Reactor
+from kbroker.network.worker import Submit
 
 ACCEPTS_PER_TURN = 64
 OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -20,18 +21,29 @@ ACCEPT_PAUSE_MS = 1000
 logger = logging.getLogger('kbroker.network')
 
 
-class Server:
-    """Accepts on `listeners`, pairs of host and port, and hands the frames of all connections to `handle`.
+class Endpoint(NamedTuple):
+    """Where to listen, and how bytes pass there. An empty host is every address of the machine, port 0 any free one."""
 
-    An empty host is every address of the machine, port 0 any free port: see `addresses`. `Commons` describes `handle`
-    and `on_close`. `max_idle_ms` below 0 never closes an idle connection. Raises OSError that names the address which
+    host: str
+    port: int
+    name: str = ''
+    make_transport: Callable[[int], Transport] = Transport
+
+
+class Server:
+    """Accepts on `endpoints` and hands the frames of all connections to `handle`.
+
+    `addresses` has the ports that are listened on. `Commons` describes `handle`, `on_close`, `max_held_bytes`
+    and `submit`. `max_idle_ms` below 0 never closes an idle connection. Raises OSError that names the address which
     cannot be had.
     """
 
-    def __init__(self, reactor: Reactor, listeners: Iterable[tuple[str, int]],
+    def __init__(self, reactor: Reactor, endpoints: Iterable[Endpoint],
                  handle: Callable[[Connection, int, memoryview], Any], *, max_request_bytes: int, max_idle_ms: int,
-                 max_connections: int, max_connections_per_ip: int, backlog: int = 50, send_buffer_bytes: int = -1,
-                 receive_buffer_bytes: int = -1, on_close: Callable[[Connection], Any] | None = None):
+                 max_connections: int, max_connections_per_ip: int, max_held_bytes: int = -1, backlog: int = 50,
+                 send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1,
+                 on_close: Callable[[Connection], Any] | None = None,
+                 submit: Submit | None = None):
         self.connections: dict[int, Connection] = {}
         self.accepted = 0
         self.refused = 0
@@ -47,10 +59,10 @@ class Server:
         self._full = False
         self._starved = False
         self._drained: Callable[[], None] | None = None
-        self.traffic = Commons(reactor, handle, self._forget, max_request_bytes)
+        self.traffic = Commons(reactor, handle, self._forget, max_request_bytes, max_held_bytes, submit)
         try:
-            for host, port in listeners:
-                self._listen(host, port)
+            for endpoint in endpoints:
+                self._listen(endpoint)
         except OSError:
             self.close()
             raise
@@ -109,8 +121,9 @@ class Server:
     def _sweep(self) -> None:
         self.traffic.sweep(self.connections.values())
 
-    def _listen(self, host: str, port: int) -> None:
-        host = host or ('::' if socket.has_dualstack_ipv6() else '0.0.0.0')
+    def _listen(self, endpoint: Endpoint) -> None:
+        port = endpoint.port
+        host = endpoint.host or ('::' if socket.has_dualstack_ipv6() else '0.0.0.0')
         where = f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -125,13 +138,13 @@ class Server:
                 listener.setsockopt(socket.SOL_SOCKET, option, size)  # what it accepts inherits them
             listener.listen(self._backlog)
             listener.setblocking(False)
-            handler = self._reactor.watch(listener.fileno(), lambda: self._accept(listener))
+            handler = self._reactor.watch(listener.fileno(), lambda: self._accept(listener, endpoint))
         except OSError as error:
             listener.close()
             raise OSError(error.errno, f'cannot listen on {where}: {error.strerror}') from None
         self._listeners.append((listener, handler))
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket, endpoint: Endpoint) -> None:
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 accepted, address = listener.accept()
@@ -142,9 +155,9 @@ class Server:
                     self._pause_accepting(error)
                     return
                 continue  # this peer was gone before it was accepted
-            self._admit(accepted, address, listener.getsockname()[1])
+            self._admit(accepted, address, endpoint)
 
-    def _admit(self, accepted: socket.socket, address: tuple[str, int], local_port: int) -> None:
+    def _admit(self, accepted: socket.socket, address: tuple[str, int], endpoint: Endpoint) -> None:
         self._starved = False
         host, port = address[0].removeprefix('::ffff:'), address[1]
         if len(self.connections) >= self._max_connections or self._per_ip[host] >= self._max_connections_per_ip:
@@ -161,7 +174,8 @@ class Server:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # A peer that vanished while it waits for its answer is not found out by reading.
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection = Connection(self.traffic, accepted.detach(), host, port, local_port)
+            connection = Connection(self.traffic, accepted.detach(), host, port, endpoint.name,
+                                    endpoint.make_transport)
         except OSError as error:
             accepted.close()
             logger.warning('connection of %s:%d not served: %s', host, port, error)

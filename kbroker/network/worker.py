@@ -10,6 +10,8 @@ from typing import Any
 from kbroker.network.reactor import Reactor
 
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
+Submit = Callable[[Callable[[], Any], Callable[[Any], None]], None]
+"""Worker.submit."""
 
 
 class Worker:

@@ -18,3 +18,19 @@ cdef struct RecordFields:
 
 cdef int take_record(Cursor *cursor, RecordFields *record) except -1 nogil
 cdef bytes records_of(const uint8_t *data, const BatchFields *fields, Py_ssize_t max_decompressed_bytes)
+
+
+cdef class ProduceRules:
+    cdef readonly int64_t max_message_bytes
+    cdef readonly int64_t segment_bytes
+    cdef readonly bint is_compacted
+    cdef readonly bint is_log_append_time
+    cdef readonly int64_t timestamp_before_max_ms
+    cdef readonly int64_t timestamp_after_max_ms
+    cdef readonly int compression
+    cdef readonly object compression_level
+    cdef readonly Py_ssize_t max_decompressed_bytes
+
+
+cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, BatchFields *fields, ProduceRules rules,
+                       int64_t now_ms, bint allow_zstd)

@@ -4,12 +4,14 @@ A record: length varint (bytes after it), attributes int8, timestamp delta varlo
 each as length varint (-1 null) and bytes, header count varint, and per header a key (length varint, UTF-8) and a value
 like the above.
 """
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from kbroker.record.batch cimport (
-    ATTRIBUTES_AT, COMPRESSION_MASK, CONTROL_BIT, HEADER_BYTES, HEADER_READ, LOG_APPEND_TIME_BIT, MAGIC_WRONG,
+    ATTRIBUTES_AT, COMPRESSION_MASK, CONTROL_BIT, HEADER_BYTES, HEADER_READ, LOG_APPEND_TIME_BIT,
+    LOG_OVERHEAD_BYTES, MAGIC_WRONG,
     BatchFields, HeaderFault, batch_size_bytes, check_crc_at, parse_header, refuse_header, sequence_after, write_header,
 )
 from kbroker.wire.bytes cimport Cursor, take, take_varint, take_varlong
@@ -203,15 +205,6 @@ def decode_records(batch, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_
 
 cdef class ProduceRules:
     """What the configuration of a topic asks of a produced batch; made once, when the configuration changes."""
-    cdef readonly int64_t max_message_bytes
-    cdef readonly int64_t segment_bytes
-    cdef readonly bint is_compacted
-    cdef readonly bint is_log_append_time
-    cdef readonly int64_t timestamp_before_max_ms
-    cdef readonly int64_t timestamp_after_max_ms
-    cdef readonly int compression
-    cdef readonly object compression_level
-    cdef readonly Py_ssize_t max_decompressed_bytes
 
     def __init__(self, log_config, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
         self.max_message_bytes = log_config.max_message_bytes
@@ -282,7 +275,99 @@ cdef inline bint is_out_of_time(const Walk *walk, int64_t timestamp_ms) noexcept
     return timestamp_ms < walk.earliest_ms or timestamp_ms > walk.latest_ms
 
 
-cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk) except -1 nogil:
+cdef inline const uint8_t *pass_varint(const uint8_t *at, const uint8_t *end, int max_bytes, uint64_t *value) noexcept nogil:
+    """A raw varint of at most `max_bytes` groups; the byte after it, NULL if it has no end."""
+    cdef uint64_t found, group
+    cdef int shift = 7
+    if at >= end:
+        return NULL
+    found = at[0]
+    if found >= 0x80:
+        if end - at > max_bytes:
+            end = at + max_bytes
+        found &= 0x7f
+        while True:
+            at += 1
+            if at == end:
+                return NULL
+            group = at[0]
+            found |= (group & 0x7f) << shift
+            if group < 0x80:
+                break
+            shift += 7
+    value[0] = found
+    return at + 1
+
+
+cdef inline const uint8_t *pass_blob(const uint8_t *at, const uint8_t *end, int64_t least, bint *is_null) noexcept nogil:
+    """A length of `least` (-1: null is allowed) or more and that many bytes; NULL if they are not there."""
+    cdef uint64_t raw
+    cdef int64_t size
+    at = pass_varint(at, end, 5, &raw)
+    if at == NULL:
+        return NULL
+    size = <int32_t>(<uint32_t>raw >> 1) ^ -<int32_t>(<uint32_t>raw & 1)
+    is_null[0] = size < 0
+    if size < least or size > end - at:
+        return NULL
+    return at if size < 0 else at + size
+
+
+cdef const uint8_t *pass_record(const uint8_t *at, const uint8_t *end, int32_t index, const BatchFields *batch,
+                                Walk *walk) noexcept nogil:
+    """Past one record that keeps to all rules; NULL for any other, of which `walk_records` knows what is wrong."""
+    cdef uint64_t raw, delta
+    cdef int64_t timestamp_ms
+    cdef int32_t headers
+    cdef bint is_null = False
+    at = pass_varint(at, end, 5, &raw)
+    if at == NULL or raw & 1 or <int64_t>(<uint32_t>raw >> 1) > end - at or raw == 0:
+        return NULL
+    end = at + (<uint32_t>raw >> 1)
+    at = pass_varint(at + 1, end, 10, &delta)
+    if at == NULL:
+        return NULL
+    at = pass_varint(at, end, 5, &raw)
+    if at == NULL or <uint32_t>raw != <uint32_t>index << 1:
+        return NULL
+    timestamp_ms = add_wrapping(batch.base_timestamp_ms, <int64_t>(delta >> 1) ^ -<int64_t>(delta & 1))
+    if timestamp_ms > walk.max_timestamp_ms:
+        walk.max_timestamp_ms = timestamp_ms
+    if is_out_of_time(walk, timestamp_ms):
+        return NULL
+    at = pass_blob(at, end, -1, &is_null)
+    if at == NULL or (is_null and walk.key_needed):
+        return NULL
+    at = pass_blob(at, end, -1, &is_null)
+    if at == NULL:
+        return NULL
+    at = pass_varint(at, end, 5, &raw)
+    if at == NULL or raw & 1:
+        return NULL
+    headers = <int32_t>(<uint32_t>raw >> 1)
+    while headers:
+        headers -= 1
+        at = pass_blob(at, end, 0, &is_null)
+        if at == NULL:
+            return NULL
+        at = pass_blob(at, end, -1, &is_null)
+        if at == NULL:
+            return NULL
+    return at if at == end else NULL
+
+
+cdef bint pass_records(Cursor cursor, const BatchFields *batch, Walk *walk) noexcept nogil:
+    """Whether all records keep to all rules, as nearly always. Raises nothing, which makes it several times as fast."""
+    cdef const uint8_t *at = cursor.at
+    cdef int32_t i
+    for i in range(batch.records_count):
+        at = pass_record(at, cursor.end, i, batch, walk)
+        if at == NULL:
+            return False
+    return at == cursor.end
+
+
+cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk) except -1:
     """Read all records: ProtocolError where they are not `records_count` records with the offsets 0, 1, 2, ..."""
     cdef RecordFields record
     cdef int64_t timestamp_ms
@@ -353,33 +438,43 @@ cdef int check_fields(const BatchFields *batch, ProduceRules rules, bint allow_z
     return 0
 
 
-cdef int check_frame(const Py_buffer *view, BatchFields *batch, ProduceRules rules) except -1:
-    """Exactly one batch, not larger than allowed, whose bytes are those that were checksummed."""
+cdef int read_only_batch(const uint8_t *data, Py_ssize_t size_bytes, BatchFields *batch) except -1:
+    """The header of the batch that begins here, told apart from an old format."""
     cdef HeaderFault fault
-    if view.len == 0:
+    if size_bytes == 0:
         refuse_batch('found no batch, expected one')
-    fault = parse_header(<const uint8_t *>view.buf, view.len, batch)
+    fault = parse_header(data, size_bytes, batch)
     if fault == MAGIC_WRONG and batch.magic in (0, 1):
         refuse_batch(f'found magic {batch.magic}, expected 2')
     if fault != HEADER_READ:
-        refuse_header(fault, batch, view.len)
+        refuse_header(fault, batch, size_bytes)
+    return 0
+
+
+cdef int check_frame(const uint8_t *data, Py_ssize_t size_bytes, const BatchFields *batch, ProduceRules rules) except -1:
+    """Exactly one batch, not larger than allowed, whose bytes are those that were checksummed."""
     if batch_size_bytes(batch) > rules.max_message_bytes:
         refuse_size(ErrorCode.MESSAGE_TOO_LARGE, batch_size_bytes(batch), rules.max_message_bytes)
-    check_crc_at(<const uint8_t *>view.buf, view.len, batch)
-    if batch_size_bytes(batch) < view.len:
-        refuse_batch(f'found {view.len - batch_size_bytes(batch)} bytes after the batch, expected exactly one batch')
+    check_crc_at(data, size_bytes, batch)
+    if batch_size_bytes(batch) < size_bytes:
+        refuse_batch(f'found {size_bytes - batch_size_bytes(batch)} bytes after the batch, expected exactly one batch')
     return 0
 
 
 cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except *:
     """Every record of the batch; `max_timestamp_ms` of what is returned is the largest timestamp among them."""
     cdef Walk walk = walk_by(rules, now_ms)
+    cdef bint sound
+    if cursor.end - cursor.at < RELEASE_GIL_BYTES:
+        sound = pass_records(cursor, batch, &walk)
+    else:
+        with nogil:
+            sound = pass_records(cursor, batch, &walk)
+    if sound:
+        return walk
+    walk = walk_by(rules, now_ms)
     try:
-        if cursor.end - cursor.at < RELEASE_GIL_BYTES:
-            walk_records(cursor, batch, &walk)
-        else:
-            with nogil:
-                walk_records(cursor, batch, &walk)
+        walk_records(cursor, batch, &walk)
     except ProtocolError as error:
         refuse_batch(str(error))
     if walk.faults:
@@ -395,16 +490,6 @@ cdef bytearray recompressed(bytes records, ProduceRules rules):
     if len(batch) > rules.max_message_bytes:
         refuse_size(ErrorCode.MESSAGE_TOO_LARGE, len(batch), rules.max_message_bytes)
     return batch
-
-
-cdef int put_header(batch, const BatchFields *fields) except -1:
-    cdef Py_buffer view
-    PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
-    try:
-        write_header(<uint8_t *>view.buf, view.len, fields)
-    finally:
-        PyBuffer_Release(&view)
-    return 0
 
 
 cdef bint place_timestamps(BatchFields *fields, bint is_log_append_time, int64_t max_timestamp_ms) noexcept:
@@ -434,38 +519,54 @@ def prepare_produced(batch, ProduceRules rules not None, int64_t now_ms, *, bint
     """
     cdef Py_buffer view
     cdef BatchFields fields
+    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+    try:
+        read_only_batch(<const uint8_t *>view.buf, view.len, &fields)
+        replacement = prepare(<uint8_t *>view.buf, view.len, view.readonly, &fields, rules, now_ms, allow_zstd)
+    finally:
+        PyBuffer_Release(&view)
+    return batch if replacement is None else replacement
+
+
+cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, BatchFields *fields, ProduceRules rules,
+                       int64_t now_ms, bint allow_zstd):
+    """As `prepare_produced`, for a batch whose header is read: None if the bytes at `data` are what may be appended.
+
+    `fields` become those of the batch that may be.
+    """
     cdef Cursor cursor
     cdef Walk walk
     cdef bytes block = None
+    cdef bytearray replacement = None
     cdef int codec, target
     cdef bint header_changes
-    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
-    try:
-        check_frame(&view, &fields, rules)
-        check_fields(&fields, rules, allow_zstd)
-        codec = fields.attributes & COMPRESSION_MASK
-        target = codec if rules.compression < 0 else rules.compression
-        cursor.at = <const uint8_t *>view.buf + HEADER_BYTES
-        cursor.end = <const uint8_t *>view.buf + view.len
-        if codec or target:
-            block = records_of(<const uint8_t *>view.buf, &fields, rules.max_decompressed_bytes)
-            cursor.at = <const uint8_t *>PyBytes_AS_STRING(block)
-            cursor.end = cursor.at + PyBytes_GET_SIZE(block)
-        walk = check_records(cursor, &fields, rules, now_ms)
-    finally:
-        PyBuffer_Release(&view)
+    check_frame(data, size_bytes, fields, rules)
+    check_fields(fields, rules, allow_zstd)
+    codec = fields.attributes & COMPRESSION_MASK
+    target = codec if rules.compression < 0 else rules.compression
+    cursor.at = data + HEADER_BYTES
+    cursor.end = data + size_bytes
+    if codec or target:
+        block = records_of(data, fields, rules.max_decompressed_bytes)
+        cursor.at = <const uint8_t *>PyBytes_AS_STRING(block)
+        cursor.end = cursor.at + PyBytes_GET_SIZE(block)
+    walk = check_records(cursor, fields, rules, now_ms)
 
     if rules.is_log_append_time:
         walk.max_timestamp_ms = now_ms
-    header_changes = place_timestamps(&fields, rules.is_log_append_time, walk.max_timestamp_ms)
+    header_changes = place_timestamps(fields, rules.is_log_append_time, walk.max_timestamp_ms)
     if target != codec:
         fields.attributes = (fields.attributes & ~COMPRESSION_MASK) | target
-        batch = recompressed(block, rules)
+        replacement = recompressed(block, rules)
         header_changes = True
-    elif header_changes and memoryview(batch).readonly:
-        batch = bytearray(batch)
-    if len(batch) > rules.segment_bytes:
-        refuse_size(ErrorCode.RECORD_LIST_TOO_LARGE, len(batch), rules.segment_bytes)
+    elif header_changes and readonly:
+        replacement = bytearray((<char *>data)[:size_bytes])
+    if replacement is not None:
+        data = <uint8_t *>PyByteArray_AS_STRING(replacement)
+        size_bytes = PyByteArray_GET_SIZE(replacement)
+        fields.batch_length = <int32_t>(size_bytes - LOG_OVERHEAD_BYTES)
+    if size_bytes > rules.segment_bytes:
+        refuse_size(ErrorCode.RECORD_LIST_TOO_LARGE, size_bytes, rules.segment_bytes)
     if header_changes:
-        put_header(batch, &fields)
-    return batch
+        write_header(data, size_bytes, fields)
+    return replacement

@@ -1,8 +1,11 @@
-"""Group commit: one flush at a time serves everyone who appended since the last one began."""
+"""Group commit: one sync of a partition serves everyone who appended there since the last one began."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from kbroker.log.fs import sync_inline
 
 if TYPE_CHECKING:
     from kbroker.log.fs import File
@@ -10,6 +13,13 @@ if TYPE_CHECKING:
 
 Submit = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 """(job, done): run `job` somewhere, then `done(result or exception)` on the loop."""
+
+Sync = Callable[[list['File'], Callable[[OSError | None], None]], None]
+"""(files, done): sync all files somewhere, then `done(None or the first error)` on the loop."""
+
+PARTITIONS_AT_ONCE = 8
+"""How many are handed over before one is back. More would only wait in the threads' queue, and what is appended to them
+meanwhile would have to wait for the sync after that."""
 
 
 def run_inline(job: Callable[[], Any], done: Callable[[Any], None]) -> None:
@@ -22,17 +32,18 @@ def run_inline(job: Callable[[], Any], done: Callable[[Any], None]) -> None:
 
 
 class Flusher:
-    """Collects partitions with unflushed appends; `kick`, called when the loop would sleep, flushes them.
+    """Collects partitions with unflushed appends; `kick`, called when the loop would sleep, begins to sync them.
 
-    While a flush runs, appends gather for the next one: the busier the disk, the larger the group.
+    Each partition is on its own: its waiters do not wait for the disk to be through with the others. While its sync
+    runs, appends gather for its next one: the busier the disk, the larger the group.
     """
 
-    def __init__(self, submit: Submit = run_inline, on_failure: Callable[[BaseException], object] = lambda error: None):
+    def __init__(self, sync: Sync = sync_inline, on_failure: Callable[[BaseException], object] = lambda error: None):
         """`on_failure` is called when a sync has failed, and the flusher halts."""
-        self._submit = submit
+        self._sync = sync
         self._on_failure = on_failure
         self._dirty: dict[Partition, None] = {}
-        self._busy = False
+        self._under_way: set[Partition] = set()
         self._halted = False
 
     def halt(self) -> None:
@@ -41,49 +52,44 @@ class Flusher:
         self._dirty = {}
 
     def sync_inline(self) -> None:
-        """From here on sync where `kick` is called: a stop is about to close the worker, and what the flush under way
+        """From here on sync where `kick` is called: a stop is about to close the threads, and what the sync under way
         completes may append once more."""
-        self._submit = run_inline
+        self._sync = sync_inline
 
     def request(self, partition: Partition) -> None:
         """`partition` has bytes that are not on the disk."""
         self._dirty[partition] = None
 
     def kick(self) -> None:
-        """Begin a flush if there is something to flush and none is under way."""
-        if self._busy or self._halted or not self._dirty:
-            return
-        dirty, self._dirty = self._dirty, {}
-        plan = []
-        files: list[File] = []
+        """Begin to sync what was appended, the longest waiting partition first, as far as the disk should have it."""
+        while self._dirty and len(self._under_way) < PARTITIONS_AT_ONCE:
+            partition = next((each for each in self._dirty if each not in self._under_way), None)
+            if partition is None:
+                return
+            del self._dirty[partition]
+            if not partition.is_deleted:
+                self._begin(partition)
+
+    def _begin(self, partition: Partition) -> None:
         try:
-            for partition in dirty:
-                if not partition.is_deleted:
-                    partition_files, offset = partition.log.files_to_sync()
-                    plan.append((partition, offset))
-                    files += partition_files
+            files, offset = partition.log.files_to_sync()
         except OSError as error:
             self._fail(error)
             return
-        self._busy = True
+        self._under_way.add(partition)
+        self._sync(files, partial(self._finished, partition, offset))
 
-        def sync() -> None:
-            for file in files:
-                file.sync()
-
-        self._submit(sync, lambda result: self._finished(plan, result))
-
-    def _finished(self, plan: list[tuple[Partition, int]], result: Any) -> None:
-        self._busy = False
-        if isinstance(result, BaseException):
+    def _finished(self, partition: Partition, offset: int, error: OSError | None) -> None:
+        self._under_way.discard(partition)
+        if self._halted:        # the directory is offline: everyone is told that it failed, or was already
+            return
+        if error is not None:
             # After a failed fdatasync the page cache may have dropped the pages: trying again would report a success
             # that never happened.
-            self._fail(result)
+            self._fail(error)
             return
-        for partition, offset in plan:
-            partition.log.mark_flushed(offset)
-            partition.flushed(offset)
-        self.kick()
+        partition.log.mark_flushed(offset)
+        partition.flushed(offset)
 
     def _fail(self, error: BaseException) -> None:
         self.halt()

@@ -5,13 +5,20 @@ A single node has no followers, so the disk is the replica: the high watermark i
 Produce with acks=all, both coordinators, and Fetch.
 """
 from collections import deque
-from heapq import heappop, heappush
 
-from libc.stdint cimport int32_t, int64_t
+cimport cython
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memmove
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.log.log cimport AppendResult, Log, LogSlice
+from kbroker.log.log cimport Appended, Log, LogSlice, read_whole, result_of
 from kbroker.log.origin import Origin
+from kbroker.record.batch cimport BatchFields
 from kbroker.record.batch import read_header
 
 READ_UNCOMMITTED = 0
@@ -23,15 +30,106 @@ cdef class FetchSlice:
 
     `aborted_transactions` is a list of (producer_id, first_offset), None for read_uncommitted.
     """
-    cdef readonly LogSlice records
-    cdef readonly int64_t high_watermark
-    cdef readonly int64_t last_stable_offset
-    cdef readonly int64_t log_start_offset
-    cdef readonly object aborted_transactions
 
     @property
     def size_bytes(self):
         return 0 if self.records is None else self.records.size_bytes
+
+
+cdef class DurableWaiter:
+    """Who waits for the disk in several places at once: `durable` is called with the number that each place was given."""
+
+    cdef int durable(self, Py_ssize_t part, object error) except -1:
+        raise NotImplementedError
+
+
+cdef class DurableQueue:
+    """Who waits for which offset, by offset and then in order of arrival.
+
+    Nearly always the one who comes last waits for the highest offset; who waits for a duplicate does not.
+    """
+
+    def __dealloc__(self):
+        while self.first < self.end:
+            Py_DECREF(<object>self.awaited[self.first].waiter)
+            self.first += 1
+        PyMem_Free(self.awaited)
+
+    cdef int put(self, int64_t offset, object waiter, Py_ssize_t part) except -1:
+        cdef Py_ssize_t at
+        if self.end == self.capacity:
+            self.make_room()
+        at = self.end
+        while at > self.first and self.awaited[at - 1].offset > offset:
+            self.awaited[at] = self.awaited[at - 1]
+            at -= 1
+        Py_INCREF(waiter)
+        self.awaited[at] = Awaited(offset, part, <PyObject *>waiter)
+        self.end += 1
+        return 0
+
+    cdef int make_room(self) except -1:
+        """Move down, or grow once more than half is in use."""
+        cdef Awaited *larger
+        if self.first > self.capacity // 2:
+            memmove(self.awaited, self.awaited + self.first, (self.end - self.first) * sizeof(Awaited))
+            self.end -= self.first
+            self.first = 0
+            return 0
+        larger = <Awaited *>PyMem_Realloc(self.awaited, max(16, 2 * self.capacity) * sizeof(Awaited))
+        if larger == NULL:
+            raise MemoryError
+        self.awaited = larger
+        self.capacity = max(16, 2 * self.capacity)
+        return 0
+
+    cdef int answer_first(self, object error) except -1:
+        """Take the first one out, then tell it: it may come back."""
+        cdef Awaited head = self.awaited[self.first]
+        cdef object waiter = <object>head.waiter
+        Py_DECREF(waiter)
+        self.first += 1
+        if self.first == self.end:
+            self.first = self.end = 0
+        if isinstance(waiter, DurableWaiter):
+            return (<DurableWaiter>waiter).durable(head.part, error)
+        waiter(error)
+        return 0
+
+
+# Its links must be whole until __dealloc__ has taken them out, also when the garbage collector ends it.
+@cython.no_gc_clear
+cdef class FetchWaiter:
+    """Somebody who waits for a bound of a fetch to move, or for the partition to go away. Subclasses say what `wake` does.
+
+    A partition wakes a waiter once and forgets it; who wants to hear more waits again, but not out of `wake`.
+    """
+
+    def __init__(self, Partition partition=None):
+        self.partition = partition
+
+    def __dealloc__(self):
+        self.stop_waiting()
+
+    cdef int wait(self) except -1:
+        """Be woken by the next move of `partition`."""
+        cdef WaiterLink *head = &self.partition._fetch_waiters
+        if self.link.next == NULL:
+            self.link.waiter = <PyObject *>self
+            self.link.previous = head.previous
+            self.link.next = head
+            head.previous.next = &self.link
+            head.previous = &self.link
+        return 0
+
+    cdef void stop_waiting(self) noexcept:
+        if self.link.next != NULL:
+            self.link.next.previous = self.link.previous
+            self.link.previous.next = self.link.next
+            self.link.next = self.link.previous = NULL
+
+    cpdef wake(self):
+        pass
 
 
 cdef class Partition:
@@ -40,20 +138,6 @@ cdef class Partition:
     `page_cache` makes each append durable in the sense of the setting at once; otherwise `flusher` is told of it and
     calls `flushed` when the bytes are on the disk.
     """
-    cdef readonly str topic
-    cdef readonly int32_t partition
-    cdef readonly bytes topic_id
-    cdef public int32_t leader_epoch
-    cdef readonly Log log
-    cdef readonly int64_t high_watermark
-    cdef readonly bint is_deleted
-    cdef bint _page_cache
-    cdef object _flusher
-    cdef list _durable_waiters        # heap of (offset, sequence, done)
-    cdef int64_t _sequence
-    cdef set _fetch_waiters
-    cdef object _replayer
-    cdef object _not_replayed         # deque of (header, batch copy) above the high watermark, only with a replayer
 
     def __init__(self, Log log, bytes topic_id, int32_t leader_epoch, flusher, bint page_cache):
         self.topic = log.topic
@@ -66,8 +150,8 @@ cdef class Partition:
         log.on_high_watermark(self.high_watermark)
         self._page_cache = page_cache
         self._flusher = flusher
-        self._durable_waiters = []
-        self._fetch_waiters = set()
+        self._durable_queue = DurableQueue()
+        self._fetch_waiters.next = self._fetch_waiters.previous = &self._fetch_waiters
         self._not_replayed = deque()
 
     def __repr__(self):
@@ -89,9 +173,9 @@ cdef class Partition:
     @property
     def last_stable_offset(self):
         """Where the earliest open transaction begins, never below the log start; without one, the high watermark (KIP-98)."""
-        return self._stable_offset()
+        return self.stable_offset()
 
-    cdef int64_t _stable_offset(self) except -1:
+    cdef int64_t stable_offset(self) except -1:
         cdef int64_t first_unstable = self.log.producer_state.first_unstable()
         if first_unstable < 0 or first_unstable >= self.high_watermark:
             return self.high_watermark
@@ -103,21 +187,36 @@ cdef class Partition:
 
         Raises KafkaError: what the producer state refuses, KAFKA_STORAGE_ERROR once the directory has failed.
         """
-        cdef AppendResult result = self.log.append(batch, origin, self.leader_epoch, guard, transaction_version,
-                                                   verification_required)
-        if result.is_duplicate:
-            return result
+        cdef Py_buffer view
+        cdef BatchFields fields
+        cdef Appended appended
+        PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
+        try:
+            read_whole(<const uint8_t *>view.buf, view.len, &fields)
+            self.append_at(<uint8_t *>view.buf, view.len, &fields, origin, guard, transaction_version,
+                           verification_required, &appended)
+        finally:
+            PyBuffer_Release(&view)
+        return result_of(&appended)
+
+    cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, object guard,
+                       int transaction_version, bint verification_required, Appended *appended) except -1:
+        """As `append`, for a batch whose header is read and fits its size."""
+        self.log.append_at(data, size, batch, origin, self.leader_epoch, guard, transaction_version,
+                           verification_required, appended)
+        if appended.is_duplicate:
+            return 0
         if self._replayer is not None:
             # The caller's buffer is only borrowed; what waits for the disk needs a copy.
-            kept = bytes(batch)
+            kept = PyBytes_FromStringAndSize(<char *>data, size)
             self._not_replayed.append((read_header(kept), memoryview(kept)))
         if self._page_cache:
             if self.log.must_flush():
                 self._flusher.request(self)
-            self._advance(result.last_offset + 1)
+            self._advance(appended.last_offset + 1)
         else:
             self._flusher.request(self)
-        return result
+        return 0
 
     def flushed(self, int64_t offset):
         """Everything below `offset` is on the disk."""
@@ -125,17 +224,29 @@ cdef class Partition:
             self._advance(offset)
 
     cdef int _advance(self, int64_t high_watermark) except -1:
+        cdef DurableQueue queue = self._durable_queue
         # State first (replay), then those who were promised it, then readers: nobody sees an offset before its state.
         self.high_watermark = high_watermark
         self.log.on_high_watermark(high_watermark)
+        if self._replayer is not None:
+            self._replay()
+        while queue.first < queue.end and queue.awaited[queue.first].offset <= self.high_watermark:
+            queue.answer_first(None)
+        return self.wake_fetch_waiters()
+
+    cdef int wake_fetch_waiters(self) except -1:
+        cdef WaiterLink *head = &self._fetch_waiters
+        cdef FetchWaiter waiter
+        while head.next != head:
+            waiter = <FetchWaiter>head.next.waiter
+            waiter.stop_waiting()
+            waiter.wake()
+        return 0
+
+    cdef int _replay(self) except -1:
         while self._not_replayed and self._not_replayed[0][0].last_offset < self.high_watermark:
             header, batch = self._not_replayed.popleft()
             self._replayer(header, batch)
-        while self._durable_waiters and self._durable_waiters[0][0] <= self.high_watermark:
-            heappop(self._durable_waiters)[2](None)
-        if self._fetch_waiters:
-            for waiter in tuple(self._fetch_waiters):
-                waiter.wake()
         return 0
 
     def when_durable(self, int64_t offset, done):
@@ -150,8 +261,17 @@ cdef class Partition:
         elif self.log.failure is not None:
             done(self.log.failure)
         else:
-            self._sequence += 1
-            heappush(self._durable_waiters, (offset, self._sequence, done))
+            self._durable_queue.put(offset, done, 0)
+
+    cdef int await_durable(self, int64_t offset, DurableWaiter waiter, Py_ssize_t part) except -1:
+        """As `when_durable`, for one place of a waiter that may have several."""
+        if self.is_deleted:
+            return waiter.durable(part, self._deleted_error())
+        if self.high_watermark >= offset:
+            return waiter.durable(part, None)
+        if self.log.failure is not None:
+            return waiter.durable(part, self.log.failure)
+        return self._durable_queue.put(offset, waiter, part)
 
     def set_replayer(self, callback):
         """Have `callback(header, batch)` called for each batch from now on, in order, once it is durable."""
@@ -168,11 +288,9 @@ cdef class Partition:
         """
         cdef FetchSlice result = FetchSlice.__new__(FetchSlice)
         result.high_watermark = self.high_watermark
-        result.last_stable_offset = self._stable_offset()
+        result.last_stable_offset = self.stable_offset()
         result.log_start_offset = self.log.log_start_offset
-        if self.is_deleted:
-            raise self._deleted_error()
-        result.records = self.log.read(
+        result.records = self.read_slice(
             offset, max_bytes, result.last_stable_offset if isolation_level == READ_COMMITTED else self.high_watermark,
             min_one_batch)
         if isolation_level == READ_COMMITTED:
@@ -182,12 +300,20 @@ cdef class Partition:
                 result.aborted_transactions = self.log.aborted_transactions(offset, result.records.end_offset)
         return result
 
-    def add_fetch_waiter(self, waiter):
-        """Call `waiter.wake()` when either bound of a fetch moves, or when the partition goes away."""
-        self._fetch_waiters.add(waiter)
+    cdef LogSlice read_slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
+        """What `read` reads; the caller knows the bound of its isolation level."""
+        if self.is_deleted:
+            raise self._deleted_error()
+        return self.log.read(offset, max_bytes, upper_bound_offset, min_one_batch)
 
-    def remove_fetch_waiter(self, waiter):
-        self._fetch_waiters.discard(waiter)
+    def add_fetch_waiter(self, FetchWaiter waiter not None):
+        """Call `waiter.wake()`, once, when either bound of a fetch moves, or when the partition goes away."""
+        waiter.stop_waiting()
+        waiter.partition = self
+        waiter.wait()
+
+    def remove_fetch_waiter(self, FetchWaiter waiter not None):
+        waiter.stop_waiting()
 
     def delete_records(self, int64_t offset):
         """Move the log start to `offset` (-1: the high watermark). Raises KafkaError OFFSET_OUT_OF_RANGE."""
@@ -197,16 +323,18 @@ cdef class Partition:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE,
                              f'records below {offset} cannot be deleted, the high watermark is {self.high_watermark}')
         self.log.delete_records(offset)
-        for waiter in tuple(self._fetch_waiters):
-            waiter.wake()
+        self.start_moved()
+
+    def start_moved(self):
+        """The log begins at a higher offset now: sessions tell it, and readers below it are out of range."""
+        self.wake_fetch_waiters()
 
     def fail(self, error):
         """The directory failed: answer everyone who waits for the disk."""
-        waiters, self._durable_waiters = self._durable_waiters, []
-        for _, _, done in sorted(waiters, key=lambda waiter: waiter[:2]):
-            done(error)
-        for waiter in tuple(self._fetch_waiters):
-            waiter.wake()
+        cdef DurableQueue queue = self._durable_queue
+        while queue.first < queue.end:
+            queue.answer_first(error)
+        self.wake_fetch_waiters()
 
     def mark_deleted(self):
         """The topic is gone: nobody reads or writes here again."""

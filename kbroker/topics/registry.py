@@ -4,7 +4,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from kbroker.config import Config, LogConfig
 from kbroker.errors import ErrorCode, KafkaError
@@ -15,6 +14,7 @@ from kbroker.metadata.image import PartitionImage, ResourceType, TopicImage
 from kbroker.settings import LONG_MAX
 from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Partition
+from kbroker.topics.topic import Topic
 
 logger = logging.getLogger('kbroker.topics')
 
@@ -27,31 +27,12 @@ OpenLog = Callable[[str, int, bytes, LogConfig], Log]
 """LogManager.open_log, or create_log for what is new."""
 
 
-@dataclass(eq=False, slots=True)
-class Topic:
-    """A topic and its partitions, by index. `overrides` are the configs set on the topic itself."""
-
-    name: str
-    topic_id: bytes
-    partitions: list[Partition]
-    overrides: dict[str, str]
-    config: LogConfig
-    produce_rules: Any = None
-    """The ProduceRules of `config`, made by the first Produce and dropped when the config changes."""
-    metadata: Any = None
-    """The topic's part of Metadata answers, made by the first that names it and dropped when partitions are added."""
-
-    @property
-    def is_internal(self) -> bool:
-        return self.name in INTERNAL_TOPICS
-
-
 @dataclass(slots=True)
 class TopicRegistry:
     """All topics by name and by id.
 
     `on_topic_created` and `on_topic_deleted` are called with the Topic: after the partitions can be used, and after
-    they no longer can.
+    they no longer can. `by_encoded_name` (UTF-8, as requests carry names) and `by_id` are for reading.
     """
 
     config: Config
@@ -61,7 +42,8 @@ class TopicRegistry:
     on_topic_created: list[Callable[[Topic], None]] = field(default_factory=list)
     on_topic_deleted: list[Callable[[Topic], None]] = field(default_factory=list)
     _by_name: dict[str, Topic] = field(default_factory=dict)
-    _by_id: dict[bytes, Topic] = field(default_factory=dict)
+    by_encoded_name: dict[bytes, Topic] = field(default_factory=dict)
+    by_id: dict[bytes, Topic] = field(default_factory=dict)
 
     def open_all(self) -> None:
         """Open every topic of the metadata image. Recovery runs here for a directory that was not stopped cleanly."""
@@ -69,6 +51,7 @@ class TopicRegistry:
         for image in self.controller.image.topics.values():
             self._open(image, self.log_manager.open_log)
         self.log_manager.high_watermark = self._high_watermark_of
+        self.log_manager.on_start_moved = self._tell_start_moved
 
     def topics(self) -> list[Topic]:
         return list(self._by_name.values())
@@ -80,7 +63,7 @@ class TopicRegistry:
         return self._by_name.get(name)
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
-        return self._by_id.get(topic_id)
+        return self.by_id.get(topic_id)
 
     def find(self, topic: str, partition: int) -> Partition | None:
         found = self._by_name.get(topic)
@@ -140,7 +123,8 @@ class TopicRegistry:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'topic {name!r} does not exist')
         self.controller.delete_topic(name)
         del self._by_name[name]
-        del self._by_id[topic.topic_id]
+        del self.by_encoded_name[topic.encoded_name]
+        del self.by_id[topic.topic_id]
         for partition in topic.partitions:
             partition.mark_deleted()
             self.log_manager.delete_log(name, partition.partition)
@@ -188,6 +172,11 @@ class TopicRegistry:
         partition = self.find(log.topic, log.partition)
         return log.flushed_offset if partition is None else partition.high_watermark
 
+    def _tell_start_moved(self, log: Log) -> None:
+        partition = self.find(log.topic, log.partition)
+        if partition is not None:
+            partition.start_moved()
+
     def _overrides(self, name: str) -> dict[str, str]:
         return dict(self.controller.image.configs.get((ResourceType.TOPIC, name), {}))
 
@@ -210,9 +199,10 @@ class TopicRegistry:
         partitions = [self._partition(open_log(image.name, partition_image.index, image.topic_id, config),
                                       image.topic_id, partition_image)
                       for partition_image in image.partitions]
-        topic = Topic(image.name, image.topic_id, partitions, overrides, config)
+        topic = Topic(image.name, image.topic_id, partitions, overrides, config, image.name in INTERNAL_TOPICS)
         self._by_name[image.name] = topic
-        self._by_id[image.topic_id] = topic
+        self.by_encoded_name[topic.encoded_name] = topic
+        self.by_id[image.topic_id] = topic
         return topic
 
     def _partition(self, log: Log, topic_id: bytes, image: PartitionImage) -> Partition:

@@ -355,7 +355,7 @@ class TransactionCoordinator:
         self.store.append(owned, metadata, finish)
 
     def _send_markers(self, owned: StatePartition, metadata: TransactionMetadata, prepared: TransactionRow) -> None:
-        """Nothing else can happen to the id until the Complete row, which is pending already, is durable."""
+        """Nothing else can happen to the id until the Complete row, which is pending already, is in the log."""
         self._markers.send(metadata.transactional_id, prepared, owned.coordinator_epoch,
                            lambda: self._append_complete(owned, metadata))
 
@@ -363,17 +363,11 @@ class TransactionCoordinator:
         """Every partition knows: say so in the log, again and again if it fails, as no request would do it later."""
         if not self.store.owns(owned):
             return
-
-        def finish(error: ErrorCode) -> None:
-            if not self.store.owns(owned):
-                return
-            if error is ErrorCode.NONE:
-                self._wake_waiting_adds(metadata.transactional_id)
-            else:
-                metadata.prepare_complete(self._clock.wall_ms())
-                self._timers.after(COMPLETE_RETRY_BACKOFF_MS, lambda: self._append_complete(owned, metadata))
-
-        self.store.append(owned, metadata, finish)
+        if self.store.settle(owned, metadata):
+            self._wake_waiting_adds(metadata.transactional_id)
+        else:
+            metadata.prepare_complete(self._clock.wall_ms())
+            self._timers.after(COMPLETE_RETRY_BACKOFF_MS, lambda: self._append_complete(owned, metadata))
 
     def _resume(self, owned: StatePartition) -> None:
         """After a load: a decision whose completion is not in the log is carried out again, whole."""

@@ -2,16 +2,16 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages import TransactionLogKey, TransactionLogValue
-from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value, encode_row_key, encode_row_value
+from kbroker.protocol.messages import TransactionLogValue
+from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value
 from kbroker.record.batch import encode_batch
 from kbroker.record.records import decode_records
 from kbroker.topics.append_errors import APPEND_ERRORS
+from kbroker.transaction.row_encoder import encode_key, encode_value
 from kbroker.transaction.state import STORED, TransactionRow, TransactionState
 
 if TYPE_CHECKING:
@@ -32,32 +32,27 @@ def value_version(transaction_version: int) -> int:
 
 def encode_row(transactional_id: str, row: TransactionRow, version: int) -> Row:
     """The record of `row`. Version 0 has no room for the neighbouring producer ids and the client's version."""
-    partitions = None if row.state is TransactionState.EMPTY else _grouped(row)
-    value = TransactionLogValue(
-        producer_id=row.producer_id, producer_epoch=row.producer_epoch, transaction_timeout_ms=row.timeout_ms,
-        transaction_status=int(row.state), transaction_partitions=partitions,
-        transaction_last_update_timestamp_ms=row.last_update_timestamp_ms,
-        transaction_start_timestamp_ms=row.start_timestamp_ms)
-    if version > 0:
-        value.previous_producer_id = row.previous_producer_id
-        value.next_producer_id = row.next_producer_id
-        value.client_transaction_version = row.client_transaction_version
-    return encode_row_key(TransactionLogKey(transactional_id=transactional_id)), encode_row_value(value, version)
+    return encode_key(transactional_id), encode_value(row, version)
 
 
 def encode_tombstone(transactional_id: str) -> Row:
-    return encode_row_key(TransactionLogKey(transactional_id=transactional_id)), None
+    return encode_key(transactional_id), None
 
 
 def append(partition: Partition, records: Iterable[Row], now_ms: int, done: Callable[[ErrorCode], None]) -> None:
     """Append `records` as one batch; `done` with NONE once it is durable, or with what a client is told instead."""
-    batch = encode_batch([(now_ms, key, value) for key, value in records])
     try:
-        appended = partition.append(batch)
+        end_offset = write(partition, records, now_ms)
     except KafkaError as error:
         _report(partition, error, done)
     else:
-        partition.when_durable(appended.last_offset + 1, lambda error: _report(partition, error, done))
+        partition.when_durable(end_offset, lambda error: _report(partition, error, done))
+
+
+def write(partition: Partition, records: Iterable[Row], now_ms: int) -> int:
+    """Append `records` as one batch, and return the offset behind it: durable it is later. Raises KafkaError."""
+    appended = partition.append(encode_batch([(now_ms, key, value) for key, value in records]))
+    return appended.last_offset + 1
 
 
 def _report(partition: Partition, error: KafkaError | None, done: Callable[[ErrorCode], None]) -> None:
@@ -112,11 +107,3 @@ def _decode_value(data: bytes) -> TransactionRow:
                   for partition in topic.partition_ids),
         value.previous_producer_id, value.next_producer_id,
         client_transaction_version=value.client_transaction_version)
-
-
-def _grouped(row: TransactionRow) -> list[TransactionLogValue.PartitionsSchema]:
-    partitions: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in sorted(row.partitions):
-        partitions[topic].append(partition)
-    return [TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=partition_ids)
-            for topic, partition_ids in partitions.items()]

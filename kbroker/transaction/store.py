@@ -14,7 +14,7 @@ from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.topics.partitioner import partition_for
 from kbroker.transaction import state_log
-from kbroker.transaction.state import TransactionMetadata
+from kbroker.transaction.state import COMPLETED, TransactionMetadata, TransactionRow
 
 if TYPE_CHECKING:
     from kbroker.config import Config
@@ -106,9 +106,30 @@ class TransactionStore:
                 metadata.abandon()
             done(error)
 
-        version = state_log.value_version(self._transaction_version())
-        state_log.append(owned.partition, [state_log.encode_row(metadata.transactional_id, row, version)],
-                         self._clock.wall_ms(), finish)
+        state_log.append(owned.partition, [self._encode(metadata, row)], self._clock.wall_ms(), finish)
+
+    def settle(self, owned: StatePartition, metadata: TransactionMetadata) -> bool:
+        """Append the pending Complete row and adopt it at once; False, and the row abandoned, if it cannot be appended.
+
+        It is the one row that is adopted before it is durable, because it says nothing new: it follows from the Prepare
+        row and the markers, all of which are. A start that finds it missing sends the markers again, which changes
+        nothing, and comes to the same row. What is built on it is appended behind it, to the same log, so that none of
+        that can be durable without it.
+        """
+        row = metadata.pending
+        assert row is not None and row.state in COMPLETED
+        try:
+            state_log.write(owned.partition, [self._encode(metadata, row)], self._clock.wall_ms())
+        except KafkaError as error:
+            logger.warning('appending to %s-%d failed: %s', state_log.TOPIC, owned.partition.partition, error)
+            metadata.abandon()
+            return False
+        metadata.complete()
+        return True
+
+    def _encode(self, metadata: TransactionMetadata, row: TransactionRow) -> state_log.Row:
+        return state_log.encode_row(metadata.transactional_id, row,
+                                    state_log.value_version(self._transaction_version()))
 
     def remove(self, owned: StatePartition, expired: list[TransactionMetadata]) -> None:
         """Append tombstones for `expired`, all of them idle, and forget each id once its tombstone is durable."""

@@ -18,7 +18,8 @@ def start_node(tmp_path, disk):
 
     def start(**settings):
         node = InProcessBroker(tmp_path, FEW | {name.replace('_', '.'): value for name, value in settings.items()},
-                               submit=disk.submit)
+                               sync=disk.sync)
+        disk.kick = node.flusher.kick
         started.append(node)
         return node.__enter__()
 

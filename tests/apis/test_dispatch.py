@@ -14,6 +14,7 @@ from kbroker.protocol.messages import HeartbeatRequest, HeartbeatResponse
 class Connection:
     connection_id = 1
     client_host = '127.0.0.1'
+    listener_name = 'PLAINTEXT'
 
     def __init__(self):
         self.replies = []

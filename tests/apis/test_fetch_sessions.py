@@ -1,119 +1,320 @@
 """Incremental fetch sessions: what is remembered, what is left out, what is refused."""
+import gc
+
 import pytest
+from api_client import ApiClient, values_of
 
-from kbroker.apis.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, LAST_EPOCH, FetchSessions
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages import FetchRequest, FetchResponse
+from kbroker.errors import ErrorCode
+from kbroker.protocol.messages import FetchRequest
 
+LAST_EPOCH = 2**31 - 1
 VERSION = 12
 
 
-def request(session_id=0, epoch=INITIAL_EPOCH, topics=None, forgotten=()):
-    return FetchRequest(
-        session_id=session_id, session_epoch=epoch,
-        topics=[FetchRequest.FetchTopic(topic=topic, partitions=[
-            FetchRequest.FetchPartition(partition=partition, fetch_offset=offset) for partition, offset in partitions])
-            for topic, partitions in (topics or {}).items()],
-        forgotten_topics_data=[FetchRequest.ForgottenTopic(topic=topic, partitions=partitions)
-                               for topic, partitions in forgotten])
+class Session:
+    """A client's side of a session over partitions of one topic. `epoch` is that of the next request."""
 
+    def __init__(self, client, topic='wide', version=VERSION):
+        self.client, self.topic, self.version = client, topic, version
+        self.session_id = self.epoch = 0
+        self.max_bytes = 1 << 20
 
-def answer(partition=0, **fields):
-    return FetchResponse.PartitionData(partition_index=partition, **{'records': b'', 'high_watermark': 5, **fields})
+    def begin(self, offsets=(), *, forget=(), connection=None, max_wait_ms=0, min_bytes=1):
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=self.max_bytes, session_id=self.session_id,
+            session_epoch=self.epoch, topics=[FetchRequest.FetchTopic(topic=self.topic, partitions=[
+                FetchRequest.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+                for partition, offset in dict(offsets).items()])] if offsets else [],
+            forgotten_topics_data=[FetchRequest.ForgottenTopic(topic=self.topic, partitions=list(forget))])
+        self.request, self.connection = request, connection or self.client.broker.connect()
+        self.before = len(self.connection.replies)
+        self.client.broker.begin(request, self.version, self.connection)
+        self.epoch += 1
+        return self
+
+    @property
+    def is_answered(self):
+        return len(self.connection.replies) > self.before
+
+    @property
+    def answer(self):
+        return self.client.broker.answer_to(self.connection, self.request, self.version)
+
+    def ask(self, offsets=(), **options):
+        """What is told: partition -> values, in order."""
+        answer = self.begin(offsets, **options).answer
+        assert answer.error_code == 0, answer.error_code
+        if self.session_id == 0:
+            self.session_id = answer.session_id
+        return {partition.partition_index: values_of(partition.records)
+                for topic in answer.responses for partition in topic.partitions}
+
+    def refusal(self, offsets=()):
+        answer = self.begin(offsets).answer
+        assert not answer.responses and answer.session_id == 0
+        return answer.error_code
 
 
 @pytest.fixture
-def clock():
-    return ManualClock()
+def wide(client):
+    client.create_topic('wide', 8)
+    return client
 
 
 @pytest.fixture
-def sessions(clock):
-    return FetchSessions(2, clock)
+def session(wide):
+    return Session(wide)
 
 
-def test_a_full_request_opens_a_session_that_an_incremental_one_continues(sessions):
-    session, wanted, incremental = sessions.find(request(topics={'t': [(0, 3), (1, 4)]}), VERSION)
-    assert not incremental and [item.fetch_offset for item in wanted.values()] == [3, 4]
-
-    again, wanted, incremental = sessions.find(request(session.session_id, 1, {'t': [(1, 9)]}), VERSION)
-    assert again is session and incremental
-    assert [item.fetch_offset for item in wanted.values()] == [3, 9]
+def fill(client, partition, *values):
+    for value in values:
+        assert client.produce(client.batch(value), topic='wide', partition=partition).error_code == 0
 
 
-def test_forgotten_partitions_leave_and_an_empty_session_ends(sessions):
-    session, _, _ = sessions.find(request(topics={'t': [(0, 3), (1, 4)]}), VERSION)
-    _, wanted, _ = sessions.find(request(session.session_id, 1, forgotten=[('t', [0])]), VERSION)
-    assert [key[2] for key in wanted] == [1]
-    sessions.find(request(session.session_id, 2, forgotten=[('t', [1])]), VERSION)
-    assert len(sessions) == 0
+def test_a_full_request_opens_a_session_that_an_incremental_one_continues(wide, session):
+    fill(wide, 0, b'a', b'b')
+    assert session.ask({0: 2, 1: 0}) == {0: [], 1: []}
+    assert session.session_id != 0
+    fill(wide, 1, b'c')
+    assert session.ask({0: 1}) == {0: [b'b'], 1: [b'c']}
+    assert session.ask({0: 2, 1: 1}) == {}
 
 
-def test_the_final_epoch_closes_the_session_and_serves_once(sessions):
-    session, _, _ = sessions.find(request(topics={'t': [(0, 3)]}), VERSION)
-    without, wanted, incremental = sessions.find(request(session.session_id, FINAL_EPOCH, {'t': [(0, 3)]}), VERSION)
-    assert without is None and len(wanted) == 1 and not incremental and len(sessions) == 0
+def test_forgotten_partitions_leave_and_an_empty_session_ends(wide, session):
+    session.ask({0: 0, 1: 0})
+    fill(wide, 0, b'a')
+    fill(wide, 1, b'b')
+    assert session.ask(forget=[0, 5]) == {1: [b'b']}
+    assert session.ask(forget=[1]) == {}
+    assert len(wide.broker.fetch_sessions) == 0
+    assert session.refusal() == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_partition_that_was_forgotten_may_come_back(wide, session):
+    session.ask({0: 0, 1: 0})
+    session.ask(forget=[0])
+    assert session.ask({0: 0}) == {0: []}
+    fill(wide, 0, b'a')
+    assert session.ask() == {0: [b'a']}
+
+
+def test_the_final_epoch_closes_the_session_and_serves_once(wide, session):
+    session.ask({0: 0})
+    fill(wide, 0, b'a')
+    session.epoch = -1
+    assert session.ask({0: 0}) == {0: [b'a']}
+    assert session.answer.session_id == 0 and len(wide.broker.fetch_sessions) == 0
+
+
+def test_a_full_request_of_a_session_ends_it_and_opens_another(wide, session):
+    session.ask({0: 0})
+    first, session.epoch = session.session_id, 0
+    session.begin({0: 0})
+    assert session.answer.session_id not in (0, first) and len(wide.broker.fetch_sessions) == 1
 
 
 @pytest.mark.parametrize(('change', 'code'), [
     ({'session_id': 7}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
     ({'epoch': 2}, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+    ({'epoch': -2}, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
     ({'version': 13}, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
 ])
-def test_a_request_that_does_not_fit_its_session_is_refused(sessions, change, code):
-    session, _, _ = sessions.find(request(topics={'t': [(0, 3)]}), VERSION)
-    with pytest.raises(KafkaError) as refused:
-        sessions.find(request(change.get('session_id', session.session_id), change.get('epoch', 1)),
-                      change.get('version', VERSION))
-    assert refused.value.code == code
+def test_a_request_that_does_not_fit_its_session_is_refused(session, change, code):
+    session.ask({0: 0})
+    for name, value in change.items():
+        setattr(session, name, value)
+    assert session.refusal() == code
 
 
-def test_an_answer_that_says_nothing_new_is_left_out(sessions):
-    session, wanted, _ = sessions.find(request(topics={'t': [(0, 3)]}), VERSION)
-    key, = wanted
-    assert session.told(key, answer())
-    assert not session.told(key, answer())
-    assert session.told(key, answer(high_watermark=6))
-    assert session.told(key, answer(high_watermark=6, log_start_offset=2))
-    assert session.told(key, answer(high_watermark=6, log_start_offset=2, records=b'x'))
+def test_a_mark_that_moved_is_told_once(wide, session):
+    session.ask({0: 1 << 40, 1: 0})    # the first asks for what never comes
+    fill(wide, 1, b'a', b'b')
+    assert session.ask({0: 0}) == {0: [], 1: [b'a', b'b']}
+    assert session.ask({1: 2}) == {}
+    wide.ask('DeleteRecords', topics=[{'name': 'wide', 'partitions': [{'partition_index': 1, 'offset': 1}]}])
+    assert session.ask() == {1: []}
+    assert session.ask() == {}
 
 
-def test_an_error_is_told_each_time_and_what_follows_it_too(sessions):
-    session, wanted, _ = sessions.find(request(topics={'t': [(0, 3)]}), VERSION)
-    key, = wanted
-    session.told(key, answer())
-    assert session.told(key, answer(error_code=3, high_watermark=-1))
-    assert session.told(key, answer(error_code=3, high_watermark=-1))
-    assert session.told(key, answer())
+def test_an_error_is_told_each_time_and_what_follows_it_too(wide, session):
+    partition = wide.broker.topics.get('wide', 0)
+    session.ask({0: 0})
+    assert session.ask({0: 5}) == {0: []} and session.answer.responses[0].partitions[0].error_code == 1
+    assert session.ask() == {0: []} and session.answer.responses[0].partitions[0].error_code == 1
+    assert session.ask({0: partition.high_watermark}) == {0: []}
+    assert session.answer.responses[0].partitions[0].error_code == 0
+    assert session.ask() == {}
 
 
-def test_a_partition_that_gave_records_is_served_last_next_time(sessions):
-    session, wanted, _ = sessions.find(request(topics={'t': [(0, 3), (1, 3)]}), VERSION)
-    first, second = wanted
-    session.told(first, answer(records=b'x'))
-    assert list(session.partitions) == [second, first]
+def test_a_partition_that_appears_later_is_found(wide, session):
+    session.topic = 'later'
+    assert session.ask({0: 0}) == {0: []}
+    wide.create_topic('later')
+    wide.produce(wide.batch(b'a'), topic='later')
+    assert session.ask() == {0: [b'a']}
 
 
-def test_the_epoch_after_the_last_is_one(sessions):
-    session, _, _ = sessions.find(request(topics={'t': [(0, 3)]}), VERSION)
-    session.epoch = LAST_EPOCH
-    sessions.find(request(session.session_id, LAST_EPOCH), VERSION)
-    assert session.epoch == 1
+def test_a_topic_made_anew_is_another_one(wide, session):
+    session.ask({0: 0})
+    wide.ask('DeleteTopics', topics=[{'name': 'wide'}], timeout_ms=1000)
+    wide.create_topic('wide', 1)
+    fill(wide, 0, b'new')
+    assert session.ask() == {0: [b'new']}
 
 
-def test_a_full_cache_serves_without_a_session_until_one_is_old_enough_to_evict(sessions, clock):
-    first, _, _ = sessions.find(request(topics={'t': [(0, 0)]}), VERSION)
-    second, _, _ = sessions.find(request(topics={'t': [(0, 0)]}), VERSION)
-    assert sessions.find(request(topics={'t': [(0, 0)]}), VERSION)[0] is None
-
-    clock.advance(120_000)
-    sessions.find(request(first.session_id, 1), VERSION)
-    third, _, _ = sessions.find(request(topics={'t': [(0, 0)]}), VERSION)
-    assert third is not None and len(sessions) == 2
-    with pytest.raises(KafkaError, match=str(second.session_id)):
-        sessions.find(request(second.session_id, 1), VERSION)
+def test_a_partition_that_gave_records_is_served_last_next_time(wide, session):
+    for partition in range(3):
+        fill(wide, partition, b'a', b'b')
+    session.max_bytes = 1
+    served = [session.ask({0: 0, 1: 0, 2: 0})]
+    served += [session.ask({0: 1}), session.ask({1: 1}), session.ask({2: 1}), session.ask()]
+    assert [[partition for partition, values in each.items() if values] for each in served] == [[0], [1], [2], [0], [1]]
 
 
-def test_requests_below_version_7_have_no_session(sessions):
-    assert sessions.find(request(topics={'t': [(0, 0)]}), 6)[0] is None and len(sessions) == 0
+def test_the_epoch_after_the_last_is_one(wide, session):
+    session.ask({0: 0})
+    wide.broker.fetch_sessions.sessions[session.session_id].epoch = session.epoch = LAST_EPOCH
+    session.ask()
+    session.epoch = 1
+    assert session.ask() == {}
+
+
+def test_a_full_cache_serves_without_a_session_until_one_is_old_enough_to_evict(start_node):
+    client = ApiClient(start_node(max_incremental_fetch_session_cache_slots='2'))
+    client.create_topic('wide', 2)
+    first, second, third = (Session(client) for _ in range(3))
+    first.ask({0: 0})
+    second.ask({0: 0})
+    assert third.ask({0: 0}) == {0: []} and third.session_id == 0
+
+    client.broker.clock.advance(120_000)
+    first.ask()
+    third.epoch = 0
+    third.ask({0: 0})
+    assert third.session_id != 0 and len(client.broker.fetch_sessions) == 2
+    assert second.refusal() == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_requests_below_version_7_have_no_session(wide):
+    old = Session(wide, version=6)
+    old.ask({0: 0})
+    assert len(wide.broker.fetch_sessions) == 0
+
+
+# -- waiting
+
+
+def test_a_session_that_waits_is_woken_by_any_of_its_partitions(wide, session):
+    session.ask({0: 0, 1: 0, 2: 0})
+    for partition in (2, 0, 2):
+        session.begin(max_wait_ms=500)
+        assert not session.is_answered
+        fill(wide, partition, b'a')
+        assert session.is_answered
+        offset = wide.broker.topics.get('wide', partition).high_watermark
+        assert session.ask({partition: offset}) == {}
+
+
+def test_a_session_that_waits_for_more_is_woken_each_time(wide, session):
+    session.ask({0: 0, 1: 0})
+    session.begin(max_wait_ms=500, min_bytes=3 * len(wide.batch(b'a')))
+    fill(wide, 0, b'a')
+    fill(wide, 1, b'b')
+    assert not session.is_answered
+    fill(wide, 0, b'c')
+    told = session.answer.responses[0].partitions
+    assert [(each.partition_index, values_of(each.records)) for each in told] == [(0, [b'a', b'c']), (1, [b'b'])]
+
+
+def test_what_moved_while_nobody_waited_is_told(wide, session):
+    session.ask({partition: 0 for partition in range(8)})
+    session.ask()
+    fill(wide, 3, b'a')
+    fill(wide, 5, b'b')
+    assert session.ask() == {3: [b'a'], 5: [b'b']}
+
+
+def test_a_session_survives_a_connection_that_was_closed_while_it_waited(wide, session):
+    session.ask({0: 0})
+    session.begin(max_wait_ms=500)
+    wide.broker.disconnect(session.connection)
+    fill(wide, 0, b'a')
+    assert session.connection.replies == []
+    assert session.ask() == {0: [b'a']}
+
+
+def test_who_goes_on_with_a_session_ends_the_wait_of_the_one_before(wide, session):
+    session.ask({0: 0})
+    session.begin(max_wait_ms=500)
+    first, before = session.connection, session.before
+    session.ask()
+    assert len(first.replies) == before + 1 and len(wide.broker.waiting_room) == 0
+
+
+def test_a_session_that_is_ended_by_another_connection_answers_when_its_time_is_over(wide, session):
+    session.ask({0: 0})
+    session.begin(max_wait_ms=500)
+    waiting = session.connection
+    session.epoch = -1
+    session.begin({0: 0})
+    fill(wide, 0, b'a')
+    assert waiting.replies == []
+    wide.broker.clock.advance(500)
+    wide.broker.turn()
+    assert len(waiting.replies) == 1
+
+
+def test_fetches_without_a_session_leave_no_garbage(wide):
+    wide.fetch(topic='wide')
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            wide.fetch(topic='wide', version=6)
+            waiting = wide.begin_fetch(topic='wide', version=6, max_wait_ms=5)
+            wide.broker.disconnect(waiting.connection)
+        del waiting
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        assert not [each for each in gc.garbage if type(each).__module__.startswith('kbroker.apis.fetch')]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+# -- retention
+
+
+@pytest.fixture
+def aged(client):
+    """A session at a topic whose one record is older than its retention, which has not been applied yet."""
+    client.create_topic('aged', retention_ms='5000')
+    client.produce(client.batch(b'old'), topic='aged')
+    client.broker.clock.advance(10_000)
+    return Session(client, 'aged')
+
+
+def test_a_log_start_that_retention_moved_is_told(client, aged):
+    aged.ask({0: 1})
+    assert aged.ask() == {}
+    client.broker.logs.apply_retention()
+    assert aged.ask() == {0: []}
+    assert aged.answer.responses[0].partitions[0].log_start_offset == 1
+    client.broker.logs.apply_retention()
+    assert aged.ask() == {}
+
+
+@pytest.mark.parametrize('has_session', [True, False])
+def test_a_fetch_that_waits_below_a_log_start_that_retention_moved_is_out_of_range(client, aged, has_session):
+    if has_session:
+        aged.ask({0: 0})
+    else:
+        aged.version = 6
+    aged.begin({0: 0}, max_wait_ms=500, min_bytes=1 << 20)
+    client.broker.turn()
+    assert not aged.is_answered
+    client.broker.logs.apply_retention()
+    client.broker.turn()
+    assert aged.is_answered
+    assert aged.answer.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE

@@ -66,7 +66,7 @@ class Wire:
             groups=self.world.groups,
             transactions=self.transactions,
             metadata=SimpleNamespace(node_id=7),
-            advertised_address=('broker.example', 9092),
+            advertised_address=lambda listener_name: ('broker.example', 9092),
         )
         self.client_id = 'client'
 

@@ -162,8 +162,8 @@ def test_acks_zero_is_never_answered_and_a_fault_closes_the_connection(client):
 def test_a_failed_flush_is_answered_as_such(client, disk):
     disk.is_held = True
     waiting = client.begin_produce(client.batch())
-    ((_, done),) = disk._jobs
-    disk._jobs.clear()
+    ((_, done),) = disk._syncs
+    disk._syncs.clear()
     done(OSError(28, 'No space left on device'))
     client.broker.turn()
     assert waiting.answer.responses[0].partition_responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR

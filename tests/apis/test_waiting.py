@@ -1,8 +1,8 @@
 """Parked requests: woken often, looked at once."""
-from kbroker.apis.waiting import WaitingRoom
+from kbroker.apis.waiting import Waiter, WaitingRoom
 
 
-class Waiter:
+class RecordingWaiter(Waiter):
     def __init__(self):
         self.looked = 0
         self.gave_up = False
@@ -19,7 +19,7 @@ class Waiter:
 
 
 def test_a_waiter_that_is_woken_twice_in_a_turn_looks_once():
-    room, waiter = WaitingRoom(), Waiter()
+    room, waiter = WaitingRoom(), RecordingWaiter()
     room.enter(1, waiter)
     room.wake(waiter)
     room.wake(waiter)
@@ -29,7 +29,7 @@ def test_a_waiter_that_is_woken_twice_in_a_turn_looks_once():
 
 
 def test_a_waiter_that_left_is_not_looked_at():
-    room, waiter = WaitingRoom(), Waiter()
+    room, waiter = WaitingRoom(), RecordingWaiter()
     room.enter(1, waiter)
     room.wake(waiter)
     room.leave(1)
@@ -38,7 +38,7 @@ def test_a_waiter_that_left_is_not_looked_at():
 
 
 def test_a_closed_connection_makes_its_waiter_give_up_and_no_other():
-    room, gone, stays = WaitingRoom(), Waiter(), Waiter()
+    room, gone, stays = WaitingRoom(), RecordingWaiter(), RecordingWaiter()
     room.enter(1, gone)
     room.enter(2, stays)
     room.connection_closed(1)
@@ -47,7 +47,7 @@ def test_a_closed_connection_makes_its_waiter_give_up_and_no_other():
 
 
 def test_a_stop_answers_everyone():
-    room, waiters = WaitingRoom(), [Waiter(), Waiter()]
+    room, waiters = WaitingRoom(), [RecordingWaiter(), RecordingWaiter()]
     for connection_id, waiter in enumerate(waiters):
         room.enter(connection_id, waiter)
     room.answer_all()

@@ -315,9 +315,9 @@ def test_a_disk_that_fills_up_and_gets_room_again(small_disk):
         producer.flush(10)
         assert acknowledged and errors
         assert broker.is_running
+        broker.stop()
         lines = [line for line in broker.lines if 'offline until the next start' in line]
         assert len(lines) == 1 and 'No space left on device' in lines[0]
-        broker.stop()
         filler.unlink()
         broker.start()
         consumer = confluent_kafka.Consumer({'bootstrap.servers': broker.address, 'group.id': 'g',

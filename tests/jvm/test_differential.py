@@ -18,6 +18,8 @@ from apache_kafka import LiveKafka
 from live import ROOT, LiveBroker
 from raw_peer import RawPeer, comparable, differences
 
+from kbroker import settings
+
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
 SETTINGS = {
@@ -104,7 +106,7 @@ DIFFERENCES: dict[tuple[str, str], str] = {
 SETTINGS_THAT_DIFFER = {
     'broker.id': 'node.id names the broker',
     'controller.listener.names': 'the test gives it to Kafka, which needs it',
-    'listener.security.protocol.map': 'only PLAINTEXT is served, and listeners are fixed while the broker runs',
+    'listener.security.protocol.map': 'no SASL is served, and listeners are fixed while the broker runs',
     'socket.receive.buffer.bytes': 'the system sizes the buffers by use',
     'socket.send.buffer.bytes': 'the system sizes the buffers by use',
     'listeners': 'each broker has its own, and they are fixed while the broker runs',
@@ -115,6 +117,7 @@ SETTINGS_THAT_DIFFER = {
     'process.roles': 'the test gives it to Kafka, which needs it',
     'transaction.state.log.min.isr': 'a single node has one replica',
     'transaction.state.log.replication.factor': 'a single node has one replica',
+    **{name: 'read once, at the start, and in PEM' for name in settings.SETTINGS if name.startswith('ssl.')},
 }
 """Settings of the broker that are described otherwise than by Kafka, and why."""
 

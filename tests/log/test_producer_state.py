@@ -3,6 +3,8 @@ import pytest
 from batches import T, data_batch, marker_batch
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.log.check import check_partition
+from kbroker.log.fs import FileSystem
 from kbroker.log.origin import Origin
 from kbroker.log.producer_state import ProducerStateTable
 
@@ -234,3 +236,13 @@ def test_a_corrupt_snapshot_falls_back_to_an_older_one_and_replay(open_log):
     again = open_log()
     assert again.producer_state.get(1).last_sequence == 1
     assert again.snapshots.offsets == [1]
+
+
+def test_a_producer_that_expired_and_came_back_as_a_marker_is_no_fault_of_the_snapshot(open_log):
+    """Found at random: the check held the sequence of a batch, which the broker had forgotten, against the snapshot."""
+    log = open_log()
+    log.append(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
+    log.producer_state.remove_expired(T + log.producer_state.expiration_ms + 1)
+    log.append(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
+    log.close()
+    assert check_partition(FileSystem(), log.directory) == []

@@ -22,8 +22,8 @@ def reactor(clock):
 def connect(reactor):
     peers = []
 
-    def connect(handle, max_request_bytes=1 << 20):
-        peers.append(Peer(reactor, handle, max_request_bytes))
+    def connect(handle, max_request_bytes=1 << 20, commons=None):
+        peers.append(Peer(reactor, handle, max_request_bytes, commons))
         return peers[-1]
 
     yield connect

@@ -2,6 +2,7 @@
 import socket
 from types import SimpleNamespace
 
+from kbroker.log.fs import InterposedFile
 from kbroker.network.connection import Commons, Connection
 
 
@@ -12,14 +13,14 @@ def frame(body):
 class Peer:
     """The client's end of a socket pair, and the connection at the other end of it."""
 
-    def __init__(self, reactor, handle, max_request_bytes):
+    def __init__(self, reactor, handle, max_request_bytes, commons=None):
         self.reactor = reactor
         self.socket, served = socket.socketpair()
         self.socket.setblocking(False)
         self.closed = []
         served.setblocking(False)
-        self.commons = Commons(reactor, handle, self.closed.append, max_request_bytes)
-        self.connection = Connection(self.commons, served.detach(), '10.0.0.1', 4711, 9092)
+        self.commons = commons or Commons(reactor, handle, self.closed.append, max_request_bytes)
+        self.connection = Connection(self.commons, served.detach(), '10.0.0.1', 4711)
 
     def send(self, data):
         """Send all of it, ticking as the kernel's buffer needs."""
@@ -30,6 +31,20 @@ class Peer:
             except BlockingIOError:
                 self.reactor.run_once()
         self.settle()
+
+    def offer(self, data):
+        """Send what the connection takes, and return the rest."""
+        data = memoryview(data)
+        idle_ticks = 0
+        while data and idle_ticks < 10:
+            try:
+                data = data[self.socket.send(data):]
+                idle_ticks = 0
+            except BlockingIOError:
+                idle_ticks += 1
+            self.reactor.run_once()
+        self.settle()
+        return bytes(data)
 
     def receive(self):
         """All that the connection sends, until it has no more."""
@@ -82,3 +97,44 @@ class Desk:
 
 def echo(connection, sequence, request):
     connection.reply(sequence, [bytes(request)])
+
+
+class Slice:
+    def __init__(self, file, position, size_bytes):
+        self.file = file
+        self.position = position
+        self.size_bytes = size_bytes
+
+
+class ColdFile(InterposedFile):
+    """A file of which the page cache holds what lies below `warm_bytes`; a read by a worker warms what it reads."""
+
+    warm_bytes = 0
+    evicts_again = False
+
+    def cached_bytes(self, size, position):
+        return max(0, min(size, self.warm_bytes - position))
+
+    def warm(self, size, position):
+        super().warm(size, position)
+        if not self.evicts_again:
+            self.warm_bytes = max(self.warm_bytes, position + size)
+
+
+class LateWorker:
+    """A worker that runs a job when the test says so; its completion comes back on the loop."""
+
+    def __init__(self, reactor):
+        self.reactor = reactor
+        self.jobs = []
+
+    def submit(self, job, done):
+        self.jobs.append((job, done))
+
+    def work(self):
+        job, done = self.jobs.pop(0)
+        try:
+            result = job()
+        except OSError as error:
+            result = error
+        self.reactor.call_soon_threadsafe(lambda: done(result))

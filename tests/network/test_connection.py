@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import os
 import random
@@ -11,7 +12,7 @@ from network_peers import Desk, Peer, echo, frame
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.errors import ProtocolError
-from kbroker.network.connection import MAX_QUEUED_BYTES, MAX_UNANSWERED, Commons
+from kbroker.network.connection import FRAMES_OF_A_TURN, MAX_QUEUED_BYTES, MAX_UNANSWERED, Commons
 from kbroker.network.reactor import Reactor
 
 
@@ -32,6 +33,22 @@ def test_a_request_can_be_changed_in_place(connect):
     peer = connect(shout)
     peer.send(frame(b'hello'))
     assert peer.receive() == frame(b'Hello')
+
+
+def test_a_request_is_a_view_of_its_own_bytes_alone(connect):
+    seen = []
+
+    def look(connection, sequence, request):
+        assert (request.format, request.ndim, request.readonly, request.contiguous) == ('B', 1, False, True)
+        assert request.shape == (len(request),) and request.nbytes == len(request)
+        with pytest.raises(IndexError):
+            request[len(request)]
+        seen.append((bytes(request), bytes(request[1:]), bytes(request[-2:])))
+        connection.reply(sequence, None)
+
+    peer = connect(look)
+    peer.send(frame(b'hello') + frame(b'') + frame(b'x'))
+    assert seen == [(b'hello', b'ello', b'lo'), (b'', b'', b''), (b'x', b'', b'x')]
 
 
 def test_a_large_request_grows_with_its_bytes(connect):
@@ -196,6 +213,69 @@ def test_a_frame_of_another_connection_is_served_between_those_of_a_greedy_one(c
     for _ in range(20):
         greedy.settle()
     assert order.count(b'greedy') == 1000
+
+
+def test_a_greedy_peer_has_one_turn_of_bounded_frames_in_each_tick(connect, reactor):
+    handed_out = []
+
+    def note(connection, sequence, request):
+        handed_out.append(bytes(request))
+        connection.reply(sequence, None)
+
+    greedy, modest = connect(note), connect(note)
+    greedy.socket.send(frame(b'greedy') * 2000)
+    ticks = 0
+    while handed_out.count(b'greedy') < 2000:
+        modest.socket.send(frame(b'modest'))
+        before = len(handed_out)
+        reactor.run_once()
+        assert handed_out[before:].count(b'greedy') <= FRAMES_OF_A_TURN
+        assert handed_out[before:].count(b'modest') == 1, 'served in the tick in which it came'
+        ticks += 1
+    assert ticks <= 2000 // FRAMES_OF_A_TURN + 20
+
+
+def test_a_greedy_peer_of_large_frames_is_read_once_in_each_tick(connect, reactor):
+    def ignore(connection, sequence, request):
+        connection.reply(sequence, None)
+
+    greedy, modest = connect(ignore, 16 << 20), connect(ignore)
+    for listening in greedy.socket, modest.socket:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    unsent = memoryview(frame(bytes(12 << 20)))
+    while greedy.commons.requests == 0:
+        with contextlib.suppress(BlockingIOError):
+            unsent = unsent[greedy.socket.send(unsent[:2 << 20]):]
+        modest.socket.send(frame(b'modest'))
+        before = (greedy.commons.received_bytes, modest.commons.requests)
+        reactor.run_once()
+        assert greedy.commons.received_bytes - before[0] <= 512 * 1024
+        assert modest.commons.requests - before[1] == 1
+
+
+def test_frames_that_wait_in_memory_change_nothing_that_epoll_is_asked(connect, reactor):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'a') + frame(b'b'))
+    assert desk.bodies == [b'a'] and peer.connection.is_reading
+    peer.send(frame(b'c'))
+    assert not peer.connection.is_reading
+    for index in range(3):
+        desk.answer(index, [])
+        peer.settle()
+    assert desk.bodies == [b'a', b'b', b'c']
+    assert peer.connection.is_reading
+
+
+def test_replies_of_one_tick_leave_in_one_call_and_later_ones_ask_epoll_for_nothing(connect, reactor):
+    peer = connect(echo)
+    peer.socket.send(frame(b'x') * 10)
+    asked = set()
+    for _ in range(3):
+        reactor.run_once()
+        asked.add(peer.connection.interest)
+    assert len(asked) == 1
+    assert peer.receive() == frame(b'x') * 10
 
 
 def test_a_peer_that_ends_its_side_still_gets_its_answers(connect):

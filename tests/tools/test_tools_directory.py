@@ -397,6 +397,31 @@ def test_a_compacted_segment_takes_the_place_of_those_that_vanish(copied):
     assert [bytes(batch) for _, batch in reader.batches()] == batches
 
 
+class TornListing(ReadOnlyFileSystem):
+    """Its first listing, and every third, misses a file, as one does that runs into a rename."""
+
+    def __init__(self, missed):
+        self.missed, self.listings = missed, 0
+
+    def listdir(self, path):
+        self.listings += 1
+        names = super().listdir(path)
+        return [name for name in names if name != self.missed] if self.listings % 3 == 1 else names
+
+
+@pytest.mark.parametrize('number', [0, 1, -1])
+def test_a_listing_that_misses_a_segment_is_not_believed(copied, number):
+    """A broker renamed a compacted segment while its directory was listed, and a reader passed over its batches."""
+    directory, _, batches = copied
+    logs = sorted(directory.glob('*.log'))
+    reader = PartitionReader(TornListing(logs[number].name), str(directory))
+    assert reader.base_offsets() == [int(path.stem) for path in logs]
+    assert [bytes(batch) for _, batch in reader.batches()] == batches
+    whole = PartitionReader(ReadOnlyFileSystem(), str(directory))
+    assert reader.end_offset() == whole.end_offset()
+    assert reader.producer_state().active_producers() == whole.producer_state().active_producers()
+
+
 def test_what_is_appended_and_rolled_while_it_is_read_is_read_too(broker, client, view):
     run_transactions(client, 2)
     batches = view.batches(*A)

@@ -10,18 +10,19 @@ from kbroker.topics.partition import Partition
 
 
 class HeldDisk:
-    """Takes the flusher's jobs; `finish` runs the oldest one, or answers it with an error instead."""
+    """Takes the flusher's syncs; `finish` makes the oldest one, or answers it with an error instead."""
 
     def __init__(self):
         self.jobs = []
 
-    def submit(self, job, done):
-        self.jobs.append((job, done))
+    def sync(self, files, done):
+        self.jobs.append((files, done))
 
     def finish(self, error=None):
-        job, done = self.jobs.pop(0)
+        files, done = self.jobs.pop(0)
         if error is None:
-            job()
+            for file in files:
+                file.sync()
         done(error)
 
 
@@ -32,7 +33,7 @@ def disk():
 
 @pytest.fixture
 def flusher(disk):
-    return Flusher(disk.submit)
+    return Flusher(disk.sync)
 
 
 @pytest.fixture

@@ -1,11 +1,14 @@
 """The high watermark, the last stable offset, and in which order those who wait are told."""
+import gc
+import random
+
 import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
-from kbroker.topics.partition import READ_COMMITTED, READ_UNCOMMITTED
+from kbroker.topics.partition import READ_COMMITTED, READ_UNCOMMITTED, FetchWaiter
 
 T = 1_700_000_000_000
 PRODUCER = 7
@@ -21,8 +24,9 @@ def marker(*, commit):
                                  timestamp_ms=T)
 
 
-class Waiter:
+class Waiter(FetchWaiter):
     def __init__(self):
+        super().__init__()
         self.woken = 0
 
     def wake(self):
@@ -75,6 +79,7 @@ def test_appends_during_a_flush_wait_for_the_next_one(open_partition, flusher, d
     assert len(disk.jobs) == 1
     disk.finish()
     assert partition.high_watermark == 1
+    flusher.kick()
     disk.finish()
     assert partition.high_watermark == 2
 
@@ -90,8 +95,34 @@ def test_waiters_are_told_in_order_of_offset_and_not_before(open_partition, flus
     assert told == []
     disk.finish()
     assert told == [('first', None, 1)]
+    flusher.kick()
     disk.finish()
     assert told == [('first', None, 1), ('second', None, 2)]
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_any_number_of_waiters_in_any_order(open_partition, flusher, disk, seed):
+    """Those who wait for a duplicate come late and wait for less."""
+    source = random.Random(seed)
+    partition = open_partition()
+    told, expected, waiting = [], [], []
+    for number in range(300):
+        if source.random() < 0.7:
+            partition.append(data(), Origin.CLIENT)
+        end = partition.log_end_offset
+        offset = source.randint(max(partition.high_watermark, end - 30) + 1, end + 3)
+        partition.when_durable(offset, lambda error, of=(offset, number): told.append(of))
+        waiting.append((offset, number))
+        if source.random() < 0.1:
+            flusher.kick()
+            if disk.jobs:
+                disk.finish()
+            waiting.sort()
+            expected += [of for of in waiting if of[0] <= partition.high_watermark]
+            waiting = [of for of in waiting if of[0] > partition.high_watermark]
+            assert told == expected
+    partition.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, 'gone'))
+    assert told == [*expected, *sorted(waiting)]
 
 
 def test_an_offset_that_is_durable_is_told_at_once(open_partition):
@@ -181,11 +212,44 @@ def test_a_fetch_waiter_is_woken_by_the_disk_and_not_by_the_append(open_partitio
     flusher.kick()
     disk.finish()
     assert waiter.woken == 1
-    partition.remove_fetch_waiter(waiter)
+
+
+def move(partition, flusher, disk):
     partition.append(data(), Origin.CLIENT)
     flusher.kick()
     disk.finish()
+
+
+def test_a_fetch_waiter_is_woken_once_unless_it_waits_again(open_partition, flusher, disk):
+    partition, waiter = open_partition(), Waiter()
+    partition.add_fetch_waiter(waiter)
+    move(partition, flusher, disk)
+    move(partition, flusher, disk)
     assert waiter.woken == 1
+    partition.add_fetch_waiter(waiter)
+    partition.add_fetch_waiter(waiter)
+    move(partition, flusher, disk)
+    assert waiter.woken == 2
+
+
+def test_fetch_waiters_that_left_or_are_gone_are_not_woken(open_partition, flusher, disk):
+    partition, first, gone, left, last = open_partition(), *(Waiter() for _ in range(4))
+    for waiter in (first, gone, left, last):
+        partition.add_fetch_waiter(waiter)
+    partition.remove_fetch_waiter(left)
+    partition.remove_fetch_waiter(left)
+    del gone, waiter
+    move(partition, flusher, disk)
+    assert (first.woken, left.woken, last.woken) == (1, 0, 1)
+
+
+def test_a_fetch_waiter_in_a_ring_of_garbage_is_taken_out(open_partition, flusher, disk):
+    partition, waiter = open_partition(), Waiter()
+    partition.add_fetch_waiter(waiter)
+    waiter.itself = waiter
+    del waiter
+    gc.collect()
+    move(partition, flusher, disk)
 
 
 def test_deleting_records_below_an_open_transaction_keeps_it_open(open_partition):

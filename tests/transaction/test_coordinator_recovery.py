@@ -196,3 +196,57 @@ def test_control_batches_of_the_state_partition_are_skipped():
                                                          coordinator_epoch=0, timestamp_ms=0))
     world.crash()
     assert world.row().state is S.EMPTY
+
+
+@pytest.mark.parametrize(('kept_batches', 'state', 'producer_epoch'), [
+    (0, 'CompleteCommit', 1), (1, 'CompleteCommit', 1), (2, 'Ongoing', 1)])
+def test_a_transaction_that_begins_behind_a_complete_row_on_its_way_is_durable_only_with_it(
+        kept_batches, state, producer_epoch):
+    """The next transaction need not wait for the Complete row, which a replay comes to without it as well."""
+    world = World(immediate=False)
+    world.init()
+    world.flush()
+    world.add((1000, 0), ('orders', 0), version=2)
+    world.flush()
+    world.end((1000, 0), True, version=2)
+    world.flush(STATE_TOPIC)
+    world.flush('orders')
+    assert world.add((1000, 1), ('orders', 1), version=2) is None       # answered once its row is durable
+    assert world.states()[-3:] == ['PrepareCommit', 'CompleteCommit', 'Ongoing']
+    assert world.row().state is S.COMPLETE_COMMIT
+    world.crash(kept_batches)
+    world.settle()
+    assert (world.row().state.title, world.row().producer_epoch) == (state, producer_epoch)
+    assert world.row().partitions == ({('orders', 1)} if state == 'Ongoing' else set())
+    assert set(world.endings('orders', 0)) == {'COMMIT'} and world.endings('orders', 1) == []
+
+
+def test_the_markers_are_durable_before_the_complete_row_is_written():
+    world = World(immediate=False)
+    world.init()
+    world.flush()
+    world.add((1000, 0), ('orders', 0), ('audit', 0), version=2)
+    world.flush()
+    world.end((1000, 0), True, version=2)
+    world.flush(STATE_TOPIC)
+    world.flush('orders')
+    assert world.states()[-1] == 'PrepareCommit'
+    world.flush('audit')
+    assert world.states()[-1] == 'CompleteCommit'
+
+
+def test_a_complete_row_that_cannot_be_appended_is_tried_again():
+    world = World(immediate=False)
+    world.init()
+    world.flush()
+    world.add((1000, 0), ('orders', 0), version=2)
+    world.flush()
+    world.end((1000, 0), True, version=2)
+    world.flush(STATE_TOPIC)
+    world.state_partition().fail_with = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, 'no room')
+    world.flush('orders')
+    assert world.row().state is S.PREPARE_COMMIT
+    assert world.add((1000, 1), ('orders', 0), version=2) is ErrorCode.CONCURRENT_TRANSACTIONS
+    world.state_partition().fail_with = None
+    world.pass_time(100)
+    assert world.row().state is S.COMPLETE_COMMIT

@@ -1,0 +1,249 @@
+"""From a frame to a handler, and from a response to the bytes that answer it.
+
+A frame whose key or version nobody serves, or that does not parse, closes the connection with one log line: no
+response could be addressed (Kafka does the same). ApiVersions is the exception: an unknown version of it is answered
+in version 0, so that a newer client can step down.
+"""
+import functools
+import importlib
+import logging
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int16_t, int32_t, uint8_t, uint64_t
+from libc.string cimport memcmp
+
+from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take, take_unsigned_varint
+
+from kbroker.apis.context import NO_REPLY, Api, RequestContext
+from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
+from kbroker.protocol.codec import EncodeError, decode_prefix, encode_segments
+
+logger = logging.getLogger('kbroker.apis')
+
+FILES = (
+    'add_offsets_to_txn', 'add_partitions_to_txn', 'alter_configs', 'api_versions', 'create_partitions',
+    'create_topics', 'delete_groups', 'delete_records', 'delete_topics', 'describe_cluster', 'describe_configs',
+    'describe_groups', 'describe_log_dirs', 'describe_producers', 'describe_topic_partitions', 'describe_transactions',
+    'elect_leaders', 'end_txn', 'fetch', 'find_coordinator', 'heartbeat', 'incremental_alter_configs',
+    'init_producer_id', 'join_group', 'leave_group', 'list_config_resources', 'list_groups', 'list_offsets',
+    'list_transactions', 'metadata', 'offset_commit', 'offset_delete', 'offset_fetch', 'offset_for_leader_epoch',
+    'produce', 'sync_group', 'txn_offset_commit', 'write_txn_markers',
+)
+"""The files of this room that declare an Api."""
+
+cdef enum:
+    HEADER_BYTES = 10           # api key, api version, correlation id, length of the client id
+    API_VERSIONS = 18
+    MOST_API_KEYS = 128         # those above are of no API that a broker of this kind could serve
+
+
+@functools.cache
+def served_apis():
+    """Every Api that a file of this room declares, by key."""
+    return sorted((importlib.import_module(f'kbroker.apis.{name}').API for name in FILES), key=lambda api: api.key)
+
+
+cdef class Served:
+    """One Api with what dispatch needs at hand: message classes and the version from which headers have tags."""
+    cdef object api
+    cdef object handle_frame
+    cdef object request_class
+    cdef object response_class
+    cdef int min_version
+    cdef int max_version
+    cdef int tags_from
+
+    def __init__(self, api):
+        name = api.key.name.title().replace('_', '')
+        self.api = api
+        self.handle_frame = api.handle_frame
+        self.request_class = getattr(messages, f'{name}Request')
+        self.response_class = getattr(messages, f'{name}Response')
+        self.min_version, self.max_version = api.min_version, api.max_version
+        self.tags_from = next((version for version in range(self.min_version, self.max_version + 1)
+                               if request_header_version(api.key, version) >= 2), self.max_version + 1)
+
+
+cdef class Dispatcher:
+    """Calls the handler of each frame. `broker` is what handlers see as `context.broker`."""
+    cdef object _broker
+    cdef list _served               # Served by api key
+    cdef bytes _client_id_bytes     # of the last request; its connection, and others of its kind, will say the same
+    cdef object _client_id
+
+    def __init__(self, broker, apis):
+        self._broker = broker
+        self._served = [None] * MOST_API_KEYS
+        self._client_id_bytes = b''
+        self._client_id = ''
+        for api in apis:
+            self._served[api.key] = Served(api)
+
+    def handle(self, connection, sequence, frame):
+        """Handle one frame without its size prefix; `frame` is valid during the call only."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+        try:
+            self._handle(connection, sequence, frame, <const uint8_t *>view.buf, view.len)
+        except ProtocolError as error:
+            connection.close(f'{describe_frame(<const uint8_t *>view.buf, view.len)}: {error}')
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef int _handle(self, connection, sequence, frame, const uint8_t *start, Py_ssize_t frame_bytes) except -1:
+        cdef Cursor cursor
+        cdef Served served
+        cdef int16_t version
+        cdef int32_t correlation_id
+        cdef Py_ssize_t position
+        if frame_bytes < HEADER_BYTES:
+            raise ProtocolError(f'request header of at least {HEADER_BYTES} bytes expected, found {frame_bytes}')
+        served = self._find(read_int16(start))
+        version = read_int16(start + 2)
+        correlation_id = read_int32(start + 4)
+        if not served.min_version <= version <= served.max_version:
+            if served.api.key != API_VERSIONS:
+                raise ProtocolError(f'version {version} is not served, only {served.min_version}-{served.max_version}')
+            reply_unsupported_api_versions(connection, sequence, served, correlation_id)
+            return 0
+        cursor.at = start + HEADER_BYTES
+        cursor.end = start + frame_bytes
+        client_id = self._take_client_id(&cursor, read_int16(start + 8))
+        if version >= served.tags_from:
+            skip_tags(&cursor)
+        position = cursor.at - start
+        if served.handle_frame is None:
+            self._call(served, connection, sequence, version, correlation_id, client_id, frame, position)
+            return 0
+        try:
+            served.handle_frame(self._broker, connection, sequence, version, correlation_id, client_id, frame, position)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            request, _ = decode_prefix(served.request_class, frame, version, position)
+            answer_failure(served, self._context(served, connection, sequence, version, correlation_id, client_id),
+                           request, error)
+        return 0
+
+    cdef Served _find(self, int16_t key):
+        served = self._served[key] if 0 <= key < MOST_API_KEYS else None
+        if served is None:
+            raise ProtocolError(f'api key {key} is not served')
+        return served
+
+    cdef object _take_client_id(self, Cursor *cursor, int16_t length):
+        cdef const uint8_t *text
+        if length < 0:
+            return None
+        if length > cursor.end - cursor.at:
+            raise ProtocolError(f'client id: {length} bytes expected, {cursor.end - cursor.at} left')
+        text = take(cursor, length)
+        if (length != PyBytes_GET_SIZE(self._client_id_bytes)
+                or memcmp(text, PyBytes_AS_STRING(self._client_id_bytes), length) != 0):
+            found = PyBytes_FromStringAndSize(<const char *>text, length)
+            try:
+                self._client_id = found.decode()
+            except UnicodeDecodeError as error:
+                raise ProtocolError(f'client id is not UTF-8: {error}') from None
+            self._client_id_bytes = found
+        return self._client_id
+
+    cdef int _call(self, Served served, connection, sequence, int version, int32_t correlation_id, client_id, frame,
+                   Py_ssize_t position) except -1:
+        """Decode, handle, and answer unless the handler has parked the request."""
+        # Kafka ignores bytes behind a request, and librdkafka puts three there when it asks for all topics.
+        request, _ = decode_prefix(served.request_class, frame, version, position)
+        context = self._context(served, connection, sequence, version, correlation_id, client_id)
+        try:
+            response = served.api.handle(context, request)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            answer_failure(served, context, request, error)
+            return 0
+        if response is NO_REPLY:
+            connection.reply(sequence, None)
+        elif response is not None:
+            context.reply(response)
+        return 0
+
+    cdef object _context(self, Served served, connection, sequence, int version, int32_t correlation_id, client_id):
+        return RequestContext(self._broker, served.api.key, version, correlation_id, client_id, connection.client_host,
+                              connection.connection_id, replier(connection, sequence, served),
+                              lambda: connection.let_next_pass(sequence), connection.close,
+                              connection.listener_name)
+
+
+cdef inline int skip_tags(Cursor *cursor) except -1:
+    """Tags in a request header carry nothing that a broker reads."""
+    cdef uint64_t count = take_unsigned_varint(cursor, 5)
+    while count:
+        count -= 1
+        take_unsigned_varint(cursor, 5)
+        take(cursor, <Py_ssize_t>take_unsigned_varint(cursor, 5))
+    return 0
+
+
+cdef object replier(connection, sequence, Served served):
+    """How a context answers."""
+    def reply(context, response):
+        if response is NO_REPLY:
+            connection.reply(sequence, None)
+            return
+        prefix = context.correlation_id.to_bytes(4, 'big', signed=True)
+        if response_header_version(served.api.key, context.version) >= 1:
+            prefix += b'\0'
+        try:
+            segments = encode_segments(response, context.version, prefix)
+        except EncodeError:
+            logger.exception('the answer to %s v%d cannot be encoded', served.api.key.name, context.version)
+            connection.close('its answer cannot be encoded')
+        else:
+            connection.reply(sequence, segments)
+    return reply
+
+
+cdef int reply_unsupported_api_versions(connection, sequence, Served served, int32_t correlation_id) except -1:
+    # KIP-511: a broker that does not know the version answers in version 0 with the range that it serves.
+    code = ErrorCode.UNSUPPORTED_VERSION
+    response = served.api.error_response(None, code, code.message, 0)
+    connection.reply(sequence, encode_segments(response, 0, (<object>correlation_id).to_bytes(4, 'big', signed=True)))
+    return 0
+
+
+cdef int answer_failure(Served served, context, request, error) except -1:
+    """Answer what a handler raised: a refusal as such, anything else logged whole and as an unknown error."""
+    if isinstance(error, KafkaError):
+        code, message = error.code, str(error)
+    else:
+        logger.error('%s v%d from %s failed', served.api.key.name, context.version, context.client_id, exc_info=error)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        message = code.message
+    response = error_response(served, request, code, message, context.version)
+    if response is None:
+        context.close(f'{served.api.key.name} failed, and closing is the only way to say so: {message}')
+    else:
+        context.reply(response)
+    return 0
+
+
+cdef object error_response(Served served, request, code, message, int version):
+    """The answer to a request that failed as a whole: the Api's own, or a response with a top-level error code."""
+    if served.api.error_response is not None:
+        return served.api.error_response(request, code, message, version)
+    response = served.response_class(error_code=int(code))
+    if hasattr(response, 'error_message'):
+        response.error_message = message
+    return response
+
+
+cdef str describe_frame(const uint8_t *start, Py_ssize_t frame_bytes):
+    """Key, version and client of a frame, for the log line of a connection that is closed for it."""
+    if frame_bytes < HEADER_BYTES:
+        return f'frame of {frame_bytes} bytes'
+    key, version = read_int16(start), read_int16(start + 2)
+    name = ApiKey(key).name if key in ApiKey.__members__.values() else f'api key {key}'
+    return f'{name} v{version}, {frame_bytes} bytes'

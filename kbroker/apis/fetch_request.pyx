@@ -1,0 +1,226 @@
+"""A Fetch request read by hand, in all its versions, without an object for what it lists.
+
+`read_request` walks the whole body once, so that a request that does not parse changes nothing; then the partitions are
+taken from the bytes one by one, into the session that keeps them. The generic codec is the judge of both.
+"""
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
+
+from kbroker.errors import ProtocolError
+from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, read_int64, take, take_unsigned_varint
+
+cdef enum:
+    SESSIONS = 7                # the first version that has it
+    LEADER_EPOCHS = 9
+    RACKS = 11
+    FLEXIBLE = 12
+    TOPIC_IDS = 13
+    REPLICA_STATE = 15
+    REPLICA_DIRECTORIES = 17
+    HIGH_WATERMARKS = 18
+    CLUSTER_ID_TAG = 0
+    REPLICA_STATE_TAG = 1
+    REPLICA_DIRECTORY_TAG = 0
+    HIGH_WATERMARK_TAG = 1
+    LONGEST_STRING = 32767
+    TOPIC_ID_BYTES = 16
+
+
+cdef int read_request(FetchRequest *request, const uint8_t *at, const uint8_t *end, int version) except -1:
+    """Raises ProtocolError unless the bytes begin with a Fetch request of that version; others may follow it."""
+    cdef Cursor cursor
+    cdef AskedTopic topic
+    cdef AskedPartition partition
+    cdef Py_ssize_t i, topics
+    cursor.at, cursor.end = at, end
+    request.version = version
+    request.replica_id = -1 if version >= REPLICA_STATE else read_int32(take(&cursor, 4))
+    request.max_wait_ms = read_int32(take(&cursor, 4))
+    request.min_bytes = read_int32(take(&cursor, 4))
+    request.max_bytes = read_int32(take(&cursor, 4))
+    request.isolation_level = <int8_t>take(&cursor, 1)[0]
+    request.session_id = read_int32(take(&cursor, 4)) if version >= SESSIONS else 0
+    request.session_epoch = read_int32(take(&cursor, 4)) if version >= SESSIONS else -1
+    request.topics = cursor
+    for topics in range(take_count(&cursor, version, 3), 0, -1):
+        take_topic(&cursor, version, &topic)
+        for i in range(topic.partitions):
+            take_partition(&cursor, version, &partition)
+        end_struct(&cursor, version)
+    if version >= SESSIONS:
+        request.forgotten_topics = cursor
+        for topics in range(take_count(&cursor, version, 3), 0, -1):
+            take_forgotten_topic(&cursor, version, &topic)
+            take(&cursor, 4 * topic.partitions)
+            end_struct(&cursor, version)
+    if version >= RACKS:
+        take_string(&cursor, version, False, &topic)
+    if version >= FLEXIBLE:
+        take_request_tags(&cursor, request)
+    return 0
+
+
+cdef Py_ssize_t take_count(Cursor *cursor, int version, Py_ssize_t element_bytes) except -1:
+    """The number of elements of an array, none of them smaller than that."""
+    cdef Py_ssize_t left, count
+    if version >= FLEXIBLE:
+        count = <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
+    else:
+        count = read_int32(take(cursor, 4))
+    left = cursor.end - cursor.at
+    if count < 0:
+        raise ProtocolError(f'an array of {count} elements')
+    if count > left // element_bytes:
+        raise ProtocolError(f'an array of {count} elements of at least {element_bytes} bytes, {left} bytes left')
+    return count
+
+
+cdef int take_string(Cursor *cursor, int version, bint nullable, AskedTopic *topic) except -1:
+    """Into the key of `topic`; no bytes for null."""
+    cdef Py_ssize_t length
+    if version >= FLEXIBLE:
+        length = <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
+    else:
+        length = read_int16(take(cursor, 2))
+    if length < 0 and nullable and length == -1:
+        length = 0
+    if length < 0 or length > LONGEST_STRING:
+        raise ProtocolError(f'a string of {length} bytes, 0 to {LONGEST_STRING} expected')
+    topic.key = take(cursor, length)
+    topic.key_bytes = length
+    if length:
+        try:
+            PyUnicode_DecodeUTF8(<char *>topic.key, length, NULL)
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f'a string that is not UTF-8: {error}') from None
+    return 0
+
+
+cdef int take_key(Cursor *cursor, int version, AskedTopic *topic) except -1:
+    if version < TOPIC_IDS:
+        return take_string(cursor, version, False, topic)
+    topic.key = take(cursor, TOPIC_ID_BYTES)
+    topic.key_bytes = TOPIC_ID_BYTES
+    return 0
+
+
+cdef int take_topic(Cursor *cursor, int version, AskedTopic *topic) except -1:
+    """A topic up to its partitions; behind those comes `end_struct`."""
+    take_key(cursor, version, topic)
+    topic.partitions = take_count(cursor, version, 16)
+    return 0
+
+
+cdef int take_forgotten_topic(Cursor *cursor, int version, AskedTopic *topic) except -1:
+    """A forgotten topic up to its partitions, which are int32s; behind those comes `end_struct`."""
+    take_key(cursor, version, topic)
+    topic.partitions = take_count(cursor, version, 4)
+    return 0
+
+
+cdef int take_partition(Cursor *cursor, int version, AskedPartition *partition) except -1:
+    partition.index = read_int32(take(cursor, 4))
+    partition.current_leader_epoch = read_int32(take(cursor, 4)) if version >= LEADER_EPOCHS else -1
+    partition.fetch_offset = read_int64(take(cursor, 8))
+    partition.last_fetched_epoch = read_int32(take(cursor, 4)) if version >= FLEXIBLE else -1
+    if version >= 5:
+        take(cursor, 8)         # the log start of a follower
+    partition.max_bytes = read_int32(take(cursor, 4))
+    if version >= FLEXIBLE:
+        take_partition_tags(cursor, version)
+    return 0
+
+
+cdef int take_tag(Cursor *cursor, Cursor *value) except -1:
+    """The number of the next tag, and its bytes."""
+    cdef uint64_t tag = take_unsigned_varint(cursor, 5)
+    cdef Py_ssize_t size = <Py_ssize_t>take_unsigned_varint(cursor, 5)
+    value.at = take(cursor, size)
+    value.end = value.at + size
+    return <int>min(tag, <uint64_t>HIGH_WATERMARKS)
+
+
+cdef int expect_end_of_tag(Cursor *value) except -1:
+    if value.at != value.end:
+        raise ProtocolError(f'{value.end - value.at} bytes left over in a tag')
+    return 0
+
+
+cdef int end_struct(Cursor *cursor, int version) except -1:
+    """Skip the tags of a struct that knows none."""
+    cdef Cursor value
+    cdef uint64_t left
+    if version >= FLEXIBLE:
+        left = take_unsigned_varint(cursor, 5)
+        while left:
+            take_tag(cursor, &value)
+            left -= 1
+    return 0
+
+
+cdef int take_partition_tags(Cursor *cursor, int version) except -1:
+    """What followers say in tags is checked and passed over."""
+    cdef Cursor value
+    cdef uint64_t left = take_unsigned_varint(cursor, 5)
+    cdef int tag
+    while left:
+        tag = take_tag(cursor, &value)
+        if tag == REPLICA_DIRECTORY_TAG and version >= REPLICA_DIRECTORIES:
+            take(&value, TOPIC_ID_BYTES)
+            expect_end_of_tag(&value)
+        elif tag == HIGH_WATERMARK_TAG and version >= HIGH_WATERMARKS:
+            take(&value, 8)
+            expect_end_of_tag(&value)
+        left -= 1
+    return 0
+
+
+cdef int take_request_tags(Cursor *cursor, FetchRequest *request) except -1:
+    cdef Cursor value
+    cdef AskedTopic cluster_id
+    cdef uint64_t left = take_unsigned_varint(cursor, 5)
+    cdef int tag
+    while left:
+        tag = take_tag(cursor, &value)
+        if tag == CLUSTER_ID_TAG:
+            take_string(&value, request.version, True, &cluster_id)
+            expect_end_of_tag(&value)
+        elif tag == REPLICA_STATE_TAG and request.version >= REPLICA_STATE:
+            request.replica_id = read_int32(take(&value, 4))
+            take(&value, 8)
+            end_struct(&value, request.version)
+            expect_end_of_tag(&value)
+        left -= 1
+    return 0
+
+
+def read(const uint8_t[::1] frame, int version, Py_ssize_t position=0):
+    """(fields, topics, forgotten topics) of a request as plain Python: what the judge compares. Raises ProtocolError."""
+    cdef FetchRequest request
+    cdef Cursor cursor
+    cdef AskedTopic topic
+    cdef AskedPartition asked
+    cdef const uint8_t *at = &frame[0] if frame.shape[0] else NULL
+    cdef list topics = [], forgotten = [], partitions
+    read_request(&request, at + position, at + frame.shape[0], version)
+    cursor = request.topics
+    for _ in range(take_count(&cursor, version, 3)):
+        take_topic(&cursor, version, &topic)
+        partitions = []
+        for _ in range(topic.partitions):
+            take_partition(&cursor, version, &asked)
+            partitions.append((asked.index, asked.current_leader_epoch, asked.fetch_offset, asked.last_fetched_epoch,
+                               asked.max_bytes))
+        end_struct(&cursor, version)
+        topics.append((PyBytes_FromStringAndSize(<const char *>topic.key, topic.key_bytes), partitions))
+    if version >= SESSIONS:
+        cursor = request.forgotten_topics
+        for _ in range(take_count(&cursor, version, 3)):
+            take_forgotten_topic(&cursor, version, &topic)
+            partitions = [read_int32(take(&cursor, 4)) for _ in range(topic.partitions)]
+            end_struct(&cursor, version)
+            forgotten.append((PyBytes_FromStringAndSize(<const char *>topic.key, topic.key_bytes), partitions))
+    fields = (request.replica_id, request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level,
+              request.session_id, request.session_epoch)
+    return fields, topics, forgotten

@@ -1,0 +1,3 @@
+"""Types of fetch_response.pyx; the documentation stands there."""
+
+class Buffer: ...

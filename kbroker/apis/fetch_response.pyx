@@ -1,0 +1,194 @@
+"""A Fetch response written by hand, in all its versions: bytes, a slice of a file, bytes, a slice, ...
+
+The generic codec is the judge. Partitions of a topic that follow one another stand under one topic; in a session, where
+each is served in its turn, a topic may come more than once, as it does from Apache Kafka.
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
+
+from kbroker.apis.fetch_sessions cimport WantedPartition, WantedTopic
+from kbroker.wire.bytes cimport put_unsigned_varint, write_int16, write_int32, write_int64
+
+cdef enum:
+    LOG_START_OFFSETS = 5       # the first version that has it
+    SESSIONS = 7
+    PREFERRED_REPLICAS = 11
+    FLEXIBLE = 12
+    TOPIC_IDS = 13
+    VARINT_BYTES = 5            # of a length, at most
+    HEAD_BYTES = 32
+    PARTITION_BYTES = 96        # without its aborted transactions
+    ABORTED_BYTES = 16          # one in the transaction index's own form: producer id and first offset
+    NO_REPLICA = -1
+    KEPT_BYTES = 65536
+
+
+@cython.final
+cdef class Buffer:
+    """Bytes that grow; kept from one response to the next unless they grew large."""
+    cdef uint8_t *start
+    cdef Py_ssize_t size
+    cdef Py_ssize_t capacity
+
+    def __dealloc__(self):
+        PyMem_Free(self.start)
+
+    cdef uint8_t *room(self, Py_ssize_t size) except NULL:
+        """Where up to `size` bytes may be written; `wrote` says where they end."""
+        cdef uint8_t *start
+        cdef Py_ssize_t capacity
+        if self.size + size > self.capacity:
+            capacity = max(2 * self.capacity, self.size + size)
+            start = <uint8_t *>PyMem_Realloc(self.start, capacity)
+            if start == NULL:
+                raise MemoryError()
+            self.start, self.capacity = start, capacity
+        return self.start + self.size
+
+    cdef int wrote(self, const uint8_t *end) noexcept:
+        self.size = end - self.start
+        return 0
+
+    cdef bytes take(self):
+        data = PyBytes_FromStringAndSize(<const char *>self.start, self.size)
+        self.size = 0
+        if self.capacity > KEPT_BYTES:
+            PyMem_Free(self.start)
+            self.start, self.capacity = NULL, 0
+        return data
+
+
+cdef Buffer buffer = Buffer()
+
+
+cdef inline uint8_t *put_count(uint8_t *at, Py_ssize_t count, int version) noexcept:
+    """The length of an array or of `records`."""
+    if version >= FLEXIBLE:
+        return put_unsigned_varint(at, count + 1)
+    write_int32(at, <int32_t>count)
+    return at + 4
+
+
+cdef inline uint8_t *put_no_tags(uint8_t *at, int version) noexcept:
+    if version >= FLEXIBLE:
+        at[0] = 0
+        at += 1
+    return at
+
+
+cdef list write_response(int version, int32_t correlation_id, int16_t error_code, int32_t session_id, list news):
+    """The segments of a response, response header included, that tells of the `news`: WantedPartitions."""
+    cdef list segments = []
+    cdef Py_ssize_t i = 0, end, total = len(news)
+    cdef WantedPartition wanted
+    buffer.size = 0
+    put_head(version, correlation_id, error_code, session_id, count_runs(news))
+    while i < total:
+        end = end_of_run(news, i)
+        wanted = news[i]
+        put_topic(wanted.topic, version, end - i)
+        while i < end:
+            wanted = news[i]
+            put_partition(wanted, version)
+            if wanted.records is not None:
+                segments.append(buffer.take())
+                segments.append(wanted.records)
+                wanted.records = None
+            if version >= FLEXIBLE:
+                put_partition_tags(wanted)
+            i += 1
+        buffer.wrote(put_no_tags(buffer.room(1), version))
+    buffer.wrote(put_no_tags(buffer.room(1), version))
+    if buffer.size:
+        segments.append(buffer.take())
+    return segments
+
+
+cdef Py_ssize_t end_of_run(list news, Py_ssize_t i) noexcept:
+    """Where the partitions that follow the one at `i` belong to another topic."""
+    cdef WantedTopic topic = (<WantedPartition>news[i]).topic
+    cdef Py_ssize_t total = len(news)
+    while i < total and (<WantedPartition>news[i]).topic is topic:
+        i += 1
+    return i
+
+
+cdef Py_ssize_t count_runs(list news) noexcept:
+    cdef Py_ssize_t i = 0, runs = 0, total = len(news)
+    while i < total:
+        i = end_of_run(news, i)
+        runs += 1
+    return runs
+
+
+cdef int put_head(int version, int32_t correlation_id, int16_t error_code, int32_t session_id, Py_ssize_t topics) except -1:
+    cdef uint8_t *at = buffer.room(HEAD_BYTES)
+    write_int32(at, correlation_id)
+    at = put_no_tags(at + 4, version)
+    write_int32(at, 0)              # throttle_time_ms
+    at += 4
+    if version >= SESSIONS:
+        write_int16(at, error_code)
+        write_int32(at + 2, session_id)
+        at += 6
+    return buffer.wrote(put_count(at, topics, version))
+
+
+cdef int put_topic(WantedTopic topic, int version, Py_ssize_t partitions) except -1:
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(topic.key)
+    cdef uint8_t *at = buffer.room(size + 2 * VARINT_BYTES)
+    if version >= FLEXIBLE and version < TOPIC_IDS:
+        at = put_unsigned_varint(at, size + 1)
+    elif version < FLEXIBLE:
+        write_int16(at, <int16_t>size)
+        at += 2
+    memcpy(at, PyBytes_AS_STRING(topic.key), size)
+    return buffer.wrote(put_count(at + size, partitions, version))
+
+
+cdef int put_partition(WantedPartition wanted, int version) except -1:
+    """A partition up to its records, whose length is the last of it."""
+    cdef Py_ssize_t aborted_bytes = 0 if wanted.aborted_transactions is None else PyBytes_GET_SIZE(wanted.aborted_transactions)
+    cdef uint8_t *at = buffer.room(PARTITION_BYTES + 2 * aborted_bytes)
+    write_int32(at, wanted.index)
+    write_int16(at + 4, wanted.error_code)
+    write_int64(at + 6, wanted.high_watermark)
+    write_int64(at + 14, wanted.last_stable_offset)
+    at += 22
+    if version >= LOG_START_OFFSETS:
+        write_int64(at, wanted.log_start_offset)
+        at += 8
+    at = put_aborted_transactions(at, wanted.aborted_transactions, aborted_bytes, version)
+    if version >= PREFERRED_REPLICAS:
+        write_int32(at, NO_REPLICA)
+        at += 4
+    return buffer.wrote(put_count(at, 0 if wanted.records is None else wanted.records.size_bytes, version))
+
+
+cdef uint8_t *put_aborted_transactions(uint8_t *at, bytes rows, Py_ssize_t size, int version) noexcept:
+    cdef const uint8_t *row
+    cdef Py_ssize_t left
+    if rows is None:
+        return put_count(at, -1, version)
+    at = put_count(at, size // ABORTED_BYTES, version)
+    row = <const uint8_t *>PyBytes_AS_STRING(rows)
+    for left in range(size // ABORTED_BYTES, 0, -1):
+        memcpy(at, row, ABORTED_BYTES)
+        at = put_no_tags(at + ABORTED_BYTES, version)
+        row += ABORTED_BYTES
+    return at
+
+
+cdef int put_partition_tags(WantedPartition wanted) except -1:
+    """Tag 0, the diverging epoch, if there is one: size 13, epoch, end offset, and no tags of its own."""
+    cdef uint8_t *at = buffer.room(PARTITION_BYTES)
+    if wanted.diverging_epoch == -1 and wanted.diverging_end_offset == -1:
+        return buffer.wrote(put_unsigned_varint(at, 0))
+    at[0], at[1], at[2] = 1, 0, 13
+    write_int32(at + 3, wanted.diverging_epoch)
+    write_int64(at + 7, wanted.diverging_end_offset)
+    at[15] = 0
+    return buffer.wrote(at + 16)

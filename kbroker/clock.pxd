@@ -1,0 +1,28 @@
+from libc.stdint cimport int64_t
+
+
+cdef class Clock:
+    cpdef int64_t wall_ms(self) except? -1
+    cpdef int64_t monotonic_ms(self) except? -1
+
+
+cdef class Timer:
+    cdef readonly int64_t deadline_ms
+    cdef readonly object callback       # None once it fired or was cancelled
+    cdef Timers timers
+
+    cpdef cancel(self)
+
+
+cdef class Timers:
+    cdef Clock clock
+    cdef list heap
+    cdef int64_t next_sequence
+    cdef Py_ssize_t cancelled           # entries of the heap that will not fire
+    cdef int64_t next_deadline_ms       # no timer is due before; NEVER if there is none
+
+    cpdef Timer after(self, int64_t delay_ms, callback)
+    cdef int forget_cancelled(self) except -1
+    cdef int look_ahead(self) except -1
+    cdef int64_t delay_ms(self) except? -1
+    cdef int run_due_callbacks(self) except -1

@@ -1,0 +1,157 @@
+"""Time as the broker sees it, so that a test can hold it in its hand."""
+from heapq import heapify, heappop, heappush
+
+from libc.stdint cimport INT64_MAX, int64_t
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+
+
+cdef enum:
+    # Cancelled timers leave the heap together when they are the larger part of it: a request that waits at most an hour
+    # and is answered at once, a thousand times a second, must not leave an hour of timers behind.
+    MIN_CANCELLED = 64
+
+cdef int64_t NEVER = INT64_MAX
+
+
+cdef inline int64_t read_ms(int clock_id) noexcept nogil:
+    cdef timespec now
+    clock_gettime(clock_id, &now)
+    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1_000_000
+
+
+cdef class Clock:
+    """The machine's time."""
+
+    cpdef int64_t wall_ms(self) except? -1:
+        """Milliseconds since the Unix epoch: what record timestamps and log rows carry."""
+        return read_ms(CLOCK_REALTIME)
+
+    cpdef int64_t monotonic_ms(self) except? -1:
+        """Milliseconds that never step back: what deadlines are measured with."""
+        return read_ms(CLOCK_MONOTONIC)
+
+
+cdef class ManualClock(Clock):
+    """A clock that moves when it is told to."""
+    cdef int64_t _wall_ms
+    cdef int64_t _monotonic_ms
+
+    def __init__(self, int64_t wall_ms=1_700_000_000_000):
+        self._wall_ms = wall_ms
+
+    cpdef int64_t wall_ms(self) except? -1:
+        return self._wall_ms
+
+    cpdef int64_t monotonic_ms(self) except? -1:
+        return self._monotonic_ms
+
+    def advance(self, int64_t ms):
+        """Move both times by `ms` milliseconds."""
+        self._wall_ms += ms
+        self._monotonic_ms += ms
+
+    def set_wall_ms(self, int64_t wall_ms):
+        """Step the wall clock, as an operator or NTP may; the monotonic time stays."""
+        self._wall_ms = wall_ms
+
+
+cdef class Timer:
+    """One deadline; `cancel` makes it never fire. Made by `Timers.after`."""
+
+    cpdef cancel(self):
+        if self.callback is not None:
+            self.callback = None
+            self.timers.cancelled += 1
+            self.timers.forget_cancelled()
+
+
+cdef class Timers:
+    """Deadlines in a heap. The reactor asks how long it may sleep, then calls what is due."""
+
+    def __init__(self, Clock clock not None):
+        self.clock = clock
+        self.heap = []
+        self.next_deadline_ms = NEVER
+
+    def __len__(self):
+        """Entries of the heap, cancelled ones included."""
+        return len(self.heap)
+
+    cpdef Timer after(self, int64_t delay_ms, callback):
+        """Call `callback` once, `delay_ms` from now."""
+        cdef Timer timer = Timer.__new__(Timer)
+        cdef int64_t now_ms = self.clock.monotonic_ms()
+        timer.deadline_ms = now_ms + delay_ms if delay_ms < NEVER - now_ms else NEVER - 1
+        timer.callback = callback
+        timer.timers = self
+        self.next_sequence += 1
+        heappush(self.heap, (timer.deadline_ms, self.next_sequence, timer))
+        self.next_deadline_ms = min(self.next_deadline_ms, timer.deadline_ms)
+        return timer
+
+    def every(self, int64_t interval_ms, callback):
+        """Call `callback` each `interval_ms`, first in one interval from now. Returns a function that ends it."""
+        current = None
+
+        def fire():
+            nonlocal current
+            current = self.after(interval_ms, fire)
+            callback()
+
+        def stop():
+            current.cancel()
+
+        current = self.after(interval_ms, fire)
+        return stop
+
+    def next_delay_ms(self):
+        """Milliseconds until the next deadline, 0 when one is due, None when there is none."""
+        cdef int64_t delay_ms = self.delay_ms()
+        return None if delay_ms == NEVER else delay_ms
+
+    def run_due(self):
+        """Call what is due, in order of deadline. Returns how many callbacks ran."""
+        return self.run_due_callbacks()
+
+    cdef int64_t delay_ms(self) except? -1:
+        """As `next_delay_ms`; NEVER when there is no deadline."""
+        self.look_ahead()
+        if self.next_deadline_ms == NEVER:
+            return NEVER
+        return max(0, self.next_deadline_ms - self.clock.monotonic_ms())
+
+    cdef int run_due_callbacks(self) except -1:
+        cdef int64_t now_ms
+        cdef int ran = 0
+        cdef Timer timer
+        if self.next_deadline_ms == NEVER:
+            return 0
+        now_ms = self.clock.monotonic_ms()
+        if self.next_deadline_ms > now_ms:
+            return 0
+        while self.heap and (<Timer>(<tuple>self.heap[0])[2]).deadline_ms <= now_ms:
+            timer = heappop(self.heap)[2]
+            if timer.callback is None:
+                self.cancelled -= 1
+                continue
+            callback, timer.callback = timer.callback, None
+            callback()
+            ran += 1
+        self.look_ahead()
+        return ran
+
+    cdef int look_ahead(self) except -1:
+        """Find the next deadline; those that were cancelled have none."""
+        while self.heap and (<Timer>(<tuple>self.heap[0])[2]).callback is None:
+            heappop(self.heap)
+            self.cancelled -= 1
+        self.next_deadline_ms = (<Timer>(<tuple>self.heap[0])[2]).deadline_ms if self.heap else NEVER
+        return 0
+
+    cdef int forget_cancelled(self) except -1:
+        if self.cancelled > MIN_CANCELLED and self.cancelled > len(self.heap) // 2:
+            # In place: `run_due` may be in the middle of it.
+            self.heap[:] = [entry for entry in self.heap if (<Timer>(<tuple>entry)[2]).callback is not None]
+            heapify(self.heap)
+            self.cancelled = 0
+        return 0

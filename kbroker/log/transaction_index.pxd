@@ -1,0 +1,33 @@
+# cython: language_level=3
+from libc.stdint cimport int64_t, uint8_t
+
+from kbroker.log.fs cimport File
+
+
+cdef struct Row:
+    int64_t producer_id
+    int64_t first_offset
+    int64_t last_offset
+    int64_t last_stable_offset
+
+
+cdef class TransactionIndex:
+    cdef readonly str path
+    cdef readonly bint exists
+    cdef object fs
+    cdef int64_t base_offset
+    cdef File open_file
+    cdef bint is_read
+    cdef Row *entries
+    cdef int64_t *lowest        # the lowest first offset of each full block of entries
+    cdef Py_ssize_t count
+    cdef Py_ssize_t capacity
+
+    cdef object row(self, Py_ssize_t number)
+    cdef int read(self) except -1
+    cdef int make_room(self, Py_ssize_t count) except -1
+    cdef int add(self, const Row *row) except -1
+    cdef Py_ssize_t touching(self, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into) except -1
+    cdef Py_ssize_t first_ending_at(self, int64_t offset) noexcept
+    cdef Py_ssize_t first_stable_at(self, int64_t offset) noexcept
+    cdef bint is_complete(self, int64_t upper_bound_offset) noexcept

@@ -1,0 +1,201 @@
+"""Aborted transactions of a segment (`.txnindex`), as read_committed consumers need them.
+
+Entry, 34 bytes: int16 version (0), int64 producer_id, int64 first_offset, int64 last_offset (that of the ABORT marker),
+int64 last_stable_offset (as the marker left it). Entries stand in marker order, so both last offsets and last stable
+offsets grow. The file exists only where a marker of an aborted transaction lies in the segment.
+"""
+import struct
+from typing import NamedTuple
+
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t
+from libc.stdlib cimport free, realloc
+
+from kbroker.errors import CorruptLogError
+from kbroker.log.fs cimport File
+from kbroker.wire.bytes cimport write_int64
+
+ENTRY = struct.Struct('>hqqqq')
+VERSION = 0
+
+cdef enum:
+    BLOCK_ENTRIES = 64
+    PAIR_BYTES = 16
+
+
+class AbortedTransaction(NamedTuple):
+    """One transaction that was aborted, and the last stable offset that its marker left."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+cdef class TransactionIndex:
+    """The rows are held in memory once read. Raises OSError, and CorruptLogError when the file is damaged."""
+
+    def __init__(self, fs, str path, int64_t base_offset, *, bint exists):
+        self.path = path
+        self.exists = exists
+        self.fs = fs
+        self.base_offset = base_offset
+        self.is_read = not exists
+
+    def __dealloc__(self):
+        free(self.entries)
+        free(self.lowest)
+
+    @property
+    def rows(self) -> list[AbortedTransaction]:
+        """In marker order."""
+        cdef Py_ssize_t i
+        self.read()
+        return [self.row(i) for i in range(self.count)]
+
+    cdef object row(self, Py_ssize_t number):
+        cdef Row *row = &self.entries[number]
+        return AbortedTransaction(row.producer_id, row.first_offset, row.last_offset, row.last_stable_offset)
+
+    cdef int make_room(self, Py_ssize_t count) except -1:
+        """After this `add` cannot fail until there are so many entries."""
+        cdef Py_ssize_t capacity
+        cdef void *wider
+        if count > self.capacity:
+            capacity = max(count, 2 * self.capacity, <Py_ssize_t>BLOCK_ENTRIES)
+            wider = realloc(self.entries, capacity * sizeof(Row))
+            if wider == NULL:
+                raise MemoryError()
+            self.entries = <Row *>wider
+            wider = realloc(self.lowest, (capacity // BLOCK_ENTRIES) * sizeof(int64_t))
+            if wider == NULL:
+                raise MemoryError()
+            self.lowest = <int64_t *>wider
+            self.capacity = capacity
+        return 0
+
+    cdef int add(self, const Row *row) except -1:
+        cdef Py_ssize_t i
+        cdef int64_t lowest = INT64_MAX
+        self.make_room(self.count + 1)
+        self.entries[self.count] = row[0]
+        self.count += 1
+        if self.count % BLOCK_ENTRIES == 0:
+            for i in range(self.count - BLOCK_ENTRIES, self.count):
+                lowest = min(lowest, self.entries[i].first_offset)
+            self.lowest[self.count // BLOCK_ENTRIES - 1] = lowest
+        return 0
+
+    def append(self, row) -> None:
+        """Add the row of a marker above all others. Nothing is adopted when the write fails."""
+        cdef Row entry = Row(row[0], row[1], row[2], row[3])
+        self.read()
+        if self.count and entry.last_offset <= self.entries[self.count - 1].last_offset:
+            raise CorruptLogError(f'{self.path}: marker at {entry.last_offset} after one at '
+                                  f'{self.entries[self.count - 1].last_offset}, expected a higher offset')
+        self.make_room(self.count + 1)
+        self.file().write_at(ENTRY.pack(VERSION, *row), self.count * ENTRY.size)
+        self.exists = True
+        self.add(&entry)
+
+    cdef Py_ssize_t touching(self, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into) except -1:
+        """How many rows touch [fetch_offset, upper_bound_offset); producer id and first offset of each go to `into`, as
+        on the wire, unless it is NULL. Costs what it finds: a block that begins too late is passed over whole."""
+        cdef Py_ssize_t i, end, found = 0
+        self.read()
+        i = self.first_ending_at(fetch_offset)
+        end = self.first_stable_at(upper_bound_offset) + 1
+        end = min(end, self.count)
+        while i < end:
+            if i % BLOCK_ENTRIES == 0 and i + BLOCK_ENTRIES <= end and self.lowest[i // BLOCK_ENTRIES] >= upper_bound_offset:
+                i += BLOCK_ENTRIES
+                continue
+            if self.entries[i].first_offset < upper_bound_offset:
+                if into != NULL:
+                    write_int64(into + found * PAIR_BYTES, self.entries[i].producer_id)
+                    write_int64(into + found * PAIR_BYTES + 8, self.entries[i].first_offset)
+                found += 1
+            i += 1
+        return found
+
+    cdef Py_ssize_t first_ending_at(self, int64_t offset) noexcept:
+        """The first row whose marker is at or above `offset`."""
+        cdef Py_ssize_t low = 0, high = self.count, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if self.entries[middle].last_offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef Py_ssize_t first_stable_at(self, int64_t offset) noexcept:
+        """The first row that left the last stable offset at or above `offset`: what follows it begins above."""
+        cdef Py_ssize_t low = 0, high = self.count, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if self.entries[middle].last_stable_offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef bint is_complete(self, int64_t upper_bound_offset) noexcept:
+        """Whether later segments can have no row that begins below `upper_bound_offset`."""
+        return self.count > 0 and self.entries[self.count - 1].last_stable_offset >= upper_bound_offset
+
+    def collect(self, int64_t fetch_offset, int64_t upper_bound_offset) -> tuple[list[AbortedTransaction], bool]:
+        """Rows that touch [fetch_offset, upper_bound_offset), and whether later segments can add none."""
+        cdef Py_ssize_t i
+        self.read()
+        found = [self.row(i) for i in range(self.first_ending_at(fetch_offset),
+                                            min(self.first_stable_at(upper_bound_offset) + 1, self.count))
+                 if self.entries[i].first_offset < upper_bound_offset]
+        return found, self.is_complete(upper_bound_offset)
+
+    def truncate_to(self, int64_t offset) -> None:
+        """Drop the rows whose marker is at or above `offset`."""
+        self.read()
+        kept = self.first_ending_at(offset)
+        if self.exists:
+            self.file().resize(kept * ENTRY.size)
+        self.count = kept
+
+    def reset(self) -> None:
+        """Forget all rows and the file: the index is about to be rebuilt."""
+        if self.exists:
+            self.open_file = None
+            self.fs.unlink(self.path)
+        self.exists = False
+        self.is_read = True
+        self.count = 0
+
+    def check(self) -> None:
+        """Read the file; CorruptLogError when it is damaged."""
+        self.read()
+
+    def file(self) -> File:
+        """The open file, for a write or a sync."""
+        if self.open_file is None:
+            self.open_file = self.fs.open(self.path, True)
+        return self.open_file
+
+    cdef int read(self) except -1:
+        cdef Row row
+        cdef int64_t above = self.base_offset - 1
+        if self.is_read:
+            return 0
+        data = self.fs.read_file(self.path)
+        if len(data) % ENTRY.size:
+            raise CorruptLogError(f'{self.path}: found {len(data)} bytes, expected a multiple of {ENTRY.size}')
+        self.count = 0
+        self.make_room(len(data) // ENTRY.size)
+        for position in range(0, len(data), ENTRY.size):
+            version, row.producer_id, row.first_offset, row.last_offset, row.last_stable_offset = ENTRY.unpack_from(data, position)
+            if version != VERSION:
+                raise CorruptLogError(f'{self.path}: found version {version} at {position}, expected {VERSION}')
+            if row.last_offset <= above:
+                raise CorruptLogError(f'{self.path}: found marker offset {row.last_offset} at {position}, expected one above {above}')
+            above = row.last_offset
+            self.add(&row)
+        self.is_read = True
+        return 0

@@ -1,0 +1,9 @@
+from collections.abc import Callable
+
+from kbroker.log.fs import File
+from kbroker.network.reactor import Reactor
+
+class SyncThreads:
+    def __init__(self, reactor: Reactor, threads: int, name: str = 'sync') -> None: ...
+    def sync(self, files: list[File], done: Callable[[OSError | None], object]) -> None: ...
+    def close(self) -> None: ...

@@ -1,0 +1,197 @@
+"""Threads that sync files, and take no GIL for it: however busy the loop is, the disk has its next work at once.
+
+Several, because the syncs of independent files share what the disk does for them: on a journalling file system those
+that run together wait for one commit of the journal, where one after the other each waits for its own.
+"""
+import os
+import threading
+
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from libc.errno cimport errno
+from libc.stdint cimport int64_t, uint64_t
+from posix.unistd cimport close, read, write
+
+from kbroker.log.fs cimport Directory, File, sync_descriptor
+from kbroker.log.fs import sync_inline
+
+
+cdef extern from '<sys/eventfd.h>' nogil:
+    int EFD_NONBLOCK, EFD_CLOEXEC
+    int eventfd(unsigned int count, int flags)
+
+cdef extern from '<pthread.h>' nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t *mutex, void *attributes)
+    int pthread_mutex_destroy(pthread_mutex_t *mutex)
+    int pthread_mutex_lock(pthread_mutex_t *mutex)
+    int pthread_mutex_unlock(pthread_mutex_t *mutex)
+    int pthread_cond_init(pthread_cond_t *condition, void *attributes)
+    int pthread_cond_destroy(pthread_cond_t *condition)
+    int pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
+    int pthread_cond_signal(pthread_cond_t *condition)
+    int pthread_cond_broadcast(pthread_cond_t *condition)
+
+
+cdef struct Target:
+    int descriptor
+    bint is_directory
+
+cdef struct Job:
+    Job *next
+    int64_t number
+    int count
+    int synced          # how many targets are, from the first on
+    int error           # the errno of the one behind them, or 0
+
+cdef struct Queue:
+    Job *first
+    Job *last
+
+
+cdef void push(Queue *queue, Job *job) noexcept nogil:
+    job.next = NULL
+    if queue.last == NULL:
+        queue.first = job
+    else:
+        queue.last.next = job
+    queue.last = job
+
+
+cdef Job *pop(Queue *queue) noexcept nogil:
+    cdef Job *job = queue.first
+    if job != NULL:
+        queue.first = job.next
+        if job.next == NULL:
+            queue.last = NULL
+    return job
+
+
+cdef class SyncThreads:
+    """`sync` hands files over; `done` is called on the loop. The mutex is never held while somebody waits for the GIL."""
+    cdef int wake_fd
+    cdef pthread_mutex_t mutex
+    cdef pthread_cond_t work_there
+    cdef Queue waiting
+    cdef Queue finished
+    cdef bint closing
+    cdef int64_t last_number
+    cdef dict under_way         # by number: (files, done); the files must not be closed before they are synced
+    cdef list threads
+
+    def __cinit__(self):
+        self.wake_fd = -1
+        pthread_mutex_init(&self.mutex, NULL)
+        pthread_cond_init(&self.work_there, NULL)
+
+    def __init__(self, reactor, int threads, str name='sync'):
+        self.under_way = {}
+        self.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        if self.wake_fd < 0:
+            raise OSError(errno, f'eventfd: {os.strerror(errno)}')
+        reactor.watch(self.wake_fd, self._collect)
+        # Daemons: a failure that passes `close` by must end the process, not leave it waiting for work.
+        self.threads = [threading.Thread(target=self._work, name=f'{name}-{index}', daemon=True) for index in range(threads)]
+        for thread in self.threads:
+            thread.start()
+
+    def __dealloc__(self):
+        for queue in (0, 1):
+            while True:
+                job = pop(&self.finished if queue else &self.waiting)
+                if job == NULL:
+                    break
+                PyMem_RawFree(job)
+        pthread_cond_destroy(&self.work_there)
+        pthread_mutex_destroy(&self.mutex)
+        if self.wake_fd >= 0:
+            close(self.wake_fd)
+
+    def sync(self, list files, done):
+        """Sync `files` one after the other in some thread, then `done(None)` on the loop, or `done(error)` with the OSError
+        of the first that failed; those behind it are left alone. Files of a class that is not the machine's own are not
+        known to a thread without Python, and synced here."""
+        cdef Job *job
+        cdef Target *target
+        if self.closing:
+            raise RuntimeError('sync in threads that are closed')
+        for file in files:
+            if type(file) is not File and type(file) is not Directory:
+                sync_inline(files, done)
+                return
+        job = <Job *>PyMem_RawMalloc(sizeof(Job) + len(files) * sizeof(Target))
+        if job == NULL:
+            raise MemoryError()
+        self.last_number += 1
+        job.number, job.count, job.synced, job.error = self.last_number, <int>len(files), 0, 0
+        target = <Target *>(job + 1)
+        for file in files:
+            target.descriptor = (<File>file).descriptor
+            target.is_directory = type(file) is Directory
+            target += 1
+        self.under_way[job.number] = files, done
+        pthread_mutex_lock(&self.mutex)
+        push(&self.waiting, job)
+        pthread_cond_signal(&self.work_there)
+        pthread_mutex_unlock(&self.mutex)
+
+    def close(self):
+        """Finish what was handed over and join the threads. The last completions run in the next tick of the loop."""
+        if self.closing:
+            return
+        pthread_mutex_lock(&self.mutex)
+        self.closing = True
+        pthread_cond_broadcast(&self.work_there)
+        pthread_mutex_unlock(&self.mutex)
+        for thread in self.threads:
+            thread.join()
+
+    def _work(self):
+        with nogil:
+            self.serve()
+
+    cdef void serve(self) noexcept nogil:
+        cdef Job *job
+        cdef Target *targets
+        cdef uint64_t one = 1
+        cdef bint is_first
+        while True:
+            pthread_mutex_lock(&self.mutex)
+            while self.waiting.first == NULL and not self.closing:
+                pthread_cond_wait(&self.work_there, &self.mutex)
+            job = pop(&self.waiting)
+            pthread_mutex_unlock(&self.mutex)
+            if job == NULL:
+                return
+            targets = <Target *>(job + 1)
+            while job.synced < job.count:
+                job.error = sync_descriptor(targets[job.synced].descriptor, targets[job.synced].is_directory)
+                if job.error:
+                    break
+                job.synced += 1
+            pthread_mutex_lock(&self.mutex)
+            is_first = self.finished.first == NULL
+            push(&self.finished, job)
+            pthread_mutex_unlock(&self.mutex)
+            if is_first:        # else the loop was woken already. The write cannot fail: the counter is far from its end.
+                write(self.wake_fd, &one, sizeof(one))
+
+    def _collect(self):
+        cdef uint64_t count
+        cdef Queue finished
+        cdef Job *job
+        read(self.wake_fd, &count, sizeof(count))
+        pthread_mutex_lock(&self.mutex)
+        finished = self.finished
+        self.finished.first = self.finished.last = NULL
+        pthread_mutex_unlock(&self.mutex)
+        while True:
+            job = pop(&finished)
+            if job == NULL:
+                return
+            files, done = self.under_way.pop(job.number)
+            error = OSError(job.error, os.strerror(job.error), files[job.synced].path) if job.error else None
+            PyMem_RawFree(job)
+            done(error)

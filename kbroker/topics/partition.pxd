@@ -1,0 +1,75 @@
+# cython: language_level=3
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from kbroker.log.log cimport Appended, Log, LogSlice
+from kbroker.record.batch cimport BatchFields
+
+
+cdef struct WaiterLink:
+    WaiterLink *next
+    WaiterLink *previous
+    PyObject *waiter            # borrowed: a waiter takes its link out before it goes
+
+
+cdef class FetchSlice:
+    cdef readonly LogSlice records
+    cdef readonly int64_t high_watermark
+    cdef readonly int64_t last_stable_offset
+    cdef readonly int64_t log_start_offset
+    cdef readonly object aborted_transactions
+
+
+cdef class DurableWaiter:
+    cdef int durable(self, Py_ssize_t part, object error) except -1
+
+
+cdef struct Awaited:
+    int64_t offset
+    Py_ssize_t part
+    PyObject *waiter                # owned
+
+
+cdef class DurableQueue:
+    cdef Awaited *awaited
+    cdef Py_ssize_t first
+    cdef Py_ssize_t end
+    cdef Py_ssize_t capacity
+
+    cdef int put(self, int64_t offset, object waiter, Py_ssize_t part) except -1
+    cdef int make_room(self) except -1
+    cdef int answer_first(self, object error) except -1
+
+
+cdef class FetchWaiter:
+    cdef readonly Partition partition
+    cdef WaiterLink link
+
+    cdef int wait(self) except -1
+    cdef void stop_waiting(self) noexcept
+    cpdef wake(self)
+
+
+cdef class Partition:
+    cdef readonly str topic
+    cdef readonly int32_t partition
+    cdef readonly bytes topic_id
+    cdef public int32_t leader_epoch
+    cdef readonly Log log
+    cdef readonly int64_t high_watermark
+    cdef readonly bint is_deleted
+    cdef bint _page_cache
+    cdef object _flusher
+    cdef DurableQueue _durable_queue
+    cdef WaiterLink _fetch_waiters    # the head of a ring
+    cdef object _replayer
+    cdef object _not_replayed         # deque of (header, batch copy) above the high watermark, only with a replayer
+
+    cdef int64_t stable_offset(self) except -1
+    cdef int _advance(self, int64_t high_watermark) except -1
+    cdef int _replay(self) except -1
+    cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, object guard,
+                       int transaction_version, bint verification_required, Appended *appended) except -1
+    cdef int await_durable(self, int64_t offset, DurableWaiter waiter, Py_ssize_t part) except -1
+    cdef LogSlice read_slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
+    cdef int wake_fetch_waiters(self) except -1

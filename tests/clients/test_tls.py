@@ -1,0 +1,80 @@
+"""Unmodified clients over TLS, beside others in plain text: each is told the address of its own listener."""
+import socket
+import subprocess
+
+import pytest
+from certificates import make_certificates
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+
+def free_port():
+    with socket.create_server(('127.0.0.1', 0)) as probe:
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope='module')
+def certificates(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp('certificates'))
+
+
+@pytest.fixture
+def secured(start_broker, certificates):
+    """(plain settings, TLS settings) of clients of a broker with both kinds of listener."""
+    plain, tls = free_port(), free_port()
+    start_broker({
+        'listeners': f'PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{tls}',
+        'advertised.listeners': f'PLAINTEXT://127.0.0.1:{plain},SSL://localhost:{tls}',
+        'ssl.keystore.location': str(certificates / 'server.pem'), 'ssl.client.auth': 'required',
+        'ssl.truststore.location': str(certificates / 'ca.pem')})
+    return ({'bootstrap.servers': f'127.0.0.1:{plain}'},
+            {'bootstrap.servers': f'localhost:{tls}', 'security.protocol': 'SSL',
+             'ssl.ca.location': str(certificates / 'ca.pem'),
+             'ssl.certificate.location': str(certificates / 'client.crt'),
+             'ssl.key.location': str(certificates / 'client.key')})
+
+
+def test_transactions_and_groups_work_over_tls_and_each_listener_names_itself(secured):
+    _, tls = secured
+    admin = AdminClient(tls)
+    admin.create_topics([NewTopic('events', 1)])['events'].result()
+    for settings in secured:
+        (broker,) = AdminClient(settings).list_topics(timeout=10).brokers.values()
+        assert f'{broker.host}:{broker.port}' == settings['bootstrap.servers']
+
+    producer = Producer(tls | {'transactional.id': 'over-tls'})
+    producer.init_transactions(10)
+    for end in (producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        for number in range(300):
+            producer.produce('events', f'{end.__name__} {number}'.encode() + bytes(5000))
+        end(30)
+    for settings in secured:
+        consumer = Consumer(settings | {'group.id': settings.get('security.protocol', 'plain'),
+                                        'auto.offset.reset': 'earliest'})
+        consumer.subscribe(['events'])
+        messages = []
+        while len(messages) < 300:
+            found = consumer.consume(300, timeout=20)
+            assert found
+            messages += found
+        assert {message.value().split(b' ')[0] for message in messages} == {b'commit_transaction'}
+        consumer.commit(asynchronous=False)
+        assert consumer.committed([TopicPartition('events', 0)])[0].offset == messages[-1].offset() + 1
+        consumer.close()
+
+
+def test_a_client_without_a_certificate_is_not_served(secured):
+    _, tls = secured
+    nobody = {name: value for name, value in tls.items() if 'key' not in name and 'certificate' not in name}
+    with pytest.raises(KafkaException):
+        AdminClient(nobody | {'log_level': 0}).list_topics(timeout=2)
+
+
+def test_openssl_and_the_broker_agree_on_the_newest_version(secured, certificates):
+    _, tls = secured
+    answer = subprocess.run(
+        ['openssl', 's_client', '-connect', tls['bootstrap.servers'], '-CAfile', 'ca.pem', '-cert', 'client.crt',
+         '-key', 'client.key', '-verify_return_error', '-brief'], cwd=certificates, input=b'', capture_output=True,
+        timeout=20, check=False)
+    assert b'TLSv1.3' in answer.stderr, answer.stderr

@@ -1,0 +1,57 @@
+"""Reads that never wait for the disk, and the ones that fetch what those did not find."""
+import mmap
+import os
+
+import pytest
+
+from kbroker.log.fs import File, InterposedFile
+
+DATA = bytes(range(256)) * 4096
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / 'file'
+    path.write_bytes(DATA)
+    return str(path)
+
+
+class PartlyCold(InterposedFile):
+    """A file of which the page cache holds what lies below `warm_bytes`."""
+
+    warm_bytes = 0
+
+    def cached_bytes(self, size, position):
+        return max(0, min(size, self.warm_bytes - position))
+
+
+def test_what_is_cached_is_read_whole(path):
+    assert File(path).read_cached_at(1000, 5000) == DATA[5000:6000]
+
+
+def test_behind_the_end_there_is_nothing(path):
+    file = File(path)
+    assert file.read_cached_at(100, len(DATA) - 10) == DATA[-10:]
+    assert file.read_cached_at(100, len(DATA)) == b''
+
+
+def test_a_cold_part_ends_the_read_where_it_begins(path):
+    file = PartlyCold(path)
+    assert file.read_cached_at(1000, 0) == b''
+    file.warm_bytes = 600
+    assert file.read_cached_at(1000, 0) == DATA[:600]
+    assert file.read_at(1000, 0) == DATA[:1000], 'a read that may wait finds all of it'
+
+
+def test_pages_that_were_dropped_are_cold_or_read_and_warm_again_afterwards(path):
+    file = File(path)
+    file.sync()
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    # What a file system keeps all the same (tmpfs does) is read; nothing else may come.
+    assert DATA.startswith(file.read_cached_at(len(DATA), 0))
+    file.warm(len(DATA), 0)
+    assert file.read_cached_at(len(DATA), 0) == DATA
+
+
+def test_warming_stops_at_the_end_of_the_file(path):
+    File(path).warm(10 * len(DATA), mmap.PAGESIZE)

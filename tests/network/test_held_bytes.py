@@ -1,0 +1,187 @@
+"""What all connections together hold has a bound, and nobody waits for ever at it."""
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from network_peers import Desk, Peer, echo, frame
+
+from kbroker.clock import ManualClock, Timers
+from kbroker.log.fs import File
+from kbroker.network.connection import SMALL_BYTES, Commons
+from kbroker.network.reactor import Reactor
+
+LIMIT = 100_000
+LONG = frame(bytes(150_000))
+
+
+def swallow(connection, sequence, request):
+    connection.reply(sequence, None)
+
+
+@pytest.fixture
+def share(reactor, connect):
+    """Peers whose connections share one bound."""
+    def share(handle, count, max_held_bytes=LIMIT):
+        commons = Commons(reactor, handle, None, 1 << 20, max_held_bytes)
+        return [connect(handle, commons=commons) for _ in range(count)]
+
+    return share
+
+
+def test_a_frame_that_is_not_whole_counts_as_much_as_it_announces(share):
+    (peer,) = share(swallow, 1)
+    peer.send(LONG[:10])
+    assert peer.commons.held_bytes == len(LONG)
+    peer.send(LONG[10:])
+    assert peer.commons.held_bytes == 0 and peer.commons.requests == 1
+
+
+def test_at_the_bound_a_long_frame_waits_and_a_short_one_passes(share):
+    first, second, third = share(swallow, 3)
+    first.send(LONG[:10])
+    rest = second.offer(LONG)
+    assert second.connection.framer.pending_bytes <= SMALL_BYTES
+    assert not second.connection.is_reading
+    assert second.commons.requests == 0
+    third.send(frame(bytes(SMALL_BYTES - 4)) + frame(b'short'))
+    assert third.commons.requests == 2
+    first.send(LONG[10:])
+    while rest:
+        rest = second.offer(rest)
+    second.settle()
+    assert second.commons.requests == 4
+    assert second.connection.is_reading
+    assert second.commons.held_bytes == 0
+
+
+def test_frames_that_have_begun_may_come_to_their_end_at_the_bound(share):
+    peers = share(swallow, 3)
+    for peer in peers:
+        peer.send(frame(bytes(60_000))[:50])
+    assert peers[0].commons.held_bytes == 120_008, 'the third one waits'
+    for peer in peers:
+        peer.send(frame(bytes(60_000))[50:])
+    assert peers[0].commons.requests == 3
+    assert peers[0].commons.held_bytes == 0
+
+
+def test_a_long_request_counts_until_it_is_answered(share):
+    desk = Desk(pipelined=True)
+    first, second = share(desk, 2)
+    first.send(frame(bytes(60_000)) * 2 + frame(b'short'))
+    assert first.commons.held_bytes == 120_000
+    second.offer(LONG)
+    assert len(desk.requests) == 3
+    desk.answer(1, [])
+    assert first.commons.held_bytes == 120_000, 'brought up to date when the tick ends'
+    second.settle()
+    assert first.commons.held_bytes == 60_000 + len(LONG)
+
+
+def test_a_reply_counts_until_the_peer_takes_it(share):
+    def answer(connection, sequence, request):
+        connection.reply(sequence, [bytes(600_000)])
+
+    first, second = share(answer, 2)
+    first.send(frame(b'fetch'))
+    first.send(frame(b'fetch') * 2)
+    assert first.commons.requests == 1, 'the others would add replies'
+    assert first.commons.held_bytes == 600_000
+    rest = second.offer(LONG)
+    assert first.commons.requests == 1
+    assert first.receive() == frame(bytes(600_000)) * 3
+    while rest:
+        rest = second.offer(rest)
+    assert second.receive() == frame(bytes(600_000))
+    assert second.commons.held_bytes == 0
+
+
+def test_a_peer_that_takes_no_reply_does_not_keep_short_requests_of_others_waiting(share):
+    def answer(connection, sequence, request):
+        connection.reply(sequence, [bytes(600_000) if request == b'greedy' else b'small'])
+
+    greedy, modest = share(answer, 2)
+    greedy.send(frame(b'greedy'))
+    assert greedy.commons.held_bytes > LIMIT
+    for _ in range(3):
+        modest.send(frame(b'modest') * 3)
+        assert modest.receive() == frame(b'small') * 3
+
+
+def test_slices_of_files_hold_no_memory(share, tmp_path):
+    size = 64 << 20     # no socket takes that at once
+    with open(tmp_path / 'segment', 'wb') as segment:
+        segment.truncate(size)
+    file = File(str(tmp_path / 'segment'))
+    (peer,) = share(lambda connection, sequence, request: connection.reply(
+        sequence, [b'head', SimpleNamespace(file=file, position=0, size_bytes=size)]), 1)
+    peer.send(frame(b'fetch'))
+    assert peer.connection.replies.queued_bytes > 0
+    assert peer.commons.held_bytes == 4
+    assert len(peer.receive()) == size + 8
+    assert peer.commons.held_bytes == 0
+
+
+def test_a_connection_that_closes_gives_back_what_it_held(share):
+    desk = Desk()
+    first, second, third = share(desk, 3)
+    first.send(frame(bytes(60_000)))
+    second.send(LONG[:50_000])
+    rest = third.offer(LONG)
+    first.connection.close('the test says so')
+    second.connection.close('the test says so')
+    assert first.commons.held_bytes == 0
+    while rest:
+        rest = third.offer(rest)
+    third.settle()
+    assert len(desk.requests) == 2
+    desk.answer(0, [])
+    third.connection.close('the test says so')
+    assert first.commons.held_bytes == 0
+
+
+def test_a_connection_that_waits_for_memory_is_not_idle(share):
+    first, second = share(swallow, 2)
+    first.send(LONG[:10])
+    second.offer(LONG)
+    while not first.connection.is_closed:
+        second.commons.sweep([first.connection, second.connection])
+    assert not second.connection.is_closed
+    second.settle()
+    assert second.connection.is_reading
+
+
+def test_without_a_bound_everything_is_read(share):
+    peers = share(swallow, 3, max_held_bytes=-1)
+    for peer in peers:
+        peer.send(LONG[:-1])
+    assert peers[0].commons.held_bytes >= 3 * len(LONG)
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data(), limit=st.integers(1, 40_000))
+def test_every_request_is_served_at_last_however_small_the_bound(data, limit):
+    reactor = Reactor(ManualClock(), Timers(ManualClock()))
+    commons = Commons(reactor, echo, None, 1 << 16, limit)
+    sizes = st.lists(st.integers(0, 30_000), min_size=1, max_size=5)
+    streams = data.draw(st.lists(sizes, min_size=1, max_size=4))
+    peers = [Peer(reactor, echo, 1 << 16, commons) for _ in streams]
+    unsent = [b''.join(frame(bytes([index]) * size) for size in stream) for index, stream in enumerate(streams)]
+    expected, received = list(unsent), [b''] * len(peers)
+    for _ in range(10_000):
+        if received == expected:
+            break
+        index = data.draw(st.integers(0, len(peers) - 1)) if any(unsent) else 0
+        if unsent[index]:
+            size = data.draw(st.integers(1, len(unsent[index])))
+            unsent[index] = peers[index].offer(unsent[index][:size]) + unsent[index][size:]
+        else:
+            received = [data + peer.receive() for data, peer in zip(received, peers, strict=True)]
+            unsent = [peer.offer(rest) for peer, rest in zip(peers, unsent, strict=True)]
+    assert received == expected
+    assert commons.held_bytes == 0
+    for peer in peers:
+        peer.connection.close('the test ends')
+        peer.socket.close()
+    reactor.close()

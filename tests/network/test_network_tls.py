@@ -1,0 +1,234 @@
+"""TLS under a connection: whatever the records and however they are cut, the frames are those of a plain socket."""
+import logging
+import random
+import socket
+import ssl
+
+import pytest
+from certificates import make_certificates
+from network_peers import ColdFile, Desk, LateWorker, Slice, echo, frame
+
+from kbroker.errors import ConfigError
+from kbroker.network.connection import Commons, Connection
+from kbroker.network.tls import TlsTransport, server_context
+
+
+@pytest.fixture(scope='module')
+def certificates(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp('certificates'))
+
+
+@pytest.fixture
+def settings(certificates):
+    return {'ssl.keystore.location': str(certificates / 'server.pem')}
+
+
+class TlsPeer:
+    """A client that is pumped by hand: its records go through a socket pair to a connection of the reactor."""
+
+    def __init__(self, reactor, settings, certificates, *, client=None, version=None, handle=echo, chunk=1 << 20,
+                 submit=None):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(certificates / 'ca.pem')
+        if client is not None:
+            context.load_cert_chain(certificates / f'{client}.pem')
+        if version is not None:
+            context.minimum_version = context.maximum_version = version
+        self.reactor = reactor
+        self.chunk = chunk
+        self.socket, served = socket.socketpair()
+        self.socket.setblocking(False)
+        served.setblocking(False)
+        server = server_context(dict(settings))
+        self.commons = Commons(reactor, handle, lambda connection: None, 8 << 20, submit=submit)
+        self.connection = Connection(self.commons, served.detach(), make_transport=lambda fd: TlsTransport(fd, server))
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.session = context.wrap_bio(self.incoming, self.outgoing, server_hostname='localhost')
+        self.to_send = b''
+
+    def pump(self):
+        """One round of records to the broker, and of its records back."""
+        self.to_send += self.outgoing.read()
+        while self.to_send:
+            try:
+                sent = self.socket.send(self.to_send[:self.chunk])
+            except (BlockingIOError, BrokenPipeError):
+                break
+            self.to_send = self.to_send[sent:]
+            self.reactor.run_once()
+        self.reactor.run_once()
+        self.take()
+
+    def take(self):
+        try:
+            while data := self.socket.recv(1 << 16):
+                self.incoming.write(data)
+        except (BlockingIOError, ConnectionResetError):
+            pass
+
+    def shake_hands(self):
+        for _ in range(10):
+            try:
+                self.session.do_handshake()
+                return self.pump()
+            except ssl.SSLWantReadError:
+                self.pump()
+        raise AssertionError('the handshake came to no end')
+
+    def receive(self, size):
+        received = b''
+        for _ in range(10_000):
+            try:
+                received += self.session.read(size - len(received))
+            except ssl.SSLWantReadError:
+                self.pump()
+            if len(received) == size:
+                return received
+        raise AssertionError(f'{size} bytes were expected, {len(received)} came')
+
+    def ask(self, *bodies):
+        for body in bodies:
+            self.session.write(frame(body))
+        return self.receive(sum(len(frame(body)) for body in bodies))
+
+
+@pytest.mark.parametrize('version', [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_frames_of_every_size_are_answered(reactor, settings, certificates, version):
+    peer = TlsPeer(reactor, settings, certificates, version=version)
+    peer.shake_hands()
+    assert peer.session.version() == version.name.replace('_', '.')
+    for size in (0, 1, 16383, 16384, 16385, 200_000, 3_000_000):
+        body = random.Random(size).randbytes(size)
+        assert peer.ask(body) == frame(body)
+    assert peer.ask(b'one', b'two', b'three') == frame(b'one') + frame(b'two') + frame(b'three')
+
+
+@pytest.mark.parametrize('chunk', [1, 3, 700])
+def test_records_may_be_cut_anywhere(reactor, settings, certificates, chunk):
+    peer = TlsPeer(reactor, settings, certificates, chunk=chunk)
+    peer.shake_hands()
+    for body in (b'', b'small', bytes(2000)):
+        assert peer.ask(body) == frame(body)
+
+
+def test_what_was_decrypted_is_handed_out_though_the_socket_has_no_more(reactor, settings, certificates):
+    peer = TlsPeer(reactor, settings, certificates)
+    peer.shake_hands()
+    bodies = [bytes([number % 256]) * 1000 for number in range(400)]
+    assert peer.ask(*bodies) == b''.join(frame(body) for body in bodies)
+
+
+def test_a_slow_reader_gets_everything_and_holds_up_only_itself(reactor, settings, certificates):
+    peer = TlsPeer(reactor, settings, certificates)
+    peer.shake_hands()
+    body = random.Random(1).randbytes(900_000)
+    for _ in range(8):
+        peer.session.write(frame(body))
+    peer.to_send += peer.outgoing.read()
+    while peer.to_send:
+        try:
+            peer.to_send = peer.to_send[peer.socket.send(peer.to_send[:1 << 16]):]
+        except BlockingIOError:
+            if not peer.connection.is_reading:
+                break
+        reactor.run_once()
+    assert peer.receive(8 * len(frame(body))) == frame(body) * 8
+
+
+def test_a_peer_that_ends_its_side_is_still_answered(reactor, settings, certificates):
+    peer = TlsPeer(reactor, settings, certificates)
+    peer.shake_hands()
+    peer.session.write(frame(b'last'))
+    with pytest.raises(ssl.SSLWantReadError):
+        peer.session.unwrap()
+    peer.pump()
+    for _ in range(5):
+        peer.pump()
+    assert peer.connection.is_closed
+    assert peer.commons.requests == 1
+
+
+@pytest.mark.parametrize(('sent', 'reason'), [
+    (bytes.fromhex('0000001f001200030000000100077264') + bytes(19), 'TLS: wrong version number'),
+    (b'GET / HTTP/1.1\r\nHost: x\r\n\r\n', 'TLS: http request'),
+    (b'\x16\x03\x01\x00\x05hello', 'TLS: '),
+])
+def test_who_speaks_something_else_is_sent_away_with_one_line(reactor, settings, certificates, caplog, sent, reason):
+    peer = TlsPeer(reactor, settings, certificates)
+    with caplog.at_level(logging.INFO, 'kbroker.network'):
+        peer.socket.send(sent)
+        peer.pump()
+    assert peer.connection.is_closed
+    assert reason in caplog.messages[-1]
+    assert peer.commons.requests == 0
+
+
+def test_a_record_that_was_tampered_with_ends_the_connection(reactor, settings, certificates, caplog):
+    peer = TlsPeer(reactor, settings, certificates)
+    peer.shake_hands()
+    peer.session.write(frame(b'changed on its way'))
+    record = bytearray(peer.outgoing.read())
+    record[-1] ^= 1
+    with caplog.at_level(logging.INFO, 'kbroker.network'):
+        peer.socket.send(record)
+        peer.pump()
+    assert peer.connection.is_closed
+    assert 'TLS: ' in caplog.messages[-1]
+    assert peer.commons.requests == 0
+
+
+def with_client_auth(settings, certificates, auth):
+    return settings | {'ssl.client.auth': auth, 'ssl.truststore.location': str(certificates / 'ca.pem')}
+
+
+@pytest.mark.parametrize(('auth', 'client', 'is_served'), [
+    ('required', 'client', True), ('required', None, False), ('requested', None, True), ('requested', 'client', True),
+    ('none', None, True)])
+def test_clients_show_the_certificate_that_is_asked_for(reactor, settings, certificates, auth, client, is_served):
+    peer = TlsPeer(reactor, with_client_auth(settings, certificates, auth), certificates, client=client)
+    peer.shake_hands()
+    if is_served:
+        assert peer.ask(b'served') == frame(b'served')
+    else:
+        peer.pump()
+        assert peer.connection.is_closed
+
+
+def test_a_key_and_its_chain_may_stand_in_the_settings(reactor, certificates):
+    settings = {'ssl.keystore.key': (certificates / 'server.key').read_text(),
+                'ssl.keystore.certificate.chain': (certificates / 'server.crt').read_text().replace('\n', ' ')}
+    peer = TlsPeer(reactor, settings, certificates)
+    peer.shake_hands()
+    assert peer.ask(b'served') == frame(b'served')
+
+
+@pytest.mark.parametrize(('changes', 'expected'), [
+    ({'ssl.keystore.location': None}, 'found none, expected the key and certificate chain'),
+    ({'ssl.client.auth': 'required'}, 'ssl.truststore.location: found none'),
+    ({'ssl.enabled.protocols': 'TLSv1.1'}, 'expected some of TLSv1.2, TLSv1.3'),
+    ({'ssl.keystore.location': 'ca.key'}, 'key and certificate chain cannot be used'),
+])
+def test_settings_that_cannot_work_are_refused_in_words(settings, certificates, changes, expected):
+    for name, value in changes.items():
+        settings.pop(name, None)
+        if value is not None:
+            settings[name] = str(certificates / value) if name.endswith('location') else value
+    with pytest.raises(ConfigError, match=expected):
+        server_context(settings)
+
+
+def test_a_cold_slice_is_sent_when_a_worker_has_read_it(reactor, settings, certificates, tmp_path):
+    content = bytes(range(256)) * 3000
+    (tmp_path / 'segment').write_bytes(content)
+    desk, worker = Desk(), LateWorker(reactor)
+    peer = TlsPeer(reactor, settings, certificates, handle=desk, submit=worker.submit)
+    peer.shake_hands()
+    peer.session.write(frame(b'fetch'))
+    peer.pump()
+    desk.answer(0, [b'head', Slice(ColdFile(str(tmp_path / 'segment')), 0, len(content)), b'tail'])
+    expected = frame(b'head' + content + b'tail')
+    assert peer.receive(8) == expected[:8]
+    assert len(worker.jobs) == 1
+    worker.work()
+    assert peer.receive(len(expected) - 8) == expected[8:]
+    assert not worker.jobs
