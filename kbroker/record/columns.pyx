@@ -4,21 +4,26 @@ Validity is a bitmap, least significant bit first; strings and bytes are int32 o
 integers are in the order of the machine. What is hidden by the filter is never decompressed, and a column that nobody
 asked for is never copied.
 """
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
+
+cdef extern from 'Python.h':
+    Py_ssize_t Py_REFCNT(object held)
 
 from kbroker.record.batch cimport (
     COMPRESSION_MASK, HEADER_BYTES, HEADER_READ, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, BatchFields, HeaderFault,
     batch_last_offset, batch_size_bytes, check_crc_at, parse_header, refuse_header, sequence_after)
 from kbroker.record.batch_filter cimport BatchFilter
-from kbroker.record.records cimport RecordFields, records_of, take_record
+from kbroker.record.records cimport RecordFields, take_record
 from kbroker.wire.bytes cimport Cursor, take, take_varint
 
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.record.batch import CorruptBatchError
+from kbroker.record.compression import decompress
 from kbroker.record.records import MAX_DECOMPRESSED_BYTES
 
 COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', 'producer_id', 'producer_epoch', 'sequence',
@@ -34,6 +39,7 @@ cdef class Buffer:
     cdef uint8_t *at
     cdef Py_ssize_t size
     cdef Py_ssize_t capacity
+    cdef Buffer previous  # the one that was filled before this one
 
     def __dealloc__(self):
         free(self.at)
@@ -83,9 +89,19 @@ cdef class Buffer:
 
 
 cdef Buffer buffer_like(Buffer other):
-    """An empty one, with the room that the other came to need; never without any, for Arrow takes no null pointer."""
-    cdef Buffer buffer = Buffer.__new__(Buffer)
-    buffer.reserve(1 if other is None else max(other.size, <Py_ssize_t>1))
+    """An empty one, with the room that the other came to need; never without any, for Arrow takes no null pointer.
+
+    It is the one before the other, if nobody else has that any more: new memory costs more than what is written there.
+    """
+    cdef Buffer buffer = None if other is None else other.previous
+    if buffer is not None and Py_REFCNT(buffer) == 2:  # `buffer` and `other.previous`
+        buffer.size = 0
+    else:
+        buffer = Buffer.__new__(Buffer)
+        buffer.reserve(1 if other is None else max(other.size, <Py_ssize_t>1))
+    if other is not None:
+        other.previous = None
+        buffer.previous = other
     return buffer
 
 
@@ -167,6 +183,7 @@ cdef class ColumnDecoder:
     cdef readonly int64_t next_offset
     cdef readonly Py_ssize_t position   # of the batch that was read last, also when it is damaged
     cdef readonly int64_t hidden_batches
+    cdef bint is_taken                  # what the buffers hold was given away
 
     def __init__(self, columns, *, bint check_crcs=True, Py_ssize_t batch_rows=10_000,
                  Py_ssize_t batch_bytes=4 * 1024 * 1024, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
@@ -184,6 +201,7 @@ cdef class ColumnDecoder:
     cdef int start_over(self) except -1:
         columns = self.columns
         self.rows = 0
+        self.is_taken = False
         if 'key' in columns:
             self.keys = blobs_like(self.keys)
         if 'value' in columns:
@@ -210,7 +228,7 @@ cdef class ColumnDecoder:
         return self.full()
 
     cdef bint full(self) noexcept:
-        return self.rows >= self.batch_rows or self.size_bytes() >= self.batch_bytes
+        return not self.is_taken and (self.rows >= self.batch_rows or self.size_bytes() >= self.batch_bytes)
 
     cdef Py_ssize_t size_bytes(self) noexcept:
         cdef Py_ssize_t size = 0
@@ -234,6 +252,8 @@ cdef class ColumnDecoder:
         cdef BatchFields fields
         cdef HeaderFault fault
         cdef const uint8_t *at
+        if self.is_taken:  # only now, for until somebody asks for more they may have those of the time before
+            self.start_over()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             # Behind the end that was asked for there may be a write that is not finished.
@@ -273,7 +293,10 @@ cdef class ColumnDecoder:
         if fields.records_count <= 0:
             return 0
         if fields.attributes & COMPRESSION_MASK:
-            block = records_of(data, fields, self.max_decompressed_bytes)
+            block = decompress(
+                fields.attributes & COMPRESSION_MASK,
+                PyMemoryView_FromMemory(<char *>data + HEADER_BYTES, batch_size_bytes(fields) - HEADER_BYTES, PyBUF_READ),
+                self.max_decompressed_bytes)
             cursor.at = <const uint8_t *>PyBytes_AS_STRING(block)
             cursor.end = cursor.at + PyBytes_GET_SIZE(block)
         else:
@@ -392,7 +415,10 @@ cdef class ColumnDecoder:
         all others: one buffer, int64 for offset, timestamp (microseconds), producer_id, batch_base_offset; else int32.
         """
         cdef dict found = {}
-        cdef Py_ssize_t rows = self.rows
+        cdef Py_ssize_t rows
+        if self.is_taken:
+            self.start_over()
+        rows = self.rows
         if self.keys is not None:
             found['key'] = self.keys.taken()
         if self.values is not None:
@@ -407,7 +433,8 @@ cdef class ColumnDecoder:
         if self.sequences is not None:
             found['sequence'] = self.sequences
         found.update(self.constants)
-        self.start_over()
+        self.rows = 0
+        self.is_taken = True
         return rows, found
 
 

@@ -39,6 +39,8 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _SNAPPY_MOST_EXPANSION = 22  # the shortest element is a copy of 64 bytes told in 3
 _ZSTD_STEP_BYTES = 1024
 _ZSTD_AT_ONCE_EXPANSION = 64
+_ZSTD_SIZE_NOT_STATED = 2**64 - 1
+_ZSTD_BLOCK_BYTES = 128 * 1024  # the most that one holds
 _CHUNK_BYTES = 64 * 1024
 
 
@@ -87,6 +89,11 @@ def decompress(codec: int, data: bytes | memoryview, max_bytes: int) -> bytes:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f'found codec {codec}, expected 0 to {max(Compression)}'
         ) from None
+    at_once = _AT_ONCE.get(codec)
+    if at_once is not None:
+        whole = at_once(data, max_bytes)
+        if whole is not None:
+            return whole
     output = _Output(max_bytes)
     expand(data, output)
     return output.take()
@@ -197,8 +204,37 @@ def _compress_lz4(data: bytes, level: int | None) -> bytes:
     )
 
 
+class _Lz4OfThread(threading.local):
+    """A decompressor costs as much to make as a small batch to decompress, and may not be shared between threads."""
+
+    def __init__(self) -> None:
+        from lz4 import frame
+
+        self.context = frame.create_decompression_context()
+        self.decompress = frame.decompress_chunk
+        self.reset = frame.reset_decompression_context
+
+
+@functools.cache
+def _lz4() -> _Lz4OfThread:
+    return _Lz4OfThread()
+
+
+def _lz4_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
+    """What a single frame of one ordinary batch holds. None for whatever is not that, or is damaged."""
+    of_thread = _lz4()
+    whole: bytes
+    try:
+        whole, used, is_end = of_thread.decompress(of_thread.context, data, max_length=min(_CHUNK_BYTES, max_bytes))
+    except RuntimeError:
+        is_end, used = False, 0
+    if not is_end:
+        of_thread.reset(of_thread.context)
+    return whole if is_end and used == len(data) else None
+
+
 def _decompress_lz4(data: bytes | memoryview, output: _Output) -> None:
-    from lz4 import frame  # type: ignore[import-untyped]
+    from lz4 import frame
 
     while data:
         decompressor = frame.LZ4FrameDecompressor()
@@ -231,6 +267,9 @@ class _ZstdOfThread(threading.local):
         import zstandard
 
         self.decompressor = zstandard.ZstdDecompressor()
+        self.parameters = zstandard.get_frame_parameters
+        self.header_size = zstandard.frame_header_size
+        self.error = zstandard.ZstdError
 
 
 @functools.cache
@@ -238,17 +277,51 @@ def _zstd() -> _ZstdOfThread:
     return _ZstdOfThread()
 
 
+def _zstd_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
+    """What one frame holds, in a single call, into a buffer of the size that it states, or of all that is allowed here.
+
+    None for whatever is not that: several frames, one of more than 64 times its bytes or `max_bytes`, a damaged one.
+    """
+    of_thread = _zstd()
+    most_bytes = min(max_bytes, _ZSTD_AT_ONCE_EXPANSION * len(data))
+    try:
+        parameters = of_thread.parameters(data)
+        # The size of none, and of one that does not tell, is not looked at by the library as that of others is.
+        if 0 < parameters.content_size <= most_bytes:
+            whole: bytes = of_thread.decompressor.decompress(data, allow_extra_data=False)
+            return whole
+        if parameters.content_size == _ZSTD_SIZE_NOT_STATED:
+            most_bytes = min(most_bytes, _zstd_most_bytes(data, of_thread.header_size(data), parameters.has_checksum))
+            if most_bytes:  # 0 would be no limit
+                whole = of_thread.decompressor.decompress(data, max_output_size=most_bytes)
+                return whole
+    except of_thread.error:
+        pass
+    return None
+
+
+def _zstd_most_bytes(data: bytes | memoryview, position: int, has_checksum: bool) -> int:
+    """What the blocks from `position` on can hold together; 0 if they are not all of `data`, to its last byte.
+
+    A block has a header of 3 bytes, little-endian: 1 bit that says that it is the last, 2 bits for its kind (0 raw, 1
+    one byte repeated, 2 compressed), 21 bits for its size (RFC 8878).
+    """
+    found = 0
+    while position + 3 <= len(data):
+        header = int.from_bytes(data[position : position + 3], 'little')
+        kind, size = header >> 1 & 3, header >> 3
+        position += 3 + (1 if kind == 1 else size)
+        found += _ZSTD_BLOCK_BYTES if kind == 2 else size
+        if header & 1:
+            return found if position + 4 * has_checksum == len(data) else 0
+    return 0
+
+
 def _decompress_zstd(data: bytes | memoryview, output: _Output) -> None:
     """The library bounds what one call gives out by its input alone: a run-length block makes 32 KiB of each byte.
 
-    So whatever is not a frame of an ordinary stated size goes through it in small steps.
+    So what `_zstd_at_once` leaves goes through it in small steps.
     """
-    import zstandard
-
-    whole = _zstd_frame_at_once(data, min(output.room, _ZSTD_AT_ONCE_EXPANSION * len(data)))
-    if whole is not None:
-        output.add(whole)
-        return
     while data:
         frame = _zstd().decompressor.decompressobj()
         position = 0
@@ -257,27 +330,10 @@ def _decompress_zstd(data: bytes | memoryview, output: _Output) -> None:
                 raise _corrupt(Compression.ZSTD, 'it ends early')
             try:
                 output.add(frame.decompress(data[position : position + _ZSTD_STEP_BYTES]))
-            except zstandard.ZstdError as error:
+            except _zstd().error as error:
                 raise _corrupt(Compression.ZSTD, error) from None
             position += _ZSTD_STEP_BYTES
         data = data[min(position, len(data)) - len(frame.unused_data) :]
-
-
-def _zstd_frame_at_once(data: bytes | memoryview, most_bytes: int) -> bytes | None:
-    """What a frame that states its size holds, in a single call into a buffer of that size.
-
-    None for whatever is not that: several frames, one larger than `most_bytes`, a damaged one.
-    """
-    import zstandard
-
-    try:
-        # The size of none, and of one that does not tell, is not looked at by the library as that of others is.
-        if not 0 < zstandard.get_frame_parameters(data).content_size <= most_bytes:
-            return None
-        whole: bytes = _zstd().decompressor.decompress(data, allow_extra_data=False)
-    except zstandard.ZstdError:
-        return None
-    return whole
 
 
 _COMPRESS = {
@@ -294,3 +350,4 @@ _DECOMPRESS = {
     3: _decompress_lz4,
     4: _decompress_zstd,
 }
+_AT_ONCE = {3: _lz4_at_once, 4: _zstd_at_once}

@@ -131,3 +131,29 @@ def test_arrow_takes_over_the_buffers_as_they_are():
     before = pa.py_buffer(data).to_pybytes()
     decoder.feed(batch_of([(T, b'k', b'other')], base_offset=1), BatchFilter())
     assert pa.py_buffer(data).to_pybytes() == before == b'v'
+
+
+def test_what_was_given_out_stays_as_it_is_for_as_long_as_somebody_has_it():
+    """The decoder fills buffers again, those of two times before: only where nobody else has them."""
+    assembler = Assembler(list(FIELDS), 'topic', 0)
+    for keeps in (True, False):
+        decoder = ColumnDecoder(assembler.columns)
+        kept = []
+        for number in range(12):
+            text = str(number).encode() * 50
+            rows = [(T + number, text if row % 2 else None, text, [('h', text)]) for row in range(9)]
+            decoder.feed(batch_of(rows, base_offset=number * 9), BatchFilter())
+            found = taken(decoder, assembler)
+            assert found.column('value').to_pylist() == [text] * 9
+            assert found.column('key').to_pylist() == [None, text] * 4 + [None]
+            assert found.column('offset').to_pylist() == list(range(number * 9, number * 9 + 9))
+            if keeps:
+                kept.append((found, found.to_pylist()))
+        assert all(found.to_pylist() == rows for found, rows in kept)
+
+
+def test_nothing_is_taken_twice():
+    assembler = Assembler(list(FIELDS), 'topic', 0)
+    decoder = ColumnDecoder(assembler.columns)
+    decoder.feed(batch_of([(T, b'a', b'1')]), BatchFilter())
+    assert [taken(decoder, assembler).num_rows for _ in range(3)] == [1, 0, 0]

@@ -166,6 +166,16 @@ def test_zstd_frames_come_back_whether_they_state_their_size_or_not(size):
             assert refusal(Compression.ZSTD, first + second + b'x', ROOM + 2000) is ErrorCode.CORRUPT_MESSAGE
 
 
+def test_a_broken_lz4_frame_leaves_nothing_behind_for_the_next_one():
+    data = SAMPLES['noise'][:5000]
+    frame = compress(Compression.LZ4, data)
+    for broken in (frame[:-4], frame[:20], b'x' + frame):
+        assert refusal(Compression.LZ4, broken, ROOM) is ErrorCode.CORRUPT_MESSAGE
+        assert decompress(Compression.LZ4, frame, ROOM) == data
+    assert refusal(Compression.LZ4, frame, 4999) is ErrorCode.MESSAGE_TOO_LARGE
+    assert decompress(Compression.LZ4, frame + frame, ROOM) == data + data
+
+
 def test_lz4_is_written_as_the_java_client_does():
     info = lz4.frame.get_frame_info(compress(Compression.LZ4, SAMPLES['text']))
     assert (info['block_size'], info['block_linked'], info['content_checksum'], info['content_size']) == (
