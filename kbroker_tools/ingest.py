@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,18 +19,31 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker_tools.command import SETTINGS, Command, ToolError, json_option, version_option
-from kbroker_tools.render import PROGRESS_INTERVAL_S, Column, Output, Progress, words_for_bytes, words_for_duration
+from kbroker_tools.render import (
+    PROGRESS_INTERVAL_S,
+    Column,
+    Output,
+    Progress,
+    words_for_bytes,
+    words_for_count,
+    words_for_duration,
+)
 
 if TYPE_CHECKING:
     from kbroker_tools.spark.ingest import IngestJob, IngestResult
 
 TERMINATED = 143
+LOSSES_SHOWN = 10
+BACKOFF_S = 1.0
+MOST_BACKOFF_S = 60.0
 FORMATS = ('parquet', 'orc', 'json', 'avro')
 VALUE_KINDS = ('json', 'avro', 'protobuf')
 QUIET_LOG = Path(__file__).parent / 'spark' / 'log4j2.properties'
 COLUMNS = [Column('run', 'Run', 'right'), Column('rows', 'Rows', 'right'), Column('size_bytes', 'Bytes', 'right'),
            Column('rows_per_second', 'Rows/s', 'right'), Column('skipped_offsets', 'SkippedOffsets', 'right'),
-           Column('aborted_transactions', 'AbortedTransactions', 'right'), Column('lag', 'LagLeft', 'right'),
+           Column('lost_offsets', 'LostOffsets', 'right'),
+           Column('aborted_transactions', 'AbortedTransactions', 'right'),
+           Column('undecoded', 'Undecoded', 'right'), Column('lag', 'LagLeft', 'right'),
            Column('duration_ms', 'Took', 'right')]
 
 
@@ -82,11 +95,14 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> li
 @click.option('--follow', is_flag=True, help='Go on, run after run, until interrupted.')
 @click.option('--interval', type=click.FloatRange(0.0), default=10.0, show_default=True, metavar='SECONDS',
               help='With --follow: from the end of one run to the next.')
+@click.option('--give-up-after', type=click.FloatRange(0.0), default=600.0, show_default=True, metavar='SECONDS',
+              help='With --follow: how long to try again, after a first run, while the broker is away.')
 @json_option
 @version_option
 def main(topics: list[str], source: str, to: Path, state: Path, file_format: str, partition_by: list[str],
          max_rows_per_file: int | None, value_format: str | None, value_schema: str | None, options: dict[str, str],
-         master: str | None, conf: dict[str, str], follow: bool, interval: float, as_json: bool) -> None:
+         master: str | None, conf: dict[str, str], follow: bool, interval: float,
+         give_up_after: float, as_json: bool) -> None:
     """Write topics into files with Spark: from where the last run stopped to the last stable offset.
 
     Rows and the offsets that they cover become visible in one step; after a crash at any point a rerun continues.
@@ -101,20 +117,28 @@ def main(topics: list[str], source: str, to: Path, state: Path, file_format: str
             raise ToolError(f'{error.name or error} is not installed: pip install "kbroker[spark]"') from None
         values = ValueFormat(value_format, text_or_file(value_schema)) if value_format and value_schema else None
         job = IngestJob(source, topics, to, state, file_format, partition_by, max_rows_per_file, values, options)
-        ingest(job, master, conf, Output(as_json), interval if follow else None)
+        ingest(job, master, conf, Output(as_json), interval if follow else None, give_up_after)
 
 
-def ingest(job: IngestJob, master: str | None, conf: dict[str, str], output: Output, interval_s: float | None) -> None:
+def ingest(job: IngestJob, master: str | None, conf: dict[str, str], output: Output, interval_s: float | None,
+           give_up_after_s: float) -> None:
     """One run, or with an interval run after run; one that finds nothing new is not worth a word then."""
-    spark = session(master, conf)
+    with output.waiting('starting Spark ...'):
+        spark = session(master, conf)
     try:
         with task_progress(spark, output):
             result = job.run(spark)
         show(output, result)
+        patience = Patience(give_up_after_s, output.note)
         while interval_s is not None:
             time.sleep(interval_s)
-            with task_progress(spark, output):
-                result = job.run(spark)
+            try:
+                with task_progress(spark, output):
+                    result = job.run(spark)
+            except Exception as error:
+                patience.wait(error)
+                continue
+            patience.is_rewarded()
             if result.run is not None:
                 show(output, result)
     except (KeyboardInterrupt, SystemExit):
@@ -126,24 +150,59 @@ def ingest(job: IngestJob, master: str | None, conf: dict[str, str], output: Out
     spark.stop()
 
 
+class Patience:
+    """With a source that is away: it is tried again, less and less often, until it has been away for too long."""
+
+    def __init__(self, limit_s: float, tell: Callable[[str], None], now_s: Callable[[], float] = time.monotonic,
+                 sleep: Callable[[float], None] = time.sleep):
+        self._limit_s, self._tell, self._now_s, self._sleep = limit_s, tell, now_s, sleep
+        self._failed_first_s: float | None = None
+        self._backoff_s = BACKOFF_S
+
+    def wait(self, error: Exception) -> None:
+        """After a run that failed. Raises the error if it does not pass by itself, or has not for too long."""
+        from kbroker_tools.spark.failures import one_line, passes_by_itself
+        if not passes_by_itself(error):
+            raise error
+        now_s = self._now_s()
+        self._failed_first_s = now_s if self._failed_first_s is None else self._failed_first_s
+        left_s = self._failed_first_s + self._limit_s - now_s
+        if left_s <= 0:
+            raise error
+        pause_s = min(self._backoff_s, left_s)
+        self._backoff_s = min(self._backoff_s * 2, MOST_BACKOFF_S)
+        self._tell(f'{one_line(error)}; trying again in {words_for_duration(pause_s * 1000)}, and for '
+                   f'{words_for_duration(left_s * 1000)} at most')
+        self._sleep(pause_s)
+
+    def is_rewarded(self) -> None:
+        """After a run that did not fail."""
+        if self._failed_first_s is not None:
+            self._tell(f'the source is back after {words_for_duration((self._now_s() - self._failed_first_s) * 1000)}')
+        self._failed_first_s, self._backoff_s = None, BACKOFF_S
+
+
 @contextmanager
 def task_progress(spark: Any, output: Output) -> Iterator[None]:
-    """A bar of the share of tasks that are done, on a terminal; the main thread waits for Spark, another asks."""
+    """A bar of the tasks that are done, on a terminal; the main thread waits for Spark, another asks."""
     if not sys.stderr.isatty():
         yield
         return
     is_over = threading.Event()
 
     def watch(bar: Progress) -> None:
-        tracker, shown = spark.sparkContext.statusTracker(), 0
+        tracker, total, shown = spark.sparkContext.statusTracker(), 0, 0
         while not is_over.wait(PROGRESS_INTERVAL_S):
             stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]
-            tasks = sum(stage.numTasks for stage in stages)
-            percent = 100 * sum(stage.numCompletedTasks for stage in stages) // tasks if tasks else 0
-            bar.advance(max(0, percent - shown))
-            shown = max(shown, percent)
+            tasks, done = (sum(getattr(stage, name) for stage in stages) for name in ('numTasks', 'numCompletedTasks'))
+            if tasks not in (0, total):
+                bar.restart('writing, tasks', tasks)
+                total, shown = tasks, 0
+            if tasks:
+                bar.advance(done - shown)
+                shown = done
 
-    with output.progress('ingesting, % of tasks', 100) as bar:
+    with output.progress('looking for what is new') as bar:
         watcher = threading.Thread(target=watch, args=(bar,), daemon=True)
         watcher.start()
         try:
@@ -267,11 +326,17 @@ def java_output_aside() -> Iterator[None]:
 def show(output: Output, result: IngestResult) -> None:
     rate = round(result.rows * 1000 / result.duration_ms) if result.duration_ms else 0
     cells: list[Any] = [result.run, result.rows, result.size_bytes, rate, result.skipped_offsets,
-                        result.aborted_transactions, result.lag, result.duration_ms]
+                        result.lost_offsets, result.aborted_transactions, result.undecoded, result.lag,
+                        result.duration_ms]
     if not output.as_json:
-        cells[2], cells[7] = words_for_bytes(result.size_bytes), words_for_duration(result.duration_ms)
+        cells[2], cells[-1] = words_for_bytes(result.size_bytes), words_for_duration(result.duration_ms)
     output.table(COLUMNS, [cells])
     output.stream.flush()
+    for what in result.losses[:LOSSES_SHOWN]:
+        output.note(f'skipped: {what}')
+    if result.losses:
+        output.note(f'{words_for_count(len(result.losses), "place")} of loss, {result.lost_offsets:,} offsets in all; '
+                    f'each is in run={result.run:06d}/_ingest.json')
 
 
 if __name__ == '__main__':

@@ -168,17 +168,23 @@ class Writer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """What was read is written, or aborted; the error that is on its way is not replaced by a later one."""
+        is_open = self._is_in_transaction
         try:
-            if not self._is_in_transaction:
+            if not is_open:
                 self.producer.flush()
             else:
                 self.producer.abort_transaction()
                 self._written = self._committed
                 print(f'The open transaction of {self.producer.settings.transactional_id} was aborted.',
                       file=sys.stderr)
-        except Exception:
+        except Exception as error:
             if kind is None:
                 raise
+            if is_open:
+                settings = self.producer.settings
+                print(f'The open transaction of {settings.transactional_id} could not be aborted ({error}): it stays '
+                      'open, and holds up read_committed consumers, until its timeout of '
+                      f'{settings.transaction_timeout_ms} ms.', file=sys.stderr)
         self._tell_count()
         if kind is None and self._has_failed:
             raise ToolError(f'{self._lines - self._written} of {self._lines} lines were not written')

@@ -90,11 +90,35 @@ class Output:
             return
         from rich import progress as bars
         from rich.console import Console
+        from rich.text import Text
+
+        class WhenTotalIsKnown(bars.ProgressColumn):
+            def __init__(self, column: bars.ProgressColumn):
+                super().__init__()
+                self._column = column
+
+            def render(self, task: bars.Task) -> Any:
+                return Text() if task.total is None else self._column(task)
+
         amount = bars.DownloadColumn() if unit == 'bytes' else bars.MofNCompleteColumn()
-        with bars.Progress(bars.TextColumn('{task.description}'), bars.BarColumn(), amount, bars.TimeRemainingColumn(),
-                           console=Console(stderr=True), transient=True) as bar:
+        with bars.Progress(bars.TextColumn('{task.description}'), bars.BarColumn(), WhenTotalIsKnown(amount),
+                           WhenTotalIsKnown(bars.TimeRemainingColumn()), console=Console(stderr=True),
+                           transient=True) as bar:
             task = bar.add_task(description, total=total)
-            yield Progress(lambda amount: bar.advance(task, amount))
+            yield Progress(lambda amount: bar.advance(task, amount),
+                           lambda description, total: bar.reset(task, description=description, total=total))
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """A word on the terminal that is gone behind the block, in which nothing else is written."""
+        shows = sys.stderr.isatty() and os.environ.get('TERM') != 'dumb'
+        if shows:
+            print(text, end='', file=sys.stderr, flush=True)
+        try:
+            yield
+        finally:
+            if shows:
+                print('\r\x1b[K', end='', file=sys.stderr, flush=True)
 
     def _plain_table(self, columns: Sequence[Column], rows: list[list[str]]) -> None:
         widths = [max(len(cell) for cell in cells)
@@ -137,8 +161,14 @@ class Output:
 class Progress:
     """What a running command tells of its way; without a terminal it is told to nobody."""
 
-    def __init__(self, advance: Any = None):
+    def __init__(self, advance: Any = None, restart: Any = None):
         self._advance = advance
+        self._restart = restart
+
+    def restart(self, description: str, total: int | None) -> None:
+        """Another part of the way begins; how long it takes is reckoned from here."""
+        if self._restart is not None:
+            self._restart(description, total)
 
     def advance(self, amount: int = 1) -> None:
         if self._advance is not None:

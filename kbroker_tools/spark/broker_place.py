@@ -19,10 +19,11 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.protocol.messages import FetchRequest
 from kbroker.record.abort_filter import AbortFilter
-from kbroker.record.batch import CorruptBatchError, iter_batches, read_header
+from kbroker.record.batch import BatchHeader, CorruptBatchError, iter_batches, read_header
 from kbroker.record.batch_filter import BatchFilter, TransactionRanges
 from kbroker.record.columns import ColumnDecoder
-from kbroker_tools.spark.file_ranges import DataLossError, ReadOptions, logger
+from kbroker.record.control import ControlType, read_end_txn_marker
+from kbroker_tools.spark.file_ranges import ABORTED_OF_A_TASK, DataLossError, ReadOptions, logger
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.planning import Bounds, LocatedBatch, Partition, Slice, split_bytes
 from kbroker_tools.spark.schema import Assembler, Field
@@ -42,6 +43,9 @@ IDLE_ANSWERS = 20
 """The same below an end that it does not have: it lost what it had promised."""
 
 
+Interval = tuple[int, int, int]
+"""Of an aborted transaction: producer id, first offset, offset of the marker."""
+
 UNCOMMITTED = ReadOptions(is_read_committed=False)
 
 
@@ -57,6 +61,11 @@ class Outcomes:
     aborted: tuple[tuple[int, int, int], ...] = ()
     open: dict[int, int] = field(default_factory=dict)
 
+    def of(self, each: Slice) -> Outcomes:
+        """What a part of the slice needs."""
+        return replace(self, aborted=tuple(row for row in self.aborted
+                                           if row[1] < each.end_offset and row[2] >= each.start_offset))
+
 
 @dataclass(frozen=True)
 class BrokerTask:
@@ -67,6 +76,10 @@ class BrokerTask:
     outcomes: Outcomes | None = None
     """Where they are asked for, with read_uncommitted."""
 
+    @property
+    def name(self) -> str:
+        return f'{self.each.topic}-{self.each.partition}-{self.each.start_offset:020d}'
+
     def read(self, fields: list[Field], options: ReadOptions) -> Iterator[pa.RecordBatch]:
         """DataLossError; KafkaError and ClientError for what the broker and the network do."""
         assembler = Assembler(fields, self.each.topic, self.each.partition)
@@ -74,8 +87,9 @@ class BrokerTask:
                                 batch_bytes=options.batch_bytes)
         cluster = Cluster(ClientConfig.from_settings(dict(self.kafka)))
         size = int(dict(self.kafka).get('fetch.max.bytes', FETCH_BYTES))
+        fetches = Fetches(cluster, self.each, options, self.outcomes, size)
         try:
-            for records, rule in Fetches(cluster, self.each, options, self.outcomes, size).answers():
+            for records, rule in fetches.answers():
                 position = 0
                 while True:
                     try:
@@ -92,14 +106,31 @@ class BrokerTask:
                 yield assembler.batch(rows, columns)
         finally:
             cluster.close()
+        if options.is_read_committed:
+            options.skipped.aborted[self.each.topic, self.each.partition] += len(fetches.aborted)
 
     def _skip(self, records: memoryview, position: int, what: str, options: ReadOptions) -> int:
         """Where the batch behind a damaged one begins, if it may be passed over. DataLossError if it may not."""
         header = read_header(records, position)
-        _report(f'{self.each.topic}-{self.each.partition}: {what}; lost are records among the '
-                f'{header.last_offset + 1 - header.base_offset} offsets {header.base_offset} to {header.last_offset}, '
+        low, high = (min(max(offset, self.each.start_offset), self.each.end_offset)
+                     for offset in (header.base_offset, header.last_offset + 1))
+        _report(self.each, low, high, f'{what}; lost are records among the {high - low} offsets {low} to {high - 1}, '
                 f'{header.size_bytes} bytes. The broker has it so: look at its files with kbroker-check', options)
         return position + header.size_bytes
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a partition for a table: the batches that begin in it, and in the first one what reaches into it."""
+
+    each: Slice
+    is_first: bool
+    is_stable: bool
+    """Below the last stable offset."""
+
+    def holds(self, header: BatchHeader) -> bool:
+        return header.base_offset < self.each.end_offset and (
+            self.is_first or header.base_offset >= self.each.start_offset)
 
 
 class Fetches:
@@ -114,6 +145,10 @@ class Fetches:
         self._size_bytes = size_bytes
         is_committed = options.is_read_committed or (outcomes is not None and outcomes.is_told)
         self._level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
+        self.aborted: list[Interval] = []
+        """Those of the aborted transactions that ended in what was answered so far; of read_committed fetches alone."""
+        self.begun: dict[int, set[int]] = {}
+        """Producer ids and first offsets of those that end behind the last answer."""
 
     def answers(self) -> Iterator[tuple[memoryview, BatchFilter]]:
         """(records, what hides or marks the aborted ones) until the end of the slice is reached."""
@@ -128,7 +163,7 @@ class Fetches:
                 position, connection = self._behind_loss(position, error), None
                 continue
             records = memoryview(row.records or b'')
-            reached = next_offset(records, position)
+            reached = self._look_through(row, records, position)
             idle = 0 if reached > position else idle + 1
             if self._is_over(row, position, idle):
                 return
@@ -138,6 +173,26 @@ class Fetches:
                 connection = None
             position = reached
             yield records, self._rule(row)
+
+    def _look_through(self, row: Any, records: memoryview, position: int) -> int:
+        """The offset behind the last whole batch; markers of aborted transactions are noted on the way.
+
+        The broker tells where those begin that touch the answer, the marker where one ends. A marker alone may have
+        been written for a transaction without a record here.
+        """
+        begun = self.begun = {}
+        for each in row.aborted_transactions or ():
+            begun.setdefault(each.producer_id, set()).add(each.first_offset)
+        for header, batch in iter_batches(records):
+            if header.is_control and header.producer_id in begun and (
+                    max(position, self._each.start_offset) <= header.base_offset < self._each.end_offset):
+                firsts = begun[header.producer_id]
+                first = max((offset for offset in firsts if offset < header.base_offset), default=None)
+                if first is not None and is_abort(batch):
+                    self.aborted.append((header.producer_id, first, header.base_offset))
+                    firsts.remove(first)
+            position = max(position, header.last_offset + 1)
+        return position
 
     def sample(self) -> tuple[int, int]:
         """(bytes, offsets) of the batches that the slice begins with. DataLossError, KafkaError, ClientError."""
@@ -189,8 +244,8 @@ class Fetches:
             raise DataLossError(f'{self._name}: the log ends below offset {position}, and it was said to reach '
                                 f'{self._each.end_offset}; was the topic made anew?') from error
         lost = min(start, self._each.end_offset)
-        _report(f'{self._name}: the log begins at offset {start} now; lost are records among the {lost - position} '
-                f'offsets {position} to {lost - 1}', self._options)
+        _report(self._each, position, lost, f'the log begins at offset {start} now; lost are records among the '
+                f'{lost - position} offsets {position} to {lost - 1}', self._options)
         return start
 
     def _send(self, connection: Connection, position: int) -> None:
@@ -210,11 +265,19 @@ class Fetches:
         return rows[0]
 
 
-def next_offset(records: memoryview, position: int) -> int:
-    """The offset behind the last whole batch."""
-    for header, _ in iter_batches(records):
-        position = max(position, header.last_offset + 1)
-    return position
+def cut(each: Slice, pieces: int) -> list[Slice]:
+    """A slice in so many parts with about as many offsets."""
+    span = each.end_offset - each.start_offset
+    pieces = max(1, pieces)
+    cuts = [each.start_offset + span * number // pieces for number in range(pieces + 1)]
+    return [replace(each, start_offset=low, end_offset=high) for low, high in pairwise(cuts) if high > low]
+
+
+def is_abort(batch: memoryview) -> bool:
+    try:
+        return read_end_txn_marker(batch).control_type == ControlType.ABORT
+    except KafkaError:
+        return False
 
 
 class BrokerPlace:
@@ -267,10 +330,10 @@ class BrokerPlace:
         tasks = []
         for (each, outcomes), size_bytes in zip(parts, sizes, strict=True):
             span = each.end_offset - each.start_offset
-            pieces = max(1, -(-size_bytes // limit), -(-span // (most or span)))
-            cuts = [each.start_offset + span * number // pieces for number in range(pieces + 1)]
-            tasks += [BrokerTask(self._kafka, Slice(each.topic, each.partition, low, high), outcomes)
-                      for low, high in pairwise(cuts) if high > low]
+            pieces = max(-(-size_bytes // limit), -(-span // (most or span)))
+            if outcomes is not None:
+                pieces = max(pieces, len(outcomes.aborted) // ABORTED_OF_A_TASK + 1)
+            tasks += [BrokerTask(self._kafka, part, outcomes and outcomes.of(part)) for part in cut(each, pieces)]
         return tasks
 
     def _with_outcomes(self, each: Slice) -> Iterator[tuple[Slice, Outcomes]]:
@@ -281,23 +344,28 @@ class BrokerPlace:
             yield replace(each, end_offset=min(stable, each.end_offset)), Outcomes(is_told=True)
         if stable < each.end_offset:
             table, aborted = ProducerStateTable(), []
-            for _, _, _, batch in self.batches(*at, Slice(*at, stable, each.end_offset)):
+            for _, _, _, batch in self.batches(*at, Piece(Slice(*at, stable, each.end_offset), True, False)):
                 row = table.replay_batch(batch)
                 if row is not None:
                     aborted.append((row.producer_id, row.first_offset, row.last_offset))
             is_open = {producer_id: first for first, producer_id in table.ongoing.items()}
             yield replace(each, start_offset=max(stable, each.start_offset)), Outcomes(False, tuple(aborted), is_open)
 
-    def pieces(self, topic: str, partition: int) -> list[Slice]:
-        start = self._admin.list_offsets({(topic, partition): EARLIEST})[topic, partition].offset
-        end = self._admin.list_offsets({(topic, partition): LATEST})[topic, partition].offset
-        return [Slice(topic, partition, start, end)] if end > start else []
+    def pieces(self, topic: str, partition: int) -> list[Piece]:
+        at = (topic, partition)
+        start, end = (self._admin.list_offsets({at: where})[at].offset for where in (EARLIEST, LATEST))
+        stable = self._admin.list_offsets({at: LATEST}, IsolationLevel.READ_COMMITTED)[at].offset
+        stable = min(max(start, stable), end)
+        below, above = Slice(topic, partition, start, stable), Slice(topic, partition, stable, end)
+        pieces = -(-self.size_bytes(below) // self._options['splitBytes'])
+        return [Piece(part, part.start_offset == start, part is not above)
+                for part in [*cut(below, pieces), above] if part.end_offset > part.start_offset]
 
-    def batches(self, topic: str, partition: int, piece: Slice | None) -> Iterator[LocatedBatch]:
+    def batches(self, topic: str, partition: int, piece: Piece | None) -> Iterator[LocatedBatch]:
         for each in [piece] if piece is not None else self.pieces(topic, partition):
-            for records, _ in Fetches(self._cluster, each, UNCOMMITTED).answers():
+            for records, _ in Fetches(self._cluster, each.each, UNCOMMITTED).answers():
                 for header, batch in iter_batches(records):
-                    if each.start_offset <= header.last_offset and header.base_offset < each.end_offset:
+                    if each.holds(header):
                         yield None, None, header, batch
 
     def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
@@ -307,17 +375,43 @@ class BrokerPlace:
                              None if row.current_txn_start_offset < 0 else row.current_txn_start_offset)
                 for row in rows]
 
-    def aborted(self, topic: str, partition: int) -> list[tuple[int, int, int]]:
-        """By reading all batches: a fetch tells only where an aborted transaction begins."""
-        table, found = ProducerStateTable(), []
-        for _, _, _, batch in self.batches(topic, partition, None):
-            row = table.replay_batch(batch)
-            if row is not None:
-                found.append((row.producer_id, row.first_offset, row.last_offset))
+    def aborted(self, topic: str, partition: int, piece: Piece | None) -> list[Interval]:
+        """By reading batches: a fetch tells only where an aborted transaction begins. Each is where its marker lies."""
+        found = []
+        for each in [piece] if piece is not None else self.pieces(topic, partition):
+            if each.is_stable:
+                fetches = Fetches(self._cluster, each.each, ReadOptions())
+                for _ in fetches.answers():
+                    pass
+                found += fetches.aborted
+            else:
+                found += self._aborted_above(each)
         return found
 
+    def _aborted_above(self, piece: Piece) -> Iterator[Interval]:
+        """Above the last stable offset, where no fetch tells; some of those that end there begin below it."""
+        begun: dict[int, set[int]] = {}
+        if not piece.is_first:
+            stable = piece.each.start_offset
+            fetches = Fetches(self._cluster, replace(piece.each, start_offset=stable - 1, end_offset=stable),
+                              ReadOptions())
+            for _ in fetches.answers():
+                pass
+            begun = fetches.begun
+        table = ProducerStateTable()
+        for _, _, header, batch in self.batches(piece.each.topic, piece.each.partition, piece):
+            row = table.replay_batch(batch)
+            if header.is_control:
+                firsts = begun.pop(header.producer_id, set())
+                if row is not None:
+                    firsts.add(row.first_offset)
+                if firsts and is_abort(batch):
+                    yield header.producer_id, min(firsts), header.base_offset
 
-def _report(text: str, options: ReadOptions) -> None:
+
+def _report(each: Slice, first_offset: int, end_offset: int, what: str, options: ReadOptions) -> None:
+    text = f'{each.topic}-{each.partition}: {what}'
     if options.fail_on_data_loss:
         raise DataLossError(f'{text}; with failOnDataLoss=false this is passed over')
+    options.skipped.lose(each.topic, each.partition, first_offset, end_offset, text)
     logger.warning('%s: skipped', text)

@@ -6,6 +6,7 @@ which then silently misses rows. Narrow the schema to read less, and bound the o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -15,6 +16,7 @@ from kbroker_tools.spark.file_ranges import ReadOptions
 from kbroker_tools.spark.options import Options, check_use, parse_options
 from kbroker_tools.spark.planning import Place, resolve
 from kbroker_tools.spark.schema import Field, ddl, wanted_fields
+from kbroker_tools.spark.skipped import PLAN, Skipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,9 +69,11 @@ class RecordsReader(DataSourceReader):
         self.fields = wanted_fields(schema)
 
     def partitions(self) -> list[InputPartition]:
-        place = open_place(self.options)
-        return [TaskPartition(task) for task in place.tasks(resolve(place, self.options), self.options,
-                                                            with_outcomes=asks_for_outcomes(self.fields))]
+        place, skipped = open_place(self.options), Skipped()
+        tasks = place.tasks(resolve(place, self.options, skipped), self.options,
+                            with_outcomes=asks_for_outcomes(self.fields))
+        tell(skipped, self.options, PLAN)
+        return [TaskPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:  # Spark's stand-in for no partition at all
@@ -88,7 +92,15 @@ def open_place(options: Options) -> Place:
 
 def read_task(task: Any, fields: list[Field], options: Options) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in whatever process it runs."""
-    yield from task.read(fields, read_options(options))
+    given = read_options(options)
+    yield from task.read(fields, given)
+    tell(given.skipped, options, task.name)
+
+
+def tell(skipped: Skipped, options: Options, name: str) -> None:
+    """In `skippedTo`, where that is given. OSError."""
+    if options['skippedTo'] is not None:
+        skipped.write(Path(options['skippedTo']), name)
 
 
 def asks_for_outcomes(fields: list[Field]) -> bool:

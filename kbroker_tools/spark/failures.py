@@ -4,12 +4,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kbroker.client.cluster import RETRIED
+from kbroker.client.errors import AnswerTimeout, ClientError
+from kbroker.errors import KafkaError
+
 _RAISED = re.compile(r'((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*): (.*)')
 _CAUSE = re.compile(r'\s*Caused by: (?:[\w$]+\.)*([\w$]+)(?:: (.*))?')
+_CALL = 'An error occurred while calling'
+_THROWN = re.compile(r': (?:[\w$]+\.)*([\w$]+)(?:: (.*))?')
 _CONDITION = re.compile(r'\[[A-Z_.\d]+\] ')
 _SQL_STATE = re.compile(r' SQLSTATE: \w{5}$')
 _OURS = ('kbroker.', 'kbroker_tools.')
 _MOST = 1000
+_OF_THE_NETWORK = tuple(f'{kind.__module__}.{kind.__qualname__}' for kind in (ClientError, AnswerTimeout))
+_OF_A_BROKER = f'{KafkaError.__module__}.{KafkaError.__qualname__}'
 
 
 def one_line(error: BaseException) -> str:
@@ -18,6 +26,22 @@ def one_line(error: BaseException) -> str:
     lines = str(error).splitlines()
     found = _raised_in_python(lines) or _java_cause(lines) or next((line for line in lines if line.strip()), '')
     return _SQL_STATE.sub('', _CONDITION.sub('', found.strip(), count=1))[:_MOST] or type(error).__name__
+
+
+def passes_by_itself(error: BaseException) -> bool:
+    """Whether the network or a broker was away, on the driver or, as far as its words tell, in a task.
+
+    For one who has read from the broker with the same settings: a connection that breaks before the first answer, as
+    of a broker that is being killed, looks to others as if that were no broker.
+    """
+    if isinstance(error, ClientError):
+        return True
+    if isinstance(error, KafkaError):
+        return error.code in RETRIED
+    lines = str(error).splitlines()
+    raised = [match for line in _ends_of_tracebacks(lines) if (match := _RAISED.match(line))]
+    return any(match[1] in _OF_THE_NETWORK or (match[1] == _OF_A_BROKER and any(
+        f': {code.name}:' in match[2] for code in RETRIED)) for match in raised)
 
 
 def _raised_in_python(lines: list[str]) -> str | None:
@@ -38,7 +62,8 @@ def _ends_of_tracebacks(lines: list[str]) -> Iterator[str]:
 
 
 def _java_cause(lines: list[str]) -> str | None:
-    causes = [match for line in lines if (match := _CAUSE.match(line))]
+    causes = [match for line in lines[:2] if lines[0].startswith(_CALL) and (match := _THROWN.match(line))]
+    causes += [match for line in lines if (match := _CAUSE.match(line))]
     if not causes:
         return None
     return f'{causes[-1][1]}: {causes[-1][2]}' if causes[-1][2] else str(causes[-1][1])

@@ -1,7 +1,9 @@
 """Log directories as a place to read from, with no broker at all."""
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -41,9 +43,15 @@ class FileTask:
 
     ranges: tuple[FileRange, ...]
 
+    @property
+    def name(self) -> str:
+        return self.ranges[0].name
+
     def read(self, fields: list[Field], options: ReadOptions) -> Iterator[pa.RecordBatch]:
         for each in self.ranges:
             yield from read_range(each, Assembler(fields, each.topic, each.partition), options)
+            if options.is_read_committed:
+                options.skipped.aborted[each.topic, each.partition] += len(each.aborted_inside)
 
 
 class FilePlace:
@@ -114,6 +122,12 @@ class FilePlace:
             found = self._states[topic, partition] = self._inspect(topic, partition)
         return found
 
+    def _inspect_all(self) -> None:
+        """Side by side, all that are asked for: a query waits for it, and the tails of partitions may be long."""
+        wanted = [each for each in self._directories if each not in self._states and self._options.wants(*each)]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            self._states.update(zip(wanted, threads.map(lambda each: self._inspect(*each), wanted), strict=True))
+
     def _inspect(self, topic: str, partition: int) -> PartitionState:
         storage = self._directories[topic, partition]
         new = Tail(verify_transaction_index=self._options['verifyTxnIndex'])
@@ -141,6 +155,8 @@ class FilePlace:
         return self._checkpoint(RECOVERY_POINT, topic, partition)
 
     def bounds(self, topic: str, partition: int) -> Bounds:
+        if (topic, partition) not in self._states:
+            self._inspect_all()
         state = self.state(topic, partition)
         end = state.last_stable_offset if self._options.is_read_committed else state.log_end_offset
         name = {'lso': None, 'hw': HIGH_WATERMARK, 'recoveryPoint': RECOVERY_POINT}[self._options['upTo']]
@@ -214,7 +230,8 @@ class FilePlace:
     def producers(self, topic: str, partition: int) -> list[ActiveProducer]:
         return self.state(topic, partition).producers
 
-    def aborted(self, topic: str, partition: int) -> list[tuple[int, int, int]]:
+    def aborted(self, topic: str, partition: int, piece: None) -> list[tuple[int, int, int]]:
+        """The indexes tell, in no time: a partition is never cut for it."""
         state = self.state(topic, partition)
         return state.aborted(state.log_start_offset, state.log_end_offset)
 

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import logging
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from struct import iter_unpack
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import KafkaError
@@ -14,14 +16,14 @@ from kbroker.record.batch_filter import BatchFilter, TransactionRanges
 from kbroker.record.columns import ColumnDecoder
 from kbroker_tools.spark.partition_files import (
     NO_OFFSET,
-    READ_BYTES,
     PartitionFiles,
     PartitionState,
     SegmentFiles,
     next_sound_batch,
     read_batches,
 )
-from kbroker_tools.spark.storage import FileFacts, Storage
+from kbroker_tools.spark.skipped import Skipped
+from kbroker_tools.spark.storage import FileFacts, Storage, window
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TRIES = 5
+INDEX_ENTRY_BYTES = 8
+SLACK = 8
+"""A task may be larger than asked for by one part in so many."""
+ABORTED_OF_A_TASK = 10_000
+"""About so many intervals of aborted transactions are sent with a task at most: it is cut smaller then."""
 
 
 class DataLossError(Exception):
@@ -67,6 +74,17 @@ class FileRange:
         return self.end_position - self.start_position
 
     @property
+    def name(self) -> str:
+        """No other range of the plan has it."""
+        return f'{self.topic}-{self.partition}-{self.first:020d}'
+
+    @property
+    def aborted_inside(self) -> list[tuple[int, int, int]]:
+        """The aborted transactions whose markers lie in the range."""
+        low, high = max(self.start_offset, self.first), min(self.end_offset, self.end)
+        return [row for row in self.aborted if low <= row[2] < high]
+
+    @property
     def path(self) -> str:
         return self.storage.path(self.segment.name('log'))
 
@@ -86,7 +104,20 @@ def cut(state: PartitionState, start_offset: int, end_offset: int, *, split_byte
             if end_position > start_position and first < end_offset:
                 ranges.append(FileRange(files.storage, files.topic, files.partition, segment, following is not None,
                                         previous, start_position, end_position, first, end, start_offset, end_offset))
-    return [_with_transactions(state, each) for each in ranges]
+    return [part for each in ranges for part in _bounded(state, _with_transactions(state, each))]
+
+
+def _bounded(state: PartitionState, each: FileRange) -> list[FileRange]:
+    """A range over which more transactions were aborted than are sent with a task, in parts with fewer each."""
+    if len(each.aborted) <= ABORTED_OF_A_TASK:
+        return [each]
+    size = max(1, each.size_bytes * ABORTED_OF_A_TASK // len(each.aborted))
+    points = [(each.first, each.start_position)]
+    for base_offset, position in _cut_points(state.files, each.segment, each.first, each.end, size, None):
+        if points[-1][1] < position < each.end_position:
+            points.append((base_offset, position))
+    return [_with_transactions(state, replace(each, first=first, start_position=start, end=end, end_position=stop))
+            for (first, start), (end, stop) in pairwise([*points, (each.end, each.end_position)])]
 
 
 def _with_transactions(state: PartitionState, each: FileRange) -> FileRange:
@@ -102,64 +133,95 @@ def _cut_points(files: PartitionFiles, segment: SegmentFiles, start_offset: int,
     last may: it ends what is read.
     """
     points = [(segment.base_offset, 0)]
-    entries = _index_entries(files, segment, split_bytes)
+    offsets, positions = _index_entries(files, segment, split_bytes)
+    number = bisect_right(offsets, start_offset) - 1
+    end = bisect_left(offsets, end_offset) + 1
+    high = positions[end] if end < len(positions) else segment.size_bytes
+    piece_bytes = _even_piece(high - (positions[number] if number >= 0 else 0), split_bytes)
     with files.storage.open(segment.name('log')) as file:
-        for number, (last_offset, position) in enumerate(entries):
-            is_start = last_offset <= start_offset and (
-                number + 1 == len(entries) or entries[number + 1][0] > start_offset)
-            is_cut = last_offset > start_offset and (position - points[-1][1] >= split_bytes or bool(
-                max_records and last_offset - max(points[-1][0], start_offset) >= max_records))
-            is_end = number > 0 and entries[number - 1][0] >= end_offset
-            if not (is_start or is_cut or is_end):
-                continue
-            base_offset = _base_offset_at(file, position, segment.size_bytes)
-            if base_offset is None or not points[-1][0] < base_offset <= last_offset:
-                continue  # an index that lies is no reason to read less
-            points = [(base_offset, position)] if is_start else [*points, (base_offset, position)]
-            if base_offset >= end_offset:
+        if number >= 0:
+            points = _point(file, segment, points, offsets[number], positions[number]) or points
+        while points[-1][0] < end_offset:
+            following = bisect_left(positions, points[-1][1] + piece_bytes, number + 1)
+            if max_records:
+                least = max(points[-1][0], start_offset) + max_records
+                following = min(following, bisect_left(offsets, least, number + 1))
+            number = min(following, max(number + 1, end))
+            if number >= len(offsets):
                 break
+            points += _point(file, segment, points, offsets[number], positions[number])
     return points
 
 
-def _base_offset_at(file: Any, position: int, end: int) -> int | None:
+def _point(file: Any, segment: SegmentFiles, points: list[tuple[int, int]], last_offset: int,
+           position: int) -> list[tuple[int, int]]:
+    """The batch that an index says lies at `position`; nothing if it lies, which is no reason to read less."""
     try:
-        return read_header(file.read_at(min(HEADER_BYTES, end - position), position)).base_offset
+        header = read_header(file.read_at(min(HEADER_BYTES, segment.size_bytes - position), position))
     except CorruptBatchError:
-        return None
-
-
-def _index_entries(files: PartitionFiles, segment: SegmentFiles, split_bytes: int) -> list[tuple[int, int]]:
-    """(last offset of a batch, its position), ascending; from the headers where a large segment has no index."""
-    if not segment.has_index and segment.size_bytes <= split_bytes:
         return []
+    return [(header.base_offset, position)] if points[-1][0] < header.base_offset <= last_offset else []
+
+
+def _even_piece(size_bytes: int, split_bytes: int) -> int:
+    """The size of equal pieces of about `split_bytes`; an eighth more is not worth a piece, which costs a task."""
+    pieces = max(1, -(-(size_bytes - split_bytes // SLACK) // split_bytes))
+    return max(1, -(-size_bytes // pieces))
+
+
+def _index_entries(files: PartitionFiles, segment: SegmentFiles, split_bytes: int) -> tuple[list[int], list[int]]:
+    """(last offsets of batches, their positions), ascending; from the headers where a large segment has no index."""
+    if not segment.has_index and segment.size_bytes <= split_bytes:
+        return [], []
     try:
-        data = files.storage.read(segment.name('index')) if segment.has_index else b''
+        numbers = array('i', _written(files.storage, segment.name('index')) if segment.has_index else b'')
     except FileNotFoundError:
-        data = b''
-    entries: list[tuple[int, int]] = []
-    for relative_offset, position in iter_unpack('>ii', data[:len(data) - len(data) % 8]):
-        if position >= segment.size_bytes or (entries and position <= entries[-1][1]):
-            break  # behind what was listed, or the zeros of a preallocated index
-        if position > 0:
-            entries.append((segment.base_offset + relative_offset, position))
-    if entries or segment.size_bytes <= split_bytes:
-        return entries
+        numbers = array('i')
+    if sys.byteorder == 'little':
+        numbers.byteswap()
+    offsets, positions = _ascending(numbers[::2].tolist(), numbers[1::2].tolist(), segment.size_bytes)
+    if offsets or segment.size_bytes <= split_bytes:
+        return [segment.base_offset + each for each in offsets], positions
     with files.storage.open(segment.name('log')) as file:
-        return [(header.last_offset, position)
-                for position, header, _ in read_batches(file, 0, segment.size_bytes) if position > 0]
+        found = [(header.last_offset, position)
+                 for position, header, _ in read_batches(file, 0, segment.size_bytes) if position > 0]
+    return [offset for offset, _ in found], [position for _, position in found]
+
+
+def _written(storage: Storage, name: str) -> bytes:
+    """The entries of an index without the zeros behind them, mostly: a broker makes it of its full size at once."""
+    data = b''
+    with storage.open(name) as file:
+        while True:
+            more = file.read_at(storage.window_bytes, len(data))
+            data += more
+            if len(more) < storage.window_bytes or more.endswith(bytes(INDEX_ENTRY_BYTES)):
+                break
+    size = -(-len(data.rstrip(b'\0')) // INDEX_ENTRY_BYTES) * INDEX_ENTRY_BYTES
+    return data[:min(size, len(data) - len(data) % INDEX_ENTRY_BYTES)]
+
+
+def _ascending(offsets: list[int], positions: list[int], size_bytes: int) -> tuple[list[int], list[int]]:
+    """Without an entry for the first batch, what lies behind what was listed, and the zeros of a preallocated index."""
+    count = len(positions)
+    if positions != sorted(positions) or offsets != sorted(offsets):
+        count = next(number for number in range(1, count) if positions[number] <= positions[number - 1]
+                     or offsets[number] <= offsets[number - 1])
+    start, end = bisect_right(positions, 0, 0, count), bisect_left(positions, size_bytes, 0, count)
+    return offsets[start:end], positions[start:end]
 
 
 def pack(ranges: Iterable[FileRange], split_bytes: int) -> list[list[FileRange]]:
     """Small ranges together, so that a thousand tiny partitions are not a thousand tasks."""
     tasks: list[list[FileRange]] = []
-    size_bytes = 0
+    size_bytes = aborted = 0
     for each in ranges:
-        if tasks and size_bytes + each.size_bytes <= split_bytes:
+        size_bytes, aborted = size_bytes + each.size_bytes, aborted + len(each.aborted)
+        if tasks and size_bytes <= split_bytes + split_bytes // SLACK and aborted <= ABORTED_OF_A_TASK:
             tasks[-1].append(each)
-            size_bytes += each.size_bytes
         else:
             tasks.append([each])
-            size_bytes = each.size_bytes
+            size_bytes, aborted = each.size_bytes, len(each.aborted)
     return tasks
 
 
@@ -172,10 +234,15 @@ class ReadOptions:
     check_crcs: bool = True
     fail_on_data_loss: bool = True
     is_read_committed: bool = True
+    skipped: Skipped = field(default_factory=Skipped)
+    """Where it is told what is passed over."""
 
 
 def read_range(each: FileRange, assembler: Assembler, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a range. Memory: one read, one batch decompressed, one Arrow batch. DataLossError."""
+    """The rows of a range. DataLossError.
+
+    Memory: one read, one batch decompressed, two Arrow batches: the one that Spark has, and the one that is filled.
+    """
     decoder = ColumnDecoder(assembler.columns, check_crcs=options.check_crcs, batch_rows=options.batch_rows,
                             batch_bytes=options.batch_bytes)
     rule = TransactionRanges(each.aborted, each.open, is_committed_only=options.is_read_committed)
@@ -188,29 +255,29 @@ def read_range(each: FileRange, assembler: Assembler, options: ReadOptions) -> I
 
 def _read_part(each: FileRange, file: Any, decoder: ColumnDecoder, rule: BatchFilter, assembler: Assembler,
                options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    position, size = each.start_position, READ_BYTES
+    position, size = each.start_position, each.storage.window_bytes
     while position < each.end_position and decoder.next_offset < each.end_offset:
-        window = file.read_at(min(size, each.end_position - position), position)
+        data = window(file, min(size, each.end_position - position), position)
         used, bad_at = 0, None
         try:
             while True:
                 bad_at = None
-                used = decoder.feed(window, rule, position=used, start_offset=each.start_offset,
+                used = decoder.feed(data, rule, position=used, start_offset=each.start_offset,
                                     end_offset=each.end_offset)
                 bad_at = position + used
                 if not decoder.is_full:
                     break
                 yield assembler.batch(*decoder.take())
             if used == 0 and decoder.next_offset < each.end_offset:
-                size = _size_of_batch(window, each.end_position - position)
+                size = _size_of_batch(data, each.end_position - position)
         except KafkaError as error:
             bad_at = position + decoder.position if bad_at is None else bad_at
             used = _skip(each, file, bad_at, max(each.first, decoder.next_offset), str(error), options) - position
         if used:
-            position, size = position + used, READ_BYTES
+            position, size = position + used, each.storage.window_bytes
 
 
-def _size_of_batch(window: bytes, room: int) -> int:
+def _size_of_batch(window: memoryview, room: int) -> int:
     """Of the batch that a window holds only the start of. CorruptBatchError if it is not all there."""
     size = read_header(window).size_bytes
     if size > room or size <= len(window):
@@ -234,6 +301,7 @@ def _report(each: FileRange, position: int, what: str, low: int, high: int, opti
             f'{high - 1} of {each.topic}-{each.partition}')
     if options.fail_on_data_loss:
         raise DataLossError(f'{text}. Look at it with kbroker-dump-log, or read with failOnDataLoss=false to skip them')
+    options.skipped.lose(each.topic, each.partition, low, high, text)
     logger.warning('%s. They were skipped', text)
 
 

@@ -20,8 +20,9 @@ from kbroker_tools.spark.ledger import IngestError, JobFacts, Ledger, Progress
 from kbroker_tools.spark.options import BY_NAME, Options, parse_options
 from kbroker_tools.spark.planning import Partition, Place, Slice, chosen_partitions
 from kbroker_tools.spark.schema import ddl
+from kbroker_tools.spark.skipped import Skipped
 from kbroker_tools.spark.stream import to_json
-from kbroker_tools.spark.values import ValueFormat
+from kbroker_tools.spark.values import UNDECODED, ValueFormat, needed_package
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +31,8 @@ BROKER = re.compile(r'(?:[\w.-]+|\[[\w:.%]+\]):\d+(,(?:[\w.-]+|\[[\w:.%]+\]):\d+
 DATE = 'date'
 OF_THE_JOB = ('path', 'subscribe', 'subscribePattern', 'assign', 'startingOffsets', 'endingOffsets',
               'startingTimestamp', 'endingTimestamp', 'startingOffsetsByTimestamp', 'endingOffsetsByTimestamp',
-              'startingOffsetsByTimestampStrategy', 'table', 'maxOffsetsPerTrigger', 'maxBytesPerTrigger')
+              'startingOffsetsByTimestampStrategy', 'table', 'maxOffsetsPerTrigger', 'maxBytesPerTrigger',
+              'skippedTo')
 """Options of the data source that the job sets, or that would contradict what it promises."""
 
 
@@ -44,10 +46,25 @@ class IngestResult:
     size_bytes: int
     skipped_offsets: int
     """Without a row: of aborted transactions, markers, and what compaction took."""
-    aborted_transactions: int | None
-    """Left out; None from a broker, which tells it to the tasks alone."""
+    lost_offsets: int
+    """Of records that are gone or damaged, some or all of them: with failOnDataLoss=false."""
+    losses: list[str]
+    """What each of those is, in words."""
+    aborted_transactions: int
+    """Left out."""
+    undecoded: int | None
+    """Values that the schema does not fit; None where values are not decoded."""
     lag: int
     duration_ms: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the tasks did; sizes in bytes of keys and values."""
+
+    rows: int
+    size_bytes: int
+    undecoded: int | None
 
 
 @dataclass
@@ -79,17 +96,20 @@ class IngestJob:
             place = open_place(options)
             chosen = chosen_partitions(place, options)
             progress = ledger.open(JobFacts(self.source, identity.cluster_id, self._shape(options)))
-            slices = self._slices(place, options, chosen, progress, identity)
+            skipped = Skipped()
+            slices = self._slices(place, options, chosen, progress, identity, skipped)
             if not slices:
-                return IngestResult(None, 0, 0, 0, None if self._is_broker else 0, 0, _since(began))
+                return IngestResult(None, 0, 0, 0, 0, [], 0, None, 0, _since(began))
             done = Progress(progress.job, progress.run + 1,
                             progress.offsets | {(each.topic, each.partition): each.end_offset for each in slices},
                             progress.topic_ids | identity.topic_ids)
-            rows, size_bytes = self._write_and_publish(spark, ledger, slices, done)
-            aborted = self._aborted(place, slices)
+            before = skipped.lost_offsets
+            written = self._write_and_publish(spark, ledger, slices, done, skipped)
             place.refresh()
-            return IngestResult(done.run, rows, size_bytes, _offsets(slices) - rows, aborted,
-                                self._lag(place, options, done), _since(began))
+            without_row = _offsets(slices) - written.rows - (skipped.lost_offsets - before)
+            return IngestResult(done.run, written.rows, written.size_bytes, without_row, skipped.lost_offsets,
+                                skipped.words, skipped.aborted_transactions,
+                                written.undecoded, self._lag(place, options, done), _since(began))
 
     # ---- what was asked for
 
@@ -123,7 +143,7 @@ class IngestJob:
     # ---- what to read
 
     def _slices(self, place: Place, options: Options, chosen: Sequence[Partition], progress: Progress,
-                identity: Identity) -> list[Slice]:
+                identity: Identity, skipped: Skipped) -> list[Slice]:
         slices = []
         for topic, topic_id in sorted(identity.topic_ids.items()):
             kept = progress.topic_ids.get(topic, topic_id)
@@ -141,6 +161,10 @@ class IngestJob:
                 raise IngestError(f'{each[0]}-{each[1]}: ingested up to {start} and the log ends at '
                                   f'{bounds.end_offset}: it lost records, or is another log; with --option '
                                   'failOnDataLoss=false the job waits until it is past that offset')
+            if start < bounds.start_offset:
+                skipped.lose(*each, start, bounds.start_offset,
+                             f'{each[0]}-{each[1]}: the log starts at offset {bounds.start_offset}; lost are records '
+                             f'among the {bounds.start_offset - start} offsets {start} to {bounds.start_offset - 1}')
             start = max(start, bounds.start_offset)
             if bounds.end_offset > start:
                 slices.append(Slice(*each, start, bounds.end_offset))
@@ -150,49 +174,56 @@ class IngestJob:
         return sum(max(0, bounds.end_offset - progress.offsets.get(each, bounds.start_offset))
                    for each in chosen_partitions(place, options) for bounds in [place.bounds(*each)])
 
-    def _aborted(self, place: Place, slices: list[Slice]) -> int | None:
-        """The aborted transactions that end in what was read."""
-        from kbroker_tools.spark.file_place import FilePlace
-        if not isinstance(place, FilePlace):
-            return None
-        return sum(each.start_offset <= last < each.end_offset
-                   for each in slices
-                   for _, _, last in place.state(each.topic, each.partition).aborted(each.start_offset,
-                                                                                     each.end_offset))
-
     # ---- writing
 
     def _write_and_publish(self, spark: SparkSession, ledger: Ledger, slices: list[Slice],
-                           done: Progress) -> tuple[int, int]:
-        staging = ledger.new_staging(done.run)
+                           done: Progress, skipped: Skipped) -> Written:
+        """`skipped` is told what the tasks passed over."""
+        staging, told = ledger.new_staging(done.run), ledger.new_staging(done.run)
         try:
-            rows, size_bytes = self._write(spark, slices, staging)
-            self._verify(staging, rows)
-            ledger.publish(staging, done, {'rows': rows, 'size_bytes': size_bytes, 'source': self.source,
-                                           'finished_ms': time.time_ns() // 1_000_000})
+            written = self._write(spark, slices, staging, told)
+            self._verify(staging, written.rows)
+            skipped.add(Skipped.read(told))
+            ledger.publish(staging, done, {
+                'rows': written.rows, 'size_bytes': written.size_bytes, 'source': self.source,
+                'aborted_transactions': skipped.aborted_transactions, 'lost_offsets': skipped.lost_offsets,
+                'losses': skipped.words, 'finished_ms': time.time_ns() // 1_000_000})
         except BaseException:
             ledger.discard(staging)
             raise
-        return rows, size_bytes
+        finally:
+            ledger.discard(told)
+        return written
 
-    def _write(self, spark: SparkSession, slices: list[Slice], staging: Path) -> tuple[int, int]:
-        """(rows, bytes of keys and values) that were written."""
+    def _write(self, spark: SparkSession, slices: list[Slice], staging: Path, told: Path) -> Written:
+        """The tasks leave what they pass over in `told`."""
+        from pyspark.errors import AnalysisException
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
         written = Observation('ingest')
         size = f.coalesce(f.length('key'), f.lit(0)) + f.coalesce(f.length('value'), f.lit(0))
-        frame = self._frame(spark, slices)
+        frame = self._frame(spark, slices, told)
         frame = frame.observe(written, f.count(f.lit(1)).alias('rows'), f.sum(size).alias('size_bytes'))
-        writer = self._shaped(frame).write.format(self.format).mode('errorifexists')
+        frame = self._shaped(frame)
+        kept = Observation('undecoded') if self.values is not None else None
+        if kept is not None:
+            frame = frame.observe(kept, f.count(UNDECODED).alias('undecoded'))
+        writer = frame.write.format(self.format).mode('errorifexists')
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
         if self.max_rows_per_file is not None:
             writer = writer.option('maxRecordsPerFile', self.max_rows_per_file)
-        writer.save(staging.as_uri())
+        try:
+            writer.save(staging.as_uri())
+        except AnalysisException as error:
+            if error.getCondition() != 'AVRO_DATA_SOURCE_NOT_ENABLED':
+                raise
+            raise needed_package('avro', 'files of this format need') from None
         found: dict[str, Any] = written.get
-        return int(found['rows']), int(found['size_bytes'] or 0)
+        return Written(int(found['rows']), int(found['size_bytes'] or 0),
+                       None if kept is None else int(kept.get['undecoded']))
 
-    def _frame(self, spark: SparkSession, slices: list[Slice]) -> DataFrame:
+    def _frame(self, spark: SparkSession, slices: list[Slice], told: Path) -> DataFrame:
         """The records of exactly these offsets."""
         spark.dataSource.register(KafkaLogDataSource)
         starts: dict[Partition, int] = {(each.topic, each.partition): each.start_offset for each in slices}
@@ -201,7 +232,7 @@ class IngestJob:
         for each in slices:
             assignment.setdefault(each.topic, []).append(each.partition)
         options = self._source_options() | {'assign': json.dumps(assignment), 'startingOffsets': json.dumps(
-            to_json(starts)), 'endingOffsets': json.dumps(to_json(ends))}
+            to_json(starts)), 'endingOffsets': json.dumps(to_json(ends)), 'skippedTo': str(told)}
         del options['subscribe']
         options.setdefault('minPartitions', str(spark.sparkContext.defaultParallelism))
         return spark.read.format('kbroker').options(**options).load()

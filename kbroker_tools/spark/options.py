@@ -182,6 +182,13 @@ def _names(text: str) -> list[str]:
     return names
 
 
+def _directory(text: str) -> str:
+    path = text.removeprefix('file://')
+    if not path.startswith('/'):
+        raise ValueError('a directory, from the root on')
+    return path
+
+
 def _locations(text: str) -> list[str]:
     """Of `load([...])`, from which Spark makes JSON."""
     try:
@@ -221,6 +228,8 @@ ROWS = (
     Row('batchBytes', parse_bytes, 4 * MIB, 'Bytes of keys and values in an Arrow batch.'),
     Row('checkCrcs', _boolean, True, 'Whether the checksum of each batch is checked.'),
     Row('failOnDataLoss', _boolean, True, 'Whether records that are gone or damaged end the query.'),
+    Row('skippedTo', _directory, None,
+        'A directory that driver and executors share: what was passed over is told there, in JSON.', 'batch'),
     Row('verifyTxnIndex', _boolean, False, 'Learn of aborted transactions from headers, not from indexes.', 'path'),
     Row('pin', _choice('none', 'hardlink'), 'none',
         'Hard-link the segments beside the log directory, so that a broker may delete them; gone after a day.',

@@ -19,7 +19,8 @@ from kbroker.errors import CorruptLogError, KafkaError
 from kbroker.log.producer_state import ActiveProducer, ProducerStateTable
 from kbroker.log.transaction_index import ENTRY, VERSION
 from kbroker.record.batch import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, read_header
-from kbroker_tools.spark.storage import FileFacts, Storage
+from kbroker_tools.spark.storage import FileFacts, Storage, window
+from kbroker_tools.spark.tail_walk import TailWalk
 
 READ_BYTES = 1024 * 1024
 MAGIC_AT = 16
@@ -214,15 +215,15 @@ class Tail:
                 continue
             position = self._position if segment.base_offset == self._segment_base else 0
             self._segment_base = segment.base_offset
-            for end, header, batch in walk_segment(files, segment, position):
-                if header.base_offset >= self._walked_from:
-                    row = self._producers.replay_batch(batch)
-                    if row is not None:
-                        self._aborted.append((row.producer_id, row.first_offset, row.last_offset))
-                    self._end_offset = header.last_offset + 1
-                position = end
-            self._position = position
-            self._end_offset = max(self._end_offset, following.base_offset if following else segment.base_offset)
+            walk = TailWalk(segment.base_offset, self._walked_from, self._replay)
+            self._position = walk_segment(files, segment, position, walk)
+            self._end_offset = max(self._end_offset, walk.replayed_to,
+                                   following.base_offset if following else segment.base_offset)
+
+    def _replay(self, batch: memoryview) -> None:
+        row = self._producers.replay_batch(batch)
+        if row is not None:
+            self._aborted.append((row.producer_id, row.first_offset, row.last_offset))
 
 
 def _load_snapshot(files: PartitionFiles, producers: ProducerStateTable, at_most: int) -> int:
@@ -239,24 +240,40 @@ def _load_snapshot(files: PartitionFiles, producers: ProducerStateTable, at_most
     return first
 
 
-def walk_segment(files: PartitionFiles, segment: SegmentFiles,
-                 position: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(where it ends, header, batch) of the whole batches with a right CRC from `position` on.
+def walk_segment(files: PartitionFiles, segment: SegmentFiles, position: int, walk: TailWalk) -> int:
+    """Show `walk` the segment from `position` on. Returns where the last sound batch ends.
 
-    One that is damaged is left out, for the reader of its records to report. What is longer than what is there is a
+    One that is damaged is passed over, for the reader of its records to report. What is longer than what is there is a
     write that did not end, or has not yet: the walk ends before it, as a broker's recovery does.
     """
-    next_offset = segment.base_offset
+    sound = position
     with files.storage.open(segment.name('log')) as file:
         while position < segment.size_bytes:
-            for at, header, batch in read_batches(file, position, segment.size_bytes):
-                position = at + header.size_bytes
-                if has_right_crc(header, batch) and header.base_offset >= next_offset:
-                    next_offset = header.last_offset + 1
-                    yield position, header, batch
+            position, sound = _walk_batches(file, position, sound, segment.size_bytes, walk,
+                                            files.storage.window_bytes)
             if size_at(file, position, segment.size_bytes) is not None:
-                return
-            position = next_sound_batch(file, position, segment.size_bytes, next_offset)
+                return sound
+            position = next_sound_batch(file, position, segment.size_bytes, walk.next_offset)
+    return sound
+
+
+def _walk_batches(file: Any, position: int, sound: int, end: int, walk: TailWalk,
+                  window_bytes: int) -> tuple[int, int]:
+    """(where the whole batches from `position` on end, where the last sound one does)."""
+    size = window_bytes
+    while position + HEADER_BYTES <= end:
+        size = min(size, end - position)
+        data = window(file, size, position)
+        used = walk.feed(data)
+        if walk.sound_bytes:
+            sound = position + walk.sound_bytes
+        position, asked, size = position + used, size, window_bytes
+        if not used:
+            needed = size_at(file, position, end)
+            if needed is None or position + needed > end or len(data) < asked or needed <= len(data):
+                break
+            size = needed
+    return position, sound
 
 
 def first_position_by_time(files: PartitionFiles, segment: SegmentFiles, timestamp_ms: int, *,

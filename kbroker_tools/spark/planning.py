@@ -5,12 +5,16 @@ resolved against that here, the same way for both.
 """
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kbroker.record.batch import BatchHeader
 from kbroker_tools.spark.options import EARLIEST, LATEST, OptionError, Options
+from kbroker_tools.spark.skipped import Skipped
+
+logger = logging.getLogger(__name__)
 
 Partition = tuple[str, int]
 
@@ -69,8 +73,9 @@ class Place(Protocol):
     def producers(self, topic: str, partition: int) -> list[Any]:
         """With the members of `kbroker_tools.view.ProducerInfo`."""
 
-    def aborted(self, topic: str, partition: int) -> list[tuple[int, int, int]]:
-        """(producer id, first offset, offset of the marker) of what was aborted and is still in the log."""
+    def aborted(self, topic: str, partition: int, piece: Any) -> list[tuple[int, int, int]]:
+        """(producer id, first offset, offset of the marker) of what was aborted and is still in the log; of what ends
+        in a piece, or in all of it if that is None."""
 
 
 def chosen_partitions(place: Place, options: Options, *, may_be_gone: bool = False) -> list[Partition]:
@@ -105,9 +110,9 @@ def named(partitions: Any) -> str:
     return ', '.join(names[:10]) + (f' and {len(names) - 10} more' if len(names) > 10 else '') or 'none'
 
 
-def resolve(place: Place, options: Options) -> list[Slice]:
+def resolve(place: Place, options: Options, skipped: Skipped | None = None) -> list[Slice]:
     """What a batch query reads: timestamps win over offsets, as in Spark's connector; a partition that JSON does not
-    name takes the default."""
+    name takes the default. `skipped` is told what was asked for and is gone."""
     chosen = chosen_partitions(place, options)
     check_named_partitions(options, chosen)
     slices = []
@@ -115,9 +120,24 @@ def resolve(place: Place, options: Options) -> list[Slice]:
         bounds = place.bounds(topic, partition)
         start = starting_offset(place, options, topic, partition, bounds, default='earliest')
         end = ending_offset(place, options, topic, partition, bounds)
+        if skipped is not None:
+            _tell_gone(options, topic, partition, min(start, end), skipped)
         if end > start:
             slices.append(Slice(topic, partition, start, end))
     return slices
+
+
+def _tell_gone(options: Options, topic: str, partition: int, start: int, skipped: Skipped) -> None:
+    """With failOnDataLoss=false: offsets that were named and lie below the log's start."""
+    asked = options['startingOffsets']
+    if not isinstance(asked, dict) or _timestamp(options, 'starting', topic, partition) is not None:
+        return
+    first = asked.get((topic, partition), EARLIEST)
+    if 0 <= first < start:
+        what = (f'{topic}-{partition}: the log starts at offset {start}; lost are records among the {start - first} '
+                f'offsets {first} to {start - 1}')
+        skipped.lose(topic, partition, first, start, what)
+        logger.warning('%s. They were skipped', what)
 
 
 def check_named_partitions(options: Options, chosen: Sequence[Partition]) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -39,6 +40,12 @@ class Storage:
         return self.is_local or self.location.startswith('file:')
 
     @property
+    def window_bytes(self) -> int:
+        """How much to read at once of what is used once: what the processor's cache keeps until then, or what is worth
+        a request to another machine."""
+        return 256 * 1024 if self.is_local else 8 * 1024 * 1024
+
+    @property
     def _parts(self) -> tuple[str, str]:
         """The location up to its last name, and the query that a URI may end with (of S3: its endpoint and so on)."""
         path, mark, query = (self.location, '', '') if self.is_local else self.location.partition('?')
@@ -56,10 +63,8 @@ class Storage:
     @cached_property
     def _opened(self) -> tuple[Any, str]:
         from pyarrow import fs
-        if '://' in self.location:
-            opened: tuple[Any, str] = fs.FileSystem.from_uri(self.location)
-            return opened
-        return fs.LocalFileSystem(), self.location
+        opened: tuple[Any, str] = fs.FileSystem.from_uri(self.location)
+        return opened
 
     def __getstate__(self) -> dict[str, str]:
         return {'location': self.location}
@@ -79,6 +84,9 @@ class Storage:
 
     def list(self) -> dict[str, FileFacts | None]:
         """What lies here, by name; None for a directory."""
+        if self.is_local:
+            with os.scandir(self.location) as entries:
+                return {entry.name: _facts(entry) for entry in entries}
         from pyarrow import fs
         filesystem, root = self._opened
         found = filesystem.get_file_info(fs.FileSelector(root))
@@ -86,7 +94,9 @@ class Storage:
                 for entry in found}
 
     def open(self, name: str) -> Any:
-        """A file for `read_at(size, position)`."""
+        """A file for `read_at(size, position)` and `window`."""
+        if self.is_local:
+            return LocalFile(os.path.join(self.location, name))
         filesystem, root = self._opened
         return filesystem.open_input_file(f'{root}/{name}')
 
@@ -95,3 +105,44 @@ class Storage:
         with self.open(name) as file:
             data: bytes = file.read()
         return data
+
+
+def _facts(entry: os.DirEntry[str]) -> FileFacts | None:
+    try:
+        found = entry.stat()
+    except FileNotFoundError:  # it went away meanwhile, or is a link to nothing
+        return None
+    return FileFacts(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+
+
+class LocalFile:
+    """A file of this machine, as pyarrow's are used here, and read into a buffer that is kept."""
+
+    def __init__(self, path: str):
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._buffer = memoryview(b'')
+
+    def __enter__(self) -> LocalFile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._descriptor)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read(self) -> bytes:
+        return self.read_at(self.size(), 0)
+
+    def read_at(self, size: int, position: int) -> bytes:
+        return os.pread(self._descriptor, size, position)
+
+    def window(self, size: int, position: int) -> memoryview:
+        if len(self._buffer) < size:
+            self._buffer = memoryview(bytearray(size))
+        return self._buffer[:os.preadv(self._descriptor, [self._buffer[:size]], position)]
+
+
+def window(file: Any, size: int, position: int) -> memoryview:
+    """Bytes of an open file, less at its end; they are there until the next call for this file."""
+    return file.window(size, position) if isinstance(file, LocalFile) else memoryview(file.read_at(size, position))

@@ -29,7 +29,8 @@ TRANSACTION_TOPIC = '__transaction_state'
 OFFSETS_TOPIC = '__consumer_offsets'
 ROWS_OF_A_BATCH = 5_000
 TASKS = 8
-"""Of a table, unless minPartitions says otherwise: a task costs more than a partition of a coordinator does."""
+"""Of a table, unless minPartitions says otherwise, and one more for each cut through a partition: a task costs more
+than a small partition does."""
 MICROSECONDS = 1000
 DELETE_HORIZON_BIT = 0x40
 
@@ -85,17 +86,17 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         place = open_place(self.options)
         pieces = self._pieces(place)
-        tasks = len(pieces) if self.table == 'batches' else min(len(pieces), self.options['minPartitions'] or TASKS)
+        cuts = len(pieces) - len({(piece.topic, piece.partition) for piece in pieces})
+        tasks = min(len(pieces), (self.options['minPartitions'] or TASKS) + cuts)
         return [TaskPartition(tuple(pieces[number::tasks])) for number in range(tasks)]
 
     def _pieces(self, place: Place) -> list[TablePiece]:
         topic = BY_COORDINATOR.get(self.table)
-        if topic is not None:
-            return [TablePiece(*each) for each in place.partitions() if each[0] == topic]
-        chosen = chosen_partitions(place, self.options)
-        if self.table != 'batches':
-            return [TablePiece(*each) for each in chosen]
-        return [TablePiece(*each, piece) for each in chosen for piece in place.pieces(*each)]
+        chosen = ([each for each in place.partitions() if each[0] == topic] if topic is not None
+                  else chosen_partitions(place, self.options))
+        if self.table == 'batches' or (self.table == 'aborted' and self.options.bootstrap_servers is not None):
+            return [TablePiece(*each, piece) for each in chosen for piece in place.pieces(*each)]
+        return [TablePiece(*each) for each in chosen]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
@@ -184,7 +185,7 @@ def _transaction(transactional_id: str, row: Any) -> Row:
 
 
 def aborted(place: Place, piece: TablePiece) -> Iterator[Row]:
-    for producer_id, first_offset, last_offset in place.aborted(piece.topic, piece.partition):
+    for producer_id, first_offset, last_offset in place.aborted(piece.topic, piece.partition, piece.piece):
         yield piece.topic, piece.partition, producer_id, first_offset, last_offset
 
 

@@ -1,5 +1,6 @@
 """Rows from a broker: pieces, loss, damage, and the tables compared with what the other tools say."""
 import contextlib
+import time
 from types import SimpleNamespace
 
 import confluent_kafka
@@ -7,7 +8,7 @@ import pytest
 from pyspark.sql.types import IntegerType, StructType
 from spark_rows import WHEN_MS, batches, damage, make_reader, rows, values
 
-from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.admin import LATEST, Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.producer import Producer
@@ -21,6 +22,7 @@ from kbroker_tools.spark.file_ranges import DataLossError, ReadOptions
 from kbroker_tools.spark.options import OptionError
 from kbroker_tools.spark.planning import Slice
 from kbroker_tools.spark.schema import BY_NAME
+from kbroker_tools.spark.skipped import Skipped
 
 
 @pytest.fixture(scope='module')
@@ -51,8 +53,62 @@ def write(kafka, topic, *texts, transactional_id=None, end='commit', partition=0
         producer.abort_transaction()
 
 
+def wait_for_end(kafka, topic, offset):
+    """Markers are written behind the answer that a transaction has ended."""
+    deadline = time.monotonic() + 30
+    while kafka.admin.list_offsets({(topic, 0): LATEST})[topic, 0].offset < offset:
+        assert time.monotonic() < deadline, 'no markers'
+
+
 def at(kafka, topic, **options):
     return {'kafka_bootstrap_servers': kafka.address, 'subscribe': topic, **options}
+
+
+def table(name, kafka, topic, **options):
+    return {key: {tuple(sorted(row.items(), key=str)) for row in rows(table=name, **options, **place)}
+            for key, place in (('broker', at(kafka, topic)), ('files', {'path': kafka.directory, 'subscribe': topic}))}
+
+
+def test_tables_of_one_partition_are_cut_into_tasks(kafka):
+    create(kafka, 'cut')
+    write(kafka, 'cut', 'a', 'b', transactional_id='cut-1', end='abort')
+    write(kafka, 'cut', 'c', 'd', transactional_id='cut-1')
+    write(kafka, 'cut', 'e', transactional_id='cut-2', end='abort')
+    started = Producer(kafka.cluster, ProducerSettings.from_properties({'transactional.id': 'cut-3'}))
+    started.init_transactions()
+    started.begin_transaction()
+    started.send('cut', b'f', b'k', partition=0)
+    started.flush()
+    write(kafka, 'cut', 'open', transactional_id='cut-4', end='')
+    started.send('cut', b'g', b'k', partition=0)
+    started.flush()
+    started.abort_transaction()  # began below the last stable offset, and ended above it
+    write(kafka, 'cut', 'h', 'i', transactional_id='cut-1', end='abort')
+    wait_for_end(kafka, 'cut', 15)
+    for name in ('batches', 'aborted'):
+        assert len(make_reader(table=name, **at(kafka, 'cut'), splitBytes=150).partitions()) >= 4
+        found = table(name, kafka, 'cut', splitBytes=150)
+        facts = [{tuple(pair for pair in row if pair[0] not in ('segment', 'position')) for row in found[key]}
+                 for key in ('broker', 'files')]
+        assert facts[0] == facts[1]
+        assert len(facts[0]) == len(rows(table=name, **at(kafka, 'cut'), splitBytes=150)) == {
+            'batches': 15, 'aborted': 4}[name]
+
+
+def test_many_aborted_transactions_above_the_last_stable_offset_make_small_tasks(kafka, monkeypatch):
+    create(kafka, 'many-above')
+    write(kafka, 'many-above', 'open', transactional_id='many-open', end='')
+    for number in range(30):
+        write(kafka, 'many-above', str(number), transactional_id='many', end='abort' if number % 3 else 'commit')
+    wait_for_end(kafka, 'many-above', 61)
+    asked = at(kafka, 'many-above', isolation='read_uncommitted', includeTransactions='true')
+    whole = [(row['offset'], row['outcome']) for row in rows(**asked)]
+    assert [outcome for _, outcome in whole] == ['open', *['committed', 'aborted', 'aborted'] * 10]
+    monkeypatch.setattr(broker_place, 'ABORTED_OF_A_TASK', 5)
+    plan = make_reader(**asked).partitions()
+    assert len(plan) == 5
+    assert max(len(each.value.outcomes.aborted) for each in plan) <= 5
+    assert [(row['offset'], row['outcome']) for row in rows(**asked)] == whole
 
 
 # ---- records
@@ -105,6 +161,28 @@ def test_records_that_are_deleted_after_the_plan(kafka):
         list(readers[0].read(plans[0][0]))
     found = [value for batch in readers[1].read(plans[1][0]) for value in batch['value'].to_pylist()]
     assert found == [b'6', b'7', b'8', b'9']
+
+
+def test_what_is_passed_over_is_told_in_a_directory(kafka, tmp_path):
+    create(kafka, 'told', 2)
+    write(kafka, 'told', *map(str, range(5)))
+    write(kafka, 'told', 'x', 'y', transactional_id='told', end='abort')
+    wait_for_end(kafka, 'told', 8)
+    write(kafka, 'told', 'aaa', 'bbb', 'ccc', partition=1)
+    path = next((kafka.directory / 'told-1').glob('*.log'))
+    damage(path, path.read_bytes().index(b'bbb'), b'x')
+    kafka.admin.delete_records({('told', 0): 2})
+    # The directory learns of a deletion when the broker writes its checkpoint.
+    for place, gone in ((at(kafka, 'told'), ['1']), ({'path': kafka.directory, 'subscribe': 'told'}, [])):
+        told = tmp_path / next(iter(place))
+        asked = {**place, 'failOnDataLoss': 'false', 'skippedTo': told, 'startingOffsets': '{"told":{"0":1}}'}
+        for _ in range(2):  # a task that runs again tells the same again
+            assert sorted([*values(**asked, splitBytes=1), *gone]) == ['1', '2', '3', '4', 'aaa', 'ccc']
+            found = Skipped.read(told)
+            assert sorted((loss.partition, loss.first_offset, loss.lost_offsets) for loss in found.losses) == [
+                *[(0, 1, 1)] * len(gone), (1, 1, 1)]
+            assert (found.lost_offsets, found.aborted) == (1 + len(gone), {('told', 0): 1})
+        assert len(list(told.iterdir())) == 3  # the plan, and a task of each partition
 
 
 def test_a_log_that_was_made_anew_after_the_plan(kafka):

@@ -1,5 +1,6 @@
 """Rows out of files, whatever state a log may be in."""
 import os
+import pickle
 import shutil
 import time
 
@@ -10,8 +11,9 @@ from kbroker.errors import CorruptLogError
 from kbroker.record.batch import read_header
 from kbroker_tools.spark import pins
 from kbroker_tools.spark.file_place import HIGH_WATERMARK, LOG_START, RECOVERY_POINT
-from kbroker_tools.spark.file_ranges import DataLossError
+from kbroker_tools.spark.file_ranges import ABORTED_OF_A_TASK, DataLossError
 from kbroker_tools.spark.options import OptionError
+from kbroker_tools.spark.skipped import Skipped
 
 
 @pytest.fixture
@@ -247,6 +249,28 @@ def test_more_tasks_where_they_are_asked_for(log):
     assert len(batches(path=log.path, batchBytes='900')[0]) == 200
 
 
+def test_tasks_are_of_equal_size(log):
+    """Without a last one that has next to nothing to do."""
+    for number in range(400):
+        log.write('x' * 1000 + str(number).zfill(4))
+    size = sum(segment.stat().st_size for segment in log.flush().segments())
+    for tasks in (2, 3, 4, 7):
+        counts = [sum(batch.num_rows for batch in task) for task in batches(path=log.path, splitBytes=size // tasks)]
+        assert len(counts) == tasks
+        assert max(counts) - min(counts) <= 4 * tasks, counts  # an entry of the index is 4 KiB
+
+
+def test_the_zeros_of_an_index_that_a_broker_made_of_its_full_size(log):
+    for number in range(200):
+        log.write('x' * 1000 + str(number))
+    index = log.flush().segments()[0].with_suffix('.index')
+    written = index.read_bytes().rstrip(b'\0')
+    for zeros in (0, 8, 100_000, 1_000_000):
+        index.write_bytes(written.ljust(-(-len(written) // 8) * 8, b'\0') + bytes(zeros))
+        assert len(batches(path=log.path, splitBytes='20k')) >= 8
+        assert len(values(path=log.path, splitBytes='20k')) == 200
+
+
 def test_small_partitions_share_a_task(tmp_path):
     for topic in 'abcdef':
         LogFiles(tmp_path / topic, topic).write(topic)
@@ -452,3 +476,21 @@ def test_offline_bounds_are_those_of_the_broker_s_log(log):
     uncommitted = open_place(parse_options({'path': str(log.path), 'isolation': 'read_uncommitted'}))
     assert uncommitted.bounds('topic', 0).end_offset == log.log.log_end_offset == 4
     assert read_header(log.segments()[0].read_bytes()).base_offset == 0
+
+
+def test_many_aborted_transactions_make_small_tasks_not_large_ones(tmp_path):
+    """All of them once went along with each task of their segment."""
+    log = LogFiles(tmp_path, segment_bytes=1 << 30)
+    for number in range(100_000):
+        log.write('no', producer_id=number % 7)
+        log.end(number % 7, commit=False)
+        if number % 1000 == 0:
+            log.write(str(number))
+    log.flush()
+    plan = make_reader(path=log.path).partitions()
+    assert len(plan) >= 100_000 / ABORTED_OF_A_TASK
+    assert max(len(pickle.dumps(task)) for task in plan) < 500_000
+    told = tmp_path / 'told'
+    assert values(path=log.path, skippedTo=told) == [str(number) for number in range(0, 100_000, 1000)]
+    assert Skipped.read(told).aborted_transactions == 100_000
+    assert len(rows(table='aborted', path=log.path)) == 100_000

@@ -15,12 +15,13 @@ from ingest_world import (
 )
 from live import ROOT
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
 
 from kbroker_tools.spark.failures import one_line
-from kbroker_tools.spark.ingest import IngestJob
+from kbroker_tools.spark.ingest import IngestJob, Written
 from kbroker_tools.spark.ledger import IngestError
 from kbroker_tools.spark.options import OptionError
-from kbroker_tools.spark.values import ValueFormat
+from kbroker_tools.spark.values import ValueFormat, has_a_field
 
 pytestmark = pytest.mark.jvm
 
@@ -63,14 +64,15 @@ def test_each_committed_row_is_there_once_run_after_run(spark, shared_broker, wr
     assert (first.run, first.rows, first.lag) == (1, 50, 0)
     # offsets without a row: 30 aborted ones, and a marker of each transaction in each partition
     assert first.skipped_offsets == 34
-    assert first.aborted_transactions in (None, 2)
+    assert (first.aborted_transactions, first.lost_offsets) == (2, 0)  # one in each partition
 
     other_writer.write(topic, 10, None)
     writer.write(topic, 20)
     assert ingest.run().run is None  # all of it lies behind what is open
     assert ingest.run().run is None
     other_writer.end('commit')
-    assert ingest.run().rows == 30
+    second = ingest.run()
+    assert (second.rows, second.aborted_transactions) == (30, 0)
     assert ingest.run().run is None
     assert ingest.rows == consumed(shared_broker.address, topic)
     assert len(ingest.rows) == 80
@@ -106,7 +108,9 @@ def test_retention_that_was_faster_is_said_and_passed_over_only_when_asked(spark
     with pytest.raises(IngestError, match=f'{topic}-0: the next offset to ingest is 11 and the log starts at 15'):
         Ingest(spark, tmp_path, shared_broker.address, topic).run()
     ingest = Ingest(spark, tmp_path, shared_broker.address, topic, options={'failOnDataLoss': 'false'})
-    assert ingest.run().rows == 6
+    result = ingest.run()
+    assert (result.rows, result.lost_offsets, result.skipped_offsets) == (6, 4, 1)
+    assert result.losses == [f'{topic}-0: the log starts at offset 15; lost are records among the 4 offsets 11 to 14']
     assert [offset for _, offset, _, _ in ingest.rows] == [*range(10), *range(15, 21)]
 
 
@@ -136,7 +140,7 @@ def test_a_run_that_fails_leaves_everything_as_it_was(spark, shared_broker, writ
     writer.write(topic, 10)
     with monkeypatch.context() as patch:
         # as when executors write into a directory of the same name on another machine
-        patch.setattr('kbroker_tools.spark.ingest.IngestJob._write', lambda self, *_: (10, 0))
+        patch.setattr('kbroker_tools.spark.ingest.IngestJob._write', lambda self, *_: Written(10, 0, None))
         with pytest.raises(IngestError, match='found 0 rows in 0 files, and the tasks wrote 10'):
             ingest.run()
     assert (ingest.rows, progress_of(ingest.state)) == before
@@ -177,11 +181,56 @@ def test_values_that_are_no_json_of_the_schema_are_kept_as_they_are(spark, share
         value if isinstance(value, bytes) else value.encode() for value in bad]
 
 
+AVRO = '''{"type": "record", "name": "R", "fields": [
+    {"name": "id", "type": ["null", "long"]},
+    {"name": "next", "type": ["null", {"type": "record", "name": "N", "fields": [
+        {"name": "id", "type": ["null", "long"]}, {"name": "more", "type": ["null", "int"]}]}]}]}'''
+
+
+def test_values_that_are_no_avro_of_the_schema_are_kept_as_they_are(spark, shared_broker, writer, tmp_path):
+    """Spark's from_avro alone makes a row of nulls of what it cannot read, and stops at the end of the datum."""
+    topic = create_topic(shared_broker.address, 1)
+    good = [b'\x02\x54\x00', b'\x00\x00', b'\x00\x02\x02\x0e\x00']
+    with_registry_prefix = b'\x00\x00\x00\x00\x07' + good[0]
+    bad = [b'\x02\x54', good[0] + b'\x00', with_registry_prefix, b'\x08\x00', b'', b'{"id": 42}']
+    for value in [*good, *bad]:
+        writer.write(topic, 1, partitions=1, value=value)
+    ingest = Ingest(spark, tmp_path, shared_broker.address, topic, format='avro', values=ValueFormat('avro', AVRO))
+    result = ingest.run()
+    assert (result.rows, result.undecoded) == (9, 6)
+    rows = spark.read.format('avro').load(str(ingest.to)).orderBy('offset').collect()
+    assert [row.value and row.value.asDict(True) for row in rows] == [
+        {'id': 42, 'next': None}, {'id': None, 'next': None}, {'id': None, 'next': {'id': 7, 'more': None}},
+        *[None] * 6]
+    assert [row.value_undecoded and bytes(row.value_undecoded) for row in rows] == [None] * 3 + bad
+
+
+def test_avro_of_one_plain_value(spark, shared_broker, writer, tmp_path):
+    topic = create_topic(shared_broker.address, 1)
+    for value in (b'\x02a', b'\x02', b''):
+        writer.write(topic, 1, partitions=1, value=value)
+    ingest = Ingest(spark, tmp_path, shared_broker.address, topic, values=ValueFormat('avro', '"string"'))
+    assert ingest.run().undecoded == 2
+    rows = spark.read.parquet(str(ingest.to)).orderBy('offset').collect()
+    assert [row.value for row in rows] == ['a', None, None]
+
+
+def test_a_struct_without_any_field_is_told_from_one_with(spark):
+    """As it decides whether a Protobuf message was read: Spark makes a row of nulls of one that was not."""
+    frame = spark.createDataFrame([(1, None), (None, 'a'), (None, None)], 'id int, name string')
+    struct = f.struct('id', 'name')
+    assert [row[0] for row in frame.select(has_a_field(frame, struct)).collect()] == [True, True, False]
+
+
 @pytest.mark.parametrize(('values', 'words'), [
     (ValueFormat('json', 'id bigint,'), "--value-schema: found 'id bigint,', which is no schema"),
-    (ValueFormat('avro', '{"type":"string"}'), 'need a package of Spark that is not there: --conf '
-                                               r'spark\.jars\.packages=org\.apache\.spark:spark-avro_2\.13:'),
-    (ValueFormat('protobuf', __file__ + ':a.B'), 'spark-protobuf_2'),
+    (ValueFormat('avro', 'id long'), "--value-schema: found 'id long', which is no JSON, expected a schema of Avro"),
+    (ValueFormat('avro', '{"type":"recrd"}'), '--value-schema: found a schema that Spark cannot read values of avro '
+                                              'by: '),
+    (ValueFormat('avro', '{"type":"record","name":"R","fields":[{"name":"id","type":"Other"}]}'), 'avro by: .*Other'),
+    # No test has that package: the repositories that are asked do not have it.
+    (ValueFormat('protobuf', __file__ + ':a.B'), 'need a package of Spark that is not there: --conf '
+                                                 r'spark\.jars\.packages=org\.apache\.spark:spark-protobuf_2\.13:'),
     (ValueFormat('protobuf', 'B'), "found 'B', expected DESCRIPTOR-FILE"),
 ])
 def test_a_schema_that_cannot_be_used_is_said(spark, shared_broker, writer, tmp_path, values, words, capfd):
@@ -236,8 +285,9 @@ def test_damage_that_a_task_meets_is_said_in_one_line(spark, broker, tmp_path):
     assert not list(ingest.to.glob('_staging-*'))
 
 
-def test_the_queries_of_the_readme_find_what_they_should(spark, broker):
+def test_the_queries_of_the_readme_find_what_they_should(spark, broker, tmp_path, capsys):
     blocks = re.findall(r'^```py\n(.*?)^```', (ROOT / 'README.md').read_text(), re.MULTILINE | re.DOTALL)
+    *blocks, skipped = blocks
     assert len(blocks) == 2
     create_topic(broker.address, 1, 'orders')
     writer = Writer(broker.address, 'readme')
@@ -251,3 +301,13 @@ def test_the_queries_of_the_readme_find_what_they_should(spark, broker):
     found['known'] = found['known'].where('false')
     exec(blocks[1].split('\n\n')[1].partition('\n')[2].replace('/var/lib/kbroker', str(broker.directory)), found)
     assert [(row.topic, row.transaction_first_offset) for row in found['hanging'].collect()] == [('orders', 6)]
+
+    told = tmp_path / 'told'
+    writer.end('abort')
+    delete_records(broker.address, 'orders', 0, 2)
+    frame = spark.read.format('kbroker').options(**{
+        'kafka.bootstrap.servers': broker.address, 'skippedTo': str(told), 'failOnDataLoss': 'false',
+        'startingOffsets': '{"orders":{"0":1}}'}, subscribe='orders').load()
+    assert frame.count() == 3
+    exec(skipped.replace('/shared/skipped', str(told)), found)
+    assert capsys.readouterr().out.splitlines()[3] == f'|{1:>17}|{1:>25}|'

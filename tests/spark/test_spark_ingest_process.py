@@ -1,7 +1,9 @@
 """`kbroker-ingest` as its user runs it: killed, interrupted, on a cluster, under spark-submit."""
+import contextlib
 import json
 import os
 import pathlib
+import pty
 import random
 import re
 import signal
@@ -14,6 +16,11 @@ import pytest
 from ingest_world import LIMIT_S, Writer, consumed, create_topic, ingested
 from live import ROOT, Process
 from tools_runner import command_line, run_tool
+
+from kbroker.client.errors import ClientError
+from kbroker.clock import ManualClock
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker_tools.ingest import Patience
 
 pytestmark = pytest.mark.jvm
 SPARK = pathlib.Path(pyspark.__file__).parent
@@ -57,7 +64,7 @@ class SteadyWriter(threading.Thread):
         self.join()
 
 
-@pytest.mark.parametrize('kills', [2, pytest.param(25, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize('kills', [2, pytest.param(25, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 def test_killed_at_random_it_has_each_row_once_in_the_end(shared_broker, tmp_path, kills):
     topic = create_topic(shared_broker.address)
     given = [*arguments(shared_broker, topic, tmp_path), *SMALL]
@@ -94,11 +101,110 @@ def test_a_signal_ends_it_and_leaves_what_was_there(shared_broker, writer, tmp_p
     assert ingested(tmp_path / 'to') == consumed(shared_broker.address, topic)
 
 
+def test_following_goes_on_when_the_broker_comes_back(broker, tmp_path):
+    topic = create_topic(broker.address)
+    Writer(broker.address, 'before').write(topic, 10)
+    process = start(*arguments(broker, topic, tmp_path), *SMALL, '--follow', '--interval', '0', '--json',
+                    '--option', 'kafka.default.api.timeout.ms=1000')
+    assert json.loads(process.stdout.readline())['rows'] == 10
+    broker.kill9()
+    assert re.fullmatch(r'.*127\.0\.0\.1:\d+.*; trying again in 1\.0 s, and for 10 min at most\n',
+                        process.stderr.readline())
+    broker.start()
+    Writer(broker.address, 'behind').write(topic, 20)
+    assert json.loads(process.stdout.readline())['rows'] == 20
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 143
+    assert re.fullmatch(r'(.* trying again in .*\n)*the source is back after .*\n', errors)
+    assert ingested(tmp_path / 'to') == consumed(broker.address, topic)
+
+
+def test_following_gives_up_when_the_broker_stays_away(broker, tmp_path):
+    topic = create_topic(broker.address)
+    Writer(broker.address, 'writer').write(topic, 10)
+    process = start(*arguments(broker, topic, tmp_path), *SMALL, '--follow', '--interval', '0', '--json',
+                    '--option', 'kafka.default.api.timeout.ms=1000', '--give-up-after', '1.5')
+    process.stdout.readline()
+    broker.kill9()
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert re.fullmatch(r'(.* trying again in .*\n){2,}kbroker-ingest: .*127\.0\.0\.1:\d+.*\n', errors)
+
+
+class TaskError(Exception):
+    """As PySpark tells of what Python raised."""
+
+
+@pytest.mark.parametrize(('error', 'passes'), [
+    (ClientError('refused'), True),
+    (ClientError('no answer', is_lasting=True), True),
+    (KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, 'elsewhere'), True),
+    (KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, 'no'), False),
+    (TaskError('Job aborted\nTraceback (most recent call last):\n  File x\n'
+               'kbroker.client.errors.ClientError: localhost:1: refused\n'), True),
+    (TaskError('Traceback (most recent call last):\n  File x\nkbroker.errors.KafkaError: fetching t-0: '
+               'LEADER_NOT_AVAILABLE: There is no leader\n'), True),
+    (TaskError('Traceback (most recent call last):\n  File x\nkbroker.errors.KafkaError: fetching t-0: '
+               'UNKNOWN_TOPIC_OR_PARTITION: gone\n'), False),
+    (TaskError('No space left'), False),
+])
+def test_what_passes_by_itself_is_waited_for(error, passes):
+    clock = ManualClock()
+    said, pauses = [], []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        clock.advance(round(seconds * 1000))
+
+    patience = Patience(200, said.append, lambda: clock.monotonic_ms() / 1000, sleep)
+    with pytest.raises(type(error)):
+        for _ in range(20):
+            patience.wait(error)
+    assert pauses == ([1, 2, 4, 8, 16, 32, 60, 60, 17] if passes else [])
+    patience.is_rewarded()
+    assert [text.startswith('the source is back after 3 min 20 s') for text in said[-1:]] == ([True] if passes else [])
+    if passes:
+        patience.wait(error)
+        assert pauses[-1] == 1
+
+
 def test_what_is_wrong_is_said_in_one_line(shared_broker, tmp_path):
     done = run_tool('ingest', *arguments(shared_broker, 'no-such-topic', tmp_path), *SMALL, env=ENVIRONMENT)
     assert (done.returncode, done.stdout) == (1, '')
     assert re.fullmatch(r"kbroker-ingest: option subscribe: found topic 'no-such-topic', which is not there.*\n",
                         done.stderr)
+
+
+def test_on_a_terminal_it_says_what_it_is_at_and_leaves_the_table(shared_broker, writer, tmp_path):
+    topic = create_topic(shared_broker.address)
+    writer.write(topic, 10)
+    master, slave = pty.openpty()
+    process = subprocess.Popen(command_line('ingest', *arguments(shared_broker, topic, tmp_path), *SMALL), cwd=ROOT,
+                               env={**ENVIRONMENT, 'TERM': 'xterm', 'COLUMNS': '120'}, stdin=slave, stdout=slave,
+                               stderr=slave)
+    os.close(slave)
+    text = b''
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while data := os.read(master, 1 << 16):
+            text += data
+    os.close(master)
+    assert process.wait(LIMIT_S) == 0
+    shown = text.decode()
+    phases = [shown.index(words) for words in ('starting Spark ...', 'looking for what is new', 'Transactions')]
+    assert phases == sorted(phases)
+    assert '%' not in shown and 'Traceback' not in shown
+    last = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', shown).splitlines()[-1].split()
+    assert last[:2] == ['1', '10']
+
+
+def test_a_package_of_spark_that_is_not_there_is_named(shared_broker, writer, tmp_path):
+    topic = create_topic(shared_broker.address)
+    writer.write(topic, 1)
+    done = run_tool('ingest', *arguments(shared_broker, topic, tmp_path), *SMALL, '--format', 'avro', env=ENVIRONMENT)
+    assert (done.returncode, done.stdout) == (1, '')
+    assert re.fullmatch(r'kbroker-ingest: files of this format need a package of Spark that is not there: --conf '
+                        r'spark\.jars\.packages=org\.apache\.spark:spark-avro_2\.13:4\..*\n', done.stderr)
 
 
 @pytest.mark.parametrize(('more', 'words'), [

@@ -29,6 +29,7 @@ TEXTS = {
     'batchBytes': ('1k', 1024, '0'),
     'checkCrcs': ('False', False, 'no'),
     'failOnDataLoss': ('false', False, '0'),
+    'skippedTo': ('file:///tmp/told', '/tmp/told', 's3://bucket/told'),
     'verifyTxnIndex': ('true', True, 'yes'),
     'pin': ('hardlink', 'hardlink', 'copy'),
     'includeHeaders': ('true', True, '1'),

@@ -175,6 +175,34 @@ def test_ctrl_c_aborts_the_open_transaction(shared_broker):
     cluster.close()
 
 
+def test_an_abort_that_fails_is_told_beside_what_ended_the_command(start_broker):
+    """It was not told at all, and the transaction held up consumers until its timeout."""
+    broker = start_broker()
+    process = subprocess.Popen(command_line('produce', '--bootstrap-server', broker.address, '--topic', 'gone',
+                                            '--transactional-id', 'gone', '--timeout', '0', '--max-block-ms', '500',
+                                            '--command-property', 'transaction.timeout.ms=30000'), cwd=ROOT,
+                               stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdin.write(b'line\n')
+    process.stdin.flush()
+    while not written(broker, 'gone'):
+        pass
+    broker.kill9()
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    told, = stderr.decode().splitlines()
+    assert told.startswith('The open transaction of gone could not be aborted (')
+    assert told.endswith('it stays open, and holds up read_committed consumers, until its timeout of 30000 ms.')
+
+
+def written(broker, topic):
+    cluster = Cluster(ClientConfig.load(broker.address))
+    try:
+        return topic in cluster.topics() and Admin(cluster).list_offsets({(topic, 0): LATEST})[topic, 0].offset
+    finally:
+        cluster.close()
+
+
 def test_a_line_that_waits_for_others_is_sent_while_there_is_no_input(shared_broker):
     process = subprocess.Popen(command_line('produce', '--bootstrap-server', shared_broker.address, '--topic', 'slow',
                                             '--timeout', '50'), cwd=ROOT, stdin=subprocess.PIPE)
