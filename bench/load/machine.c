@@ -1,0 +1,45 @@
+#include "machine.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "wire.h"
+
+static double clock_s(clockid_t clock) {
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static double process_s(int pid) {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "r");
+    if (!file || !fgets(text, sizeof text, file))
+        die("process %d is not there", pid);
+    fclose(file);
+    unsigned long user, system;
+    const char *behind_name = strrchr(text, ')');
+    if (!behind_name || sscanf(behind_name + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) != 2)
+        die("%s is not as expected", path);
+    return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
+}
+
+struct clocks read_clocks(int broker_pid) {
+    unsigned long long user, nice, system, idle, io_wait, irq, soft_irq, steal;
+    FILE *file = fopen("/proc/stat", "r");
+    if (!file || fscanf(file, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &io_wait, &irq,
+                        &soft_irq, &steal) != 8)
+        die("/proc/stat is not as expected");
+    fclose(file);
+    double ticks_a_second = (double)sysconf(_SC_CLK_TCK);
+    return (struct clocks){
+        .wall_s = clock_s(CLOCK_MONOTONIC),
+        .own_s = clock_s(CLOCK_PROCESS_CPUTIME_ID),
+        .broker_s = broker_pid ? process_s(broker_pid) : 0,
+        .busy_s = (double)(user + nice + system + irq + soft_irq) / ticks_a_second,
+        .steal_s = (double)steal / ticks_a_second,
+    };
+}
