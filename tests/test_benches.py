@@ -1,9 +1,14 @@
 """The benches still run. What they measure is for those who run them by hand."""
 import pathlib
+import re
 import subprocess
 import sys
+import tempfile
+from xml.etree import ElementTree
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from live import LiveBroker
 
 ROOT = pathlib.Path(__file__).parent.parent
 BENCHES = sorted((ROOT / 'bench').glob('bench_*.py'))
@@ -38,10 +43,91 @@ def test_the_bench_of_spark_prints_its_tables():
     lines = run(['bench/spark.py', '--quick']).splitlines()
     tables = [[cell.strip() for cell in line.strip('| ').split(' | ')] for line in lines if line.startswith('| ')]
     heads = [row for row in tables if row[0] == 'cell']
-    assert [len(row) for row in heads] == [4, 5]
+    assert [len(row) for row in heads] == [5, 7]
     rows = tables[tables.index(heads[1]) + 1:]
     assert {row[1] for row in rows} == {'connector, Kafka', 'connector, kbroker', 'ours, broker', 'ours, files',
                                         'transport'}
+
+
+@pytest.fixture(scope='module')
+def address():
+    """Of a broker with a topic of four partitions."""
+    with tempfile.TemporaryDirectory() as directory:
+        broker = LiveBroker(pathlib.Path(directory) / 'data', {'kbroker.durability': 'page-cache'})
+        broker.start()
+        try:
+            admin = AdminClient({'bootstrap.servers': broker.address})
+            admin.create_topics([NewTopic('loaded', 4)])['loaded'].result(60)
+            yield broker.address
+        finally:
+            broker.kill9()
+
+
+@pytest.mark.parametrize('loads', [
+    ['produce:connections=2,depth=3,partitions=4,each=3,count=50'],
+    ['produce:connections=2,acks=1,size=300,partitions=4,count=50', 'idle:connections=20'],
+    ['transaction:connections=3,records=2,each=2,partitions=4,aborts=50,count=20'],
+    ['transaction:connections=3,records=2,each=2,partitions=4,version=1,count=20'],
+    ['fetch:partitions=4,each=2,connections=2,depth=2,once=1', 'fetch:partitions=4,each=4,committed=1,count=20'],
+    ['fetch:partitions=4,each=4,from=-1,wait_ms=10,count=20', 'produce:partitions=4,count=50'],
+], ids=lambda loads: ' beside '.join(load.partition(':')[0] for load in loads))
+def test_the_load_generator_finishes_what_it_was_asked_for(address, loads):
+    lines = run(['bench/load_generator.py', address, '--seconds', '20', '--warm-up', '0',
+                 *(f'{load},topic=loaded' for load in loads)]).splitlines()
+    for load, line in zip(loads, lines, strict=False):
+        kind, _, options = load.partition(':')
+        said_kind, count, unit, *_ = line.split()
+        assert (said_kind, unit) == (f'{kind}:', 'transactions,' if kind == 'transaction' else 'requests,')
+        expected = re.search('count=(.*)', options)
+        assert int(count) == int(expected[1]) if expected else (int(count) > 0) == (kind != 'idle')
+
+
+def test_the_load_generator_says_which_error_codes_came(address):
+    done = subprocess.run([sys.executable, 'bench/load_generator.py', address, 'produce:topic=none,count=3'], cwd=ROOT,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and '3 x UNKNOWN_TOPIC_OR_PARTITION' in done.stderr
+
+
+def test_the_bench_of_peers_measures_those_that_there_are(tmp_path):
+    """Without Java and Go, which take longer than all of this."""
+    out = tmp_path / 'peers.jsonl'
+    pattern = 'produce 300 B, 8 x 5$|fetch 64 KiB, 8|transactions of 1, 64 producers, version 2'
+    arguments = ['bench/peers.py', '--quick', '--peers', 'kbroker,kbroker-disk', '--cells', pattern, '--out', str(out)]
+    lines = run(arguments).splitlines()
+    table = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines if line.startswith('| ')]
+    head = next(index for index, row in enumerate(table) if row[:2] == ['cell', 'peer'])
+    assert {(row[0], row[1]) for row in table[head + 1:]} == {
+        ('produce 300 B, 8 x 5', 'kbroker'), ('fetch 64 KiB, 8 x 1', 'kbroker'),
+        ('transactions of 1, 64 producers, version 2', 'kbroker'),
+        ('transactions of 1, 64 producers, version 2 (disk)', 'kbroker-disk')}
+    assert not [row for row in table if '**' in row[2]]
+    assert ElementTree.parse(out.with_suffix('.svg')).getroot().tag.endswith('svg')
+    assert out.with_suffix('.md').read_text() == run([*arguments, '--report'])
+
+
+@pytest.mark.jvm
+def test_the_bench_of_peers_measures_apache_kafka(tmp_path):
+    assert_measured('kafka', tmp_path)
+
+
+@pytest.mark.skipif(not (ROOT / 'bench' / 'out' / 'kfake').exists(),
+                    reason='bench/out/kfake is not there: bench/peers.py compiles it, with Go, which takes a minute')
+def test_the_bench_of_peers_measures_kfake(tmp_path):
+    assert_measured('kfake', tmp_path)
+
+
+def assert_measured(peer, directory):
+    lines = run(['bench/peers.py', '--quick', '--seconds', '1', '--peers', peer, '--cells', 'round trip', '--out',
+                 str(directory / 'peers.jsonl')]).splitlines()
+    cell, name, rate, *_ = (cell.strip() for cell in lines[-1].strip('| ').split('|'))
+    assert (cell, name) == ('round trip of 1 record', peer) and float(rate.replace(',', '')) >= 0
+
+
+def test_the_bench_of_what_transactions_cost_prints_its_table():
+    lines = run(['bench/transaction_cost.py', '--quick', '--peers', 'kbroker', '--clients', 'confluent-kafka'])
+    table = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines.splitlines() if line.startswith('| ')]
+    assert [row[2] for row in table[1:]] == ['transactions of 100 ms', 'read_committed']
+    assert '**failed**' not in lines
 
 
 def run(arguments):

@@ -1,0 +1,348 @@
+"""The brokers that are measured side by side, each as a process on this machine with a directory of its own."""
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
+
+from apache_kafka import LiveKafka, classpath  # noqa: E402
+from certificates import make_certificates  # noqa: E402
+from live import LiveBroker, Process  # noqa: E402
+from load_generator import OUT, LoadError, Measurement, has_tls, run  # noqa: E402
+
+ADMIN_LIMIT_S = 300
+READY_LIMIT_S = 120
+PASSING = ('UNKNOWN_TOPIC_OR_PARTITION', 'NOT_LEADER_OR_FOLLOWER', 'LEADER_NOT_AVAILABLE')
+"""What a broker answers about a topic that is not everywhere in it yet."""
+MOST_AT_ONCE = 5000  # partitions; Kafka takes no change of more than 10,000 metadata records
+GO_LIMIT_S = 600
+DELETE_AT_ONCE = {'log.segment.delete.delay.ms': '1000'}
+"""So that what one cell wrote is gone when the next ones run."""
+
+# What kafka-run-class.sh hands to Java, and what kafka-server-start.sh adds.
+KAFKA_JAVA = ('-server', '-XX:+UseG1GC', '-XX:MaxGCPauseMillis=20',
+              '-XX:InitiatingHeapOccupancyPercent=35', '-XX:+ExplicitGCInvokesConcurrent',
+              '-XX:MaxInlineLevel=15', '-Djava.awt.headless=true', '-Djava.net.preferIPv4Stack=true',
+              '-Dorg.slf4j.simpleLogger.defaultLogLevel=info')
+SERVER_HEAP, TOOL_HEAP = ('-Xmx1G', '-Xms1G'), ('-Xmx512M',)
+
+
+class Unavailable(Exception):
+    """What a peer needs is not on this machine."""
+
+
+class Broker(Protocol):
+    address: str
+    directory: pathlib.Path
+    tls_address: str | None
+    has_only_tls: bool
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def kill9(self) -> None: ...
+
+
+class WithTls:
+    """Where a broker takes TLS: besides `address`, or there alone."""
+
+    tls_address: str | None = None
+    has_only_tls = False
+
+
+class ServerKafka(WithTls, LiveKafka):
+    """Apache Kafka in the Java machine that its own script gives to a server, not the small one of the tests."""
+
+    def launch(self, arguments: list[str]) -> None:
+        main = arguments.index('kafka.Kafka')
+        super().launch(['java', *SERVER_HEAP, *KAFKA_JAVA, '-cp', classpath(), *arguments[main:]])
+
+
+class Kbroker(WithTls, LiveBroker):
+    pass
+
+
+class Kfake(WithTls, Process):
+    """kfake of bench/kfake, on its directory."""
+
+    def __init__(self, directory: pathlib.Path, *options: str):
+        super().__init__()
+        self.directory = directory
+        self.address = '127.0.0.1:0'
+        self._options = options
+
+    def start(self) -> None:
+        port = self.address.rpartition(':')[2]
+        self.launch([str(kfake_program()), '-data-dir', str(self.directory), '-port', port, *self._options])
+
+    def is_ready_line(self, line: str) -> bool:
+        if not line.startswith('ready '):
+            return False
+        self.address = line.split()[1]
+        return True
+
+    def stop(self) -> None:
+        code = self.end_by(signal.SIGTERM)
+        assert code == 0, f'exit code {code}:\n' + ''.join(self.lines[-50:])
+
+
+def kafka_tool(main_class: str, *arguments: str) -> list[str]:
+    """A command that runs one of Kafka's own measuring tools as its script does."""
+    quiet = '-Dorg.slf4j.simpleLogger.defaultLogLevel=error'
+    return ['java', *TOOL_HEAP, *KAFKA_JAVA, quiet, '-cp', classpath(), f'org.apache.kafka.tools.{main_class}',
+            *arguments]
+
+
+def kfake_program() -> pathlib.Path:
+    """Compiled; the compiler decides whether there is anything to do."""
+    program = OUT / 'kfake'
+    if shutil.which('go') is None:
+        raise Unavailable('go is not to be found')
+    OUT.mkdir(exist_ok=True)
+    done = subprocess.run(['go', 'build', '-o', str(program), '.'], cwd=pathlib.Path(__file__).parent / 'kfake',
+                          capture_output=True, text=True, timeout=GO_LIMIT_S, check=False)
+    if done.returncode:
+        raise Unavailable(f'kfake does not compile: {done.stderr.strip()}')
+    return program
+
+
+def _kafka(directory: pathlib.Path, **settings: str) -> Broker:
+    if missing := [tool for tool in ('java', 'javac', 'mvn') if shutil.which(tool) is None]:
+        raise Unavailable(f'{", ".join(missing)} not to be found')
+    return ServerKafka(directory, {**DELETE_AT_ONCE, **settings})
+
+
+def _flushing_kafka(directory: pathlib.Path) -> Broker:
+    return _kafka(directory, **{'log.flush.interval.messages': '1'})
+
+
+def _kfake(*options: str) -> Callable[[pathlib.Path], Broker]:
+    def make(directory: pathlib.Path) -> Broker:
+        kfake_program()
+        return Kfake(directory, *options)
+    return make
+
+
+def _kbroker(durability: str) -> Callable[[pathlib.Path], Broker]:
+    return lambda directory: Kbroker(directory, {'kbroker.durability': durability, **DELETE_AT_ONCE})
+
+
+# With TLS the brokers that can have two listeners are asked for topics in plain text. No client shows a certificate.
+
+def _kafka_with_tls(directory: pathlib.Path) -> Broker:
+    controller, plain, tls = (f'127.0.0.1:{free_port()}' for _ in range(3))
+    broker = _kafka(directory, **{
+        'listeners': f'PLAINTEXT://{plain},SSL://{tls},CONTROLLER://{controller}',
+        'controller.quorum.voters': f'1@{controller}',
+        'listener.security.protocol.map': 'PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT',
+        'ssl.keystore.type': 'PEM', 'ssl.keystore.location': certificate(directory)})
+    broker.address, broker.tls_address = plain, tls
+    return broker
+
+
+def _kbroker_with_tls(directory: pathlib.Path) -> Broker:
+    plain, tls = (f'127.0.0.1:{free_port()}' for _ in range(2))
+    broker = Kbroker(directory, {
+        **DELETE_AT_ONCE, 'kbroker.durability': 'page-cache', 'listeners': f'PLAINTEXT://{plain},SSL://{tls}',
+        'ssl.keystore.location': certificate(directory)})
+    broker.tls_address = tls
+    return broker
+
+
+def _kfake_with_tls(directory: pathlib.Path) -> Broker:
+    kfake_program()
+    broker = Kfake(directory, '-certificate', certificate(directory))
+    broker.has_only_tls = True
+    return broker
+
+
+def certificate(directory: pathlib.Path) -> str:
+    """A file with a key and its certificate, beside the directory of a broker."""
+    if shutil.which('openssl') is None or not has_tls():
+        raise Unavailable('openssl and its headers are not to be found')
+    place = directory.parent / f'certificate-{directory.name}'
+    place.mkdir(parents=True)
+    return str(make_certificates(place) / 'server.pem')
+
+
+def free_port() -> int:
+    with socket.create_server(('127.0.0.1', 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One of those side by side; those of the same division are compared."""
+
+    name: str
+    division: str
+    family: str
+    make: Callable[[pathlib.Path], Broker]
+    needs_warm_up: bool = False
+
+
+PEERS = {peer.name: peer for peer in (
+    Peer('kafka', 'page-cache', 'kafka', _kafka, needs_warm_up=True),
+    Peer('kfake', 'page-cache', 'kfake', _kfake()),
+    Peer('kbroker', 'page-cache', 'kbroker', _kbroker('page-cache')),
+    Peer('kafka-flush', 'disk', 'kafka', _flushing_kafka, needs_warm_up=True),
+    Peer('kfake-sync', 'disk', 'kfake', _kfake('-sync')),
+    Peer('kbroker-disk', 'disk', 'kbroker', _kbroker('disk')),
+    Peer('kafka-tls', 'TLS', 'kafka', _kafka_with_tls, needs_warm_up=True),
+    Peer('kfake-tls', 'TLS', 'kfake', _kfake_with_tls),
+    Peer('kbroker-tls', 'TLS', 'kbroker', _kbroker_with_tls),
+)}
+DIVISIONS = {'page-cache': '', 'disk': ' (disk)', 'TLS': ' (TLS)'}
+"""What is behind the name of a cell there. TLS is with the page cache."""
+
+
+class Site:
+    """A peer that runs, and its topics."""
+
+    def __init__(self, peer: Peer, work: pathlib.Path):
+        self.peer = peer
+        self.broker = peer.make(work / peer.name)
+        self.broker.start()
+        has_only_tls = self.broker.has_only_tls
+        self._tls_address = self.broker.address if has_only_tls else self.broker.tls_address
+        security = {'security.protocol': 'SSL', 'enable.ssl.certificate.verification': False} if has_only_tls else {}
+        self._admin = AdminClient({'bootstrap.servers': self.broker.address, 'log_level': 0, **security})
+
+    def load(self, loads: list[str], seconds: float, warm_up_s: float | None = None) -> Measurement:
+        """Run loads on this peer, with TLS if that is what it is for. LoadError."""
+        if self._tls_address is not None:
+            loads = [f'{load},tls=1' for load in loads]
+        return run(self._tls_address or self.broker.address, loads, seconds, warm_up_s, self.broker.pid)
+
+    @contextlib.contextmanager
+    def topic(self, name: str, partitions: int) -> Iterator[str]:
+        """A new topic whose every partition takes records, deleted in the end."""
+        self.create_topic(name, partitions)
+        try:
+            yield name
+        finally:
+            self.delete_topic(name)
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """LoadError if there is no such topic in the end, or it does not take records."""
+        try:
+            self._admin.create_topics([NewTopic(name, min(partitions, MOST_AT_ONCE))], request_timeout=ADMIN_LIMIT_S,
+                                      operation_timeout=ADMIN_LIMIT_S)[name].result(ADMIN_LIMIT_S)
+            for count in range(2 * MOST_AT_ONCE, partitions + MOST_AT_ONCE, MOST_AT_ONCE):
+                more = NewPartitions(name, min(partitions, count))
+                self._admin.create_partitions([more], request_timeout=ADMIN_LIMIT_S)[name].result(ADMIN_LIMIT_S)
+        except KafkaException as fault:
+            raise LoadError(f'topic {name}: {fault}') from None
+        self.wait_until_taken(name, partitions)
+
+    def delete_topic(self, name: str) -> None:
+        try:
+            self._admin.delete_topics([name], request_timeout=ADMIN_LIMIT_S)[name].result(ADMIN_LIMIT_S)
+        except KafkaException as fault:
+            raise LoadError(f'topic {name} is not deleted: {fault}') from None
+
+    def wait_until_taken(self, topic: str, partitions: int) -> None:
+        """Until every partition has taken a record. LoadError if that does not come to pass."""
+        each = min(partitions, 1000)
+        count = -(-partitions // each)
+        deadline = time.monotonic() + READY_LIMIT_S
+        while True:
+            try:
+                self.load([f'produce:topic={topic},partitions={partitions},each={each},record=0,size=1,count={count}'],
+                          READY_LIMIT_S, 0)
+                return
+            except LoadError as fault:
+                if not any(word in str(fault) for word in PASSING) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def close(self) -> None:
+        self.broker.kill9()
+
+
+API_VERSIONS_V0 = struct.pack('>ihhih', 10, 18, 0, 1, -1)
+
+
+def first_answer_s(broker: Broker) -> float:
+    """How long it takes from the start of the process to the answer to a first request."""
+    began = time.perf_counter()
+    broker.start()
+    host, _, port = broker.address.rpartition(':')
+    with socket.create_connection((host, int(port)), READY_LIMIT_S) as connection:
+        connection.sendall(API_VERSIONS_V0)
+        assert connection.recv(65_536)
+    return time.perf_counter() - began
+
+
+def drop_from_page_cache(directory: pathlib.Path, topic: str) -> None:
+    """The files of a topic, so that the next read of them goes to the disk."""
+    for place, _, names in os.walk(directory):  # what is deleted meanwhile is passed over
+        for name in names if topic in os.path.relpath(place, directory) else []:
+            handle = os.open(os.path.join(place, name), os.O_RDONLY)
+            try:
+                os.fsync(handle)
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(handle)
+
+
+def system_calls(pid: int, action: Callable[[], int]) -> float | None:
+    """System calls of a process and its threads for each of the things that `action` counts; None without strace."""
+    if shutil.which('strace') is None:
+        return None
+    with subprocess.Popen(['strace', '-c', '-f', '-p', str(pid)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          text=True) as tracer:
+        assert tracer.stderr is not None
+        try:
+            if 'attached' not in tracer.stderr.readline():
+                return None
+            time.sleep(0.2)  # threads are attached one after the other
+            count = action()
+        finally:
+            tracer.send_signal(signal.SIGINT)
+            summary = tracer.stderr.read()
+    total = re.search(r'^\s*100\.00\s+\S+\s+\S*\s+(\d+).*total$', summary, re.MULTILINE)
+    return int(total[1]) / count if total and count else None
+
+
+def versions() -> str:
+    """Of what is compared, where it says so."""
+    pom = (ROOT / 'tests' / 'jvm' / 'pom.xml').read_text()
+    kafka = re.search('<kafka.version>(.*)</kafka.version>', pom)
+    found = [f'Apache Kafka {kafka[1] if kafka else "?"} on {_first_line(["java", "-version"])}'
+             if shutil.which('java') else 'no Java']
+    with open(pathlib.Path(__file__).parent / 'kfake' / 'go.mod') as file:
+        kfake = re.search(r'pkg/kfake (\S+)', file.read())
+    found.append(f'kfake {kfake[1] if kfake else "?"}, {_first_line(["go", "version"])}' if shutil.which('go')
+                 else 'no Go')
+    found.append(f'Python {sys.version.split()[0]}, {_first_line(["cc", "--version"])}')
+    return '; '.join(found)
+
+
+def _first_line(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (done.stdout or done.stderr).partition('\n')[0]

@@ -1,0 +1,170 @@
+"""What is measured side by side: a cell is one or more loads at the same time, on a topic of its own."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+SMALL_RECORD, BATCH, LARGE = 'record=190,size=300', 'record=100,size=16384', 'record=1024,size=1048576'
+ON_DISK, BOTH = ('disk',), ('page-cache', 'disk')
+MOST_BYTES = 2 << 30
+"""What a cell writes at most, so that the page cache holds it."""
+FILES_A_PARTITION, OTHER_FILES = 6, 2000
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Records that are there before a cell is measured; cells with the same fill read the same topic."""
+
+    name: str
+    partitions: int
+    load: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`loads` without their topic; the first one is what the cell is about."""
+
+    name: str
+    loads: tuple[str, ...]
+    partitions: int = 8
+    fill: Fill | None = None
+    is_cold: bool = False
+    divisions: tuple[str, ...] = ('page-cache',)
+    is_core: bool = False
+
+    def bound_loads(self, topic: str, count: int | None = None) -> list[str]:
+        """With their topic, and bounded: by what they write, or by the count of the first one."""
+        bounds = [bound(load) for load in self.loads]
+        if count is not None:
+            bounds[0] = f',count={count}'
+        return [f'{load},topic={topic}{limit}' for load, limit in zip(self.loads, bounds, strict=True)]
+
+    @property
+    def connections(self) -> int:
+        return option(self.loads[0], 'connections', 1)
+
+
+def option(load: str, name: str, default: int) -> int:
+    options = dict(pair.split('=') for pair in load.partition(':')[2].split(','))
+    return int(options.get(name, default))
+
+
+def bound(load: str) -> str:
+    """What keeps a load that writes from filling the disk."""
+    if load.startswith('produce'):
+        return f',count={MOST_BYTES // option(load, "size", 16384)}'
+    if load.startswith('transaction'):
+        size = option(load, 'records', 1) * option(load, 'each', 1) * (option(load, 'record', 100) + 20)
+        return f',count={MOST_BYTES // (size + 300)}'
+    return ''
+
+
+def produce(work: str, shape: str, connections: int, depth: int, partitions: int | None = None,
+            **more: Any) -> Cell:
+    partitions = connections if partitions is None else partitions
+    suffix = '' if partitions == connections else f', {partitions:,} partitions'
+    return Cell(f'produce {work}, {connections:,} x {depth}{suffix}',
+                (f'produce:{shape},connections={connections},depth={depth},partitions={partitions}',), partitions,
+                **more)
+
+
+def transactions(producers: int, records: int = 1, each: int = 1, version: int = 2, **more: Any) -> Cell:
+    partitions = max(min(producers, 64), each)
+    where = f' in each of {each} partitions' if each > 1 else ''
+    return Cell(f'transactions of {records}{where}, {producers} producers, version {version}',
+                (f'transaction:connections={producers},records={records},each={each},version={version},'
+                 f'partitions={partitions}',), partitions, **more)
+
+
+def fetch(work: str, size: int, connections: int, fill: Fill, more: str = '', is_cold: bool = False,
+          is_core: bool = False) -> Cell:
+    return Cell(f'fetch {work}, {connections} x 1',
+                (f'fetch:size={size},connections={connections},partitions={fill.partitions}{more}',), fill.partitions,
+                fill, is_cold, is_core=is_core)
+
+
+def fills(quick: bool) -> dict[str, Fill]:
+    batches, ended, large = (500, 40, 300) if quick else (65_536, 4000, 65_536 * 2)
+    found = {
+        'plain': Fill('plain', 8, f'produce:{BATCH},connections=8,depth=5,partitions=8,count={batches}'),
+        'large': Fill('large', 1, f'produce:{BATCH},connections=1,depth=5,partitions=1,count={large}'),
+        'spread': Fill('spread', 100, f'produce:{BATCH},connections=4,depth=5,partitions=100,count={batches // 4}'),
+    }
+    for aborts in (0, 1, 50):
+        found[f'{aborts}'] = Fill(f'aborted{aborts}', 8, 'transaction:connections=8,partitions=8,records=100,'
+                                                         f'record=1024,aborts={aborts},count={ended}')
+    return found
+
+
+def cells(quick: bool, most_files: int) -> Iterator[Cell]:
+    """All of them, on as many partitions as a broker may have files for; `is_core` marks what the targets are about."""
+    filled = fills(quick)
+    for connections, depth in ((1, 5), (8, 5), (64, 1)):
+        yield produce('16 KiB', BATCH, connections, depth, is_core=True)
+    for connections, depth in ((8, 5), (64, 1)):
+        yield produce('300 B', SMALL_RECORD, connections, depth, is_core=True)
+    yield Cell('round trip of 1 record', (f'produce:{SMALL_RECORD}',), 1, is_core=True)
+    yield fetch('64 KiB', 1 << 16, 8, filled['plain'], is_core=True)
+    yield fetch('1 MiB', 1 << 20, 4, filled['plain'], is_core=True)
+    yield transactions(1, is_core=True)
+    yield transactions(64, is_core=True, divisions=BOTH)
+    yield transactions(512, is_core=True, divisions=BOTH)
+    yield from more_produce(quick)
+    yield from more_fetch(filled)
+    for version in (1, 2):
+        for producers in (1, 8, 64, 512):
+            for records in (1, 100):
+                for each in (1, 10):
+                    if (version, records, each) != (2, 1, 1) or producers == 8:
+                        yield transactions(producers, records, each, version)
+    yield from curves(quick, most_files)
+    yield from (replace(cell, divisions=('TLS',)) for cell in (
+        produce('16 KiB', BATCH, 8, 5), produce('300 B', SMALL_RECORD, 8, 5),
+        Cell('round trip of 1 record', (f'produce:{SMALL_RECORD}',), 1), fetch('64 KiB', 1 << 16, 8, filled['plain']),
+        fetch('1 MiB', 1 << 20, 4, filled['plain']), transactions(64)))
+
+
+def more_produce(quick: bool) -> Iterator[Cell]:
+    yield produce('1 KiB', 'record=1024,size=1', 8, 5)
+    yield produce('16 KiB of 1 KiB records', 'record=1024,size=16384', 8, 5)
+    for connections, depth in ((1, 5), (8, 2), (64, 1)):
+        yield produce('1 MiB', LARGE, connections, depth)
+    for partitions in (1, 100, 1000):
+        yield produce('16 KiB', BATCH, 8, 5, 100 if quick else partitions)
+    yield Cell('produce 16 KiB acks=1, 8 x 5', (f'produce:{BATCH},connections=8,depth=5,partitions=8,acks=1',))
+    yield Cell('produce 300 B, 8 x 5', (f'produce:{SMALL_RECORD},connections=8,depth=5,partitions=8',),
+               divisions=ON_DISK)
+    yield Cell('produce 16 KiB, 8 x 5', (f'produce:{BATCH},connections=8,depth=5,partitions=8',),
+               divisions=ON_DISK)
+
+
+def more_fetch(filled: dict[str, Fill]) -> Iterator[Cell]:
+    yield fetch('64 KiB cold', 1 << 16, 8, filled['plain'], ',once=1', is_cold=True)
+    yield fetch('1 MiB cold', 1 << 20, 4, filled['plain'], ',once=1', is_cold=True)
+    yield fetch('100 partitions at once', 1 << 16, 4, filled['spread'], ',each=100')
+    beside = f'produce:{BATCH},connections=2,depth=2,partitions=8'
+    for size, name in ((1 << 16, '64 KiB'), (1 << 20, '1 MiB')):
+        yield Cell(f'fetch {name} tailing, produce beside',
+                   (f'fetch:size={size},connections=8,partitions=8,from=-1', beside))
+    yield Cell('fetch and produce together', ('fetch:size=65536,connections=4,partitions=8,from=0',
+                                              f'produce:{BATCH},connections=4,depth=5,partitions=8'))
+    for aborts in ('0', '1', '50'):
+        for committed, word in ((0, 'read_uncommitted'), (1, 'read_committed')):
+            yield fetch(f'1 MiB {word}, {aborts}% aborted', 1 << 20, 4, filled[aborts], f',committed={committed}')
+
+
+def curves(quick: bool, most_files: int) -> Iterator[Cell]:
+    """What should cost the same however much there is beside it."""
+    most = 100 if quick else 10_000
+    most_partitions = min(most, max(1000, (most_files - OTHER_FILES) // FILES_A_PARTITION // 1000 * 1000))
+    for partitions in (1, 100, 1000, 10_000):
+        yield produce('300 B', SMALL_RECORD, 8, 5, min(partitions, most_partitions))
+    for connections in (1, 1000, 5000):
+        yield produce('300 B', SMALL_RECORD, min(connections, most), 1, 64)
+    yield Cell(f'produce 300 B, 8 x 5, {most:,} idle connections',
+               (f'produce:{SMALL_RECORD},connections=8,depth=5,partitions=8', f'idle:connections={most}'))
+    large = fills(quick)['large']
+    end = option(large.load, 'count', 0) * 130
+    for place, offset in (('the beginning', 0), ('the middle', end // 2), ('near the end', end * 9 // 10)):
+        yield fetch(f'64 KiB from {place} of a large partition', 1 << 16, 4, large, f',from={offset}')

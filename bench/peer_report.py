@@ -1,0 +1,206 @@
+"""What the bench of peers says of its figures: a table, ratios against targets, markdown, a chart in SVG."""
+from __future__ import annotations
+
+import html
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from peer_brokers import DIVISIONS, PEERS
+
+CLIENT_LIMIT = 0.9
+"""Of a processor: a load generator that uses as much is what limits the cell."""
+
+
+@dataclass
+class Row:
+    """One measurement of a cell on a peer, or why there is none; all figures by name, with their unit in it."""
+
+    cell: str
+    peer: str
+    round: int
+    figures: dict[str, float] = field(default_factory=dict)
+    fault: str | None = None
+
+
+class Results:
+    def __init__(self, rows: list[Row]):
+        self.rows = rows
+
+    def cells(self) -> list[str]:
+        return list(dict.fromkeys(row.cell for row in self.rows))
+
+    def peers(self, cell: str) -> list[str]:
+        found = {row.peer for row in self.rows if row.cell == cell}
+        return [name for name in PEERS if name in found]
+
+    def runs(self, cell: str, peer: str) -> list[Row]:
+        return [row for row in self.rows if row.cell == cell and row.peer == peer]
+
+    def values(self, cell: str, peer: str, figure: str) -> list[float]:
+        return [row.figures[figure] for row in self.runs(cell, peer) if figure in row.figures]
+
+    def median(self, cell: str, peer: str, figure: str) -> float | None:
+        values = self.values(cell, peer, figure)
+        return statistics.median(values) if values else None
+
+    def ratio(self, cell: str, ours: str, theirs: str, figure: str) -> float | None:
+        """The median over the rounds of the ratio within a round, where both stood in the same noise."""
+        by_round = [{row.round: row.figures[figure] for row in self.runs(cell, peer) if row.figures.get(figure)}
+                    for peer in (ours, theirs)]
+        ratios = [value / by_round[1][number] for number, value in by_round[0].items() if number in by_round[1]]
+        return statistics.median(ratios) if ratios else None
+
+
+# ---- tables
+
+COLUMNS = (
+    ('per s', 'rate', ',.0f'), ('MB/s', 'mb_s', ',.1f'), ('ms', 'ms', ',.0f'), ('p50 us', 'p50_us', ',.0f'),
+    ('p99 us', 'p99_us', ',.0f'), ('p99.9 us', 'p999_us', ',.0f'), ('broker us each', 'cpu_us', ',.1f'),
+    ('broker s per GB', 'cpu_s_gb', '.2f'), ('system calls each', 'system_calls', '.1f'), ('RSS MB', 'rss_mb', ',.0f'),
+    ('client', 'client_share', '.0%'), ('others', 'others_share', '.0%'), ('steal', 'steal_share', '.0%'),
+)
+WITH_SPREAD = ('rate', 'ms')
+
+
+def table(results: Results) -> Iterator[str]:
+    """Medians over the rounds; least and most beside the first figure."""
+    yield '| cell | peer | ' + ' | '.join(head for head, _, _ in COLUMNS) + ' |'
+    yield '|---|---|' + '--:|' * len(COLUMNS)
+    for cell in results.cells():
+        for peer in results.peers(cell):
+            faults = [row.fault for row in results.runs(cell, peer) if row.fault]
+            if faults:
+                yield f'| {cell} | {peer} | **{_one_line(faults[0])}** |' + ' |' * (len(COLUMNS) - 1)
+            if any(row.figures for row in results.runs(cell, peer)):
+                yield f'| {cell} | {peer} | ' + ' | '.join(
+                    in_words(results.values(cell, peer, figure), form, figure in WITH_SPREAD)
+                    for _, figure, form in COLUMNS) + ' |'
+
+
+def in_words(values: list[float], form: str, has_spread: bool) -> str:
+    if not values:
+        return ''
+    median = f'{statistics.median(values):{form}}'
+    return f'{median} [{min(values):{form}}-{max(values):{form}}]' if has_spread and len(values) > 1 else median
+
+
+def _one_line(text: str) -> str:
+    return ' '.join(text.split()).replace('|', '/')[:300]
+
+
+# ---- targets
+
+@dataclass(frozen=True)
+class Target:
+    """Of kbroker over another family, or without one of kbroker alone; `limit` is a least value if `is_least`."""
+
+    cells: tuple[str, ...]
+    figure: str
+    family: str | None
+    limit: float
+    is_least: bool = False
+
+
+PRODUCE_16K = tuple(f'produce 16 KiB, {shape}' for shape in ('1 x 5', '8 x 5', '64 x 1'))
+PRODUCE_300 = ('produce 300 B, 8 x 5', 'produce 300 B, 64 x 1')
+FETCHES = ('fetch 64 KiB, 8 x 1', 'fetch 1 MiB, 4 x 1')
+ROUND_TRIP = 'round trip of 1 record'
+SERIAL, *MANY = (f'transactions of 1, {producers} producers, version 2' for producers in (1, 64, 512))
+ON_DISK = DIVISIONS['disk']
+START, IDLE, RECOVERY = 'start to first answer', 'idle', 'recovery after kill -9 of {gb:g} GB'
+
+
+def targets(recovery: str) -> Iterator[Target]:
+    for family, rate, cpu in (('kafka', 3, 1 / 3), ('kfake', 1.5, 1 / 2)):
+        yield Target(PRODUCE_16K, 'rate', family, rate, True)
+        yield Target(PRODUCE_16K, 'cpu_us', family, cpu)
+    for cell, family, rate, cpu in ((PRODUCE_300[0], 'kafka', 5, 1 / 8), (PRODUCE_300[1], 'kafka', 2, 1 / 3),
+                                    (PRODUCE_300[0], 'kfake', 3, 1 / 3), (PRODUCE_300[1], 'kfake', 1.5, 1 / 2)):
+        yield Target((cell,), 'rate', family, rate, True)
+        yield Target((cell,), 'cpu_us', family, cpu)
+    for family, rate, cpu in (('kafka', 1.8, 1 / 2), ('kfake', 1.3, 2 / 3)):
+        yield Target(FETCHES[:1], 'rate', family, rate, True)
+        yield Target(FETCHES, 'cpu_s_gb', family, cpu)
+    for family, p50, p99 in (('kafka', 1 / 3, 1 / 4), ('kfake', 1, 1)):
+        yield Target((ROUND_TRIP,), 'p50_us', family, p50)
+        yield Target((ROUND_TRIP,), 'p99_us', family, p99)
+    for family, rate, cpu in (('kafka', 5, 1 / 8), ('kfake', 2, 1 / 2)):
+        yield Target((*MANY, *(cell + ON_DISK for cell in MANY)), 'rate', family, rate, True)
+        yield Target((SERIAL, *MANY), 'cpu_us', family, cpu)
+    yield Target((START,), 'ms', None, 150)
+    yield Target((IDLE,), 'rss_mb', None, 40)
+    yield Target((recovery,), 'ms', 'kafka', 1 / 4)
+
+
+NAMES = {'rate': 'per second', 'cpu_us': 'broker CPU each', 'cpu_s_gb': 'broker CPU per GB', 'ms': 'ms',
+         'p50_us': 'p50', 'p99_us': 'p99', 'rss_mb': 'RSS in MB'}
+
+
+def verdicts(results: Results) -> Iterator[str]:
+    """Each target on each of its cells that were measured."""
+    recovery = next((cell for cell in results.cells() if cell.startswith('recovery') and cell.endswith(' GB')), '')
+    yield '| cell | figure | against | target | found | |'
+    yield '|---|---|---|--:|--:|---|'
+    for target in targets(recovery):
+        for cell in target.cells:
+            division = 'disk' if cell.endswith(ON_DISK) else 'page-cache'
+            by_family = {peer.family: peer.name for peer in PEERS.values() if peer.division == division}
+            ours, theirs = by_family['kbroker'], by_family.get(target.family or '')
+            found = (results.ratio(cell, ours, theirs, target.figure) if theirs
+                     else results.median(cell, ours, target.figure))
+            if found is not None:
+                yield (f'| {cell} | {NAMES[target.figure]} | {theirs or "itself"} | {wanted(target)} | '
+                       f'{found:.2f}{" x" if theirs else ""} | {judged(results, target, cell, ours, found)} |')
+
+
+def wanted(target: Target) -> str:
+    unit = ' x' if target.family else ''
+    return f'{"at least" if target.is_least else "at most"} {target.limit:.3g}{unit}'
+
+
+def judged(results: Results, target: Target, cell: str, ours: str, found: float) -> str:
+    if found >= target.limit if target.is_least else found <= target.limit:
+        return 'met'
+    share = results.median(cell, ours, 'client_share') or 0
+    return 'the client\'s limit' if target.figure == 'rate' and share >= CLIENT_LIMIT else '**short**'
+
+
+# ---- the chart
+
+COLOURS = {'kafka': '#c0504d', 'kfake': '#7f7f7f', 'kbroker': '#1f77b4'}
+PANELS = (('per second', 'rate', ',.0f'), ('broker CPU, us each', 'cpu_us', ',.1f'), ('p99, us', 'p99_us', ',.0f'))
+BAR, GAP, NAME_WIDTH, PANEL_WIDTH, BAR_WIDTH = 14, 10, 390, 260, 170
+
+
+def chart(results: Results) -> str:
+    """A line of bars for each peer in each cell, one panel a figure; a bar's length is its share of the longest."""
+    width = NAME_WIDTH + PANEL_WIDTH * len(PANELS)
+    parts, y = [], 56
+    for number, (head, _, _) in enumerate(PANELS):
+        parts.append(_text(NAME_WIDTH + PANEL_WIDTH * number, 40, head, 'font-weight="bold"'))
+    for number, (family, colour) in enumerate(COLOURS.items()):
+        parts.append(f'<rect x="{10 + 90 * number}" y="10" width="12" height="12" fill="{colour}"/>')
+        parts.append(_text(28 + 90 * number, 20, family))
+    for cell in results.cells():
+        peers = [peer for peer in results.peers(cell) if results.median(cell, peer, 'rate') is not None]
+        if not peers:
+            continue
+        parts.append(_text(10, y + BAR * len(peers) / 2 + 4, cell))
+        for number, (_, figure, form) in enumerate(PANELS):
+            values = [results.median(cell, peer, figure) for peer in peers]
+            longest = max((value for value in values if value), default=1)
+            for line, (peer, value) in enumerate(zip(peers, values, strict=True)):
+                if value is not None:
+                    left, top = NAME_WIDTH + PANEL_WIDTH * number, y + BAR * line
+                    parts.append(f'<rect x="{left}" y="{top}" width="{max(1, BAR_WIDTH * value / longest):.0f}" '
+                                 f'height="{BAR - 2}" fill="{COLOURS[PEERS[peer].family]}"/>')
+                    parts.append(_text(left + max(1, BAR_WIDTH * value / longest) + 5, top + 10, f'{value:{form}}'))
+        y += BAR * len(peers) + GAP
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" viewBox="0 0 {width} {y}" '
+            f'font-family="sans-serif" font-size="12">\n<rect width="{width}" height="{y}" fill="white"/>\n'
+            + '\n'.join(parts) + '\n</svg>\n')
+
+
+def _text(x: float, y: float, text: str, more: str = '') -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}" {more}>{html.escape(text)}</text>'

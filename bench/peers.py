@@ -1,0 +1,342 @@
+"""kbroker, Apache Kafka and kfake side by side: the same loads on each, one after the other, over and over.
+
+    python bench/peers.py [--set core|all] [--cells PATTERN] [--peers NAMES] [--rounds N] [--seconds S] [--quick]
+
+Peers of the page cache (kafka, kfake, kbroker: the defaults of the first two), peers that have synced what they answer
+(kafka-flush: log.flush.interval.messages=1, kfake-sync, kbroker-disk), and peers over TLS (-tls). Loads come from the
+generator in bench/load. In each round each peer has its turn, in another order each time; figures are medians over the
+rounds, and ratios are taken within a round. Broker CPU is that of the broker's process; "others" is what neither it nor
+the load used of all processors, in which the idle peers are. "Each" is a request, or a transaction where a cell has
+those; microseconds each are seconds per million.
+
+Everything is written to bench/out/peers.jsonl as it is measured; bench/out/peers.svg and peers.md are made from it
+after each cell, and `--report` makes them anew. A cell that fails is a row that says why. Needs a quiet machine; Java
+and Maven for Kafka, Go for kfake, strace for system calls. The set `core` is what the targets are about. With --quick
+everything runs once for a moment, with whatever peers there are, and the figures mean nothing.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+import re
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import click
+
+sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parent.parent)]
+
+from broker import resident_mb  # noqa: E402
+from load_generator import OUT, Figures, LoadError, Measurement, build  # noqa: E402
+from peer_brokers import (  # noqa: E402
+    DIVISIONS,
+    PEERS,
+    Peer,
+    Site,
+    Unavailable,
+    drop_from_page_cache,
+    first_answer_s,
+    system_calls,
+    versions,
+)
+from peer_cells import BATCH, LARGE, SMALL_RECORD, Cell, cells, option  # noqa: E402
+from peer_report import IDLE, RECOVERY, START, Results, Row, chart, table, verdicts  # noqa: E402
+
+TRACED_REQUESTS, TRACED_LIMIT_S = 2000, 10
+FILL_LIMIT_S = 300
+IDLE_S = 1.0
+FAULTS = (LoadError, AssertionError, OSError)
+
+
+@dataclasses.dataclass
+class Plan:
+    rounds: int
+    seconds: float
+    warm_up_s: float
+    recovery_gb: float
+    recovery_partitions: int
+    quick: bool
+
+
+class Notebook:
+    """Rows as they come: on the disk at once, and in the report."""
+
+    def __init__(self, place: pathlib.Path, head: str):
+        self._place = place
+        self._head = head
+        self.results = Results([])
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(json.dumps({'head': head}) + '\n')
+
+    @classmethod
+    def read(cls, place: pathlib.Path) -> Notebook:
+        first, *lines = place.read_text().splitlines()
+        notebook = cls.__new__(cls)
+        notebook._place, notebook._head = place, json.loads(first)['head']
+        notebook.results = Results([Row(**json.loads(line)) for line in lines])
+        return notebook
+
+    def add(self, row: Row) -> None:
+        self.results.rows.append(row)
+        with open(self._place, 'a') as file:
+            file.write(json.dumps(dataclasses.asdict(row)) + '\n')
+        click.echo(f'{time.strftime("%H:%M:%S")} {row.cell}, {row.peer}: ' + (
+            row.fault or ', '.join(f'{name} {value:,.2f}' for name, value in row.figures.items())), err=True)
+
+    def report(self) -> str:
+        text = '\n'.join([self._head, '', *verdicts(self.results), '', *table(self.results)]) + '\n'
+        self._place.with_suffix('.md').write_text(text)
+        self._place.with_suffix('.svg').write_text(chart(self.results))
+        return text
+
+
+# ---- a cell on a peer
+
+def figures_of(measured: Measurement, load: Figures, pid: int) -> dict[str, float]:
+    """What one load of a cell found. CPU is shared out over all loads of the cell, which it cannot be told apart by."""
+    each = sum(other.count for other in measured.loads)
+    moved_gb = sum(other.bytes_sent + other.bytes_received for other in measured.loads) / 1e9
+    available_s = measured.seconds * (os.cpu_count() or 1)
+    found = {
+        'rate': load.count / measured.seconds,
+        'mb_s': (load.bytes_sent + load.bytes_received) / measured.seconds / 1e6,
+        'p50_us': load.p50_us, 'p99_us': load.p99_us, 'p999_us': load.p999_us, 'max_us': load.max_us,
+        'records_s': load.records / measured.seconds, 'rss_mb': resident_mb(pid),
+        'client_share': measured.client_cpu_s / measured.seconds,
+        'others_share': max(0.0, measured.others_cpu_s) / available_s, 'steal_share': measured.steal_s / available_s,
+    }
+    if each:
+        found['cpu_us'] = measured.broker_cpu_s / each * 1e6
+    if moved_gb:
+        found['cpu_s_gb'] = measured.broker_cpu_s / moved_gb
+    if load.count and load.kind == 'transaction':
+        found['retries_each'] = load.retries / load.count
+    return found
+
+
+class CellRun:
+    """A cell on the peers that run: topics that it reads stay, those that it writes are new each time."""
+
+    def __init__(self, notebook: Notebook, plan: Plan):
+        self._notebook = notebook
+        self._plan = plan
+        self._filled: set[tuple[str, str]] = set()
+        self._topics = 0
+
+    def measure(self, cell: Cell, site: Site, number: int) -> None:
+        name = cell.name + DIVISIONS[site.peer.division]
+        try:
+            with self._topic(cell, site) as topic:
+                if cell.is_cold:
+                    drop_from_page_cache(site.broker.directory, topic)
+                measured = site.load(cell.bound_loads(topic), self._plan.seconds, 0 if cell.is_cold else None)
+        except FAULTS as fault:
+            self._notebook.add(Row(name, site.peer.name, number, fault=str(fault) or type(fault).__name__))
+            if not site.broker.is_running:
+                site.broker.start()
+            return
+        active = [load for load in measured.loads if load.kind != 'idle']
+        if not active[0].count and not self._plan.quick:
+            self._notebook.add(Row(name, site.peer.name, number, fault='nothing was answered in the time'))
+            return
+        for load in active:
+            kind = f' ({load.kind})' if len(active) > 1 else ''
+            self._notebook.add(Row(name + kind, site.peer.name, number, figures_of(measured, load, site.broker.pid)))
+
+    def trace(self, cell: Cell, site: Site) -> None:
+        """System calls, in a run of their own: tracing changes every other figure."""
+        name = cell.name + DIVISIONS[site.peer.division]
+        count = max(100 if self._plan.quick else TRACED_REQUESTS, 10 * cell.connections)
+        try:
+            with self._topic(cell, site) as topic:
+                def act() -> int:
+                    return site.load(cell.bound_loads(topic, count), TRACED_LIMIT_S, 0).loads[0].count
+                calls = system_calls(site.broker.pid, act)
+        except FAULTS as fault:
+            self._notebook.add(Row(name, site.peer.name, -1, fault=f'traced: {fault}'))
+            return
+        if calls is not None:
+            self._notebook.add(Row(name, site.peer.name, -1, {'system_calls': calls}))
+
+    @contextmanager
+    def _topic(self, cell: Cell, site: Site) -> Iterator[str]:
+        if cell.fill is None:
+            self._topics += 1
+            with site.topic(f'cell{self._topics}', cell.partitions) as topic:
+                yield topic
+            return
+        topic = f'filled-{cell.fill.name}'
+        if (topic, site.peer.name) not in self._filled:
+            site.create_topic(topic, cell.fill.partitions)
+            site.load([f'{cell.fill.load},topic={topic}'], FILL_LIMIT_S, 0)
+            self._filled.add((topic, site.peer.name))
+        yield topic
+
+
+# ---- what is no load
+
+def warm_up(site: Site, seconds: float) -> None:
+    """A bit of everything, so that what a Java machine compiles is compiled."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with site.topic('warm', 8) as topic:
+            for load in (f'produce:{BATCH},connections=8,depth=5,partitions=8,count=10000',
+                         f'produce:{SMALL_RECORD},connections=8,depth=5,partitions=8,count=50000',
+                         'fetch:size=65536,connections=8,partitions=8,count=5000',
+                         'transaction:connections=8,partitions=8,count=500',
+                         'transaction:connections=8,partitions=8,version=1,count=500'):
+                site.load([f'{load},topic={topic}'], max(1.0, seconds), 0)
+
+
+def measure_start(peer: Peer, work: pathlib.Path, number: int) -> Iterator[Row]:
+    """On a directory that a broker has used before."""
+    broker = peer.make(work / f'start-{peer.name}')
+    broker.start()
+    try:
+        broker.stop()
+        yield Row(START, peer.name, number, {'ms': first_answer_s(broker) * 1e3})
+        time.sleep(IDLE_S)
+        yield Row(IDLE, peer.name, number, {'rss_mb': resident_mb(broker.pid)})
+    finally:
+        broker.kill9()
+
+
+def measure_recovery(peer: Peer, work: pathlib.Path, name: str, partitions: int, gb: float) -> Row:
+    """From the start after a kill -9 until every partition takes records again."""
+    site = Site(peer, work)
+    try:
+        site.create_topic('killed', partitions)
+        if gb:
+            size = option(f'produce:{LARGE}', 'size', 0)
+            site.load([f'produce:{LARGE},topic=killed,connections=4,depth=2,partitions={partitions},'
+                       f'count={int(gb * 1e9 / size)}'], FILL_LIMIT_S, 0)
+        os.sync()  # so that the disk has nothing else to do while it recovers
+        site.broker.kill9()
+        began = time.perf_counter()
+        site.broker.start()
+        site.wait_until_taken('killed', partitions)
+        return Row(name, peer.name, 0, {'ms': (time.perf_counter() - began) * 1e3})
+    finally:
+        site.close()
+
+
+# ---- all of it
+
+def measure_all(notebook: Notebook, plan: Plan, wanted: list[Cell], peers: list[Peer], has_others: bool) -> None:
+    for division in DIVISIONS:
+        chosen = [cell for cell in wanted if division in cell.divisions]
+        with ExitStack() as stack:
+            work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+            sites = list(started(notebook, plan, stack, work, [
+                peer for peer in peers if chosen and peer.division == division]))
+            cell_run = CellRun(notebook, plan)
+            for number, cell in enumerate(chosen):
+                measure_cell(cell_run, plan, cell, sites, is_traced=not plan.quick or number == 0)
+                notebook.report()
+    if has_others:
+        for peer in peers:
+            measure_other_things(notebook, plan, peer)
+            notebook.report()
+
+
+def started(notebook: Notebook, plan: Plan, stack: ExitStack, work: pathlib.Path,
+            peers: list[Peer]) -> Iterator[Site]:
+    for peer in peers:
+        try:
+            site = Site(peer, work)
+        except (Unavailable, *FAULTS) as fault:
+            notebook.add(Row('start', peer.name, 0, fault=str(fault)))
+            continue
+        stack.callback(site.close)
+        try:
+            warm_up(site, plan.warm_up_s if peer.needs_warm_up else min(plan.warm_up_s, 1))
+        except FAULTS as fault:
+            notebook.add(Row('warm-up', peer.name, 0, fault=str(fault)))
+        yield site
+
+
+def measure_cell(cell_run: CellRun, plan: Plan, cell: Cell, sites: list[Site], is_traced: bool) -> None:
+    """The peers take turns; who is first changes from round to round."""
+    for number in range(plan.rounds):
+        first = number % max(1, len(sites))
+        for site in sites[first:] + sites[:first]:
+            cell_run.measure(cell, site, number)
+    for site in sites if is_traced and not cell.is_cold else []:
+        cell_run.trace(cell, site)
+
+
+def measure_other_things(notebook: Notebook, plan: Plan, peer: Peer) -> None:
+    def within(name: str, measure: Callable[[pathlib.Path], Iterable[Row]]) -> None:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+            try:
+                for row in measure(pathlib.Path(directory)):
+                    notebook.add(row)
+            except (Unavailable, *FAULTS) as fault:
+                notebook.add(Row(name, peer.name, 0, fault=str(fault)))
+
+    if peer.division != 'page-cache':
+        return
+    for number in range(plan.rounds):
+        within(START, lambda work, number=number: measure_start(peer, work, number))  # type: ignore[misc]
+    for name, partitions, gb in ((RECOVERY.format(gb=plan.recovery_gb), max(1, round(plan.recovery_gb * 1.2)),
+                                  plan.recovery_gb),
+                                 (f'recovery after kill -9 of {plan.recovery_partitions:,} partitions',
+                                  plan.recovery_partitions, 0)):
+        within(name, lambda work, name=name, partitions=partitions, gb=gb: [  # type: ignore[misc]
+            measure_recovery(peer, work, name, partitions, gb)])
+
+
+def head(plan: Plan) -> str:
+    with open('/proc/cpuinfo') as file:
+        model = next((line.partition(':')[2].strip() for line in file if line.startswith('model name')), 'unknown')
+    return (f'{time.strftime("%Y-%m-%d %H:%M", time.gmtime())} UTC, {os.cpu_count()} processors ({model}), '
+            f'{platform.system()} {platform.release()}; {versions()}. {plan.rounds} rounds of {plan.seconds:g} s, '
+            f'Java warmed for {plan.warm_up_s:g} s; load average before {os.getloadavg()[0]:.2f}.')
+
+
+@click.command(help=__doc__)
+@click.option('--set', 'chosen', type=click.Choice(['core', 'all']), default='core', show_default=True)
+@click.option('--cells', 'pattern', default='', help='Only cells with names in which this regular expression is found.')
+@click.option('--peers', 'names', default=','.join(PEERS), show_default=True)
+@click.option('--rounds', default=3, show_default=True)
+@click.option('--seconds', default=3.0, show_default=True, help='Of a measurement; a tenth more is not counted.')
+@click.option('--warm-up', 'warm_up_s', default=25.0, show_default=True, help='Of a Java machine, in seconds.')
+@click.option('--recovery-gb', default=10.0, show_default=True)
+@click.option('--quick', is_flag=True, help='Everything once for a moment, to see that it works.')
+@click.option('--out', type=click.Path(path_type=pathlib.Path), default=OUT / 'peers.jsonl', show_default=True)
+@click.option('--report', 'only_report', is_flag=True, help='Only say again what --out holds.')
+def main(chosen: str, pattern: str, names: str, rounds: int, seconds: float, warm_up_s: float, recovery_gb: float,
+         quick: bool, out: pathlib.Path, only_report: bool) -> None:
+    if only_report:
+        click.echo(Notebook.read(out).report(), nl=False)
+        return
+    if unknown := set(names.split(',')) - set(PEERS):
+        raise click.ClickException(f'no such peers: {", ".join(sorted(unknown))}')
+    plan = Plan(rounds, seconds, warm_up_s, recovery_gb, 1000, quick)
+    if quick:
+        plan = Plan(1, 0.1, 0, 0.01, 10, quick)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit('terminated'))  # so that no broker is left behind
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # for the brokers
+    wanted = [cell for cell in cells(quick, most_files)
+              if (chosen == 'all' or cell.is_core) and re.search(pattern, cell.name)]
+    try:
+        build()
+    except LoadError as fault:
+        raise click.ClickException(str(fault)) from None
+    notebook = Notebook(out, head(plan))
+    has_others = not pattern or bool(re.search(pattern, f'{START} {RECOVERY}'))
+    measure_all(notebook, plan, wanted, [PEERS[name] for name in names.split(',')], has_others)
+    click.echo(notebook.report(), nl=False)
+
+
+if __name__ == '__main__':
+    main()
