@@ -91,6 +91,10 @@ class Filler:
             return
         self._transact(topic, templates)
 
+    def remove(self, topic: Topic) -> None:
+        errors = Admin(self._cluster).delete_topics([topic.name])
+        assert errors == {topic.name: None}, errors
+
     def _lead(self, topic: Topic) -> None:
         """KafkaError while a partition is not ready, which Apache Kafka says only when it is asked."""
         Admin(self._cluster).list_offsets({(topic.name, partition): LATEST for partition in range(topic.partitions)})
