@@ -1,0 +1,32 @@
+"""Programs under callgrind, and what it counted."""
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+LIMIT_S = 300
+HERE = pathlib.Path(__file__).parent
+
+
+def run_program(name: str, *arguments: object, under: Sequence[str] = (), bytecode: pathlib.Path) -> str:
+    """What a program of this directory prints. Its hashes are alike each time; bytecode lies in `bytecode`."""
+    env = {key: value for key, value in os.environ.items() if key != 'PYTHONDONTWRITEBYTECODE'}
+    done = subprocess.run([*under, sys.executable, str(HERE / name), *map(str, arguments)], capture_output=True,
+                          text=True, timeout=LIMIT_S, check=False,
+                          env=env | {'PYTHONHASHSEED': '0', 'PYTHONPYCACHEPREFIX': str(bytecode)})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def callgrind(output: pathlib.Path, *options: str) -> list[str]:
+    return ['valgrind', '--tool=callgrind', '--dump-line=no', f'--callgrind-out-file={output}', *options]
+
+
+def read_total(output: pathlib.Path) -> int:
+    """The instructions of a file that callgrind wrote."""
+    total, = re.findall(r'^totals: (\d+)$', output.read_text(), re.MULTILINE)
+    return int(total)

@@ -1,0 +1,103 @@
+"""The requests whose cost is gated, made for a broker that answers `ask`: alike in a process and over a socket."""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from building import batch_of
+from in_process import read_answer
+
+from kbroker.protocol.messages import (
+    CreateTopicsRequest,
+    EndTxnRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+)
+
+Ask = Callable[[Any, int], Any]
+"""Sends a request in a version and returns the response."""
+Requests = list[tuple[Any, int]]
+"""Requests and their versions."""
+
+BATCHES = {300: (1, 220), 16_384: (140, 105)}
+"""By about how many bytes a batch has: how many records of how many bytes make it."""
+SETTINGS = {'kbroker.durability': 'page-cache', 'transaction.state.log.num.partitions': '1',
+            'offsets.topic.num.partitions': '1'}
+
+
+class Work:
+    """The topics and producers of one broker, and requests that concern them."""
+
+    def __init__(self, ask: Ask, now_ms: int):
+        self._ask, self._now_ms = ask, now_ms
+        self._transactional_ids = 0
+        topics = [CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+                  for name in ('produced', 'fetched', 'transacted')]
+        assert_sound(ask(CreateTopicsRequest(timeout_ms=10_000, topics=topics), 7))
+        # Makes the coordinator's topic.
+        assert_sound(ask(FindCoordinatorRequest(key='gate', key_type=1), 3))
+
+    def produce(self, count: int, size_bytes: int) -> Requests:
+        return [(self._produce('produced', size_bytes), 12)] * count
+
+    def fetch(self, count: int, size_bytes: int) -> Requests:
+        """From the beginning of a partition that holds more."""
+        for _ in range(2 * size_bytes // 16_384):
+            assert_sound(self._ask(self._produce('fetched', 16_384), 12))
+        partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=size_bytes)
+        topic = FetchRequest.FetchTopic(topic='fetched', partitions=[partition])
+        return [(FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=[topic]), 12)] * count
+
+    def begin_transactions(self, count: int) -> Requests:
+        """Each the first Produce of a transaction, by a producer of its own (TV2: nothing comes before it)."""
+        return [(self._transactional_produce(*producer), 12) for producer in self._producers(count)]
+
+    def end_transactions(self, count: int) -> Requests:
+        """Each commits the record of an open transaction."""
+        requests = []
+        for transactional_id, producer_id, producer_epoch in self._producers(count):
+            assert_sound(self._ask(self._transactional_produce(transactional_id, producer_id, producer_epoch), 12))
+            requests.append((EndTxnRequest(transactional_id=transactional_id, producer_id=producer_id,
+                                           producer_epoch=producer_epoch, committed=True), 5))
+        return requests
+
+    def _producers(self, count: int) -> Iterator[tuple[str, int, int]]:
+        for _ in range(count):
+            self._transactional_ids += 1
+            transactional_id = f'gate-{self._transactional_ids}'
+            request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+            found = self._ask(request, 5)
+            assert_sound(found)
+            yield transactional_id, found.producer_id, found.producer_epoch
+
+    def _transactional_produce(self, transactional_id: str, producer_id: int, producer_epoch: int) -> ProduceRequest:
+        return self._produce('transacted', 300, transactional_id, producer_id=producer_id,
+                             producer_epoch=producer_epoch, base_sequence=0, transactional=True)
+
+    def _produce(self, topic: str, size_bytes: int, transactional_id: str | None = None,
+                 **batch_options: Any) -> ProduceRequest:
+        records, value_bytes = BATCHES[size_bytes]
+        batch = batch_of(self._now_ms, *[b'v' * value_bytes] * records, **batch_options)
+        partition = ProduceRequest.PartitionProduceData(index=0, records=batch)
+        return ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=10_000, topic_data=[
+            ProduceRequest.TopicProduceData(name=topic, partition_data=[partition])])
+
+
+WORKS: dict[str, Callable[[Work, int], Requests]] = {
+    'Produce of 300 B': lambda work, count: work.produce(count, 300),
+    'Produce of 16 KiB': lambda work, count: work.produce(count, 16_384),
+    'Fetch of 64 KiB': lambda work, count: work.fetch(count, 65_536),
+    'first Produce of a transaction': Work.begin_transactions,
+    'EndTxn of one record': Work.end_transactions,
+}
+
+
+def assert_answered(request: Any, version: int, reply: bytes) -> None:
+    assert_sound(read_answer(request, version, reply))
+
+
+def assert_sound(response: Any) -> None:
+    assert set(re.findall(r'error_code=(-?\d+)', repr(response))) == {'0'}, response

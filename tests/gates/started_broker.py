@@ -1,0 +1,24 @@
+"""A program for callgrind: all that a broker does from its start to readiness, then an end at once.
+
+    python tests/gates/started_broker.py DIRECTORY
+
+Prints which modules it took.
+"""
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+
+import kbroker.main
+from kbroker.broker import Broker
+from kbroker.config import Config
+
+if __name__ == '__main__':
+    with kbroker.main.keeping_everything():
+        broker = Broker(Config({'log.dirs': sys.argv[1], 'listeners': 'PLAINTEXT://127.0.0.1:0'}))
+        broker.start()
+    print(*sorted(sys.modules), flush=True)
+    os._exit(0)

@@ -1,0 +1,151 @@
+"""What a request costs may not grow: instructions of the broker's process, and system calls.
+
+Both are counted, not timed, so a bound stands close above what was measured when it was set (in the comment beside it).
+To set them anew, print what is found:
+
+    python -m pytest tests/gates/test_gates_requests.py -s
+"""
+import itertools
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+from callgrind import LIMIT_S, callgrind, read_total, run_program
+from in_process import frame_of, read_answer
+from live import LiveBroker
+from request_work import SETTINGS, WORKS, Work, assert_answered
+from requirements import do_without
+
+COUNT = 50
+SYSTEM_CALL_COUNT = 200
+BURST = 20
+PEER_LIMIT_S = 30
+
+INSTRUCTIONS = {
+    (3, 11): {
+        'Produce of 300 B': 13_800,  # 12,524
+        'Produce of 16 KiB': 65_600,  # 59,662
+        'Fetch of 64 KiB': 19_300,  # 17,543
+        'first Produce of a transaction': 135_000,  # 122,636
+        'EndTxn of one record': 264_000,  # 240,230
+    },
+}
+"""By version of Python, which has its share in them: the most that a request may take, without the network."""
+
+SYSTEM_CALLS = {
+    ('Produce of 300 B', 1): 4.4,  # 4.06
+    ('Produce of 16 KiB', 1): 4.4,  # 4.08
+    ('Fetch of 64 KiB', 1): 4.4,  # 4.00
+    ('first Produce of a transaction', 1): 5.4,  # 5.07
+    ('EndTxn of one record', 1): 6.4,  # 6.01
+    ('Produce of 300 B', BURST): 1.5,  # 1.16
+    ('Produce of 16 KiB', BURST): 2.5,  # 1.50, more where its answers leave in pieces
+    ('Fetch of 64 KiB', BURST): 2.5,  # 1.15, likewise
+    ('first Produce of a transaction', BURST): 2.5,  # 2.15
+    ('EndTxn of one record', BURST): 3.5,  # 3.15
+}
+"""The most that a request may take that comes alone after the answer to the last one, or with BURST - 1 others."""
+
+
+@pytest.fixture(scope='module')
+def instructions(tmp_path_factory):
+    """Instructions of one request of each kind: a loop of COUNT less a loop of none, in one run of callgrind."""
+    directory = tmp_path_factory.mktemp('callgrind')
+    run_program('served_in_process.py', COUNT, directory / 'data', bytecode=directory / 'bytecode',
+                under=callgrind(directory / 'out', '--dump-before=getsid'))
+    found = {}
+    for number, name in enumerate(WORKS):
+        none, all_of_them = (read_total(directory / f'out.{3 * number + part}') for part in (2, 3))
+        found[name] = (all_of_them - none) // COUNT
+    return found
+
+
+@pytest.mark.valgrind
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.skipif(sys.version_info[:2] not in INSTRUCTIONS,
+                    reason='gates: bounds on instructions were measured with other versions of Python')
+@pytest.mark.parametrize('name', WORKS)
+def test_a_request_takes_no_more_instructions(instructions, name):
+    bound = INSTRUCTIONS[sys.version_info[:2]][name]
+    print(f'{name}: {instructions[name]} instructions, at most {bound} expected')
+    assert instructions[name] <= bound, f'{name}: found {instructions[name]} instructions, expected at most {bound}'
+
+
+class Peer:
+    """A connection that sends a request and waits for the answer."""
+
+    def __init__(self, address):
+        host, _, port = address.rpartition(':')
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.settimeout(PEER_LIMIT_S)
+        self.file = self.socket.makefile('rb')
+
+    def exchange(self, frames):
+        """Send all at once and return the last answer."""
+        self.socket.sendall(b''.join(len(frame).to_bytes(4, 'big') + frame for frame in frames))
+        return [self.file.read(int.from_bytes(self.file.read(4), 'big')) for _ in frames][-1]
+
+    def ask(self, request, version):
+        return read_answer(request, version, self.exchange([frame_of(request, version)]))
+
+    def close(self):
+        self.file.close()
+        self.socket.close()
+
+
+@pytest.fixture(scope='module')
+def system_calls(tmp_path_factory):
+    """System calls of one request of each kind, by name, on a live broker: alone, and in bursts."""
+    directory = tmp_path_factory.mktemp('strace')
+    broker = LiveBroker(directory / 'data', SETTINGS)
+    broker.start()
+    try:
+        peer = Peer(broker.address)
+        work = Work(peer.ask, time.time_ns() // 1_000_000)
+        found = {}
+        for (name, make), size in itertools.product(WORKS.items(), (1, BURST)):
+            requests = make(work, SYSTEM_CALL_COUNT)
+            frames = [frame_of(request, version) for request, version in requests]
+            with traced(broker.pid, directory / 'calls') as calls:
+                reply = [peer.exchange(frames[start:start + size]) for start in range(0, len(frames), size)][-1]
+            assert_answered(*requests[-1], reply)
+            found[name, size] = {call: number / SYSTEM_CALL_COUNT for call, number in calls.items()}
+        peer.close()
+        broker.stop()
+        return found
+    finally:
+        broker.kill9()
+
+
+@contextmanager
+def traced(pid, output):
+    """The system calls that a process makes meanwhile: a dict that is filled in the end."""
+    calls = {}
+    tracer = subprocess.Popen(['strace', '-c', '-f', '-p', str(pid), '-o', str(output)], stderr=subprocess.PIPE,
+                              text=True)
+    with tracer.stderr:
+        said = tracer.stderr.readline()
+        if 'attached' not in said:
+            tracer.wait(PEER_LIMIT_S)
+            do_without('strace', said.strip())
+        yield calls
+        tracer.send_signal(signal.SIGINT)
+        tracer.stderr.read()
+    tracer.wait(PEER_LIMIT_S)
+    for line in output.read_text().splitlines()[2:-2]:
+        _, _, _, number, *_, name = line.split()
+        calls[name] = int(number)
+
+
+@pytest.mark.strace
+@pytest.mark.parametrize(('name', 'size'), SYSTEM_CALLS)
+def test_a_request_takes_no_more_system_calls(system_calls, name, size):
+    calls, bound = system_calls[name, size], SYSTEM_CALLS[name, size]
+    total = sum(calls.values())
+    text = f'{name}, {size} at once: found {total:.2f} system calls each, expected at most {bound}: {calls}'
+    print(text)
+    assert total <= bound, text

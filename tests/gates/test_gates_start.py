@@ -1,0 +1,38 @@
+"""A start stays short: in instructions, and in what it imports."""
+import sys
+
+import pytest
+from callgrind import LIMIT_S, callgrind, read_total, run_program
+
+INSTRUCTIONS = {(3, 11): 635_000_000}  # 577,167,524
+"""By version of Python: the most that a start on an empty directory may take, compiled to bytecode before."""
+NOT_AT_A_START = {'asyncio', 'ssl', 'cryptography', 'rich', 'subprocess', 'tempfile', 'pyarrow', 'multiprocessing',
+                  'concurrent.futures', 'zstandard', 'lz4', 'cramjam', 'kbroker.client'}
+"""What costs a start much, and is for those who use it."""
+
+
+@pytest.fixture(scope='module')
+def bytecode(tmp_path_factory):
+    return tmp_path_factory.mktemp('bytecode')
+
+
+@pytest.fixture(scope='module')
+def modules(bytecode, tmp_path_factory):
+    return run_program('started_broker.py', tmp_path_factory.mktemp('start') / 'data', bytecode=bytecode).split()
+
+
+def test_a_start_leaves_out_what_it_does_not_need(modules):
+    assert 'kbroker.broker' in modules
+    assert NOT_AT_A_START.isdisjoint(modules), NOT_AT_A_START & set(modules)
+
+
+@pytest.mark.valgrind
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.skipif(sys.version_info[:2] not in INSTRUCTIONS,
+                    reason='gates: bounds on instructions were measured with other versions of Python')
+def test_a_start_takes_no_more_instructions(modules, bytecode, tmp_path):
+    bound = INSTRUCTIONS[sys.version_info[:2]]
+    run_program('started_broker.py', tmp_path / 'data', under=callgrind(tmp_path / 'out'), bytecode=bytecode)
+    found = read_total(tmp_path / 'out')
+    print(f'start: {found} instructions, at most {bound} expected')
+    assert found <= bound, f'a start: found {found} instructions, expected at most {bound}'
