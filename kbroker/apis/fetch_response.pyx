@@ -9,6 +9,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
+from kbroker.apis.answers cimport put_count, put_no_tags
 from kbroker.apis.fetch_sessions cimport WantedPartition, WantedTopic
 from kbroker.wire.bytes cimport put_unsigned_varint, write_int16, write_int32, write_int64
 
@@ -64,21 +65,6 @@ cdef class Buffer:
 cdef Buffer buffer = Buffer()
 
 
-cdef inline uint8_t *put_count(uint8_t *at, Py_ssize_t count, int version) noexcept:
-    """The length of an array or of `records`."""
-    if version >= FLEXIBLE:
-        return put_unsigned_varint(at, count + 1)
-    write_int32(at, <int32_t>count)
-    return at + 4
-
-
-cdef inline uint8_t *put_no_tags(uint8_t *at, int version) noexcept:
-    if version >= FLEXIBLE:
-        at[0] = 0
-        at += 1
-    return at
-
-
 cdef list write_response(int version, int32_t correlation_id, int16_t error_code, int32_t session_id, list news):
     """The segments of a response, response header included, that tells of the `news`: WantedPartitions."""
     cdef list segments = []
@@ -100,8 +86,8 @@ cdef list write_response(int version, int32_t correlation_id, int16_t error_code
             if version >= FLEXIBLE:
                 put_partition_tags(wanted)
             i += 1
-        buffer.wrote(put_no_tags(buffer.room(1), version))
-    buffer.wrote(put_no_tags(buffer.room(1), version))
+        buffer.wrote(put_no_tags(buffer.room(1), version >= FLEXIBLE))
+    buffer.wrote(put_no_tags(buffer.room(1), version >= FLEXIBLE))
     if buffer.size:
         segments.append(buffer.take())
     return segments
@@ -127,14 +113,14 @@ cdef Py_ssize_t count_runs(list news) noexcept:
 cdef int put_head(int version, int32_t correlation_id, int16_t error_code, int32_t session_id, Py_ssize_t topics) except -1:
     cdef uint8_t *at = buffer.room(HEAD_BYTES)
     write_int32(at, correlation_id)
-    at = put_no_tags(at + 4, version)
+    at = put_no_tags(at + 4, version >= FLEXIBLE)
     write_int32(at, 0)              # throttle_time_ms
     at += 4
     if version >= SESSIONS:
         write_int16(at, error_code)
         write_int32(at + 2, session_id)
         at += 6
-    return buffer.wrote(put_count(at, topics, version))
+    return buffer.wrote(put_count(at, topics, version >= FLEXIBLE))
 
 
 cdef int put_topic(WantedTopic topic, int version, Py_ssize_t partitions) except -1:
@@ -146,7 +132,7 @@ cdef int put_topic(WantedTopic topic, int version, Py_ssize_t partitions) except
         write_int16(at, <int16_t>size)
         at += 2
     memcpy(at, PyBytes_AS_STRING(topic.key), size)
-    return buffer.wrote(put_count(at + size, partitions, version))
+    return buffer.wrote(put_count(at + size, partitions, version >= FLEXIBLE))
 
 
 cdef int put_partition(WantedPartition wanted, int version) except -1:
@@ -165,19 +151,19 @@ cdef int put_partition(WantedPartition wanted, int version) except -1:
     if version >= PREFERRED_REPLICAS:
         write_int32(at, NO_REPLICA)
         at += 4
-    return buffer.wrote(put_count(at, 0 if wanted.records is None else wanted.records.size_bytes, version))
+    return buffer.wrote(put_count(at, 0 if wanted.records is None else wanted.records.size_bytes, version >= FLEXIBLE))
 
 
 cdef uint8_t *put_aborted_transactions(uint8_t *at, bytes rows, Py_ssize_t size, int version) noexcept:
     cdef const uint8_t *row
     cdef Py_ssize_t left
     if rows is None:
-        return put_count(at, -1, version)
-    at = put_count(at, size // ABORTED_BYTES, version)
+        return put_count(at, -1, version >= FLEXIBLE)
+    at = put_count(at, size // ABORTED_BYTES, version >= FLEXIBLE)
     row = <const uint8_t *>PyBytes_AS_STRING(rows)
     for left in range(size // ABORTED_BYTES, 0, -1):
         memcpy(at, row, ABORTED_BYTES)
-        at = put_no_tags(at + ABORTED_BYTES, version)
+        at = put_no_tags(at + ABORTED_BYTES, version >= FLEXIBLE)
         row += ABORTED_BYTES
     return at
 

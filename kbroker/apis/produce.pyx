@@ -23,6 +23,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from kbroker.apis.answers cimport put_count, put_no_tags
 from kbroker.clock cimport Clock
 from kbroker.log.log cimport Appended
 from kbroker.log.producer_state cimport ORIGIN_CLIENT
@@ -453,7 +454,7 @@ cdef class ProduceUnderWay(DurableWaiter):
         write_int32(at, self.correlation_id)
         at += 4
         if flexible:
-            at = put_no_tags(at)
+            at = put_no_tags(at, True)
         at = put_count(at, self.topics_count, flexible)
         for i in range(self.topics_count):
             name = <bytes>self.topics[i].name
@@ -468,11 +469,11 @@ cdef class ProduceUnderWay(DurableWaiter):
                 at = self.put_part(at, &self.parts[number])
                 number += 1
             if flexible:
-                at = put_no_tags(at)
+                at = put_no_tags(at, True)
         write_int32(at, 0)          # throttle_time_ms
         at += 4
         if flexible:
-            at = put_no_tags(at)
+            at = put_no_tags(at, True)
         if at != <uint8_t *>PyBytes_AS_STRING(answer) + size:
             raise AssertionError(f'an answer of {size} bytes was announced')
         return answer
@@ -499,7 +500,7 @@ cdef class ProduceUnderWay(DurableWaiter):
                 write_int16(at + 4, -1)
                 at += 6
         if self.version >= FLEXIBLE_VERSION:
-            at = put_no_tags(at)
+            at = put_no_tags(at, True)
         return at
 
 
@@ -585,18 +586,6 @@ cdef int read_only_batch(const Part *part, BatchFields *batch) except -1:
 
 cdef inline Py_ssize_t count_bytes(Py_ssize_t count, bint flexible) noexcept:
     return unsigned_varint_size(count + 1) if flexible else 4
-
-
-cdef inline uint8_t *put_count(uint8_t *at, Py_ssize_t count, bint flexible) noexcept:
-    if flexible:
-        return put_unsigned_varint(at, count + 1)
-    write_int32(at, <int32_t>count)
-    return at + 4
-
-
-cdef inline uint8_t *put_no_tags(uint8_t *at) noexcept:
-    at[0] = 0
-    return at + 1
 
 
 cdef bytes told_of(error, bint flexible):
