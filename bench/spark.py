@@ -13,8 +13,9 @@ records that a read_committed consumer gets, over the whole job; what a job cost
 by itself, with a topic of few records. All are asked for the same number of tasks. No source in Python is faster than
 `transport`: where that is not as many times the connector's rate as is asked for, the table says **bound**. CPU is that
 of the virtual machine, and of the Python processes; `others` is the share of the machine that neither Spark nor brokers
-nor this program used. One topic at a time is there, so that all of it stays in memory; the rounds are those of its
-cells. Needs Java and Maven; with --quick everything runs once with few records, and the figures mean nothing.
+nor this program used. Python's processes and Spark speak over Unix sockets. One topic at a time is there, so that all
+of it stays in memory; the rounds are those of its cells. Needs Java and Maven; with --quick everything runs once with
+few records, and the figures mean nothing.
 """
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ from kbroker.record.compression import Compression  # noqa: E402
 
 CORES = 2
 TRANSPORT_ROWS = 10_000
-TRANSPORT_BYTES = 4 * 1024 * 1024
+TRANSPORT_BYTES = 1024 * 1024
 """An Arrow batch has as many rows or values of so many bytes, as those of ours."""
 ACTIONS = ('count', 'noop', 'parquet')
 SOURCES = ('connector, Kafka', 'connector, kbroker', 'ours, broker', 'ours, files', 'transport')
@@ -234,8 +235,8 @@ def session(work: pathlib.Path) -> Any:
     settings = {
         'spark.ui.enabled': 'false', 'spark.ui.showConsoleProgress': 'false', 'spark.driver.memory': '3g',
         'spark.local.dir': str(work / 'local'), 'spark.sql.warehouse.dir': str(work / 'warehouse'),
-        'spark.jars': ','.join(connector_jars()), 'spark.driver.extraJavaOptions':
-            f'-Dlog4j2.configurationFile={ROOT / "kbroker_tools/spark/log4j2.properties"}'}
+        'spark.python.unix.domain.socket.enabled': 'true', 'spark.jars': ','.join(connector_jars()),
+        'spark.driver.extraJavaOptions': f'-Dlog4j2.configurationFile={ROOT / "kbroker_tools/spark/log4j2.properties"}'}
     builder = SparkSession.builder.master(f'local[{CORES}]').appName('bench')
     for name, value in settings.items():
         builder = builder.config(name, value)

@@ -264,7 +264,9 @@ def session(master: str | None, conf: dict[str, str]) -> Any:
     """A session in UTC, so that `date` means the same everywhere; of spark-submit, where it runs under that."""
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
-    builder = SparkSession.builder.appName('kbroker-ingest').config('spark.sql.session.timeZone', 'UTC')
+    builder = (SparkSession.builder.appName('kbroker-ingest').config('spark.sql.session.timeZone', 'UTC')
+               # Over TCP each task waits 40 ms for a delayed acknowledgement before it begins.
+               .config('spark.python.unix.domain.socket.enabled', 'true'))
     is_submitted = 'PYSPARK_GATEWAY_PORT' in os.environ
     given = SparkConf()
     if not is_submitted:

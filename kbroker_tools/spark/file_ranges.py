@@ -230,7 +230,7 @@ def pack(ranges: Iterable[FileRange], split_bytes: int) -> list[list[FileRange]]
 @dataclass(frozen=True)
 class ReadOptions:
     batch_rows: int = 10_000
-    batch_bytes: int = 4 * 1024 * 1024
+    batch_bytes: int = 1024 * 1024
     check_crcs: bool = True
     fail_on_data_loss: bool = True
     is_read_committed: bool = True

@@ -19,8 +19,8 @@ from kbroker.errors import CorruptLogError, KafkaError
 from kbroker.log.producer_state import ActiveProducer, ProducerStateTable
 from kbroker.log.transaction_index import ENTRY, VERSION
 from kbroker.record.batch import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, read_header
-from kbroker_tools.spark.storage import FileFacts, Storage, window
-from kbroker_tools.spark.tail_walk import TailWalk
+from kbroker_tools.spark.storage import FileFacts, LocalFile, Storage, window
+from kbroker_tools.spark.tail_walk import TailWalk, UnsoundTail
 
 READ_BYTES = 1024 * 1024
 MAGIC_AT = 16
@@ -156,11 +156,12 @@ def read_transaction_index(storage: Storage, name: str) -> list[tuple[int, int, 
 
 
 class Tail:
-    """The end of a partition, walked header by header; `advance` goes on from where it stopped."""
+    """The end of a partition, walked batch by batch; `advance` goes on from where it stopped."""
 
     def __init__(self, *, verify_transaction_index: bool = False):
         """With `verify_transaction_index` everything is walked, and a lost index makes no difference."""
         self._verify = verify_transaction_index
+        self._may_skim = True
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -188,6 +189,10 @@ class Tail:
             self._start(files, recovery_point)
         try:
             self._walk(files)
+        except UnsoundTail:
+            self._may_skim = False
+            self._begin_anew()
+            return self.advance(files, log_start_offset, recovery_point)
         except BaseException:
             self._begin_anew()
             raise
@@ -216,7 +221,7 @@ class Tail:
             position = self._position if segment.base_offset == self._segment_base else 0
             self._segment_base = segment.base_offset
             walk = TailWalk(segment.base_offset, self._walked_from, self._replay)
-            self._position = walk_segment(files, segment, position, walk)
+            self._position = walk_segment(files, segment, position, walk, may_skim=self._may_skim)
             self._end_offset = max(self._end_offset, walk.replayed_to,
                                    following.base_offset if following else segment.base_offset)
 
@@ -240,14 +245,18 @@ def _load_snapshot(files: PartitionFiles, producers: ProducerStateTable, at_most
     return first
 
 
-def walk_segment(files: PartitionFiles, segment: SegmentFiles, position: int, walk: TailWalk) -> int:
+def walk_segment(files: PartitionFiles, segment: SegmentFiles, position: int, walk: TailWalk, *,
+                 may_skim: bool) -> int:
     """Show `walk` the segment from `position` on. Returns where the last sound batch ends.
 
     One that is damaged is passed over, for the reader of its records to report. What is longer than what is there is a
-    write that did not end, or has not yet: the walk ends before it, as a broker's recovery does.
+    write that did not end, or has not yet: the walk ends before it, as a broker's recovery does. UnsoundTail: walk once
+    more without skimming.
     """
     sound = position
     with files.storage.open(segment.name('log')) as file:
+        if may_skim and isinstance(file, LocalFile):
+            position = sound = walk.skim(file.fileno(), position, segment.size_bytes)
         while position < segment.size_bytes:
             position, sound = _walk_batches(file, position, sound, segment.size_bytes, walk,
                                             files.storage.window_bytes)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kbroker.record.batch import BatchHeader
-from kbroker_tools.spark.options import EARLIEST, LATEST, OptionError, Options
+from kbroker_tools.spark.options import EARLIEST, LATEST, MIB, OptionError, Options
 from kbroker_tools.spark.skipped import Skipped
+
+MOST_SPLIT_BYTES = 1024 * MIB
 
 logger = logging.getLogger(__name__)
 
@@ -207,8 +209,10 @@ def _number(asked: str | dict[Partition, int], topic: str, partition: int, defau
 
 
 def split_bytes(slices_bytes: int, options: Options) -> int:
-    """Bytes of a task: `splitBytes`, or less if `minPartitions` asks for more tasks."""
-    least: int = options['splitBytes']
-    if options['minPartitions']:
-        least = min(least, max(1, slices_bytes // options['minPartitions']))
-    return least
+    """Bytes of a task: `splitBytes`, or less if `minPartitions` asks for more tasks. That by itself sets the number."""
+    most: int = options['splitBytes']
+    if not options['minPartitions']:
+        return most
+    if not options.is_given('splitBytes'):
+        most = MOST_SPLIT_BYTES
+    return min(most, max(1, slices_bytes // options['minPartitions']))

@@ -128,6 +128,9 @@ class LocalFile:
     def __exit__(self, *exception: object) -> None:
         os.close(self._descriptor)
 
+    def fileno(self) -> int:
+        return self._descriptor
+
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 

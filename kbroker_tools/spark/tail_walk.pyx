@@ -1,15 +1,37 @@
-"""The end of a partition, batch by batch as its bytes come in: where it ends, and what became of transactions there.
+"""The end of a partition, batch by batch: where it ends, and what became of transactions there.
 
-Planning waits for this alone, and every byte of the last segment goes through it, so what needs no Python runs without
-the GIL: partitions are walked side by side. Of a run of batches that one producer wrote with nothing in between, only
-the first and the last are replayed: the one opens a transaction, the other has the last sequence and timestamp.
+Planning waits for this alone, so what needs no Python runs without the GIL: partitions are walked side by side. Of a
+run of batches that one producer wrote with nothing in between, only the first and the last are replayed: the one opens
+a transaction, the other has the last sequence and timestamp. `skim` reads no more than those and the headers of the
+others; `feed` looks at every byte, and so knows a damaged batch wherever it lies.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int64_t, uint8_t
+from posix.types cimport off_t
 
 from kbroker.record.batch cimport (
-    ATTRIBUTES_AT, CONTROL_BIT, HEADER_READ, BatchFields, batch_last_offset, batch_size_bytes, parse_header)
+    ATTRIBUTES_AT, CONTROL_BIT, HEADER_BYTES, HEADER_READ, BatchFields, batch_last_offset, batch_size_bytes,
+    parse_header)
 from kbroker.wire.crc32c cimport crc32c_update
+
+import os
+
+cdef extern from '<fcntl.h>' nogil:
+    int posix_fadvise(int fd, off_t offset, off_t size, int advice)
+    int POSIX_FADV_WILLNEED
+
+cdef extern from '<unistd.h>' nogil:
+    ssize_t pread(int fd, void *into, size_t size, off_t position)
+
+cdef enum:
+    WINDOW_BYTES = 65536
+    LARGE_BATCH_BYTES = 4096    # copying so much costs what a system call does
+    AHEAD_BYTES = 4194304       # by itself a kernel does not read ahead for one who reads a header here and there
+
+
+class UnsoundTail(Exception):
+    """A batch that was looked at is damaged, or lies below one before it: `feed` has to look at all of them."""
 
 
 cdef struct Run:
@@ -20,6 +42,29 @@ cdef struct Run:
     int64_t producer_id
     int16_t producer_epoch
     int16_t attributes
+
+
+cdef struct Window:
+    int fd
+    int64_t start
+    int64_t end
+    int64_t wanted_bytes        # of it when it has to move
+    int64_t asked_to            # so far the kernel was told of what will be read
+    uint8_t data[WINDOW_BYTES]
+
+
+cdef const uint8_t *header_at(Window *window, int64_t position, int64_t file_end) noexcept nogil:
+    """NULL where there is none any more."""
+    cdef ssize_t size
+    if position < window.start or position + HEADER_BYTES > window.end:
+        while window.asked_to < min(file_end, position + AHEAD_BYTES):
+            posix_fadvise(window.fd, window.asked_to, AHEAD_BYTES, POSIX_FADV_WILLNEED)
+            window.asked_to += AHEAD_BYTES
+        size = pread(window.fd, window.data, <size_t>min(window.wanted_bytes, file_end - position), position)
+        if size < HEADER_BYTES:
+            return NULL
+        window.start, window.end = position, position + size
+    return window.data + (position - window.start)
 
 
 cdef class TailWalk:
@@ -58,6 +103,68 @@ cdef class TailWalk:
         finally:
             PyBuffer_Release(&view)
 
+    def skim(self, int fd, int64_t position, int64_t end):
+        """Walk the whole batches of an open file between two positions. Returns the position behind the last of them.
+
+        Markers, the first and the last batch of each run, and the very last one are read whole and checked. UnsoundTail
+        when one of them is damaged; OSError.
+        """
+        cdef Window window
+        cdef BatchFields fields
+        cdef Run run
+        cdef int64_t last_size = 0
+        cdef bint is_run
+        window.fd, window.start, window.end, window.asked_to, window.wanted_bytes = fd, 0, 0, position, WINDOW_BYTES
+        run.first_at = run.last_at = run.first_size = 0
+        while True:
+            with nogil:
+                is_run = self.skim_run(&window, &position, end, &run, &fields, &last_size)
+            if run.last_at != run.first_at:
+                self.replay(sound_batch(fd, run.last_at, run.last_size))
+            if not is_run:
+                break
+            run.first_at = run.last_at = position
+            run.first_size = run.last_size = last_size = batch_size_bytes(&fields)
+            run.producer_id, run.producer_epoch = fields.producer_id, fields.producer_epoch
+            run.attributes = fields.attributes
+            self.replay(sound_batch(fd, position, last_size))
+            self.pass_by(&fields)
+            position += last_size
+        if last_size:
+            sound_batch(fd, position - last_size, last_size)
+        return position
+
+    cdef bint skim_run(self, Window *window, int64_t *position, int64_t end, Run *run, BatchFields *fields,
+                       int64_t *last_size) except -1 nogil:
+        """Walk to the batch that begins the next run (True), or behind the last one (False)."""
+        cdef const uint8_t *header
+        cdef int64_t batch_bytes
+        while True:
+            header = header_at(window, position[0], end)
+            if header == NULL or parse_header(header, HEADER_BYTES, fields) != HEADER_READ:
+                return False
+            batch_bytes = batch_size_bytes(fields)
+            if batch_bytes > end - position[0]:
+                return False
+            if fields.base_offset < self.next_offset or fields.last_offset_delta < 0:
+                with gil:
+                    raise UnsoundTail(f'position {position[0]}: found offset {fields.base_offset}')
+            if fields.base_offset >= self.replay_from and (fields.producer_id >= 0 or fields.attributes & CONTROL_BIT):
+                if (run.first_size == 0 or fields.attributes & CONTROL_BIT
+                        or fields.producer_id != run.producer_id or fields.attributes != run.attributes
+                        or fields.producer_epoch != run.producer_epoch):
+                    return True
+                run.last_at, run.last_size = position[0], batch_bytes
+            self.pass_by(fields)
+            last_size[0] = batch_bytes
+            position[0] += batch_bytes
+            window.wanted_bytes = HEADER_BYTES if batch_bytes > LARGE_BATCH_BYTES else WINDOW_BYTES
+
+    cdef inline void pass_by(self, const BatchFields *fields) noexcept nogil:
+        self.next_offset = batch_last_offset(fields) + 1
+        if fields.base_offset >= self.replay_from:
+            self.replayed_to = self.next_offset
+
     cdef Py_ssize_t next_run(self, const uint8_t *data, Py_ssize_t size, Py_ssize_t position, Run *run) noexcept nogil:
         """Walk to behind the next run of a producer. Without one `first_size` is 0, and the walk is over."""
         cdef BatchFields fields
@@ -82,10 +189,21 @@ cdef class TailWalk:
                         run.first_at, run.first_size = position, batch_bytes
                         run.producer_id, run.producer_epoch = fields.producer_id, fields.producer_epoch
                         run.attributes = fields.attributes
-                self.replayed_to = batch_last_offset(&fields) + 1
-            self.next_offset = batch_last_offset(&fields) + 1
+            self.pass_by(&fields)
             position += batch_bytes
             self.sound_bytes = position
             if fields.attributes & CONTROL_BIT and run.first_size:
                 break  # each marker by itself: it may be a row of the transaction index
         return position
+
+
+cdef object sound_batch(int fd, int64_t position, int64_t size):
+    """A batch of a file, whole. UnsoundTail, OSError."""
+    cdef BatchFields fields
+    cdef bytes batch = os.pread(fd, size, position)
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(batch)
+    cdef Py_ssize_t available = PyBytes_GET_SIZE(batch)
+    if (available < size or parse_header(data, available, &fields) != HEADER_READ
+            or crc32c_update(0, data + ATTRIBUTES_AT, <size_t>(available - ATTRIBUTES_AT)) != fields.crc):
+        raise UnsoundTail(f'position {position}: found a damaged batch')
+    return memoryview(batch)

@@ -2,6 +2,7 @@
 import pytest
 
 from kbroker_tools.spark.options import ROWS, OptionError, check_use, parse_bytes, parse_options
+from kbroker_tools.spark.planning import split_bytes
 
 FILES = {'path': '/data'}
 BROKER = {'kafka.bootstrap.servers': 'broker:9092', 'subscribe': 'orders'}
@@ -135,3 +136,16 @@ def test_passwords_are_not_shown():
     ('1', 1), ('2k', 2048), ('3 MB', 3 << 20), ('1GiB', 1 << 30), ('1t', 1 << 40)])
 def test_sizes(text, size):
     assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(('given', 'log_bytes', 'task_bytes'), [
+    ({}, 10 << 30, 128 << 20),
+    ({'splitBytes': '64m'}, 10 << 30, 64 << 20),
+    ({'minPartitions': '4'}, 2 << 30, 512 << 20),
+    ({'minPartitions': '4'}, 10 << 40, 1 << 30),
+    ({'minPartitions': '4', 'splitBytes': '64m'}, 10 << 30, 64 << 20),
+    ({'minPartitions': '4', 'splitBytes': '8g'}, 10 << 30, 2560 << 20),
+    ({'minPartitions': '4'}, 3, 1),
+])
+def test_tasks_are_as_large_as_the_options_say(given, log_bytes, task_bytes):
+    assert split_bytes(log_bytes, parse_options({'path': '/data', **given})) == task_bytes

@@ -1,15 +1,18 @@
 """Walking the end of a partition without showing every batch to the table of producers."""
 import random
 
+import pytest
+
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.record.batch import CorruptBatchError, check_crc, encode_batch, read_header
 from kbroker.record.control import encode_end_txn_marker
-from kbroker_tools.spark.tail_walk import TailWalk
+from kbroker_tools.spark.storage import LocalFile
+from kbroker_tools.spark.tail_walk import TailWalk, UnsoundTail
 
 WHEN_MS = 1_700_000_000_000
 
 
-def random_log(chance):
+def random_log(chance, *, large=False):
     """Batches of several producers, in runs, with markers in between; some are damaged, some lie below others."""
     batches, offset, sequences = [], 0, {}
     for number in range(chance.randrange(1, 60)):
@@ -22,7 +25,8 @@ def random_log(chance):
                 count = chance.randrange(1, 4)
                 sequence = sequences.get(producer_id, 0) if producer_id > 0 else -1
                 sequences[producer_id] = sequence + count
-                batch = encode_batch([(WHEN_MS + number, None, b'x' * chance.randrange(100))] * count,
+                value = b'x' * chance.randrange(5000 if large else 100)
+                batch = encode_batch([(WHEN_MS + number, None, value)] * count,
                                      producer_id=producer_id, producer_epoch=0 if producer_id > 0 else -1,
                                      base_sequence=sequence, transactional=producer_id == 1)
             batch[:8] = (offset if chance.random() < 0.95 else max(0, offset - 3)).to_bytes(8, 'big')
@@ -52,19 +56,21 @@ def replayed_one_by_one(batches, replay_from):
     return dict(table.ongoing), table.active_producers(), aborted, next_offset
 
 
+def replay_into(table, aborted):
+    def replay(batch):
+        row = table.replay_batch(batch)
+        if row is not None:
+            aborted.append(row[:3])
+    return replay
+
+
 def test_it_comes_to_what_replaying_each_batch_comes_to():
     chance = random.Random(7)
     for _ in range(400):
         batches = random_log(chance)
         data, replay_from = b''.join(batches), chance.choice([0, 0, 7, 40])
         table, aborted = ProducerStateTable(), []
-
-        def replay(batch, table=table, aborted=aborted):
-            row = table.replay_batch(batch)
-            if row is not None:
-                aborted.append(row[:3])
-
-        walk, position = TailWalk(0, replay_from, replay), 0
+        walk, position = TailWalk(0, replay_from, replay_into(table, aborted)), 0
         while position < len(data):  # by windows that end anywhere
             size = max(chance.randrange(61, 800), read_header(data, position).size_bytes)
             used = walk.feed(memoryview(bytearray(data[position:position + size])))
@@ -73,3 +79,41 @@ def test_it_comes_to_what_replaying_each_batch_comes_to():
         assert position == len(data)
         found = dict(table.ongoing), table.active_producers(), aborted, walk.next_offset
         assert found == replayed_one_by_one(batches, replay_from)
+
+
+def test_skimming_a_sound_file_comes_to_what_feeding_it_comes_to(tmp_path):
+    chance, skimmed = random.Random(8), 0
+    for number in range(1000):
+        batches = random_log(chance, large=number % 2 == 0)
+        position = chance.choice([0, 0, len(batches[0])])
+        replay_from = chance.choice([0, 0, 7, 40])
+        path = tmp_path / 'log'
+        path.write_bytes(b''.join(batches) + chance.choice([b'', batches[0][:70], bytes(200)]))
+        with LocalFile(str(path)) as file:
+            table, aborted = ProducerStateTable(), []
+            walk = TailWalk(0, replay_from, replay_into(table, aborted))
+            try:
+                end = walk.skim(file.fileno(), position, file.size())
+            except UnsoundTail:
+                continue
+        skimmed += 1
+        read = batches[1:] if position else batches
+        assert end == sum(map(len, batches))
+        found = dict(table.ongoing), table.active_producers(), aborted, walk.next_offset
+        assert found == replayed_one_by_one(read, replay_from)
+        fed = TailWalk(0, replay_from, lambda batch: None)
+        fed.feed(b''.join(read))
+        assert walk.replayed_to == fed.replayed_to
+    assert skimmed > 100
+
+
+@pytest.mark.parametrize('damaged', [0, -1], ids=['in its header', 'in its records'])
+def test_skimming_refuses_a_last_batch_that_is_damaged(tmp_path, damaged):
+    batches = [bytearray(encode_batch([(WHEN_MS, None, b'x')])) for _ in range(5)]
+    for offset, batch in enumerate(batches):
+        batch[:8] = offset.to_bytes(8, 'big')
+    batches[-1][damaged or 25] ^= 1
+    path = tmp_path / 'log'
+    path.write_bytes(b''.join(batches))
+    with LocalFile(str(path)) as file, pytest.raises(UnsoundTail):
+        TailWalk(0, 0, lambda batch: None).skim(file.fileno(), 0, file.size())
