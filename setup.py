@@ -20,11 +20,7 @@ DIRECTIVES = {
 }
 
 # What a transaction passes through: modules of plain Python, compiled as they are. Their annotations stay words.
-COMPILED_PYTHON = (
-    'kbroker/apis/context.py', 'kbroker/apis/end_txn.py', 'kbroker/transaction/coordinator.py',
-    'kbroker/transaction/endings.py', 'kbroker/transaction/markers.py', 'kbroker/transaction/state.py',
-    'kbroker/transaction/state_log.py', 'kbroker/transaction/store.py',
-)
+COMPILED_PYTHON = ('kbroker/apis/context.py',)
 PYTHON_DIRECTIVES = {'language_level': 3, 'annotation_typing': False, 'linetrace': DEBUG}
 
 sources = sorted(source for package in ('kbroker', 'kbroker_tools') for source in pathlib.Path(package).rglob('*.pyx'))

@@ -3,10 +3,15 @@
 A transaction writes three rows, and through the messages they would cost more than anything else that it does.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.string cimport memcpy
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.string cimport memcpy, memmove, memset
 
-from kbroker.wire.bytes cimport write_int16, write_int32, write_int64
+from kbroker.record.batch cimport HEADER_BYTES, BatchFields, write_header
+from kbroker.transaction.state cimport STATUS_EMPTY, TransactionRow
+from kbroker.wire.bytes cimport (
+    put_unsigned_varint, unsigned_varint_size, write_int16, write_int32, write_int64, zigzag,
+)
 
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -14,7 +19,7 @@ cdef enum:
     FIXED_BYTES = 80            # more than everything beside the partitions
     TOPIC_OVERHEAD_BYTES = 16   # more than everything of a topic beside its name and its partitions
     MAX_STRING_BYTES = 32767
-    EMPTY = 0
+    RECORD_OVERHEAD_BYTES = 24  # more than everything of a record beside its key and its value
     NO_PRODUCER_ID = -1
 
 
@@ -29,30 +34,72 @@ def encode_key(str transactional_id not None):
     return key
 
 
-def encode_value(row, int version):
-    """The value of a TransactionRow in version 0 or 1. Version 0 has no room for what version 1 has as tagged fields:
-    the neighbouring producer ids and the client's version."""
+def encode_value(TransactionRow row not None, int version):
+    """The value of a row in version 0 or 1. Version 0 has no room for what version 1 has as tagged fields: the
+    neighbouring producer ids and the client's version."""
     cdef list topics = grouped(row.partitions)
+    cdef bytearray value = bytearray(value_room(topics))
+    cdef uint8_t *start = <uint8_t *>PyByteArray_AS_STRING(value)
+    cdef uint8_t *end = put_value(start, row, topics, version)
+    return PyBytes_FromStringAndSize(<char *>start, end - start)
+
+
+cdef bytearray encode_row_batch(bytes key, TransactionRow row, int version, int64_t now_ms):
+    """The batch of the one record that says `row`. Offset and leader epoch are the log's to place.
+
+    A record: length, attributes, timestamp delta, offset delta, key, value, count of headers.
+    """
+    cdef list topics = grouped(row.partitions)
+    cdef Py_ssize_t key_bytes = PyBytes_GET_SIZE(key), value_bytes, record_bytes
+    cdef bytearray batch = PyByteArray_FromStringAndSize(
+        NULL, HEADER_BYTES + RECORD_OVERHEAD_BYTES + key_bytes + value_room(topics))
+    cdef uint8_t *start = <uint8_t *>PyByteArray_AS_STRING(batch)
+    cdef uint8_t *value = start + HEADER_BYTES + RECORD_OVERHEAD_BYTES + key_bytes
+    cdef uint8_t *at = start + HEADER_BYTES
+    cdef BatchFields fields
+    value_bytes = put_value(value, row, topics, version) - value
+    record_bytes = (3 + unsigned_varint_size(zigzag(key_bytes)) + key_bytes
+                    + unsigned_varint_size(zigzag(value_bytes)) + value_bytes + 1)
+    at = put_unsigned_varint(at, zigzag(record_bytes))
+    at[0] = at[1] = at[2] = 0       # attributes, timestamp delta, offset delta
+    at = put_unsigned_varint(at + 3, zigzag(key_bytes))
+    memcpy(at, PyBytes_AS_STRING(key), key_bytes)
+    at = put_unsigned_varint(at + key_bytes, zigzag(value_bytes))
+    memmove(at, value, value_bytes)
+    at[value_bytes] = 0             # headers
+    at += value_bytes + 1
+    memset(&fields, 0, sizeof(fields))
+    fields.base_timestamp_ms = fields.max_timestamp_ms = now_ms
+    fields.partition_leader_epoch = fields.producer_epoch = fields.base_sequence = -1
+    fields.producer_id = NO_PRODUCER_ID
+    fields.records_count = 1
+    write_header(start, at - start, &fields)
+    PyByteArray_Resize(batch, at - start)
+    return batch
+
+
+cdef Py_ssize_t value_room(list topics) except -1:
+    """More than the value of a row with these partitions needs."""
     cdef Py_ssize_t room = FIXED_BYTES
     for name, partitions in topics:
-        room += len(name) + 4 * len(partitions) + TOPIC_OVERHEAD_BYTES
-    cdef bytearray value = bytearray(room)
-    cdef uint8_t *start = value
-    cdef uint8_t *at = start
-    cdef int state = row.state
+        room += len(<bytes>name) + 4 * len(<list>partitions) + TOPIC_OVERHEAD_BYTES
+    return room
+
+
+cdef uint8_t *put_value(uint8_t *at, TransactionRow row, list topics, int version) except NULL:
     cdef bint flexible = version > 0
     write_int16(at, <int16_t>version)
     write_int64(at + 2, row.producer_id)
     write_int16(at + 10, row.producer_epoch)
     write_int32(at + 12, row.timeout_ms)
-    at[16] = <uint8_t>state
-    at = write_topics(at + 17, None if state == EMPTY else topics, flexible)
+    at[16] = <uint8_t>row.status
+    at = write_topics(at + 17, None if row.status == STATUS_EMPTY else topics, flexible)
     write_int64(at, row.last_update_timestamp_ms)
     write_int64(at + 8, row.start_timestamp_ms)
     at += 16
     if flexible:
-        at = write_tags(at, row.previous_producer_id, row.next_producer_id, row.client_transaction_version)
-    return bytes(memoryview(value)[:at - start])
+        at = write_tags(at, row.previous_producer_id, row.next_producer_id, <int16_t>row.client_transaction_version)
+    return at
 
 
 cdef bytes checked(str text):
@@ -78,16 +125,10 @@ cdef list grouped(partitions):
 
 cdef uint8_t *write_length(uint8_t *at, Py_ssize_t length, bint flexible) noexcept:
     """The length of an array, -1 for null: one more as a varint, or 32 bits."""
-    cdef Py_ssize_t group = length + 1
-    if not flexible:
-        write_int32(at, <int32_t>length)
-        return at + 4
-    while group >= 0x80:
-        at[0] = <uint8_t>(group & 0x7f | 0x80)
-        group >>= 7
-        at += 1
-    at[0] = <uint8_t>group
-    return at + 1
+    if flexible:
+        return put_unsigned_varint(at, length + 1)
+    write_int32(at, <int32_t>length)
+    return at + 4
 
 
 cdef uint8_t *write_topics(uint8_t *at, list topics, bint flexible) except NULL:

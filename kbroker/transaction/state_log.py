@@ -2,15 +2,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import TransactionLogValue
 from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value
-from kbroker.record.batch import encode_batch
 from kbroker.record.records import decode_records
-from kbroker.topics.append_errors import APPEND_ERRORS
 from kbroker.transaction.row_encoder import encode_key, encode_value
 from kbroker.transaction.state import STORED, TransactionRow, TransactionState
 
@@ -37,30 +34,6 @@ def encode_row(transactional_id: str, row: TransactionRow, version: int) -> Row:
 
 def encode_tombstone(transactional_id: str) -> Row:
     return encode_key(transactional_id), None
-
-
-def append(partition: Partition, records: Iterable[Row], now_ms: int, done: Callable[[ErrorCode], None]) -> None:
-    """Append `records` as one batch; `done` with NONE once it is durable, or with what a client is told instead."""
-    try:
-        end_offset = write(partition, records, now_ms)
-    except KafkaError as error:
-        _report(partition, error, done)
-    else:
-        partition.when_durable(end_offset, lambda error: _report(partition, error, done))
-
-
-def write(partition: Partition, records: Iterable[Row], now_ms: int) -> int:
-    """Append `records` as one batch, and return the offset behind it: durable it is later. Raises KafkaError."""
-    appended = partition.append(encode_batch([(now_ms, key, value) for key, value in records]))
-    return appended.last_offset + 1
-
-
-def _report(partition: Partition, error: KafkaError | None, done: Callable[[ErrorCode], None]) -> None:
-    if error is None:
-        done(ErrorCode.NONE)
-        return
-    logger.warning('appending to %s-%d failed: %s', TOPIC, partition.partition, error)
-    done(APPEND_ERRORS.get(error.code, error.code))
 
 
 def read_all(partition: Partition) -> dict[str, TransactionRow]:

@@ -5,9 +5,11 @@ import importlib
 from types import SimpleNamespace
 
 import pytest
+from in_process import InProcessConnection, frame_of, read_answer
 from transaction_world import STATE_TOPIC, World
 
 from kbroker.apis.context import RequestContext
+from kbroker.apis.dispatch import Dispatcher
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker.protocol.codec import decode, encode
@@ -26,26 +28,15 @@ def api(name):
 
 
 def call(world, name, version, **fields):
-    """Send a request through encode, decode, the handler, encode and decode. None while it is parked."""
-    request_class, response_class = getattr(messages, f'{name}Request'), getattr(messages, f'{name}Response')
-    request = decode(request_class, encode(request_class(**fields), version), version)
-    answers = []
+    """Send a request as a frame and read the answer. None while it is parked."""
     broker = SimpleNamespace(transactions=world.coordinator, topics=world.topics, clock=world.clock,
                              config=world.config)
-    context = RequestContext(broker, api(name).key, version, 1, 'client', 'localhost', 1,
-                             lambda context, response: answers.append(response), lambda: None, lambda reason: None)
-    try:
-        response = api(name).handle(context, request)
-    except KafkaError as error:
-        if api(name).error_response is None:
-            response = response_class(error_code=int(error.code))
-        else:
-            response = api(name).error_response(request, error.code, str(error), version)
-    if response is not None:
-        assert answers == []
-        answers.append(response)
-    assert len(answers) <= 1
-    return decode(response_class, encode(answers[0], version), version) if answers else None
+    request = getattr(messages, f'{name}Request')(**fields)
+    connection = InProcessConnection(1)
+    Dispatcher(broker, [api(name)]).handle(connection, 0, memoryview(bytearray(frame_of(request, version))))
+    assert connection.closed is None, connection.closed
+    assert len(connection.replies) <= 1
+    return read_answer(request, version, connection.replies[0]) if connection.replies else None
 
 
 @pytest.fixture

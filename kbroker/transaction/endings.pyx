@@ -6,12 +6,13 @@ at or above its epoch, and that always ends in PrepareAbort.
 A decision is a state to prepare (the transaction ends, or for TV2 an empty one does), or an error code to answer;
 NONE means that the ending asked for has happened already and the answer was lost on the way.
 """
-from __future__ import annotations
-
 import enum
 
+from libc.stdint cimport int16_t, int64_t
+
 from kbroker.errors import ErrorCode
-from kbroker.transaction.state import EXHAUSTED_PRODUCER_EPOCH, TransactionRow, TransactionState
+from kbroker.transaction.state cimport TransactionRow
+from kbroker.transaction.state import TransactionState
 
 Decision = TransactionState | ErrorCode
 
@@ -24,21 +25,21 @@ _FENCED = ErrorCode.PRODUCER_FENCED
 _WRONG = ErrorCode.INVALID_TXN_STATE
 
 
-class Claim(enum.Enum):
-    """How the (producer id, epoch) of a TV2 EndTxn relates to the current ones."""
+class Claim(enum.IntEnum):
+    """How the (producer id, epoch) of a TV2 EndTxn relates to the current ones, as the columns of its table.
 
-    CURRENT = 'current'
-    """The same: a first attempt."""
-    BUMPED = 'bumped'
-    """The pair before the bump that an ending gave: a retry."""
-    OVERFLOWED = 'overflowed'
-    """The pair before the rotation to a new producer id that an ending gave: a retry, too."""
-    FENCED = 'fenced'
-    """Anything else."""
+    CURRENT: the same, a first attempt. BUMPED: the pair before the bump that an ending gave, a retry. OVERFLOWED: the
+    pair before the rotation to a new producer id that an ending gave, a retry, too. FENCED: anything else.
+    """
+
+    CURRENT = 0
+    BUMPED = 1
+    OVERFLOWED = 2
+    FENCED = 3
 
 
 #                      commit   abort
-_WITHOUT_BUMP: dict[TransactionState, tuple[Decision, Decision]] = {
+cdef dict _WITHOUT_BUMP = {
     _S.ONGOING:         (_COMMIT, _ABORT),
     _S.PREPARE_COMMIT:  (_BUSY,   _WRONG),
     _S.PREPARE_ABORT:   (_WRONG,  _BUSY),
@@ -51,7 +52,7 @@ _WITHOUT_BUMP: dict[TransactionState, tuple[Decision, Decision]] = {
 # repeats what it asked for: it is fenced, and not in a wrong state (KAFKA-20785).
 #                      commit                     abort
 #                      current  bumped   overflow current  bumped   overflow
-_WITH_BUMP: dict[TransactionState, tuple[Decision, Decision, Decision, Decision, Decision, Decision]] = {
+cdef dict _WITH_BUMP = {
     _S.ONGOING:         (_COMMIT, _FENCED, _FENCED, _ABORT,  _FENCED, _FENCED),
     _S.EMPTY:           (_WRONG,  _FENCED, _FENCED, _ABORT,  _FENCED, _FENCED),
     _S.COMPLETE_ABORT:  (_WRONG,  _FENCED, _FENCED, _ABORT,  _DONE,   _DONE),
@@ -59,32 +60,42 @@ _WITH_BUMP: dict[TransactionState, tuple[Decision, Decision, Decision, Decision,
     _S.PREPARE_COMMIT:  (_FENCED, _BUSY,   _FENCED, _FENCED, _WRONG,  _FENCED),
     _S.PREPARE_ABORT:   (_FENCED, _WRONG,  _FENCED, _FENCED, _BUSY,   _FENCED),
 }
-_COLUMN = {Claim.CURRENT: 0, Claim.BUMPED: 1, Claim.OVERFLOWED: 2}
+
+cdef enum:
+    CURRENT = 0
+    BUMPED = 1
+    OVERFLOWED = 2
+    FENCED = 3
+    COMMITS = 3         # columns before those of aborts
+    EXHAUSTED_EPOCH = 32766
 
 
-def decide_without_bump(state: TransactionState, committed: bool) -> Decision:
+cpdef decide_without_bump(state, bint committed):
     """TV0 and TV1: EndTxn v0-4."""
-    commit, abort = _WITHOUT_BUMP[state]
-    return commit if committed else abort
+    return (<tuple>_WITHOUT_BUMP[state])[0 if committed else 1]
 
 
-def decide_with_bump(state: TransactionState, claim: Claim, committed: bool) -> Decision:
+cpdef decide_with_bump(state, int claim, bint committed):
     """TV2: EndTxn from v5 (KIP-890)."""
-    if claim is Claim.FENCED:
+    if claim == FENCED:
         return _FENCED
-    return _WITH_BUMP[state][_COLUMN[claim] + (0 if committed else 3)]
+    return (<tuple>_WITH_BUMP[state])[claim + (0 if committed else COMMITS)]
 
 
-def is_overflow_retry(current: TransactionRow, producer_id: int, producer_epoch: int) -> bool:
+cpdef bint is_overflow_retry(TransactionRow current, int64_t producer_id, int16_t producer_epoch) noexcept:
     """Whether the pair is the last one of the producer id that the current one replaced."""
-    return (current.previous_producer_id == producer_id and producer_epoch == EXHAUSTED_PRODUCER_EPOCH
+    return (current.previous_producer_id == producer_id and producer_epoch == EXHAUSTED_EPOCH
             and current.producer_epoch == 0)
 
 
-def claim_of(current: TransactionRow, producer_id: int, producer_epoch: int) -> Claim:
+def claim_of(TransactionRow current not None, int64_t producer_id, int16_t producer_epoch):
     """The claim of a client whose producer id is the current one, unless `is_overflow_retry` holds."""
+    return Claim(claimed(current, producer_id, producer_epoch))
+
+
+cdef int claimed(TransactionRow current, int64_t producer_id, int16_t producer_epoch) noexcept:
     if is_overflow_retry(current, producer_id, producer_epoch):
-        return Claim.OVERFLOWED
+        return OVERFLOWED
     if producer_epoch == current.producer_epoch:
-        return Claim.CURRENT
-    return Claim.BUMPED if producer_epoch + 1 == current.producer_epoch else Claim.FENCED
+        return CURRENT
+    return BUMPED if producer_epoch + 1 == current.producer_epoch else FENCED

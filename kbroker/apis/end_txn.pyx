@@ -1,0 +1,123 @@
+"""EndTxn (key 26), versions 0-5: commit or abort. Answered when the decision is durable; the markers follow.
+
+Version 5 is TV2 (KIP-890): each ending bumps the epoch, the answer carries the producer id and epoch to go on with,
+and a repeated request whose first answer was lost gets them again. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before 2.
+Version 4 says that the client knows TRANSACTION_ABORTABLE.
+
+The request is read, and the answer written, by hand, as Produce does it: each transaction ends with one.
+"""
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from kbroker.apis.answers cimport put_no_tags
+from kbroker.transaction.coordinator cimport Asker, TransactionCoordinator
+from kbroker.wire.bytes cimport (
+    Cursor, read_int16, read_int64, take, take_unsigned_varint, write_int16, write_int32, write_int64,
+)
+
+from kbroker.apis.context import Api
+from kbroker.apis.producer_fencing import told_to_producer
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import EndTxnResponse
+
+cdef enum:
+    VERSION_WITH_FENCED = 2
+    FLEXIBLE_VERSION = 3
+    VERSION_WITH_BUMP = 5
+    CLIENT_TRANSACTION_VERSION = 2  # of one that sends VERSION_WITH_BUMP
+    MOST_ANSWER_BYTES = 32
+
+cdef object NONE = ErrorCode.NONE
+
+
+cdef struct Request:
+    int64_t producer_id
+    int16_t producer_epoch
+    bint committed
+
+
+@cython.final
+cdef class EndTxnUnderWay(Asker):
+    """Where the answer goes."""
+    cdef object connection
+    cdef object sequence
+    cdef int version
+    cdef int32_t correlation_id
+
+    cdef int answered(self, object error, int64_t producer_id, int16_t producer_epoch) except -1:
+        cdef int16_t code = 0 if error is NONE else told_to_producer(error, self.version, VERSION_WITH_FENCED)
+        self.connection.reply(self.sequence, [encoded(self.version, self.correlation_id, code, producer_id,
+                                                      producer_epoch)])
+        return 0
+
+
+cdef str read_request(Cursor *cursor, int version, Request *request):
+    """The fields into `request`; returns the transactional.id. Raises ProtocolError."""
+    cdef Py_ssize_t length
+    cdef const uint8_t *text
+    if version >= FLEXIBLE_VERSION:
+        length = <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
+    else:
+        length = read_int16(take(cursor, 2))
+    if length < 0:
+        raise ProtocolError('the transactional id is null')
+    text = take(cursor, length)
+    request.producer_id = read_int64(take(cursor, 8))
+    request.producer_epoch = read_int16(take(cursor, 2))
+    request.committed = take(cursor, 1)[0] != 0
+    try:
+        return PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f'the transactional id is not UTF-8: {error}') from None
+
+
+cdef bytes encoded(int version, int32_t correlation_id, int16_t code, int64_t producer_id, int16_t producer_epoch):
+    """The answer, its header included."""
+    cdef uint8_t answer[MOST_ANSWER_BYTES]
+    cdef uint8_t *at = answer
+    write_int32(at, correlation_id)
+    at = put_no_tags(at + 4, version >= FLEXIBLE_VERSION)
+    write_int32(at, 0)              # throttle_time_ms
+    write_int16(at + 4, code)
+    at += 6
+    if version >= VERSION_WITH_BUMP:
+        write_int64(at, producer_id)
+        write_int16(at + 8, producer_epoch)
+        at += 10
+    at = put_no_tags(at, version >= FLEXIBLE_VERSION)
+    return PyBytes_FromStringAndSize(<char *>answer, at - answer)
+
+
+def handle_frame(broker, connection, sequence, int version, int32_t correlation_id, client_id, frame,
+                 Py_ssize_t position):
+    """Serve the request whose body begins at `position`. Tagged fields behind it say nothing that is known."""
+    cdef TransactionCoordinator coordinator = broker.transactions
+    cdef EndTxnUnderWay under_way = EndTxnUnderWay.__new__(EndTxnUnderWay)
+    cdef Py_buffer view
+    cdef Cursor cursor
+    cdef Request request
+    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    try:
+        cursor.at = <const uint8_t *>view.buf + position
+        cursor.end = <const uint8_t *>view.buf + view.len
+        transactional_id = read_request(&cursor, version, &request)
+    finally:
+        PyBuffer_Release(&view)
+    under_way.connection = connection
+    under_way.sequence = sequence
+    under_way.version = version
+    under_way.correlation_id = correlation_id
+    coordinator.end_txn(transactional_id, request.producer_id, request.producer_epoch, request.committed,
+                        CLIENT_TRANSACTION_VERSION if version >= VERSION_WITH_BUMP else 0, under_way)
+
+
+def error_response(request, code, message, int version):
+    """The answer to a request that failed as a whole, which is for what nobody expected."""
+    return EndTxnResponse(error_code=told_to_producer(code, version, VERSION_WITH_FENCED))
+
+
+API = Api(ApiKey.END_TXN, 0, 5, None, error_response, handle_frame=handle_frame)

@@ -1,0 +1,180 @@
+"""Telling every partition of a decided transaction how it ended, for as long as it takes.
+
+Markers are what WriteTxnMarkers carries between Kafka's brokers; with one broker they are appended directly, under the
+same rules. A marker that is sent twice does no harm (a restart sends all of them again); one that is never sent leaves
+the partition's last stable offset stuck, so whatever is not known to be final is tried again.
+"""
+import enum
+import logging
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from kbroker.clock cimport Clock, Timers
+from kbroker.record.batch cimport (
+    ATTRIBUTES_AT, BASE_TIMESTAMP_AT, CRC_AT, HEADER_BYTES, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT,
+)
+from kbroker.topics.partition cimport DurableWaiter
+from kbroker.transaction.appends cimport append_batch, await_durable
+from kbroker.transaction.state cimport STATUS_PREPARE_COMMIT, TransactionRow
+from kbroker.wire.bytes cimport write_int16, write_int32, write_int64
+from kbroker.wire.crc32c cimport crc32c_update
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.record.control import encode_end_txn_marker
+
+logger = logging.getLogger(__name__)
+
+RETRY_BACKOFF_MS = 100
+
+cdef enum:
+    # Behind the header of a marker's batch, a record of single bytes but for these: length, attributes, timestamp delta,
+    # offset delta, length of the key, key (version, type), length of the value, value (version, coordinator epoch).
+    CONTROL_TYPE_AT = HEADER_BYTES + 7
+    COORDINATOR_EPOCH_AT = HEADER_BYTES + 12
+    ABORT = 0
+    COMMIT = 1
+
+
+class Reaction(enum.Enum):
+    """What the failure of one partition's marker leads to.
+
+    GIVE_UP: someone else decided about this producer, and the transaction stays prepared until the next load.
+    """
+
+    RETRY = 'retry'
+    GIVE_UP = 'give up'
+    DONE = 'done'
+
+
+REACTIONS = {
+    ErrorCode.INVALID_PRODUCER_EPOCH: Reaction.GIVE_UP,
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: Reaction.GIVE_UP,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: Reaction.DONE,
+    ErrorCode.UNSUPPORTED_VERSION: Reaction.DONE,
+}
+"""Every other error is retried. Kafka drops the marker on an error that it does not list, until the next restart."""
+
+cdef bytes A_MARKER = bytes(encode_end_txn_marker(commit=True, producer_id=0, producer_epoch=0, coordinator_epoch=0,
+                                                  timestamp_ms=0))
+
+
+cdef class MarkerSender:
+    """Sends the markers of prepared transactions and keeps track of those under way."""
+
+    def __init__(self, topics, Clock clock, Timers timers):
+        self.topics = topics
+        self.clock = clock
+        self.timers = timers
+        self.sendings = set()
+        topics.on_topic_deleted.append(self._on_topic_deleted)
+
+    cdef int send(self, str transactional_id, TransactionRow prepared, int32_t coordinator_epoch, done) except -1:
+        """Append the marker of `prepared`, which is durable, to each of its partitions; `done` once all are durable.
+
+        A partition that does not exist any more needs none.
+        """
+        cdef Sending sending = Sending.__new__(Sending)
+        sending.sender = self
+        sending.transactional_id = transactional_id
+        sending.prepared = prepared
+        sending.coordinator_epoch = coordinator_epoch
+        sending.done = done
+        sending.partitions = sorted(prepared.partitions) if len(prepared.partitions) > 1 else list(prepared.partitions)
+        sending.remaining = set(range(len(sending.partitions)))
+        self.sendings.add(sending)
+        return sending.attempt(list(sending.remaining))
+
+    def stop(self):
+        """Leave everything as it is; no `done` is called any more."""
+        self.sendings.clear()
+
+    def _on_topic_deleted(self, topic):
+        for sending in list(self.sendings):
+            (<Sending>sending).drop_topic(topic.name)
+
+
+cdef class Sending(DurableWaiter):
+    """The markers of one transaction. Its partitions are known by their number in `partitions`."""
+    cdef MarkerSender sender
+    cdef str transactional_id
+    cdef TransactionRow prepared
+    cdef int32_t coordinator_epoch
+    cdef object done
+    cdef list partitions            # of (topic, partition)
+    cdef set remaining
+    cdef list to_retry
+
+    cdef int attempt(self, list numbers) except -1:
+        """Append to all first and wait afterwards, so that the markers share a flush."""
+        cdef list waits = []
+        cdef Py_ssize_t number
+        cdef int64_t end_offset
+        for number in numbers:
+            topic, index = self.partitions[number]
+            partition = self.sender.topics.find(topic, index)
+            if partition is None:
+                self.remaining.discard(number)
+                continue
+            try:
+                end_offset = append_batch(partition, self.marker(), self.prepared.client_transaction_version)
+            except KafkaError as error:
+                waits.append((number, None, error))
+            else:
+                waits.append((number, partition, end_offset))
+        for number, partition, outcome in waits:
+            if partition is None:
+                self.durable(number, outcome)
+            else:
+                await_durable(partition, outcome, self, number)
+        return self.finish_if_settled()
+
+    cdef int drop_topic(self, str topic) except -1:
+        """A partition that is gone has no transaction to end."""
+        self.remaining = {number for number in self.remaining if self.partitions[number][0] != topic}
+        return self.finish_if_settled()
+
+    cdef bytearray marker(self):
+        """What `encode_end_txn_marker` makes, from one that it has made."""
+        cdef bytearray batch = PyByteArray_FromStringAndSize(PyBytes_AS_STRING(A_MARKER), PyBytes_GET_SIZE(A_MARKER))
+        cdef uint8_t *at = <uint8_t *>PyByteArray_AS_STRING(batch)
+        cdef int64_t now_ms = self.sender.clock.wall_ms()
+        write_int64(at + BASE_TIMESTAMP_AT, now_ms)
+        write_int64(at + MAX_TIMESTAMP_AT, now_ms)
+        write_int64(at + PRODUCER_ID_AT, self.prepared.producer_id)
+        write_int16(at + PRODUCER_EPOCH_AT, self.prepared.producer_epoch)
+        write_int16(at + CONTROL_TYPE_AT, COMMIT if self.prepared.status == STATUS_PREPARE_COMMIT else ABORT)
+        write_int32(at + COORDINATOR_EPOCH_AT, self.coordinator_epoch)
+        write_int32(at + CRC_AT, <int32_t>crc32c_update(0, at + ATTRIBUTES_AT, PyBytes_GET_SIZE(A_MARKER) - ATTRIBUTES_AT))
+        return batch
+
+    cdef int durable(self, Py_ssize_t number, object error) except -1:
+        if number not in self.remaining or self not in self.sender.sendings:
+            return 0
+        if error is not None:
+            reaction = REACTIONS.get(error.code, Reaction.RETRY)
+        if error is None or reaction is Reaction.DONE:
+            self.remaining.discard(number)
+            return self.finish_if_settled()
+        topic, partition = self.partitions[number]
+        logger.warning('%s: the %s marker of producer %d epoch %d failed on %s-%d: %s; will %s', self.transactional_id,
+                       self.prepared.state.title, self.prepared.producer_id, self.prepared.producer_epoch, topic,
+                       partition, error, reaction.value)
+        if reaction is Reaction.RETRY:
+            if not self.to_retry:
+                self.to_retry = []
+                self.sender.timers.after(RETRY_BACKOFF_MS, self.retry)
+            self.to_retry.append(number)
+        return 0
+
+    def retry(self):
+        if self in self.sender.sendings:
+            numbers, self.to_retry = self.to_retry, None
+            self.attempt([number for number in numbers if number in self.remaining])
+
+    cdef int finish_if_settled(self) except -1:
+        if not self.remaining and self in self.sender.sendings:
+            self.sender.sendings.discard(self)
+            self.done()
+        return 0

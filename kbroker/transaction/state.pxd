@@ -1,0 +1,57 @@
+# cython: language_level=3
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+
+cdef enum Status:                   # TransactionState, for C
+    STATUS_EMPTY = 0
+    STATUS_ONGOING = 1
+    STATUS_PREPARE_COMMIT = 2
+    STATUS_PREPARE_ABORT = 3
+    STATUS_COMPLETE_COMMIT = 4
+    STATUS_COMPLETE_ABORT = 5
+    STATUS_DEAD = 6
+    STATUS_PREPARE_EPOCH_FENCE = 7
+    STATUSES = 8
+
+
+cdef inline bint is_idle(int status) noexcept:
+    return status == STATUS_EMPTY or status == STATUS_COMPLETE_COMMIT or status == STATUS_COMPLETE_ABORT
+
+
+cdef inline bint is_prepared(int status) noexcept:
+    return status == STATUS_PREPARE_COMMIT or status == STATUS_PREPARE_ABORT
+
+
+cdef class TransactionRow:
+    cdef int status
+    cdef readonly int64_t producer_id
+    cdef readonly int16_t producer_epoch
+    cdef readonly int16_t last_producer_epoch
+    cdef readonly int32_t timeout_ms
+    cdef readonly int client_transaction_version
+    cdef readonly int64_t last_update_timestamp_ms
+    cdef readonly int64_t start_timestamp_ms
+    cdef readonly int64_t previous_producer_id
+    cdef readonly int64_t next_producer_id
+    cdef readonly frozenset partitions
+
+    cdef TransactionRow copy(self)
+    cdef bint is_exhausted(self) noexcept
+    cdef bint does_bump_epoch(self) noexcept
+    cdef bint has_producer_of(self, TransactionRow other) noexcept
+
+
+cdef class TransactionMetadata:
+    cdef readonly str transactional_id
+    cdef bytes key                  # of its rows in the log, once it was asked for
+    cdef public TransactionRow current
+    cdef public TransactionRow pending
+    cdef public bint has_failed_epoch_fence
+
+    cdef bint was_born(self) noexcept
+    cpdef TransactionRow prepare_partitions(self, partitions, int client_transaction_version, int64_t now_ms)
+    cpdef TransactionRow prepare_end(self, int status, int transaction_version, int64_t next_producer_id, int64_t now_ms)
+    cpdef TransactionRow prepare_complete(self, int64_t now_ms)
+    cpdef TransactionRow complete(self)
+    cdef TransactionRow prepare(self, TransactionRow row)
+    cdef TransactionRow take_fence(self)

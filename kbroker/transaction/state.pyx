@@ -1,0 +1,417 @@
+"""The life of one transactional.id: its states, what may follow what, and what each step may change.
+
+    state              id  stored  entered from
+    Empty               0  yes     Empty, CompleteCommit, CompleteAbort
+    Ongoing             1  yes     Ongoing, Empty, CompleteCommit, CompleteAbort
+    PrepareCommit       2  yes     Ongoing
+    PrepareAbort        3  yes     Ongoing, PrepareEpochFence, Empty, CompleteCommit, CompleteAbort
+    CompleteCommit      4  yes     PrepareCommit
+    CompleteAbort       5  yes     PrepareAbort
+    Dead                6  no      Empty, CompleteCommit, CompleteAbort
+    PrepareEpochFence   7  no      Ongoing
+
+      InitProducerId          partition added           EndTxn, or a fence       every marker durable
+           |                        |                        |                          |
+           v                        v                        v                          v
+         Empty ----------------> Ongoing ---------+--> PrepareCommit ---------> CompleteCommit ---+
+           ^                        ^             |                                               |
+           |                        |             +--> PrepareAbort ----------> CompleteAbort ----+
+           |                        |                        ^                                    |
+           +------------------------+------------------------+------------------------------------+
+             InitProducerId           the next transaction     an abort with nothing to abort (TV2)
+
+A durable Prepare row is the point of no return: from there a restart can only finish what the row says. PrepareAbort
+from Empty or Complete* is the empty abort of TV2, which exists to bump the epoch (KIP-890). PrepareEpochFence is what
+InitProducerId and the timeout put into `pending` before they abort in the producer's place.
+
+A step is *prepared* (`pending` holds the next row), appended to the log, and *completed* (adopted) once the row is
+durable, or *abandoned*; a Complete row, which only repeats what is durable, once it is appended. While a row is pending
+nothing else may happen to the id. `complete` refuses what no sound step can produce: that is a fault of this program,
+never of a client.
+"""
+import enum
+
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from kbroker.errors import ErrorCode, KafkaError
+
+TopicPartition = tuple[str, int]
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_TIMESTAMP = -1
+MAX_PRODUCER_EPOCH = 32767
+"""Only ever used by the coordinator: in a fence, or in the last markers of a producer id."""
+EXHAUSTED_PRODUCER_EPOCH = MAX_PRODUCER_EPOCH - 1
+"""From here on the next bump a client would see needs a new producer id."""
+NEVER_TIMES_OUT_MS = 2147483647
+"""The timeout stored for a producer in two-phase commit (KIP-939), which only its own decision ends."""
+EPOCH_BUMPS_FROM = 2
+"""The transaction version from which each ending bumps the epoch (KIP-890)."""
+
+cdef enum:                          # the constants above, for C
+    NO_ID = -1
+    NO_EPOCH = -1
+    NO_TIME = -1
+    LARGEST_EPOCH = 32767
+    LAST_USABLE_EPOCH = 32766
+    BUMPS_FROM = 2
+
+cdef frozenset NO_PARTITIONS = frozenset()
+
+
+class IllegalTransition(Exception):
+    """A broken invariant of the coordinator: the message holds both rows."""
+
+
+class TransactionState(enum.IntEnum):
+    """A state's id, as the rows of `__transaction_state` carry it."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def title(self):
+        """The name that Kafka's tools show: 'PrepareCommit'."""
+        return self.name.title().replace('_', '')
+
+
+_S = TransactionState
+
+IDLE = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
+"""No transaction is open: the id may begin one, be initialised, or expire."""
+PREPARED = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
+"""Decided, and not yet finished."""
+COMPLETED = frozenset({_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
+"""Finished: every partition knows."""
+
+ENTERED_FROM = {
+    _S.EMPTY: IDLE,
+    _S.ONGOING: IDLE | {_S.ONGOING},
+    _S.PREPARE_COMMIT: frozenset({_S.ONGOING}),
+    _S.PREPARE_ABORT: IDLE | {_S.ONGOING, _S.PREPARE_EPOCH_FENCE},
+    _S.COMPLETE_COMMIT: frozenset({_S.PREPARE_COMMIT}),
+    _S.COMPLETE_ABORT: frozenset({_S.PREPARE_ABORT}),
+    _S.DEAD: IDLE,
+    _S.PREPARE_EPOCH_FENCE: frozenset({_S.ONGOING}),
+}
+
+STORED = frozenset(_S) - {_S.DEAD, _S.PREPARE_EPOCH_FENCE}
+"""The states that a row may carry."""
+
+cdef tuple STATES = tuple(TransactionState)
+cdef int entered_from_bits[STATUSES]
+for _state, _entered in ENTERED_FROM.items():
+    entered_from_bits[_state] = sum(1 << found for found in _entered)
+
+
+cdef class TransactionRow:
+    """Everything that is known of a transactional.id at one moment. All but `last_producer_epoch` is stored.
+
+    `previous_producer_id` is the producer id before the last step: it differs from `producer_id` only after a rotation.
+    `next_producer_id`, in a Prepare row whose epoch was exhausted, is the one that follows once the transaction is
+    complete. `last_producer_epoch` is what the producer held before the last bump it was told of; not known after a
+    reload.
+    """
+
+    def __init__(self, int state, int64_t producer_id, int16_t producer_epoch, int32_t timeout_ms,
+                 int64_t last_update_timestamp_ms, int64_t start_timestamp_ms=NO_TIMESTAMP,
+                 frozenset partitions not None=frozenset(), int64_t previous_producer_id=NO_PRODUCER_ID,
+                 int64_t next_producer_id=NO_PRODUCER_ID, int16_t last_producer_epoch=NO_PRODUCER_EPOCH,
+                 int client_transaction_version=0):
+        if not 0 <= state < STATUSES:
+            raise ValueError(f'found state {state}, expected 0 to {STATUSES - 1}')
+        self.status = state
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.timeout_ms = timeout_ms
+        self.last_update_timestamp_ms = last_update_timestamp_ms
+        self.start_timestamp_ms = start_timestamp_ms
+        self.partitions = partitions
+        self.previous_producer_id = previous_producer_id
+        self.next_producer_id = next_producer_id
+        self.last_producer_epoch = last_producer_epoch
+        self.client_transaction_version = client_transaction_version
+
+    @property
+    def state(self):
+        return STATES[self.status]
+
+    @property
+    def is_producer_epoch_exhausted(self):
+        return self.is_exhausted()
+
+    @property
+    def bumps_epoch(self):
+        return self.does_bump_epoch()
+
+    def _fields(self):
+        return {'state': self.state, 'producer_id': self.producer_id, 'producer_epoch': self.producer_epoch,
+                'timeout_ms': self.timeout_ms, 'last_update_timestamp_ms': self.last_update_timestamp_ms,
+                'start_timestamp_ms': self.start_timestamp_ms, 'partitions': self.partitions,
+                'previous_producer_id': self.previous_producer_id, 'next_producer_id': self.next_producer_id,
+                'last_producer_epoch': self.last_producer_epoch,
+                'client_transaction_version': self.client_transaction_version}
+
+    def _replace(self, **changes):
+        """A row with other values in the fields named."""
+        return TransactionRow(**(self._fields() | changes))
+
+    def __eq__(self, other):
+        return isinstance(other, TransactionRow) and self._fields() == (<TransactionRow>other)._fields()
+
+    def __hash__(self):
+        return hash(tuple(self._fields().values()))
+
+    def __repr__(self):
+        return f'TransactionRow({", ".join(f"{name}={value!r}" for name, value in self._fields().items())})'
+
+    cdef TransactionRow copy(self):
+        """For the next row to be made of: nobody else has it yet."""
+        cdef TransactionRow row = TransactionRow.__new__(TransactionRow)
+        row.status = self.status
+        row.producer_id = self.producer_id
+        row.producer_epoch = self.producer_epoch
+        row.timeout_ms = self.timeout_ms
+        row.last_update_timestamp_ms = self.last_update_timestamp_ms
+        row.start_timestamp_ms = self.start_timestamp_ms
+        row.partitions = self.partitions
+        row.previous_producer_id = self.previous_producer_id
+        row.next_producer_id = self.next_producer_id
+        row.last_producer_epoch = self.last_producer_epoch
+        row.client_transaction_version = self.client_transaction_version
+        return row
+
+    cdef bint is_exhausted(self) noexcept:
+        return self.producer_epoch >= LAST_USABLE_EPOCH
+
+    cdef bint does_bump_epoch(self) noexcept:
+        return self.client_transaction_version >= BUMPS_FROM
+
+    cdef bint has_producer_of(self, TransactionRow other) noexcept:
+        return self.producer_id == other.producer_id and self.producer_epoch == other.producer_epoch
+
+
+cdef class TransactionMetadata:
+    """One transactional.id: the row in force, and the one that is on its way to the log.
+
+    `has_failed_epoch_fence`: a fence bumped the epoch in memory but never reached the log, and the next fence must not
+    bump again.
+    """
+
+    def __init__(self, str transactional_id not None, TransactionRow current not None):
+        self.transactional_id = transactional_id
+        self.current = current
+
+    @classmethod
+    def unborn(cls, transactional_id, int64_t producer_id, int32_t timeout_ms, int64_t now_ms):
+        """An id that has no row yet: its first InitProducerId gives it epoch 0."""
+        return cls(transactional_id, TransactionRow(STATUS_EMPTY, producer_id, NO_PRODUCER_EPOCH, timeout_ms, now_ms))
+
+    @property
+    def is_born(self):
+        """Whether a row of it was ever in force: until then no producer can know of it."""
+        return self.was_born()
+
+    @property
+    def is_dying(self):
+        """Whether it is about to expire: to everybody but the coordinator it is gone."""
+        return self.pending is not None and self.pending.status == STATUS_DEAD
+
+    def __repr__(self):
+        return f'TransactionMetadata({self.transactional_id!r}, current={self.current}, pending={self.pending})'
+
+    cdef bint was_born(self) noexcept:
+        return self.current.producer_epoch != NO_EPOCH
+
+    # -- steps: each sets `pending` and returns it ---------------------------------------------------------------
+
+    def prepare_epoch_increment(self, int32_t timeout_ms, expected_epoch, int64_t now_ms):
+        """The next epoch for InitProducerId; `expected_epoch` is what the client believes to hold (KIP-360).
+
+        A client that lost the answer asks with the epoch before the last bump, and gets the same answer again.
+        Raises PRODUCER_FENCED for any other epoch than these two.
+        """
+        cdef TransactionRow current = self.current, row
+        if current.is_exhausted() and expected_epoch in (None, current.producer_epoch):
+            raise IllegalTransition(f'{self!r}: an exhausted epoch cannot be incremented')
+        row = emptied(current, timeout_ms, now_ms)
+        if expected_epoch is None:
+            row.producer_epoch, row.last_producer_epoch = current.producer_epoch + 1, NO_EPOCH
+        elif not self.was_born() or expected_epoch == current.producer_epoch:
+            row.producer_epoch, row.last_producer_epoch = current.producer_epoch + 1, current.producer_epoch
+        elif expected_epoch != current.last_producer_epoch:
+            raise KafkaError(ErrorCode.PRODUCER_FENCED, f'found producer epoch {expected_epoch} for '
+                             f'{self.transactional_id!r}, expected {current.producer_epoch}')
+        return self.prepare(row)
+
+    def prepare_producer_id_rotation(self, int64_t producer_id, int32_t timeout_ms, bint keep_last_epoch,
+                                     int64_t now_ms):
+        """A new producer id at epoch 0, for InitProducerId at an exhausted epoch."""
+        cdef TransactionRow row = emptied(self.current, timeout_ms, now_ms)
+        row.producer_id = producer_id
+        row.producer_epoch = 0
+        row.last_producer_epoch = self.current.producer_epoch if keep_last_epoch else NO_EPOCH
+        return self.prepare(row)
+
+    cpdef TransactionRow prepare_partitions(self, partitions, int client_transaction_version, int64_t now_ms):
+        """`partitions` join the open transaction, or begin one."""
+        cdef TransactionRow row = self.current.copy()
+        if is_idle(row.status):
+            row.start_timestamp_ms = now_ms
+        row.status = STATUS_ONGOING
+        row.partitions = row.partitions.union(partitions)
+        row.last_update_timestamp_ms = now_ms
+        row.client_transaction_version = client_transaction_version
+        return self.prepare(row)
+
+    def prepare_epoch_fence(self):
+        """The epoch at which the coordinator itself will abort. Never stored: `prepare_end` or `abandon` follows."""
+        cdef TransactionRow row = self.current.copy()
+        row.status = STATUS_PREPARE_EPOCH_FENCE
+        if not self.has_failed_epoch_fence and row.producer_epoch != LARGEST_EPOCH:
+            row.producer_epoch += 1
+        return self.prepare(row)
+
+    cpdef TransactionRow prepare_end(self, int status, int transaction_version, int64_t next_producer_id,
+                                     int64_t now_ms):
+        """The decision. With TV2 it bumps the epoch, so that nothing late can join the next transaction.
+
+        A pending fence turns into the abort it was made for. Under TV0 and TV1 it fences in memory at once, even if
+        the append then fails: refusing the old producer early is safe, and letting it go on is not (KAFKA-9666).
+        Under TV2 the bump of the Prepare row is the fence, and bumping before would bump twice (KAFKA-19367).
+        """
+        cdef TransactionRow fence = self.take_fence(), row
+        cdef bint bumps_epoch = transaction_version >= BUMPS_FROM
+        if fence is not None and not bumps_epoch:
+            row = self.current.copy()
+            row.producer_epoch = fence.producer_epoch
+            row.last_producer_epoch = NO_EPOCH
+            self.current = row
+        row = self.current.copy()
+        if bumps_epoch:
+            row.last_producer_epoch = row.producer_epoch
+            row.producer_epoch = min(row.producer_epoch + 1, <int>LARGEST_EPOCH)
+        if is_idle(row.status):
+            row.start_timestamp_ms = now_ms
+        row.status = status
+        row.next_producer_id = next_producer_id
+        row.last_update_timestamp_ms = now_ms
+        row.client_transaction_version = BUMPS_FROM if bumps_epoch else 0
+        return self.prepare(row)
+
+    cpdef TransactionRow prepare_complete(self, int64_t now_ms):
+        """The end of a decided transaction; a producer id reserved by the Prepare row takes over at epoch 0."""
+        cdef TransactionRow row = self.current.copy()
+        self.has_failed_epoch_fence = False
+        row.status = STATUS_COMPLETE_COMMIT if row.status == STATUS_PREPARE_COMMIT else STATUS_COMPLETE_ABORT
+        row.partitions = NO_PARTITIONS
+        row.last_update_timestamp_ms = now_ms
+        if row.next_producer_id != NO_ID:
+            row.producer_id = row.next_producer_id
+            row.producer_epoch = 0
+        row.next_producer_id = NO_ID
+        return self.prepare(row)
+
+    def prepare_dead(self):
+        """The id is about to expire."""
+        cdef TransactionRow row = self.current.copy()
+        row.status = STATUS_DEAD
+        return self.prepare(row)
+
+    # -- what follows a step -------------------------------------------------------------------------------------
+
+    cpdef TransactionRow complete(self):
+        """Adopt the pending row, now that it is durable. Raises IllegalTransition where no sound step leads to it."""
+        cdef TransactionRow row = self.pending
+        if row is None or row.status == STATUS_DEAD or row.status == STATUS_PREPARE_EPOCH_FENCE:
+            raise IllegalTransition(f'{self!r}: there is no row to adopt')
+        if not follows(self.current, row):
+            raise IllegalTransition(f'{self!r}: the pending row does not follow from the current one')
+        self.current, self.pending = row, None
+        return row
+
+    def abandon(self):
+        """The pending row did not reach the log."""
+        self.pending = None
+
+    cdef TransactionRow take_fence(self):
+        cdef TransactionRow fence = self.pending
+        if fence is None or fence.status != STATUS_PREPARE_EPOCH_FENCE:
+            return None
+        self.pending = None
+        return fence
+
+    cdef TransactionRow prepare(self, TransactionRow row):
+        """Make `row` the pending one; nobody changes it from here on."""
+        if self.pending is not None:
+            raise IllegalTransition(f'{self!r}: cannot prepare {row.state.title} while a row is pending')
+        if not entered_from_bits[row.status] >> self.current.status & 1:
+            raise IllegalTransition(f'{self!r}: {row.state.title} cannot follow {self.current.state.title}')
+        if row.producer_id < 0 or (row.producer_epoch < 0 and row.status != STATUS_DEAD):
+            raise IllegalTransition(f'{self!r}: no producer id or epoch in {row}')
+        row.previous_producer_id = self.current.producer_id
+        self.pending = row
+        return row
+
+
+cdef TransactionRow emptied(TransactionRow current, int32_t timeout_ms, int64_t now_ms):
+    cdef TransactionRow row = current.copy()
+    row.status = STATUS_EMPTY
+    row.partitions = NO_PARTITIONS
+    row.start_timestamp_ms = NO_TIME
+    row.timeout_ms = timeout_ms
+    row.last_update_timestamp_ms = now_ms
+    row.next_producer_id = NO_ID
+    return row
+
+
+cdef bint follows(TransactionRow current, TransactionRow row) except -1:
+    if row.status == STATUS_EMPTY:
+        return empty_follows(current, row)
+    if row.status == STATUS_ONGOING:
+        return ongoing_follows(current, row)
+    if is_prepared(row.status):
+        return prepared_follows(current, row)
+    return completed_follows(current, row)
+
+
+cdef bint empty_follows(TransactionRow current, TransactionRow row) except -1:
+    cdef bint same_or_next = row.producer_epoch in (current.producer_epoch, current.producer_epoch + 1)
+    cdef bint rotated = row.producer_epoch == 0 and row.producer_id != current.producer_id
+    return (same_or_next or rotated) and not row.partitions and row.start_timestamp_ms == NO_TIME
+
+
+cdef bint ongoing_follows(TransactionRow current, TransactionRow row) except -1:
+    return (row.has_producer_of(current) and row.timeout_ms == current.timeout_ms
+            and row.partitions >= current.partitions)
+
+
+cdef bint prepared_follows(TransactionRow current, TransactionRow row) except -1:
+    cdef bint producer_follows, is_empty_abort
+    if row.does_bump_epoch():
+        producer_follows = (row.producer_id == current.producer_id
+                            and row.last_producer_epoch == current.producer_epoch)
+    else:
+        producer_follows = row.has_producer_of(current)
+    is_empty_abort = row.status == STATUS_PREPARE_ABORT and row.does_bump_epoch() and is_idle(current.status)
+    return (producer_follows and row.timeout_ms == current.timeout_ms
+            and (is_empty_abort or row.start_timestamp_ms == current.start_timestamp_ms)
+            and (row.partitions is current.partitions or row.partitions == current.partitions))
+
+
+cdef bint completed_follows(TransactionRow current, TransactionRow row) except -1:
+    cdef bint producer_follows
+    if row.does_bump_epoch() and row.producer_epoch == 0:
+        producer_follows = (row.last_producer_epoch == current.last_producer_epoch
+                            and row.previous_producer_id == current.producer_id)
+    else:
+        producer_follows = row.has_producer_of(current)
+    return (producer_follows and row.timeout_ms == current.timeout_ms and not row.partitions
+            and row.start_timestamp_ms != NO_TIME)
