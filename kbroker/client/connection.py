@@ -1,7 +1,7 @@
 """One connection to one broker: frames, versions, and errors that say what stands at the other end.
 
 Blocking, without threads. Requests may be pipelined: a broker answers in order. Nothing is allocated because a peer
-announced it: a frame's buffer grows with the bytes that arrive.
+announced it: a frame's buffer grows with the bytes that arrive, and where it is used again, with those of all frames.
 """
 from __future__ import annotations
 
@@ -61,6 +61,8 @@ class Connection:
         self._buffer = bytearray(SIZE_BYTES)
         self._filled = 0
         self._frame_bytes: int | None = None
+        self._kept = bytearray()
+        """Of an answer that is not looked at any more, for the next one."""
         self._answers = 0
         self._renewal_at_ms: float | None = None
         """When the SASL session is to be renewed; None for one that does not end."""
@@ -145,14 +147,15 @@ class Connection:
             self._authenticate()
         self._send(request, self.version_of(type(request), max_version, min_version), expect_response)
 
-    def receive(self, timeout_ms: int | None = None) -> Any:
+    def receive(self, timeout_ms: int | None = None, *, is_passing: bool = False) -> Any:
         """The answer to the oldest request in flight. AnswerTimeout leaves it in flight: `receive` may be called again.
 
-        `timeout_ms` is request.timeout.ms unless given.
+        `timeout_ms` is request.timeout.ms unless given. The views into an answer that `is_passing` hold until the next
+        call: its memory is used again. Memory that is new to the process costs more than the bytes that come into it.
         """
         awaited = self._awaited[0]
         timeout_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
-        frame = self._read_frame(self._clock.monotonic_ms() + timeout_ms, timeout_ms)
+        frame = self._read_frame(self._clock.monotonic_ms() + timeout_ms, timeout_ms, is_passing)
         self._awaited.popleft()
         self._answers += 1
         try:
@@ -161,7 +164,7 @@ class Connection:
             raise self._broken(f'{self.address} sent an answer to {awaited.name} that cannot be read: {error}',
                                is_lasting=True) from None
 
-    def _decode(self, awaited: Awaited, frame: bytearray) -> Any:
+    def _decode(self, awaited: Awaited, frame: memoryview) -> Any:
         if awaited.response_class is messages.ApiVersionsResponse and int.from_bytes(frame[4:6]) == (
                 ErrorCode.UNSUPPORTED_VERSION):
             # A broker that does not know the version asked in says so in version 0 (KIP-511).
@@ -200,17 +203,24 @@ class Connection:
             response_class = getattr(messages, f'{name}Response')
             self._awaited.append(Awaited(self._correlation_id, response_class, version, name))
 
-    def _read_frame(self, deadline_ms: int, timeout_ms: int) -> bytearray:
+    def _read_frame(self, deadline_ms: int, timeout_ms: int, is_passing: bool) -> memoryview:
         """The next frame without its size. What has arrived stays for the next call when time runs out."""
         if self._frame_bytes is None:
             self._fill(SIZE_BYTES, deadline_ms, timeout_ms)
             self._frame_bytes = self._checked_size(bytes(self._buffer))
-            self._buffer, self._filled = bytearray(min(self._frame_bytes, FIRST_READ_BYTES)), 0
+            self._buffer, self._kept = self._kept, bytearray()
+            if not self._buffer:
+                self._buffer = bytearray(min(self._frame_bytes, FIRST_READ_BYTES))
+            self._filled = 0
         while self._filled < self._frame_bytes:
             if self._filled == len(self._buffer):
-                self._buffer.extend(bytes(min(self._filled, self._frame_bytes - self._filled)))
-            self._fill(len(self._buffer), deadline_ms, timeout_ms)
-        frame = self._buffer
+                grown = bytearray(min(2 * self._filled, self._frame_bytes))  # others may look at the old one
+                grown[:self._filled] = self._buffer
+                self._buffer = grown
+            self._fill(min(len(self._buffer), self._frame_bytes), deadline_ms, timeout_ms)
+        frame = memoryview(self._buffer)[:self._frame_bytes]
+        if is_passing:
+            self._kept = self._buffer
         self._buffer, self._filled, self._frame_bytes = bytearray(SIZE_BYTES), 0, None
         return frame
 

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 FETCH_VERSION = 12
 """The last one that names topics by their names."""
-FETCH_BYTES = 16 * 1024 * 1024
+FETCH_BYTES = 2 * 1024 * 1024
+"""Unless kafka.fetch.max.bytes says otherwise: what a cache and a socket's buffer hold. A request is ahead of what is
+decoded, so on the way to a broker that is far away more pays: a round trip brings so much."""
 SAMPLE_BYTES = 256 * 1024
 MAX_WAIT_MS = 500
 EMPTY_ANSWERS = 3
@@ -127,6 +129,8 @@ class Piece:
     is_first: bool
     is_stable: bool
     """Below the last stable offset."""
+    size_bytes: int
+    """About: by a sample."""
 
     def holds(self, header: BatchHeader) -> bool:
         return header.base_offset < self.each.end_offset and (
@@ -151,7 +155,10 @@ class Fetches:
         """Producer ids and first offsets of those that end behind the last answer."""
 
     def answers(self) -> Iterator[tuple[memoryview, BatchFilter]]:
-        """(records, what hides or marks the aborted ones) until the end of the slice is reached."""
+        """(records, what hides or marks the aborted ones) until the end of the slice is reached.
+
+        The records hold until the next ones are asked for.
+        """
         position, idle = self._each.start_offset, 0
         connection: Connection | None = None
         while position < self._each.end_offset:
@@ -232,7 +239,7 @@ class Fetches:
             if found is None or not found.is_open or not found.in_flight:
                 found = self._cluster.leader(self._each.topic, self._each.partition)
                 self._send(found, position)
-            return self._row(found.receive(), found), found
+            return self._row(found.receive(is_passing=True), found), found
 
         return self._cluster.retrying(ask, f'fetching {self._name}')
 
@@ -301,12 +308,14 @@ class BrokerPlace:
 
     def bounds(self, topic: str, partition: int) -> Bounds:
         if (topic, partition) not in self._known:
-            wanted = [each for each in self._partitions if self._options.wants(*each)] or [(topic, partition)]
+            wanted = [each for each in self._partitions if self._options.wants(*each) and each not in self._known]
+            if (topic, partition) not in wanted:  # of a table: a coordinator's, or what a group has read
+                wanted = [each for each in self._partitions if each[0] == topic] or [(topic, partition)]
             level = (IsolationLevel.READ_COMMITTED if self._options.is_read_committed
                      else IsolationLevel.READ_UNCOMMITTED)
             starts = self._admin.list_offsets(dict.fromkeys(wanted, EARLIEST))
             ends = self._admin.list_offsets(dict.fromkeys(wanted, LATEST), level)
-            self._known = {each: Bounds(starts[each].offset, ends[each].offset) for each in wanted}
+            self._known |= {each: Bounds(starts[each].offset, ends[each].offset) for each in wanted}
         return self._known[topic, partition]
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
@@ -344,7 +353,7 @@ class BrokerPlace:
             yield replace(each, end_offset=min(stable, each.end_offset)), Outcomes(is_told=True)
         if stable < each.end_offset:
             table, aborted = ProducerStateTable(), []
-            for _, _, _, batch in self.batches(*at, Piece(Slice(*at, stable, each.end_offset), True, False)):
+            for _, _, _, batch in self.batches(*at, Piece(Slice(*at, stable, each.end_offset), True, False, 0)):
                 row = table.replay_batch(batch)
                 if row is not None:
                     aborted.append((row.producer_id, row.first_offset, row.last_offset))
@@ -357,9 +366,10 @@ class BrokerPlace:
         stable = self._admin.list_offsets({at: LATEST}, IsolationLevel.READ_COMMITTED)[at].offset
         stable = min(max(start, stable), end)
         below, above = Slice(topic, partition, start, stable), Slice(topic, partition, stable, end)
-        pieces = -(-self.size_bytes(below) // self._options['splitBytes'])
-        return [Piece(part, part.start_offset == start, part is not above)
-                for part in [*cut(below, pieces), above] if part.end_offset > part.start_offset]
+        size_bytes = self.size_bytes(below)
+        parts = cut(below, -(-size_bytes // self._options['splitBytes']))
+        found = [Piece(part, part.start_offset == start, True, size_bytes // len(parts)) for part in parts]
+        return found if stable == end else [*found, Piece(above, stable == start, False, self.size_bytes(above))]
 
     def batches(self, topic: str, partition: int, piece: Piece | None) -> Iterator[LocatedBatch]:
         for each in [piece] if piece is not None else self.pieces(topic, partition):

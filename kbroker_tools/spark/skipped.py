@@ -2,7 +2,8 @@
 
 Spark takes nothing but rows from a source in Python, no counter. So where it is asked for (`skippedTo`) the plan leaves
 a file, and each task that has something to tell when it is at its end. A file is named for the work: what runs twice
-tells it once. All rows have all columns, so that a query over them finds those whatever happened.
+tells it once. So is one of a stream, after its micro-batch and then the work: another micro-batch may begin within the
+same batch of the log. All rows have all columns, so that a query over them finds those whatever happened.
 """
 from __future__ import annotations
 
@@ -59,13 +60,14 @@ class Skipped:
         self.aborted += other.aborted
 
     def write(self, directory: Path, name: str) -> None:
-        """A file with all of it; none for a task with nothing to tell. OSError."""
+        """A file with all of it, in place of what an earlier attempt has told; none with nothing to tell. OSError."""
         rows = [{**asdict(loss), 'aborted_transactions': 0} for loss in self.losses]
         rows += [{**asdict(Loss(topic, partition, None, 0, None)), 'aborted_transactions': count}
                  for (topic, partition), count in sorted(self.aborted.items()) if count]
         if not rows and name == PLAN:
             rows = [{**asdict(Loss(None, None, None, 0, None)), 'aborted_transactions': 0}]
         if not rows:
+            (directory / f'{name}.json').unlink(missing_ok=True)
             return
         directory.mkdir(parents=True, exist_ok=True)
         new = directory / f'_{uuid.uuid4().hex}'  # another attempt may be at it at this moment
@@ -88,3 +90,11 @@ class Skipped:
             if aborted:
                 found.aborted[row['topic'], row['partition']] += aborted
         return found
+
+
+def keep_only(directory: Path, prefix: str, names: Iterable[str]) -> None:
+    """Of the files whose names begin so, those that work of these names will write anew. OSError."""
+    kept = {f'{name}.json' for name in names}
+    for path in directory.glob(f'{prefix}*.json'):
+        if path.name not in kept:
+            path.unlink()

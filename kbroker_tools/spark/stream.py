@@ -6,9 +6,12 @@ and compaction.
 """
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,7 +24,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from kbroker_tools.spark.datasource import TaskPartition, asks_for_outcomes, open_place, read_task
+from kbroker_tools.spark.datasource import (
+    TaskPartition,
+    asks_for_outcomes,
+    open_place,
+    read_options,
+    settle_imports,
+    tell,
+)
 from kbroker_tools.spark.file_ranges import DataLossError
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.planning import (
@@ -34,6 +44,7 @@ from kbroker_tools.spark.planning import (
     starting_offset,
 )
 from kbroker_tools.spark.schema import wanted_fields
+from kbroker_tools.spark.skipped import PLAN, Skipped, keep_only
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -151,38 +162,64 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- reading
 
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[InputPartition]:
-        place = self._look()
-        begin, ends = from_json(start), from_json(end)
+        place, skipped = self._look(), Skipped()
+        slices = list(self._slices(place, from_json(start), from_json(end), skipped))
+        tasks = place.tasks(slices, self.options, with_outcomes=asks_for_outcomes(self.fields))
+        batch = name_of(start, end)
+        named_tasks = [(f'{batch}-{task.name}', task) for task in tasks]
+        self._tell_plan(batch, [name for name, _ in named_tasks], skipped)
+        return [TaskPartition(each) for each in named_tasks]
+
+    def _slices(self, place: Place, begin: Offsets, ends: Offsets, skipped: Skipped) -> Iterator[Slice]:
+        """What there is of a micro-batch; `skipped` is told of the rest. DataLossError."""
         present = set(place.partitions())
-        slices = []
         for each, end_offset in sorted(ends.items()):
             if each not in present:
-                self._report(f'{named([each])} is not there, and offsets up to {end_offset} of it were to be read')
+                self._report(each, begin.get(each, 0), end_offset, f'{named([each])} is not there, and offsets up to '
+                             f'{end_offset} of it were to be read', skipped)
                 continue
             bounds = place.bounds(*each)
             first = begin.get(each, bounds.start_offset)
             if first < bounds.start_offset and first < end_offset:
                 lost = min(bounds.start_offset, end_offset)
-                self._report(f'{named([each])} begins at offset {bounds.start_offset}; lost are records among the '
-                             f'{lost - first} offsets {first} to {lost - 1}')
+                self._report(each, first, lost, f'{named([each])} begins at offset {bounds.start_offset}; lost are '
+                             f'records among the {lost - first} offsets {first} to {lost - 1}', skipped)
                 first = lost
             if bounds.end_offset < end_offset and first < end_offset:
-                self._report(f'{named([each])} ends at offset {bounds.end_offset}, and was to be read up to '
-                             f'{end_offset}; was the topic made anew?')
+                self._report(each, max(first, bounds.end_offset), end_offset, f'{named([each])} ends at offset '
+                             f'{bounds.end_offset}, and was to be read up to {end_offset}; was the topic made anew?',
+                             skipped)
                 end_offset = bounds.end_offset
             if end_offset > first:
-                slices.append(Slice(*each, first, end_offset))
-        return [TaskPartition(task) for task in place.tasks(slices, self.options,
-                                                            with_outcomes=asks_for_outcomes(self.fields))]
+                yield Slice(*each, first, end_offset)
 
-    def _report(self, text: str) -> None:
+    def _report(self, each: Partition, first: int, end: int, text: str, skipped: Skipped) -> None:
         if self.options['failOnDataLoss']:
             raise DataLossError(f'{text}; with failOnDataLoss=false this is passed over')
-        logger.warning('%s. This was passed over', text)
+        if first < end:
+            skipped.lose(*each, first, end, text)
+            logger.warning('%s. This was passed over', text)
+
+    def _tell_plan(self, batch: str, tasks: list[str], skipped: Skipped) -> None:
+        """In `skippedTo`, what is lost before any task begins; what an earlier attempt at the micro-batch has told
+        goes, where its tasks were others. OSError."""
+        if self.options['skippedTo'] is not None:
+            keep_only(Path(self.options['skippedTo']), batch, tasks)
+            tell(skipped, self.options, batch)
+            tell(Skipped(), self.options, PLAN)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is not None:
-            yield from read_task(partition.value, self.fields, self.options)
+            settle_imports()
+            name, task = partition.value
+            given = read_options(self.options)
+            yield from task.read(self.fields, given)
+            tell(given.skipped, self.options, name)
+
+
+def name_of(start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> str:
+    """Of a micro-batch, the same when it is played again: no other has its offsets."""
+    return hashlib.sha256(json.dumps([start, end], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def limited_by_offsets(slices: list[Slice], most: int) -> list[Slice]:

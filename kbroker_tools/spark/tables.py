@@ -4,6 +4,7 @@ Rows of a table are small and few beside records, so they are made in Python; wh
 """
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from kbroker.errors import KafkaError
 from kbroker.record.batch import BatchHeader, check_crc
 from kbroker.record.control import read_end_txn_marker
 from kbroker_tools.rows.coordinator_replay import replay_groups, replay_transactions, transaction_rows
-from kbroker_tools.spark.datasource import TaskPartition, open_place
+from kbroker_tools.spark.datasource import TaskPartition, open_place, settle_imports
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.planning import Place, chosen_partitions
 from kbroker_tools.spark.schema import COMPRESSIONS, check_columns
@@ -31,6 +32,8 @@ ROWS_OF_A_BATCH = 5_000
 TASKS = 8
 """Of a table, unless minPartitions says otherwise, and one more for each cut through a partition: a task costs more
 than a small partition does."""
+BYTES_OF_A_TASK = 1024 * 1024
+"""Of a coordinator's partitions, whose rows are replayed one by one: less is not worth a task of its own."""
 MICROSECONDS = 1000
 DELETE_HORIZON_BIT = 0x40
 
@@ -84,16 +87,32 @@ class TableReader(DataSourceReader):
         self.columns = [field.name for field in schema.fields]
 
     def partitions(self) -> list[InputPartition]:
-        place = open_place(self.options)
+        place, least = open_place(self.options), self.options['minPartitions']
+        topic = BY_COORDINATOR.get(self.table)
+        if topic is not None:
+            return [TaskPartition(pieces) for pieces in self._packed(place, topic, least)]
         pieces = self._pieces(place)
         cuts = len(pieces) - len({(piece.topic, piece.partition) for piece in pieces})
-        tasks = min(len(pieces), (self.options['minPartitions'] or TASKS) + cuts)
+        tasks = min(len(pieces), (least or TASKS) + cuts)
         return [TaskPartition(tuple(pieces[number::tasks])) for number in range(tasks)]
 
+    def _packed(self, place: Place, topic: str, least: int | None) -> list[tuple[TablePiece, ...]]:
+        """A coordinator's partitions, most of which have no row, so that each task has about as many bytes."""
+        sized = [(sum(part.size_bytes for part in place.pieces(*each)), TablePiece(*each))
+                 for each in place.partitions() if each[0] == topic]
+        sized = sorted((each for each in sized if each[0]), key=lambda each: each[0], reverse=True)
+        total = sum(size_bytes for size_bytes, _ in sized)
+        tasks = min(len(sized), least or min(TASKS, -(-total // BYTES_OF_A_TASK)))
+        packed: list[list[TablePiece]] = [[] for _ in range(tasks)]
+        filled = [(0, number) for number in range(tasks)]
+        for size_bytes, piece in sized:
+            least_bytes, number = heapq.heappop(filled)
+            packed[number].append(piece)
+            heapq.heappush(filled, (least_bytes + size_bytes, number))
+        return [tuple(pieces) for pieces in packed]
+
     def _pieces(self, place: Place) -> list[TablePiece]:
-        topic = BY_COORDINATOR.get(self.table)
-        chosen = ([each for each in place.partitions() if each[0] == topic] if topic is not None
-                  else chosen_partitions(place, self.options))
+        chosen = chosen_partitions(place, self.options)
         if self.table == 'batches' or (self.table == 'aborted' and self.options.bootstrap_servers is not None):
             return [TablePiece(*each, piece) for each in chosen for piece in place.pieces(*each)]
         return [TablePiece(*each) for each in chosen]
@@ -102,6 +121,7 @@ class TableReader(DataSourceReader):
         if partition.value is None:
             return
         import pyarrow as pa
+        settle_imports()
         types = {name: arrow_type(text, pa) for name, text in self.types.items()}
         schema = pa.schema([(name, types[name]) for name in self.columns])
         place = open_place(self.options)

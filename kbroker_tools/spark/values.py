@@ -86,24 +86,31 @@ def _avro(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]
 
 
 def _protobuf(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]:
-    """Bytes of which no field comes are kept too: damaged ones and a message of unknown fields look the same."""
+    """Bytes of which no field comes are kept too: a message of another type may have none that is known.
+
+    What is damaged is null in Spark 4, and was a row of nulls before. Spark takes unsigned numbers for signed ones, if
+    not told otherwise: those above the middle of their range come out below zero.
+    """
     from pyspark.sql import functions as f
     from pyspark.sql.protobuf.functions import from_protobuf
     path, separator, message = schema.rpartition(':')
     if not separator:
         raise IngestError(f'--value-schema: found {schema!r}, expected DESCRIPTOR-FILE:package.Message')
-    descriptor = Path(path).read_bytes()
-    decoded = from_protobuf(value, message, options={'mode': 'PERMISSIVE'}, binaryDescriptorSet=descriptor)
+    decoded = from_protobuf(value, message, options={'mode': 'PERMISSIVE', 'upcast.unsigned.ints': 'true'},
+                            binaryDescriptorSet=Path(path).read_bytes())
     return decoded, (f.length(value) == 0) | has_a_field(frame, decoded)
 
 
 def has_a_field(frame: DataFrame, struct: Column) -> Column:
-    """Whether some field of a struct is not null."""
+    """Whether some field of a struct is not null or, as a list or a map, which Spark never leaves null, not empty."""
     from pyspark.sql import functions as f
-    names = frame.select(struct.alias('struct')).schema['struct'].dataType.fieldNames()  # type: ignore[attr-defined]
+    from pyspark.sql.types import ArrayType, MapType
+    fields = frame.select(struct.alias('struct')).schema['struct'].dataType.fields  # type: ignore[attr-defined]
     found = f.lit(False)
-    for name in names:
-        found = found | struct.getField(name).isNotNull()
+    for each in fields:
+        field = struct.getField(each.name)
+        is_many = isinstance(each.dataType, (ArrayType, MapType))
+        found = found | (f.coalesce(f.size(field), f.lit(0)) > 0 if is_many else field.isNotNull())
     return found
 
 

@@ -154,6 +154,34 @@ def test_a_large_answer_arrives_whole():
         assert len(connection.call(messages.MetadataRequest(topics=[])).brokers) == 100
 
 
+def test_answers_that_pass_share_their_memory_and_others_keep_theirs():
+    sizes = iter([100_000, 30_000, 300_000, 30_000, 100_000, 100_000])
+    response = messages.FetchResponse
+    broker = StagedBroker()
+
+    def fetched(request):
+        size = next(sizes)
+        return response(responses=[response.FetchableTopicResponse(topic='t', partitions=[
+            response.PartitionData(partition_index=0, records=(size // 1000).to_bytes(2) * (size // 2))])])
+
+    broker.answers['Fetch'] = fetched
+    with staged(broker), connect_to(broker) as connection:
+        def receive(size, *, is_passing=True):
+            connection.send(messages.FetchRequest(), max_version=12)
+            records = connection.receive(is_passing=is_passing).responses[0].partitions[0].records
+            assert bytes(records) == (size // 1000).to_bytes(2) * (size // 2)
+            return records
+
+        first = receive(100_000)
+        assert receive(30_000).obj is first.obj
+        larger = receive(300_000)
+        assert larger.obj is not first.obj
+        kept = receive(30_000, is_passing=False)
+        assert receive(100_000).obj is not kept.obj
+        receive(100_000)
+        assert bytes(kept) == (30).to_bytes(2) * 15_000
+
+
 def test_an_answer_to_another_request_ends_the_connection():
     def handle(connection):
         broker_end = StagedBroker()

@@ -28,6 +28,11 @@ def connector_jars():
     return listing.read_text().strip().split(':')
 
 
+def protobuf_jars():
+    """Spark's package for Protobuf and what it needs, separated by commas: it is fetched from nowhere."""
+    return [path for path in os.environ.get('KBROKER_SPARK_PROTOBUF_JAR', '').split(',') if path]
+
+
 @pytest.fixture(scope='session')
 def spark(tmp_path_factory):
     """A session on two cores; its Python workers find the project, and `format("kbroker")` by itself."""
@@ -42,7 +47,7 @@ def spark(tmp_path_factory):
         'spark.ui.enabled': 'false', 'spark.sql.shuffle.partitions': '2', 'spark.driver.memory': '1g',
         'spark.sql.warehouse.dir': str(work / 'warehouse'), 'spark.local.dir': str(work / 'local'),
         'spark.sql.session.timeZone': 'UTC', 'spark.ui.showConsoleProgress': 'false',
-        'spark.task.maxFailures': '1', 'spark.jars': ','.join(connector_jars()),
+        'spark.task.maxFailures': '1', 'spark.jars': ','.join([*connector_jars(), *protobuf_jars()]),
         'spark.driver.extraJavaOptions': '-XX:+UseSerialGC -XX:TieredStopAtLevel=1 '
                                          f'-Dlog4j2.configurationFile={log_settings}',
     }

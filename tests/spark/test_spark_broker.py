@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import confluent_kafka
 import pytest
 from pyspark.sql.types import IntegerType, StructType
-from spark_rows import WHEN_MS, batches, damage, make_reader, rows, values
+from spark_rows import WHEN_MS, LogFiles, batches, damage, make_reader, rows, values
 
 from kbroker.client.admin import LATEST, Admin, NewTopic
 from kbroker.client.cluster import Cluster
@@ -315,11 +315,32 @@ def test_producers_batches_and_aborted_ones_as_tables(place, lived_in):
                                (1, 0, False, None, True)]
 
 
-def test_the_partitions_of_a_coordinator_share_tasks(place):
+def test_the_partitions_of_a_coordinator_share_tasks_by_their_size(place, monkeypatch):
+    """Fifty partitions were dealt out to eight tasks, most of them empty."""
     options, _ = place
-    assert len(make_reader(table='transactions', **options).partitions()) == 8
+    (task,) = make_reader(table='transactions', **options).partitions()
+    assert 3 <= len(task.value) < 10  # those that have rows
+    known = rows(['transactional_id'], table='transactions', **options)
     assert len(make_reader(table='transactions', minPartitions=3, **options).partitions()) == 3
-    assert rows(['transactional_id'], table='transactions', minPartitions=3, **options) != []
+    assert sorted(rows(['transactional_id'], table='transactions', minPartitions=3, **options), key=str) == sorted(
+        known, key=str) != []
+    monkeypatch.setattr('kbroker_tools.spark.tables.BYTES_OF_A_TASK', 1)
+    tasks = [task.value for task in make_reader(table='transactions', **options).partitions()]
+    assert 3 <= len(tasks) <= 8
+    assert len({piece for pieces in tasks for piece in pieces}) == sum(map(len, tasks)) == len(task.value)
+
+
+def test_a_coordinator_without_rows_is_no_task(tmp_path):
+    LogFiles(tmp_path, '__transaction_state').flush()
+    assert make_reader(table='transactions', path=tmp_path).partitions() == []
+
+
+def test_what_a_group_committed_of_a_topic_that_was_not_asked_for(place):
+    """From a broker it was a KeyError: only the ends of what was asked for were known."""
+    options, _ = place
+    found = rows(table='offsets', **options, subscribe='__consumer_offsets')
+    assert {(row['topic'], row['last_stable_offset']) for row in found if row['group_id'] == 'readers'} == {
+        ('life', 5), ('life', 1)}
 
 
 def test_segments_as_a_table(lived_in):
