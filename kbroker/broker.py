@@ -89,15 +89,16 @@ class Broker:
 
     def _bind(self) -> None:
         config = self.config
+        dispatcher = Dispatcher(self.node, served_apis())
         self.server = Server(
             self.reactor, self._endpoints(),
-            Dispatcher(self.node, served_apis()).handle,
+            dispatcher.handle,
             max_request_bytes=config.socket_request_max_bytes, max_idle_ms=config.connections_max_idle_ms,
             max_connections=config.max_connections, max_connections_per_ip=config.max_connections_per_ip,
             max_held_bytes=config.queued_max_request_bytes,
             backlog=config.socket_listen_backlog_size, send_buffer_bytes=config.socket_send_buffer_bytes,
             receive_buffer_bytes=config.socket_receive_buffer_bytes, on_close=self._connection_closed,
-            submit=self.reading_worker.submit)
+            submit=self.reading_worker.submit, server=dispatcher)
         self.node.on_reconfigured.append(
             lambda: self.server.limit(config.max_connections, config.max_connections_per_ip))
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kbroker.apis.frame_handler import FrameHandler
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 
@@ -65,13 +66,11 @@ class Api:
     min_version: int
     max_version: int
     handle: Callable[[RequestContext, Any], Any] | None
-    """None for an Api that has `handle_frame`."""
+    """None for an Api that has a `frame_handler`."""
     error_response: Callable[[Any, ErrorCode, str, int], Any] | None = None
     """Builds the answer to a request that failed as a whole: (request, code, message, version) -> response, or None
     where the request wants no answer."""
     advertised_min_version: int | None = None
     """The lowest version that ApiVersions names, where it differs from the lowest that is served."""
-    handle_frame: Callable[..., None] | None = None
-    """Serves a request from its bytes, and answers the connection itself: for the APIs whose messages would cost more
-    than what they ask for. Called as (broker, connection, sequence, version, correlation id, client id, frame,
-    position of the body); the frame is valid during the call only."""
+    frame_handler: FrameHandler | None = None
+    """Serves requests from their bytes."""

@@ -3,6 +3,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from kbroker.apis.context import Api
+from kbroker.wire.frames import FrameServer
 
 FILES: tuple[str, ...]
 
@@ -22,6 +23,6 @@ def served_apis() -> list[Api]: ...
 class Served:
     def __init__(self, api: Api) -> None: ...
 
-class Dispatcher:
+class Dispatcher(FrameServer):
     def __init__(self, broker: Any, apis: Iterable[Api]) -> None: ...
     def handle(self, connection: _Connection, sequence: int, frame: memoryview) -> None: ...

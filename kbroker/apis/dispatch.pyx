@@ -8,12 +8,14 @@ import functools
 import importlib
 import logging
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int16_t, int32_t, uint8_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp
 
+from kbroker.apis.frame_handler cimport Frame, FrameHandler
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take, take_unsigned_varint
+from kbroker.wire.frames cimport FrameServer
 
 from kbroker.apis.context import NO_REPLY, Api, RequestContext
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
@@ -49,7 +51,7 @@ def served_apis():
 cdef class Served:
     """One Api with what dispatch needs at hand: message classes and the version from which headers have tags."""
     cdef object api
-    cdef object handle_frame
+    cdef FrameHandler frame_handler     # None for most
     cdef object request_class
     cdef object response_class
     cdef int min_version
@@ -59,7 +61,7 @@ cdef class Served:
     def __init__(self, api):
         name = api.key.name.title().replace('_', '')
         self.api = api
-        self.handle_frame = api.handle_frame
+        self.frame_handler = api.frame_handler
         self.request_class = getattr(messages, f'{name}Request')
         self.response_class = getattr(messages, f'{name}Response')
         self.min_version, self.max_version = api.min_version, api.max_version
@@ -67,12 +69,13 @@ cdef class Served:
                                if request_header_version(api.key, version) >= 2), self.max_version + 1)
 
 
-cdef class Dispatcher:
+cdef class Dispatcher(FrameServer):
     """Calls the handler of each frame. `broker` is what handlers see as `context.broker`."""
     cdef object _broker
     cdef list _served               # Served by api key
     cdef bytes _client_id_bytes     # of the last request; its connection, and others of its kind, will say the same
     cdef object _client_id
+    cdef FrameHandler _unsettled
 
     def __init__(self, broker, apis):
         self._broker = broker
@@ -83,64 +86,105 @@ cdef class Dispatcher:
             self._served[api.key] = Served(api)
 
     def handle(self, connection, sequence, frame):
-        """Handle one frame without its size prefix; `frame` is valid during the call only."""
+        """Handle one frame without its size prefix; `frame` is writable, and valid during the call only."""
         cdef Py_buffer view
-        PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+        cdef Frame request
+        PyObject_GetBuffer(frame, &view, PyBUF_WRITABLE)
+        request.start, request.size = <uint8_t *>view.buf, view.len
+        request.sequence = sequence
+        request.more_follow = False
         try:
-            self._handle(connection, sequence, frame, <const uint8_t *>view.buf, view.len)
+            self._handle(connection, frame, &request)
         except ProtocolError as error:
-            connection.close(f'{describe_frame(<const uint8_t *>view.buf, view.len)}: {error}')
+            connection.close(f'{describe_frame(request.start, request.size)}: {error}')
         finally:
             PyBuffer_Release(&view)
 
-    cdef int _handle(self, connection, sequence, frame, const uint8_t *start, Py_ssize_t frame_bytes) except -1:
-        cdef Cursor cursor
-        cdef Served served
-        cdef int16_t version
-        cdef int32_t correlation_id
-        cdef Py_ssize_t position
-        if frame_bytes < HEADER_BYTES:
-            raise ProtocolError(f'request header of at least {HEADER_BYTES} bytes expected, found {frame_bytes}')
-        served = self._find(read_int16(start))
-        version = read_int16(start + 2)
-        correlation_id = read_int32(start + 4)
-        if not served.min_version <= version <= served.max_version:
-            if served.api.key != API_VERSIONS:
-                raise ProtocolError(f'version {version} is not served, only {served.min_version}-{served.max_version}')
-            reply_unsupported_api_versions(connection, sequence, served, correlation_id)
-            return 0
-        cursor.at = start + HEADER_BYTES
-        cursor.end = start + frame_bytes
-        client_id = self._take_client_id(&cursor, read_int16(start + 8))
-        if version >= served.tags_from:
-            skip_tags(&cursor)
-        position = cursor.at - start
-        if served.handle_frame is None:
-            self._call(served, connection, sequence, version, correlation_id, client_id, frame, position)
-            return 0
+    cdef object serve(self, object connection, int64_t sequence, uint8_t *start, Py_ssize_t size, bint more_follow):
+        cdef Served served = None
+        cdef Frame frame
+        if size >= HEADER_BYTES:
+            served = self._served_for(read_int16(start))
+        if served is None or served.frame_handler is None:
+            self.settle()
+            return NotImplemented
+        if served.frame_handler is not self._unsettled:
+            self.settle()
+        if more_follow:
+            self._unsettled = served.frame_handler
+        frame.start, frame.size = start, size
+        frame.sequence = sequence
+        frame.more_follow = more_follow
         try:
-            served.handle_frame(self._broker, connection, sequence, version, correlation_id, client_id, frame, position)
+            self._check_version(served, connection, &frame)
+            return self._serve(served, connection, self._take_client_id(served, &frame), &frame)
+        except ProtocolError as error:
+            connection.close(f'{describe_frame(start, size)}: {error}')
+            return None
+
+    cdef int settle(self) except -1:
+        cdef FrameHandler unsettled = self._unsettled
+        if unsettled is not None:
+            self._unsettled = None
+            unsettled.settle()
+        return 0
+
+    cdef int _handle(self, connection, view, Frame *frame) except -1:
+        cdef Served served
+        if frame.size < HEADER_BYTES:
+            raise ProtocolError(f'request header of at least {HEADER_BYTES} bytes expected, found {frame.size}')
+        served = self._served_for(read_int16(frame.start))
+        if served is None:
+            raise ProtocolError(f'api key {read_int16(frame.start)} is not served')
+        if not self._check_version(served, connection, frame):
+            return 0
+        client_id = self._take_client_id(served, frame)
+        if served.frame_handler is None:
+            return self._call(served, connection, client_id, view, frame)
+        answer = self._serve(served, connection, client_id, frame)
+        if answer is not None:
+            connection.reply(frame.sequence, [answer])
+        return 0
+
+    cdef object _serve(self, Served served, connection, client_id, Frame *frame):
+        try:
+            return served.frame_handler.serve(self._broker, connection, client_id, frame)
         except ProtocolError:
             raise
         except Exception as error:
-            request, _ = decode_prefix(served.request_class, frame, version, position)
-            answer_failure(served, self._context(served, connection, sequence, version, correlation_id, client_id),
-                           request, error)
-        return 0
-
-    cdef Served _find(self, int16_t key):
-        served = self._served[key] if 0 <= key < MOST_API_KEYS else None
-        if served is None:
-            raise ProtocolError(f'api key {key} is not served')
-        return served
-
-    cdef object _take_client_id(self, Cursor *cursor, int16_t length):
-        cdef const uint8_t *text
-        if length < 0:
+            request, _ = decode_prefix(served.request_class, (<char *>frame.start)[:frame.size], frame.version, frame.position)
+            answer_failure(served, self._context(served, connection, client_id, frame), request, error)
             return None
+
+    cdef Served _served_for(self, int16_t key):
+        return self._served[key] if 0 <= key < MOST_API_KEYS else None
+
+    cdef bint _check_version(self, Served served, connection, Frame *frame) except -1:
+        """Read the version. False if it is a wrong one and that is answered."""
+        frame.version = read_int16(frame.start + 2)
+        frame.correlation_id = read_int32(frame.start + 4)
+        if served.min_version <= frame.version <= served.max_version:
+            return True
+        if served.api.key != API_VERSIONS:
+            raise ProtocolError(f'version {frame.version} is not served, only {served.min_version}-{served.max_version}')
+        reply_unsupported_api_versions(connection, frame.sequence, served, frame.correlation_id)
+        return False
+
+    cdef object _take_client_id(self, Served served, Frame *frame):
+        """Read the rest of the header."""
+        cdef Cursor cursor
+        cdef const uint8_t *text
+        cdef int16_t length = read_int16(frame.start + 8)
+        cursor.at, cursor.end = frame.start + HEADER_BYTES, frame.start + frame.size
         if length > cursor.end - cursor.at:
             raise ProtocolError(f'client id: {length} bytes expected, {cursor.end - cursor.at} left')
-        text = take(cursor, length)
+        text = take(&cursor, max(length, <int16_t>0))
+        if frame.version >= served.tags_from:
+            skip_tags(&cursor)
+        frame.position = cursor.at - frame.start
+        return None if length < 0 else self._client_id_of(text, length)
+
+    cdef object _client_id_of(self, const uint8_t *text, int16_t length):
         if (length != PyBytes_GET_SIZE(self._client_id_bytes)
                 or memcmp(text, PyBytes_AS_STRING(self._client_id_bytes), length) != 0):
             found = PyBytes_FromStringAndSize(<const char *>text, length)
@@ -151,12 +195,11 @@ cdef class Dispatcher:
             self._client_id_bytes = found
         return self._client_id
 
-    cdef int _call(self, Served served, connection, sequence, int version, int32_t correlation_id, client_id, frame,
-                   Py_ssize_t position) except -1:
+    cdef int _call(self, Served served, connection, client_id, view, Frame *frame) except -1:
         """Decode, handle, and answer unless the handler has parked the request."""
         # Kafka ignores bytes behind a request, and librdkafka puts three there when it asks for all topics.
-        request, _ = decode_prefix(served.request_class, frame, version, position)
-        context = self._context(served, connection, sequence, version, correlation_id, client_id)
+        request, _ = decode_prefix(served.request_class, view, frame.version, frame.position)
+        context = self._context(served, connection, client_id, frame)
         try:
             response = served.api.handle(context, request)
         except ProtocolError:
@@ -165,13 +208,14 @@ cdef class Dispatcher:
             answer_failure(served, context, request, error)
             return 0
         if response is NO_REPLY:
-            connection.reply(sequence, None)
+            connection.reply(frame.sequence, None)
         elif response is not None:
             context.reply(response)
         return 0
 
-    cdef object _context(self, Served served, connection, sequence, int version, int32_t correlation_id, client_id):
-        return RequestContext(self._broker, served.api.key, version, correlation_id, client_id, connection.client_host,
+    cdef object _context(self, Served served, connection, client_id, Frame *frame):
+        sequence = frame.sequence
+        return RequestContext(self._broker, served.api.key, frame.version, frame.correlation_id, client_id, connection.client_host,
                               connection.connection_id, replier(connection, sequence, served),
                               lambda: connection.let_next_pass(sequence), connection.close,
                               connection.listener_name)

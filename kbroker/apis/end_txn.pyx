@@ -7,12 +7,12 @@ Version 4 says that the client knows TRANSACTION_ABORTABLE.
 The request is read, and the answer written, by hand, as Produce does it: each transaction ends with one.
 """
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker.apis.answers cimport put_no_tags
+from kbroker.apis.frame_handler cimport Frame, FrameHandler
 from kbroker.transaction.coordinator cimport Asker, TransactionCoordinator
 from kbroker.wire.bytes cimport (
     Cursor, read_int16, read_int64, take, take_unsigned_varint, write_int16, write_int32, write_int64,
@@ -44,7 +44,7 @@ cdef struct Request:
 cdef class EndTxnUnderWay(Asker):
     """Where the answer goes."""
     cdef object connection
-    cdef object sequence
+    cdef int64_t sequence
     cdef int version
     cdef int32_t correlation_id
 
@@ -92,27 +92,24 @@ cdef bytes encoded(int version, int32_t correlation_id, int16_t code, int64_t pr
     return PyBytes_FromStringAndSize(<char *>answer, at - answer)
 
 
-def handle_frame(broker, connection, sequence, int version, int32_t correlation_id, client_id, frame,
-                 Py_ssize_t position):
-    """Serve the request whose body begins at `position`. Tagged fields behind it say nothing that is known."""
-    cdef TransactionCoordinator coordinator = broker.transactions
-    cdef EndTxnUnderWay under_way = EndTxnUnderWay.__new__(EndTxnUnderWay)
-    cdef Py_buffer view
-    cdef Cursor cursor
-    cdef Request request
-    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
-    try:
-        cursor.at = <const uint8_t *>view.buf + position
-        cursor.end = <const uint8_t *>view.buf + view.len
-        transactional_id = read_request(&cursor, version, &request)
-    finally:
-        PyBuffer_Release(&view)
-    under_way.connection = connection
-    under_way.sequence = sequence
-    under_way.version = version
-    under_way.correlation_id = correlation_id
-    coordinator.end_txn(transactional_id, request.producer_id, request.producer_epoch, request.committed,
-                        CLIENT_TRANSACTION_VERSION if version >= VERSION_WITH_BUMP else 0, under_way)
+cdef class EndTxnHandler(FrameHandler):
+
+    cdef object serve(self, object broker, object connection, object client_id, const Frame *frame):
+        """Tagged fields behind the body say nothing that is known."""
+        cdef TransactionCoordinator coordinator = broker.transactions
+        cdef EndTxnUnderWay under_way = EndTxnUnderWay.__new__(EndTxnUnderWay)
+        cdef Cursor cursor
+        cdef Request request
+        cursor.at = frame.start + frame.position
+        cursor.end = frame.start + frame.size
+        transactional_id = read_request(&cursor, frame.version, &request)
+        under_way.connection = connection
+        under_way.sequence = frame.sequence
+        under_way.version = frame.version
+        under_way.correlation_id = frame.correlation_id
+        coordinator.end_txn(transactional_id, request.producer_id, request.producer_epoch, request.committed,
+                            CLIENT_TRANSACTION_VERSION if frame.version >= VERSION_WITH_BUMP else 0, under_way)
+        return None
 
 
 def error_response(request, code, message, int version):
@@ -120,4 +117,4 @@ def error_response(request, code, message, int version):
     return EndTxnResponse(error_code=told_to_producer(code, version, VERSION_WITH_FENCED))
 
 
-API = Api(ApiKey.END_TXN, 0, 5, None, error_response, handle_frame=handle_frame)
+API = Api(ApiKey.END_TXN, 0, 5, None, error_response, frame_handler=EndTxnHandler())

@@ -7,10 +7,10 @@ min_bytes at hand the request waits for a partition to move, max_wait_ms at the 
 ids from version 13: KIP-516; diverging epochs from version 12: KIP-595.
 """
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
 from kbroker.apis.context import Api
+from kbroker.apis.frame_handler cimport Frame, FrameHandler
 from kbroker.apis.fetch_request cimport FetchRequest, read_request
 from kbroker.apis.fetch_response cimport write_response
 from kbroker.apis.fetch_sessions cimport NO_SESSION, FetchSession, FetchSessions, WantedPartition
@@ -193,34 +193,30 @@ cdef bint diverges(Partition partition, WantedPartition wanted) except -1:
     return True
 
 
-def handle_frame(broker, connection, sequence, int version, correlation_id, client_id, frame, Py_ssize_t position):
-    """Serve a request from its bytes. Raises ProtocolError when they do not parse; then nothing has happened."""
-    cdef FetchRequest request
-    cdef FetchSessions sessions = broker.fetch_sessions
-    cdef Fetch fetch = Fetch.__new__(Fetch)
-    cdef Py_buffer view
-    cdef const uint8_t *start
-    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
-    try:
-        start = <const uint8_t *>view.buf
-        read_request(&request, start + position, start + view.len, version)
-        fetch.session = sessions.begin(&request)
-    except KafkaError as error:
-        connection.reply(sequence, write_response(version, correlation_id, error.code, NO_SESSION, []))
-        return
-    finally:
-        PyBuffer_Release(&view)
-    fetch.broker = broker
-    fetch.connection = connection
-    fetch.sequence = sequence
-    fetch.version = version
-    fetch.correlation_id = correlation_id
-    fetch.replica_id = request.replica_id
-    fetch.min_bytes = request.min_bytes
-    fetch.max_bytes = request.max_bytes
-    fetch.max_wait_ms = request.max_wait_ms
-    fetch.read_committed = request.isolation_level == READ_COMMITTED
-    fetch.start()
+cdef class FetchHandler(FrameHandler):
+
+    cdef object serve(self, object broker, object connection, object client_id, const Frame *frame):
+        cdef FetchRequest request
+        cdef FetchSessions sessions = broker.fetch_sessions
+        cdef Fetch fetch = Fetch.__new__(Fetch)
+        try:
+            read_request(&request, frame.start + frame.position, frame.start + frame.size, frame.version)
+            fetch.session = sessions.begin(&request)
+        except KafkaError as error:
+            connection.reply(frame.sequence, write_response(frame.version, frame.correlation_id, error.code, NO_SESSION, []))
+            return None
+        fetch.broker = broker
+        fetch.connection = connection
+        fetch.sequence = frame.sequence
+        fetch.version = frame.version
+        fetch.correlation_id = frame.correlation_id
+        fetch.replica_id = request.replica_id
+        fetch.min_bytes = request.min_bytes
+        fetch.max_bytes = request.max_bytes
+        fetch.max_wait_ms = request.max_wait_ms
+        fetch.read_committed = request.isolation_level == READ_COMMITTED
+        fetch.start()
+        return None
 
 
 def error_response(request, code, message, version):
@@ -235,4 +231,4 @@ def error_response(request, code, message, version):
         for topic in request.topics])
 
 
-API = Api(ApiKey.FETCH, 4, 18, None, error_response, handle_frame=handle_frame)
+API = Api(ApiKey.FETCH, 4, 18, None, error_response, frame_handler=FetchHandler())

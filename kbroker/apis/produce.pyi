@@ -2,6 +2,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from kbroker.apis.frame_handler import FrameHandler
 from kbroker.errors import ErrorCode, KafkaError
 
 ADMIN_CLIENT_ID: str
@@ -10,8 +11,8 @@ WITHOUT_LOG_START_OFFSET: frozenset[ErrorCode]
 class ProduceUnderWay:
     def verified(self, errors: dict[tuple[str, int], KafkaError]) -> None: ...
 
-def handle_frame(broker: Any, connection: Any, sequence: int, version: int, correlation_id: int, client_id: str | None,
-                 frame: memoryview, position: int) -> None: ...
+class ProduceHandler(FrameHandler): ...
+
 def error_response(request: Any, code: ErrorCode, message: str, version: int) -> Any: ...
 def as_read(frame: bytes, version: int, position: int = 0) -> tuple[
     str | None, int, list[tuple[bytes, list[tuple[int, bytes | None]]]]]: ...

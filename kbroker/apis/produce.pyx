@@ -14,7 +14,6 @@ of kbroker/protocol say what the bytes are, and a test holds the two against eac
 (KIP-951: who leads instead) none is ever due, for there is no other broker.
 """
 cimport cython
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
@@ -24,6 +23,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from kbroker.apis.answers cimport put_count, put_no_tags
+from kbroker.apis.frame_handler cimport Frame, FrameHandler
 from kbroker.clock cimport Clock
 from kbroker.log.log cimport Appended
 from kbroker.log.producer_state cimport ORIGIN_CLIENT
@@ -94,7 +94,7 @@ cdef class ProduceUnderWay(DurableWaiter):
     """One request: its partitions, what is still awaited, and the answer that grows."""
     cdef object broker
     cdef object connection
-    cdef object sequence
+    cdef int64_t sequence
     cdef int version
     cdef int32_t correlation_id
     cdef object client_id
@@ -103,6 +103,7 @@ cdef class ProduceUnderWay(DurableWaiter):
     cdef bint failed
     cdef bint parked
     cdef Py_ssize_t unanswered
+    cdef list gathered              # partitions that write later what is appended now; None: what comes is written at once
     cdef bytearray kept
     cdef Py_ssize_t topics_count
     cdef Py_ssize_t parts_count
@@ -211,8 +212,11 @@ cdef class ProduceUnderWay(DurableWaiter):
 
     # ---- work
 
-    cdef int start(self) except -1:
-        """Resolve and inspect every batch; append at once unless the transaction coordinator must be asked."""
+    cdef bytes start(self):
+        """Resolve and inspect every batch; append at once unless the transaction coordinator must be asked.
+
+        Returns the answer if it is due now and wanted.
+        """
         cdef Py_ssize_t number, topic
         cdef bint must_ask = False
         for number in range(self.parts_count):
@@ -220,8 +224,8 @@ cdef class ProduceUnderWay(DurableWaiter):
                 must_ask |= self.inspect(number)
             except KafkaError as error:
                 self.refuse(&self.parts[number], error)
-        if must_ask:
-            return self.ask_coordinator()
+        if must_ask and not self.ask_coordinator():
+            return None
         return self.append_all()
 
     cdef bint inspect(self, Py_ssize_t number) except -1:
@@ -274,8 +278,9 @@ cdef class ProduceUnderWay(DurableWaiter):
             part.needs_verification = True
         return 0
 
-    cdef int ask_coordinator(self) except -1:
-        """Have the partitions added to the transaction, or verified to be in it, then append."""
+    cdef bint ask_coordinator(self) except -1:
+        """Have the partitions added to the transaction, or verified to be in it, then append. True if there is nothing to
+        be asked any more."""
         cdef Py_ssize_t number
         cdef Part *part
         cdef BatchFields batch
@@ -293,13 +298,16 @@ cdef class ProduceUnderWay(DurableWaiter):
         if len(producers) > 1:
             self.refuse_all(KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING,
                             f'one producer expected in a transactional request, found {sorted(producers)}'))
-            return self.append_all()
+            return True
         (producer_id, producer_epoch), = producers
+        if self.gathered is not None:
+            write_gathered(self.gathered)
+            self.gathered = None
         self.keep_batches()
         self.parked = True
         self.broker.transactions.add_or_verify_partitions(
             self.transactional_id, producer_id, producer_epoch, partitions, self.version, self.verified)
-        return 0
+        return False
 
     cdef int keep_batches(self) except -1:
         """The frame is the connection's: what waits for the coordinator must not be in it."""
@@ -330,10 +338,12 @@ cdef class ProduceUnderWay(DurableWaiter):
                     error = errors.get(((<Topic>part.topic).name, part.index))
                     if error is not None:
                         self.refuse(part, error)
-        self.append_all()
+        answer = self.append_all()
+        if answer is not None:
+            self.connection.reply(self.sequence, [answer])
 
-    cdef int append_all(self) except -1:
-        """Append every batch, and answer unless the disk is awaited."""
+    cdef bytes append_all(self):
+        """Append every batch. Returns the answer unless the disk is awaited or none is wanted."""
         cdef Py_ssize_t number
         cdef int64_t now_ms = (<Clock?>self.broker.clock).wall_ms()
         self.unanswered = 1
@@ -346,12 +356,12 @@ cdef class ProduceUnderWay(DurableWaiter):
                 self.connection.close('a produce with acks=0 failed, and closing is the only way to say so')
             self.connection.reply(self.sequence, None)
         elif self.unanswered == 0:
-            self.answer()
+            return self.encoded()
         else:
             # Everything this request does is done and in order; only the disk is awaited, so that the next may pass.
             self.parked = True
             self.connection.let_next_pass(self.sequence)
-        return 0
+        return None
 
     cdef int append(self, Py_ssize_t number, int64_t now_ms) except -1:
         cdef Part *part = &self.parts[number]
@@ -362,6 +372,7 @@ cdef class ProduceUnderWay(DurableWaiter):
         cdef bytearray replacement
         cdef uint8_t *data = part.records
         cdef Py_ssize_t size_bytes = part.size_bytes
+        cdef bint gather = self.gathered is not None and self.acks == ACKS_ALL and partition.may_gather()
         if topic.produce_rules is None:
             topic.produce_rules = ProduceRules(topic.config)
         parse_header(data, size_bytes, &batch)
@@ -371,8 +382,11 @@ cdef class ProduceUnderWay(DurableWaiter):
             if replacement is not None:
                 data = <uint8_t *>PyByteArray_AS_STRING(replacement)
                 size_bytes = PyByteArray_GET_SIZE(replacement)
+                gather = False
+            if gather and partition.log.active.gathered_count == 0:
+                self.gathered.append(partition)
             partition.append_at(data, size_bytes, &batch, ORIGIN_CLIENT, None if part.guard == NULL else <object>part.guard,
-                                0, part.needs_verification, &appended)
+                                0, part.needs_verification, &appended, gather)
         except KafkaError as error:
             self.refuse(part, error)
             if error.code not in WITHOUT_LOG_START_OFFSET:
@@ -392,7 +406,7 @@ cdef class ProduceUnderWay(DurableWaiter):
         if error is not None:
             self.refuse(&self.parts[part], error)
         if self.unanswered == 0 and self.parked:
-            self.answer()
+            self.connection.reply(self.sequence, [self.encoded()])
         return 0
 
     cdef int refuse_all(self, error) except -1:
@@ -416,10 +430,6 @@ cdef class ProduceUnderWay(DurableWaiter):
         return 0
 
     # ---- answer
-
-    cdef int answer(self) except -1:
-        self.connection.reply(self.sequence, [self.encoded()])
-        return 0
 
     cdef Py_ssize_t encoded_bytes(self) except -1:
         cdef bint flexible = self.version >= FLEXIBLE_VERSION
@@ -618,37 +628,55 @@ cdef bytes length_of(Py_ssize_t length, bint flexible, int plain_bytes):
 # ---- the doors
 
 
-cdef int read_request(ProduceUnderWay request, const uint8_t *frame, Py_ssize_t frame_bytes, Py_ssize_t position,
+cdef int read_request(ProduceUnderWay request, const uint8_t *start, Py_ssize_t size, Py_ssize_t position,
                       dict topics) except -1:
     cdef Cursor cursor
-    cursor.at = frame + position
-    cursor.end = frame + frame_bytes
+    cursor.at = start + position
+    cursor.end = start + size
     try:
         request.read(&cursor, topics)
     except ProtocolError as error:
         raise ProtocolError(
-            f'ProduceRequest version {request.version}, near byte {cursor.at - frame}: {error}') from None
+            f'ProduceRequest version {request.version}, near byte {cursor.at - start}: {error}') from None
     return 0
 
 
-def handle_frame(broker, connection, sequence, int version, int32_t correlation_id, client_id, frame, Py_ssize_t position):
-    """Serve the request whose body begins at `position`; `frame` is writable, and valid during the call only."""
-    cdef ProduceUnderWay request = ProduceUnderWay.__new__(ProduceUnderWay)
-    cdef Py_buffer view
-    registry = broker.topics
-    request.broker = broker
-    request.connection = connection
-    request.sequence = sequence
-    request.version = version
-    request.correlation_id = correlation_id
-    request.client_id = client_id
-    PyObject_GetBuffer(frame, &view, PyBUF_WRITABLE)
-    try:
-        read_request(request, <const uint8_t *>view.buf, view.len, position,
-                     registry.by_id if version >= TOPIC_ID_VERSION else registry.by_encoded_name)
-        request.start()
-    finally:
-        PyBuffer_Release(&view)
+cdef class ProduceHandler(FrameHandler):
+    """Where requests come in a burst, what they append to one partition is written by one call when the last of them is
+    there, and all that waits for it is answered then."""
+    cdef list gathered      # partitions where something is not written yet
+
+    def __init__(self):
+        self.gathered = []
+
+    cdef object serve(self, object broker, object connection, object client_id, const Frame *frame):
+        cdef ProduceUnderWay request = ProduceUnderWay.__new__(ProduceUnderWay)
+        registry = broker.topics
+        request.broker = broker
+        request.connection = connection
+        request.client_id = client_id
+        request.sequence = frame.sequence
+        request.version = frame.version
+        request.correlation_id = frame.correlation_id
+        read_request(request, frame.start, frame.size, frame.position,
+                     registry.by_id if frame.version >= TOPIC_ID_VERSION else registry.by_encoded_name)
+        if frame.more_follow or self.gathered:
+            request.gathered = self.gathered
+        answer = request.start()
+        if not frame.more_follow:
+            self.settle()
+        return answer
+
+    cdef int settle(self) except -1:
+        return write_gathered(self.gathered)
+
+
+cdef int write_gathered(list partitions) except -1:
+    cdef Partition partition
+    for partition in partitions:
+        partition.write_gathered()
+    partitions.clear()
+    return 0
 
 
 def error_response(request, code, message, version):
@@ -662,7 +690,7 @@ def error_response(request, code, message, version):
         for topic in request.topic_data])
 
 
-API = Api(ApiKey.PRODUCE, 3, 13, None, error_response, advertised_min_version=0, handle_frame=handle_frame)
+API = Api(ApiKey.PRODUCE, 3, 13, None, error_response, advertised_min_version=0, frame_handler=ProduceHandler())
 
 
 # ---- for judges

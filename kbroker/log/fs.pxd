@@ -2,11 +2,18 @@
 from libc.stdint cimport int64_t, uint8_t
 
 
+cdef extern from '<sys/uio.h>' nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+
+
 cdef class File:
     cdef readonly str path
     cdef int descriptor
 
     cdef int pwrite(self, const uint8_t *data, size_t size, int64_t position) except -1
+    cdef int pwrite_pieces(self, const iovec *pieces, int count, int64_t position) except -1
     cdef int64_t pread(self, uint8_t *into, size_t size, int64_t position) except -1
     cdef int64_t pread_cached(self, uint8_t *into, size_t size, int64_t position) except -1
     cdef int fdatasync(self) except -1

@@ -35,6 +35,7 @@ cdef extern from *:
     }
     """
     ssize_t pread_nowait "kb_pread_nowait"(int fd, void *into, size_t size, off_t position) nogil
+    ssize_t pwritev(int fd, const iovec *pieces, int count, off_t position) nogil
     int fallocate(int fd, int mode, off_t offset, off_t length) nogil
     int FALLOC_FL_KEEP_SIZE
 
@@ -87,6 +88,23 @@ cdef class File:
                 size -= written
                 position += written
         return 0 if size == 0 else fail(self.path, code)
+
+    cdef int pwrite_pieces(self, const iovec *pieces, int count, int64_t position) except -1:
+        """As `pwrite`, of what lies in several places, by one call; `count` is at most 1024 (IOV_MAX)."""
+        cdef ssize_t written
+        cdef size_t size
+        cdef int i
+        with nogil:
+            written = pwritev(self.descriptor, pieces, count, position)
+        # What is left, after an error all of it, is tried once more piece by piece, and the error met there.
+        written = max(written, <ssize_t>0)
+        for i in range(count):
+            size = pieces[i].iov_len
+            if <size_t>written < size:
+                self.pwrite(<const uint8_t *>pieces[i].iov_base + written, size - written, position + written)
+            written = max(written - <ssize_t>size, <ssize_t>0)
+            position += size
+        return 0
 
     cdef int64_t pread(self, uint8_t *into, size_t size, int64_t position) except -1:
         """Read up to `size` bytes; fewer than that only at the end of the file."""
@@ -247,6 +265,10 @@ cdef class InterposedFile(File):
         reached, exception = error
         File.pwrite(self, data, min(size, <size_t>reached), position)
         raise exception
+
+    cdef int pwrite_pieces(self, const iovec *pieces, int count, int64_t position) except -1:
+        cdef bytes data = b''.join([(<const char *>pieces[i].iov_base)[:pieces[i].iov_len] for i in range(count)])
+        return self.pwrite(<const uint8_t *>PyBytes_AS_STRING(data), len(data), position)
 
     cdef int64_t pread_cached(self, uint8_t *into, size_t size, int64_t position) except -1:
         return File.pread_cached(self, into, self.cached_bytes(size, position), position)

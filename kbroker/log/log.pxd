@@ -65,8 +65,10 @@ cdef class Log:
     cpdef AppendResult append(self, batch, int origin, int32_t leader_epoch, guard=*, int transaction_version=*,
                               bint verification_required=*)
     cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, int32_t leader_epoch, object guard,
-                       int transaction_version, bint verification_required, Appended *appended) except -1
-    cdef int write(self, uint8_t *data, const BatchFields *batch, const Marker *marker, int64_t size, int32_t leader_epoch) except -1
+                       int transaction_version, bint verification_required, Appended *appended, bint gather=*) except -1
+    cdef int write(self, uint8_t *data, const BatchFields *batch, const Marker *marker, int64_t size, int32_t leader_epoch,
+                   bint gather) except -1
+    cdef int write_gathered(self) except -1
     cdef Py_ssize_t segment_number(self, int64_t offset) noexcept
     cdef Segment segment_for(self, int64_t offset)
     cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset)

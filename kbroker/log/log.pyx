@@ -175,8 +175,9 @@ cdef class Log:
         return result_of(&appended)
 
     cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, int32_t leader_epoch, object guard,
-                       int transaction_version, bint verification_required, Appended *appended) except -1:
-        """As `append`, for a batch whose header is read (`read_whole`)."""
+                       int transaction_version, bint verification_required, Appended *appended, bint gather=False) except -1:
+        """As `append`, for a batch whose header is read (`read_whole`). With `gather` it is appended but for its bytes, which must stay
+        until `write_gathered`: nobody may see or be told of anything from this batch on before that."""
         cdef Marker marker
         cdef CachedBatch known
         if size > self.segment_bytes:
@@ -194,7 +195,9 @@ cdef class Log:
             appended.is_duplicate = True
             return 0
         try:
-            self.write(data, batch, &marker, size, leader_epoch)
+            if not gather:
+                self.active.write_gathered()
+            self.write(data, batch, &marker, size, leader_epoch, gather)
         except OSError as error:
             self.discard_unadopted()
             self.go_offline(f'cannot append {size} bytes at offset {self.log_end_offset}', error)
@@ -204,7 +207,20 @@ cdef class Log:
         appended.is_duplicate = False
         return 0
 
-    cdef int write(self, uint8_t *data, const BatchFields *batch, const Marker *marker, int64_t size, int32_t leader_epoch) except -1:
+    cdef int write_gathered(self) except -1:
+        """Write what appends have gathered. If that fails, the log is offline, and its state as if they had been made: as a log that is
+        offline answers nobody until a recovery makes it anew, nobody will know."""
+        if self.active.gathered_count == 0:
+            return 0
+        try:
+            self.active.write_gathered()
+        except OSError as error:
+            self.discard_unadopted()
+            self.go_offline(f'cannot append what ends at offset {self.log_end_offset}', error)
+        return 0
+
+    cdef int write(self, uint8_t *data, const BatchFields *batch, const Marker *marker, int64_t size, int32_t leader_epoch,
+                   bint gather) except -1:
         """Write, then adopt. Nothing of what is adopted can fail; before it, an OSError leaves the state as it was.
 
         The order walks like this: the batch is in the file; a consumer that sees the end of a transaction that was aborted finds its row,
@@ -219,7 +235,10 @@ cdef class Log:
         write_int64(data, batch.base_offset)
         write_int32(data + 12, leader_epoch)
         self.active.reserve(size)
-        self.active.write(data, size)
+        if gather:
+            self.active.gather(data, size)
+        else:
+            self.active.write(data, size)
         if marker.kind == ABORT_MARKER:
             row = self.producer_state.completed_by(batch)
             if row is not None:
@@ -240,6 +259,7 @@ cdef class Log:
 
     cdef int start_segment(self) except -1:
         """The old segment still has to be synced; the snapshot waits for that, for it must not get ahead of the synced log."""
+        self.active.write_gathered()
         self.active.seal()
         new = Segment(self.fs, self.directory, self.log_end_offset, self.config, self.clock.wall_ms())
         self.rolled.append(self.active)

@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker.log.batch_walk cimport BatchWalk
-from kbroker.log.fs cimport File
+from kbroker.log.fs cimport File, iovec
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.record.batch cimport BatchFields
@@ -34,6 +34,9 @@ cdef class Segment:
     cdef int64_t allocated_bytes
     cdef int64_t allocation_limit_bytes
     cdef bint allocates_all
+    cdef iovec *gathered        # batches that are part of the segment and not written yet; NULL until there was one
+    cdef int gathered_count
+    cdef int64_t gathered_bytes
     cdef Place *recent
     cdef int64_t remembered
 
@@ -41,6 +44,8 @@ cdef class Segment:
     cdef bint must_roll(self, const BatchFields *batch, int64_t size, int64_t segment_bytes, int64_t segment_ms, int64_t now_ms) except -1
     cdef int reserve(self, int64_t size) except -1
     cdef int write(self, const uint8_t *data, int64_t size) except -1
+    cdef int gather(self, const uint8_t *data, int64_t size) except -1
+    cdef int write_gathered(self) except -1
     cdef int adopt(self, const BatchFields *batch, int64_t size) except -1
     cdef int expect_end(self, BatchWalk walk) except -1
     cdef int begin_recovery(self) except -1

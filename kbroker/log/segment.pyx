@@ -7,7 +7,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 
 from kbroker.errors import CorruptLogError
 from kbroker.log.batch_walk cimport SCAN_BYTES, SEARCH_BYTES, BatchWalk, find_batch, walk_batches
-from kbroker.log.fs cimport File
+from kbroker.log.fs cimport File, iovec
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.producer_state cimport ABORT_MARKER, Marker, ProducerStateTable, read_marker
 from kbroker.log.transaction_index cimport TransactionIndex
@@ -22,6 +22,7 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACT
 
 cdef enum:
     RECENT_BATCHES = 64
+    MOST_GATHERED = 64
     FIRST_ALLOCATION_BYTES = 65536
     LARGEST_ALLOCATION_BYTES = 16777216
     MAX_RELATIVE_OFFSET = 2147483647
@@ -82,6 +83,7 @@ cdef class Segment:
 
     def __dealloc__(self):
         free(self.recent)
+        free(self.gathered)
 
     def path(self, suffix: str) -> str:
         return os.path.join(self.directory, file_name(self.base_offset, suffix))
@@ -115,6 +117,7 @@ cdef class Segment:
         """The greatest timestamp of the first batch in ms, -1 when unknown: the age of a segment is measured from there."""
         cdef BatchWalk walk
         if self.first_timestamp_ms < 0 and self.size_bytes:
+            self.write_gathered()
             walk = walk_batches(self.file(), 0, self.size_bytes, SEARCH_BYTES)
             if walk.next():
                 self.first_timestamp_ms = walk.fields.max_timestamp_ms
@@ -139,6 +142,27 @@ cdef class Segment:
     cdef int write(self, const uint8_t *data, int64_t size) except -1:
         """Write a batch behind the last one. Only `adopt` makes it part of the segment."""
         return self.file().pwrite(data, size, self.size_bytes)
+
+    cdef int gather(self, const uint8_t *data, int64_t size) except -1:
+        """In place of `write`: have it written by `write_gathered`, until when the bytes must stay and nobody may read."""
+        if self.gathered_count == MOST_GATHERED:
+            self.write_gathered()
+        if self.gathered == NULL:
+            self.gathered = <iovec *>malloc(MOST_GATHERED * sizeof(iovec))
+            if self.gathered == NULL:
+                raise MemoryError()
+        self.gathered[self.gathered_count] = iovec(<void *>data, size)
+        self.gathered_count += 1
+        self.gathered_bytes += size
+        return 0
+
+    cdef int write_gathered(self) except -1:
+        """One call for all of it costs the file system much less than one for each batch."""
+        if self.gathered_count:
+            self.file().pwrite_pieces(self.gathered, self.gathered_count, self.size_bytes - self.gathered_bytes)
+            self.gathered_count = 0
+            self.gathered_bytes = 0
+        return 0
 
     cdef int adopt(self, const BatchFields *batch, int64_t size) except -1:
         """The batch just written is part of the segment. `reserve` has made sure that no index has to write."""
@@ -196,7 +220,10 @@ cdef class Segment:
         return 0
 
     def discard_unadopted(self) -> None:
-        """Cut what a failed write may have left behind the last batch."""
+        """Cut what a failed write may have left behind the last batch that was written."""
+        self.size_bytes -= self.gathered_bytes
+        self.gathered_count = 0
+        self.gathered_bytes = 0
         self.file().truncate(self.size_bytes)
 
     # ---- search ----

@@ -1,8 +1,9 @@
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from kbroker.network.framing cimport Framer, ReceiveBuffers
 from kbroker.network.reactor cimport EventHandler, Reactor
 from kbroker.network.replies cimport Outgoing, ReplyQueue
+from kbroker.wire.frames cimport FrameServer
 
 
 cdef enum State:
@@ -25,6 +26,7 @@ cdef class Transport:
 
 cdef class Commons:
     cdef readonly Reactor reactor
+    cdef FrameServer server
     cdef readonly object handle
     cdef readonly object on_close
     cdef readonly Py_ssize_t max_request_bytes
@@ -83,6 +85,8 @@ cdef class Connection(EventHandler):
     cdef int park(self, Py_ssize_t size) except -1
     cdef int charge(self) except -1
     cdef bint hand_out(self) except -1
+    cdef bint hand_out_frames(self) except -1
+    cdef int serve(self, uint8_t *frame, Py_ssize_t size) except -1
     cdef int fail(self, ssize_t size) except -1
     cdef int send(self) except -1
     cdef int start_warming(self) except -1

@@ -5,6 +5,7 @@ from kbroker.network.framing import Framer
 from kbroker.network.reactor import EventHandler, Reactor
 from kbroker.network.replies import ReplyQueue
 from kbroker.network.worker import Submit
+from kbroker.wire.frames import FrameServer
 
 MAX_UNANSWERED: int
 MAX_QUEUED_BYTES: int
@@ -31,7 +32,7 @@ class Commons:
     def __init__(self, reactor: Reactor, handle: Callable[[Connection, int, memoryview], Any],
                  on_close: Callable[[Connection], Any] | None, max_request_bytes: int,
                  max_held_bytes: int = -1,
-                 submit: Submit | None = None) -> None: ...
+                 submit: Submit | None = None, server: FrameServer | None = None) -> None: ...
     @property
     def open(self) -> int: ...
     def sweep(self, connections: Iterable[Connection]) -> None: ...

@@ -22,13 +22,14 @@ from functools import partial
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport INT64_MAX, int64_t, uint32_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 from posix.unistd cimport close
 
 from kbroker.network.framing cimport Framer, ReceiveBuffers
 from kbroker.network.reactor cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EventHandler, Reactor
 from kbroker.network.replies cimport ALL_SLICES, Outgoing, ReplyQueue, iovec
+from kbroker.wire.frames cimport FrameServer
 
 from kbroker.errors import ProtocolError
 
@@ -105,7 +106,8 @@ cdef class Commons:
     """What the connections of one reactor share: where frames go, the two buffers, the counters.
 
     `handle(connection, sequence, frame)` gets each frame as a writable view, valid during the call. It, or anybody
-    after it, calls `connection.reply(sequence, segments)` once. ProtocolError out of it closes the connection.
+    after it, calls `connection.reply(sequence, segments)` once. ProtocolError out of it closes the connection. A `server`
+    is offered each frame before that, and `handle` gets what it does not serve.
     `on_close(connection)` is called once per connection.
 
     `max_held_bytes` bounds `held_bytes`, what the connections hold in memory: frames that are not whole yet, by the size
@@ -116,8 +118,9 @@ cdef class Commons:
     """
 
     def __init__(self, Reactor reactor not None, handle, on_close, Py_ssize_t max_request_bytes,
-                 int64_t max_held_bytes=-1, submit=None):
+                 int64_t max_held_bytes=-1, submit=None, FrameServer server=None):
         self.reactor = reactor
+        self.server = FrameServer() if server is None else server
         self.handle = handle
         self.on_close = on_close
         self.max_request_bytes = max_request_bytes
@@ -340,29 +343,49 @@ cdef class Connection(EventHandler):
 
     cdef bint hand_out(self) except -1:
         """Hand out whole frames, as many as may be now. True if none is left, so that the next needs more bytes."""
+        # What frames were cut from stays until the server has settled, even if the connection closes meanwhile.
+        cdef bytearray buffer = self.framer.buffer
+        try:
+            return self.hand_out_frames()
+        finally:
+            self.commons.server.settle()
+
+    cdef bint hand_out_frames(self) except -1:
         cdef int left = FRAMES_PER_TURN
+        cdef Py_ssize_t size
+        cdef uint8_t *frame = NULL
         while self.may_hand_out():
             self.stalled = False
             if left == 0:
                 self.reactor.give_turn(self)
                 return False
-            frame = self.framer.next_frame()
-            if frame is None:
+            size = self.framer.next_frame(&frame)
+            if size < 0:
                 return True
             left -= 1
             self.last_sequence = self.replies.take_sequence()
             self.muted = True
             self.active_sweep = self.commons.sweeps
             self.commons.requests += 1
-            self.commons.handle(self, self.last_sequence, frame)
+            self.serve(frame, size)
             if self.state != CLOSED and not self.replies.is_answered(self.last_sequence):
-                self.park(len(frame))
+                self.park(size)
         if self.state > PEER_ENDED:
             return False
         self.stalled = self.framer.start < self.framer.end
         if self.stalled and self.commons.is_full():
             self.commons.line_up(self)
         return not self.stalled
+
+    cdef int serve(self, uint8_t *frame, Py_ssize_t size) except -1:
+        answer = self.commons.server.serve(self, self.last_sequence, frame, size, self.framer.has_frame())
+        if answer is NotImplemented:
+            self.commons.handle(self, self.last_sequence, self.framer.view_of(frame, size))
+        elif answer is not None and self.state != CLOSED:
+            self.replies.put(self.last_sequence, answer)
+            self.reactor.call_at_tick_end(self)
+            self.muted = False
+        return 0
 
     cdef int park(self, Py_ssize_t size) except -1:
         """The request that was handed out last is not answered yet, and may hold what came with it."""

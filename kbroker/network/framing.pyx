@@ -73,8 +73,8 @@ cdef class ReceiveBuffers:
 cdef class Framer:
     """Frames of one peer, however its bytes arrive. Knows no socket.
 
-    The order of calls: `room`, `received`, `next_frame` until it returns None, `settle`. `room` may be called only when
-    `next_frame` has returned None.
+    The order of calls: `room`, `received`, `next_frame` until there is none, `settle`. `room` may be called only when
+    `next_frame` has found none.
     """
 
     def __init__(self, ReceiveBuffers buffers not None, Py_ssize_t max_frame_bytes):
@@ -120,18 +120,30 @@ cdef class Framer:
     cdef void received(self, Py_ssize_t size) noexcept:
         self.end += size
 
-    cpdef object next_frame(self):
-        """The next whole frame without its prefix, a writable view that is valid until `settle` or `room`; else None.
+    cdef bint has_frame(self) noexcept:
+        """Whether the next frame is whole."""
+        cdef Py_ssize_t pending = self.end - self.start
+        cdef const uint8_t *prefix
+        if pending < PREFIX_BYTES:
+            return False
+        prefix = <const uint8_t *>PyByteArray_AS_STRING(self.buffer) + self.start
+        return 0 <= read_int32(prefix) <= pending - PREFIX_BYTES
 
-        Raises ProtocolError as soon as a prefix is there that no frame may have.
+    cdef Py_ssize_t next_frame(self, uint8_t **frame) except -2:
+        """The next whole frame without its prefix, which is valid until `settle` or `room`, and its size; -1 if there is
+        none. Raises ProtocolError as soon as a prefix is there that no frame may have.
         """
         cdef Py_ssize_t size = self.announced()
-        cdef Py_ssize_t start = self.start
-        if size == 0 or self.end - start < size:
-            return None
+        if size == 0 or self.end - self.start < size:
+            return -1
+        frame[0] = <uint8_t *>PyByteArray_AS_STRING(self.buffer) + self.start + PREFIX_BYTES
         self.start += size
+        return size - PREFIX_BYTES
+
+    cdef object view_of(self, const uint8_t *frame, Py_ssize_t size):
+        """A frame for Python: a writable view."""
         view = self.buffers.view if self.buffer is self.buffers.shared else memoryview(self.buffer)
-        return part_of(view, start + PREFIX_BYTES, size - PREFIX_BYTES)
+        return part_of(view, frame - <uint8_t *>PyByteArray_AS_STRING(self.buffer), size)
 
     cpdef settle(self):
         """The turn ends: take what is left out of the shared buffer, which the next connection will overwrite.
@@ -156,6 +168,7 @@ cdef class Framer:
         cdef const uint8_t[::1] view
         cdef Py_ssize_t position = 0, size
         cdef char *at = NULL
+        cdef uint8_t *frame = NULL
         frames = []
         if not data:
             return frames
@@ -165,8 +178,8 @@ cdef class Framer:
             memcpy(at, &view[position], size)
             self.received(size)
             position += size
-            while (frame := self.next_frame()) is not None:
-                frames.append(bytes(frame))
+            while (size := self.next_frame(&frame)) >= 0:
+                frames.append(bytes(self.view_of(frame, size)))
             self.settle()
         return frames
 

@@ -48,8 +48,8 @@ cdef class ReplyQueue:
 
     cdef int64_t take_sequence(self) noexcept
     cdef bint is_answered(self, int64_t sequence) except -1
-    cdef int put(self, int64_t sequence, list segments) except -1
-    cdef object accept(self, list segments)
+    cdef int put(self, int64_t sequence, object segments) except -1
+    cdef object accept(self, object segments)
     cdef int release(self, object reply) except -1
     cdef int stage(self, Outgoing *out, int waits) except -1
     cdef tuple next_slice(self)

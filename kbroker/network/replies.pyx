@@ -79,8 +79,8 @@ cdef class ReplyQueue:
         """Of a request that was handed out."""
         return sequence < self.next_reply or (self.early is not None and sequence in self.early)
 
-    cdef int put(self, int64_t sequence, list segments) except -1:
-        """Answer a request; None for one that gets no answer.
+    cdef int put(self, int64_t sequence, object segments) except -1:
+        """Answer a request: a list of segments, or bytes; None for one that gets no answer.
 
         Raises ValueError if the request was never handed out or has been answered, or the reply exceeds 2 GiB.
         """
@@ -98,15 +98,18 @@ cdef class ReplyQueue:
             self.release(self.early.pop(self.next_reply))
         return 0
 
-    cdef object accept(self, list segments):
+    cdef object accept(self, object segments):
         """What stands for the reply in the queue: one segment of bytes is that segment."""
         cdef Reply reply
         cdef int64_t size
-        if len(segments) == 1 and PyBytes_CheckExact(segments[0]) and PyBytes_GET_SIZE(segments[0]) <= INT32_MAX:
-            size = PyBytes_GET_SIZE(segments[0])
+        only = segments
+        if not PyBytes_CheckExact(only):
+            only = (<list?>segments)[0] if len(segments) == 1 else None
+        if PyBytes_CheckExact(only) and PyBytes_GET_SIZE(only) <= INT32_MAX:
+            size = PyBytes_GET_SIZE(only)
             self.queued_bytes += PREFIX_BYTES + size
             self.memory_bytes += size
-            return segments[0]
+            return only
         reply = Reply.__new__(Reply)
         reply.segments = list(segments)
         for segment in segments:

@@ -12,6 +12,7 @@ from kbroker.clock import Timer
 from kbroker.network.connection import Commons, Connection, Transport
 from kbroker.network.reactor import EventHandler, Reactor
 from kbroker.network.worker import Submit
+from kbroker.wire.frames import FrameServer
 
 ACCEPTS_PER_TURN = 64
 OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -33,8 +34,8 @@ class Endpoint(NamedTuple):
 class Server:
     """Accepts on `endpoints` and hands the frames of all connections to `handle`.
 
-    `addresses` has the ports that are listened on. `Commons` describes `handle`, `on_close`, `max_held_bytes`
-    and `submit`. `max_idle_ms` below 0 never closes an idle connection. Raises OSError that names the address which
+    `addresses` has the ports that are listened on. `Commons` describes `handle`, `on_close`, `max_held_bytes`, `submit`
+    and `server`. `max_idle_ms` below 0 never closes an idle connection. Raises OSError that names the address which
     cannot be had.
     """
 
@@ -43,7 +44,7 @@ class Server:
                  max_connections: int, max_connections_per_ip: int, max_held_bytes: int = -1, backlog: int = 50,
                  send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1,
                  on_close: Callable[[Connection], Any] | None = None,
-                 submit: Submit | None = None):
+                 submit: Submit | None = None, server: FrameServer | None = None):
         self.connections: dict[int, Connection] = {}
         self.accepted = 0
         self.refused = 0
@@ -59,7 +60,7 @@ class Server:
         self._full = False
         self._starved = False
         self._drained: Callable[[], None] | None = None
-        self.traffic = Commons(reactor, handle, self._forget, max_request_bytes, max_held_bytes, submit)
+        self.traffic = Commons(reactor, handle, self._forget, max_request_bytes, max_held_bytes, submit, server)
         try:
             for endpoint in endpoints:
                 self._listen(endpoint)

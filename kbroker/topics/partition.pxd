@@ -69,7 +69,10 @@ cdef class Partition:
     cdef int _advance(self, int64_t high_watermark) except -1
     cdef int _replay(self) except -1
     cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, object guard,
-                       int transaction_version, bint verification_required, Appended *appended) except -1
+                       int transaction_version, bint verification_required, Appended *appended, bint gather=*) except -1
+    cdef bint may_gather(self) noexcept
+    cdef int write_gathered(self) except -1
+    cdef int _appended(self) except -1
     cdef int await_durable(self, int64_t offset, DurableWaiter waiter, Py_ssize_t part) except -1
     cdef LogSlice read_slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
     cdef int wake_fetch_waiters(self) except -1

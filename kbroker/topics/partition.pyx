@@ -200,20 +200,37 @@ cdef class Partition:
         return result_of(&appended)
 
     cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, object guard,
-                       int transaction_version, bint verification_required, Appended *appended) except -1:
-        """As `append`, for a batch whose header is read and fits its size."""
+                       int transaction_version, bint verification_required, Appended *appended, bint gather=False) except -1:
+        """As `append`, for a batch whose header is read and fits its size. With `gather`, which `may_gather` must allow,
+        the rest is done by `write_gathered`, and the bytes must stay until then."""
         self.log.append_at(data, size, batch, origin, self.leader_epoch, guard, transaction_version,
-                           verification_required, appended)
-        if appended.is_duplicate:
+                           verification_required, appended, gather)
+        if appended.is_duplicate or gather:
             return 0
         if self._replayer is not None:
             # The caller's buffer is only borrowed; what waits for the disk needs a copy.
             kept = PyBytes_FromStringAndSize(<char *>data, size)
             self._not_replayed.append((read_header(kept), memoryview(kept)))
+        return self._appended()
+
+    cdef bint may_gather(self) noexcept:
+        """A replayer wants each batch by itself."""
+        return self._replayer is None
+
+    cdef int write_gathered(self) except -1:
+        """Write what was gathered, by one call. Who waits for it is told, also if that fails."""
+        try:
+            self.log.write_gathered()
+        except KafkaError as error:
+            self.fail(error)
+            return 0
+        return self._appended()
+
+    cdef int _appended(self) except -1:
         if self._page_cache:
             if self.log.must_flush():
                 self._flusher.request(self)
-            self._advance(appended.last_offset + 1)
+            self._advance(self.log.log_end_offset)
         else:
             self._flusher.request(self)
         return 0

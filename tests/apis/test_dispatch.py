@@ -40,7 +40,8 @@ def heartbeat(version=4, correlation_id=7, tags=b'\0', client_id=b'\0\2me'):
 
 def dispatch(frame, handle, **declared):
     connection = Connection()
-    Dispatcher('the broker', [Api(ApiKey.HEARTBEAT, 0, 4, handle, **declared)]).handle(connection, 3, frame)
+    Dispatcher('the broker', [Api(ApiKey.HEARTBEAT, 0, 4, handle, **declared)]).handle(
+        connection, 3, memoryview(bytearray(frame)))
     return connection
 
 

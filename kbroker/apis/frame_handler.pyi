@@ -1,0 +1,3 @@
+"""Types of frame_handler.pyx; the documentation stands there."""
+
+class FrameHandler: ...

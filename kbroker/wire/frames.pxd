@@ -1,0 +1,7 @@
+# cython: language_level=3
+from libc.stdint cimport int64_t, uint8_t
+
+
+cdef class FrameServer:
+    cdef object serve(self, object connection, int64_t sequence, uint8_t *frame, Py_ssize_t frame_bytes, bint more_follow)
+    cdef int settle(self) except -1

@@ -1,0 +1,3 @@
+"""Types of frames.pyx; the documentation stands there."""
+
+class FrameServer: ...
