@@ -1,4 +1,4 @@
-"""The load generator of bench/load: compiled when its sources changed, run, its figures taken.
+"""The load generator of bench/load: compiled when its sources changed, run, its figures taken; and what bounds it.
 
     python bench/load_generator.py HOST:PORT [--seconds S] [--warm-up S] [--pid BROKER] LOAD...
 
@@ -25,7 +25,7 @@ from kbroker.errors import ErrorCode
 
 SOURCES = pathlib.Path(__file__).parent / 'load'
 OUT = pathlib.Path(__file__).parent / 'out'
-PROGRAM = OUT / 'load'
+FLOOR_SOURCES = ('floor.c', 'wire.c')
 FLAGS = ('-O2', '-std=gnu11', '-Wall', '-Wextra')
 TLS_FLAGS = ('-DWITH_TLS', '-lssl', '-lcrypto')
 BUILD_LIMIT_S = 120
@@ -77,21 +77,31 @@ class Measurement:
 @functools.cache
 def build() -> pathlib.Path:
     """The program, with TLS where OpenSSL's headers are. LoadError with the compiler's words if it does not compile."""
-    sources = sorted(SOURCES.glob('*.c'))
+    sources = [path for path in sorted(SOURCES.glob('*.c')) if path.name != 'floor.c']
+    return _compiled('load', sources, TLS_FLAGS if has_tls() else ())
+
+
+@functools.cache
+def build_floor() -> pathlib.Path:
+    """The server that does as good as nothing. LoadError if it does not compile."""
+    return _compiled('floor', [SOURCES / name for name in FLOOR_SOURCES], ())
+
+
+def _compiled(name: str, sources: list[pathlib.Path], more_flags: tuple[str, ...]) -> pathlib.Path:
+    program = OUT / name
     newest = max(path.stat().st_mtime for path in SOURCES.iterdir())
-    if PROGRAM.exists() and PROGRAM.stat().st_mtime >= newest:
-        return PROGRAM
+    if program.exists() and program.stat().st_mtime >= newest:
+        return program
     if shutil.which('cc') is None:
         raise LoadError('there is no C compiler: cc is not to be found')
     OUT.mkdir(exist_ok=True)
-    fresh = PROGRAM.with_suffix('.new')
-    flags = TLS_FLAGS if has_tls() else ()
-    done = subprocess.run(['cc', *FLAGS, *map(str, sources), '-o', str(fresh), *flags], capture_output=True, text=True,
-                          timeout=BUILD_LIMIT_S, check=False)
+    fresh = program.with_suffix('.new')
+    done = subprocess.run(['cc', *FLAGS, *map(str, sources), '-o', str(fresh), *more_flags], capture_output=True,
+                          text=True, timeout=BUILD_LIMIT_S, check=False)
     if done.returncode:
-        raise LoadError(f'the load generator does not compile:\n{done.stderr}')
-    fresh.replace(PROGRAM)
-    return PROGRAM
+        raise LoadError(f'{name} does not compile:\n{done.stderr}')
+    fresh.replace(program)
+    return program
 
 
 @functools.cache
@@ -112,7 +122,7 @@ def run(address: str, loads: list[str], seconds: float, warm_up_s: float | None 
     command = [str(build()), address, str(seconds), str(warm_up_s), str(pid), *loads]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + warm_up_s + DRAIN_LIMIT_S,
-                              check=False)
+                              check=False, start_new_session=True)  # what stops the bench is no fault of the load
     except subprocess.TimeoutExpired:
         raise LoadError(f'{" ".join(loads)}: did not end') from None
     assert done.returncode >= 0, f'{" ".join(loads)}: the load generator died of signal {-done.returncode}'

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import re
@@ -25,7 +26,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
 from apache_kafka import LiveKafka, classpath  # noqa: E402
 from certificates import make_certificates  # noqa: E402
 from live import LiveBroker, Process  # noqa: E402
-from load_generator import OUT, LoadError, Measurement, has_tls, run  # noqa: E402
+from load_generator import OUT, LoadError, Measurement, build_floor, has_tls, run  # noqa: E402
+from stopping import Stopped  # noqa: E402
 
 ADMIN_LIMIT_S = 300
 READY_LIMIT_S = 120
@@ -110,11 +112,36 @@ class Kfake(WithTls, Process):
         assert code == 0, f'exit code {code}:\n' + ''.join(self.lines[-50:])
 
 
+class Floor(WithTls, Process):
+    """bench/load/floor.c: no broker, but what bounds every broker here."""
+
+    def __init__(self, directory: pathlib.Path):
+        super().__init__()
+        self.directory = directory
+        self.address = '127.0.0.1:0'
+
+    def start(self) -> None:
+        self.launch([str(build_floor()), self.address.rpartition(':')[2]])
+
+    def is_ready_line(self, line: str) -> bool:
+        if not line.startswith('ready '):
+            return False
+        self.address = line.split()[1]
+        return True
+
+    def stop(self) -> None:
+        self.kill9()
+
+
 def kafka_tool(main_class: str, *arguments: str) -> list[str]:
     """A command that runs one of Kafka's own measuring tools as its script does."""
+    return java_tool(f'org.apache.kafka.tools.{main_class}', *arguments)
+
+
+def java_tool(main: str, *arguments: str) -> list[str]:
+    """Likewise, a class or a source file that has one."""
     quiet = '-Dorg.slf4j.simpleLogger.defaultLogLevel=error'
-    return ['java', *TOOL_HEAP, *KAFKA_JAVA, quiet, '-cp', classpath(), f'org.apache.kafka.tools.{main_class}',
-            *arguments]
+    return ['java', *TOOL_HEAP, *KAFKA_JAVA, quiet, '-cp', classpath(), main, *arguments]
 
 
 def kfake_program() -> pathlib.Path:
@@ -204,11 +231,16 @@ class Peer:
     make: Callable[[pathlib.Path], Broker]
     needs_warm_up: bool = False
 
+    @property
+    def is_floor(self) -> bool:
+        return self.family == 'floor'
+
 
 PEERS = {peer.name: peer for peer in (
     Peer('kafka', 'page-cache', 'kafka', _kafka, needs_warm_up=True),
     Peer('kfake', 'page-cache', 'kfake', _kfake()),
     Peer('kbroker', 'page-cache', 'kbroker', _kbroker('page-cache')),
+    Peer('floor', 'page-cache', 'floor', Floor),
     Peer('kafka-flush', 'disk', 'kafka', _flushing_kafka, needs_warm_up=True),
     Peer('kfake-sync', 'disk', 'kfake', _kfake('-sync')),
     Peer('kbroker-disk', 'disk', 'kbroker', _kbroker('disk')),
@@ -216,8 +248,6 @@ PEERS = {peer.name: peer for peer in (
     Peer('kfake-tls', 'TLS', 'kfake', _kfake_with_tls),
     Peer('kbroker-tls', 'TLS', 'kbroker', _kbroker_with_tls),
 )}
-DIVISIONS = {'page-cache': '', 'disk': ' (disk)', 'TLS': ' (TLS)'}
-"""What is behind the name of a cell there. TLS is with the page cache."""
 
 
 class Site:
@@ -227,10 +257,13 @@ class Site:
         self.peer = peer
         self.broker = peer.make(work / peer.name)
         self.broker.start()
-        has_only_tls = self.broker.has_only_tls
-        self._tls_address = self.broker.address if has_only_tls else self.broker.tls_address
-        security = {'security.protocol': 'SSL', 'enable.ssl.certificate.verification': False} if has_only_tls else {}
-        self._admin = AdminClient({'bootstrap.servers': self.broker.address, 'log_level': 0, **security})
+        self._tls_address = self.broker.address if self.broker.has_only_tls else self.broker.tls_address
+
+    @functools.cached_property
+    def _admin(self) -> AdminClient:
+        security = {'security.protocol': 'SSL', 'enable.ssl.certificate.verification': False}
+        return AdminClient({'bootstrap.servers': self.broker.address, 'log_level': 0,
+                            **(security if self.broker.has_only_tls else {})})
 
     def load(self, loads: list[str], seconds: float, warm_up_s: float | None = None) -> Measurement:
         """Run loads on this peer, with TLS if that is what it is for. LoadError."""
@@ -244,8 +277,13 @@ class Site:
         self.create_topic(name, partitions)
         try:
             yield name
-        finally:
-            self.delete_topic(name)
+        except Stopped:
+            raise  # the broker may be gone already, and a client would wait for it
+        except BaseException:
+            if self.broker.is_running:
+                self.delete_topic(name)
+            raise
+        self.delete_topic(name)
 
     def create_topic(self, name: str, partitions: int) -> None:
         """LoadError if there is no such topic in the end, or it does not take records."""
@@ -284,6 +322,21 @@ class Site:
         self.broker.kill9()
 
 
+class FloorSite(Site):
+    """Without topics: whatever it is asked for is there."""
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        pass
+
+    def delete_topic(self, name: str) -> None:
+        pass
+
+
+def site_of(peer: Peer, work: pathlib.Path) -> Site:
+    """Started. AssertionError, LoadError, Unavailable if it does not come up."""
+    return (FloorSite if peer.is_floor else Site)(peer, work)
+
+
 API_VERSIONS_V0 = struct.pack('>ihhih', 10, 18, 0, 1, -1)
 
 
@@ -315,7 +368,7 @@ def system_calls(pid: int, action: Callable[[], int]) -> float | None:
     if shutil.which('strace') is None:
         return None
     with subprocess.Popen(['strace', '-c', '-f', '-p', str(pid)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                          text=True) as tracer:
+                          text=True, start_new_session=True) as tracer:
         assert tracer.stderr is not None
         try:
             if 'attached' not in tracer.stderr.readline():
@@ -339,6 +392,9 @@ def versions() -> str:
         kfake = re.search(r'pkg/kfake (\S+)', file.read())
     found.append(f'kfake {kfake[1] if kfake else "?"}, {_first_line(["go", "version"])}' if shutil.which('go')
                  else 'no Go')
+    commit = subprocess.run(['git', 'describe', '--always', '--dirty'], cwd=ROOT, capture_output=True, text=True,
+                            check=False).stdout.strip()
+    found.append(f'kbroker {commit or "of no commit"}')
     found.append(f'Python {sys.version.split()[0]}, {_first_line(["cc", "--version"])}')
     return '; '.join(found)
 

@@ -9,6 +9,8 @@ SMALL_RECORD, BATCH, LARGE = 'record=190,size=300', 'record=100,size=16384', 're
 ON_DISK, BOTH = ('disk',), ('page-cache', 'disk')
 MOST_BYTES = 2 << 30
 """What a cell writes at most, so that the page cache holds it."""
+DIVISIONS = {'page-cache': '', 'disk': ' (disk)', 'TLS': ' (TLS)'}
+"""Peers of a division are compared; what is behind the name of a cell there. TLS is with the page cache."""
 FILES_A_PARTITION, OTHER_FILES = 6, 2000
 
 
@@ -39,6 +41,25 @@ class Cell:
         if count is not None:
             bounds[0] = f',count={count}'
         return [f'{load},topic={topic}{limit}' for load, limit in zip(self.loads, bounds, strict=True)]
+
+    def name_in(self, division: str) -> str:
+        return self.name + DIVISIONS[division]
+
+    def name_of(self, kind: str, name: str) -> str:
+        """What one load of several is called, in a table that knows the cell by this name."""
+        active = [load for load in self.loads if not load.startswith('idle')]
+        return f'{name} ({kind})' if len(active) > 1 else name
+
+    def names_in(self, division: str) -> set[str]:
+        """All that rows of this cell may be called."""
+        name = self.name_in(division)
+        return {name, *(self.name_of(load.partition(':')[0], name) for load in self.loads)}
+
+    @property
+    def has_floor(self) -> bool:
+        """Whether a server without a log can answer what this cell asks."""
+        return not self.is_cold and all(load.startswith(('produce', 'idle')) or (
+            load.startswith('fetch') and option(load, 'from', 0) == 0) for load in self.loads)
 
     @property
     def connections(self) -> int:

@@ -1,6 +1,7 @@
 """kbroker, Apache Kafka and kfake side by side: the same loads on each, one after the other, over and over.
 
     python bench/peers.py [--set core|all] [--cells PATTERN] [--peers NAMES] [--rounds N] [--seconds S] [--quick]
+    python bench/peers.py --report
 
 Peers of the page cache (kafka, kfake, kbroker: the defaults of the first two), peers that have synced what they answer
 (kafka-flush: log.flush.interval.messages=1, kfake-sync, kbroker-disk), and peers over TLS (-tls). Loads come from the
@@ -9,10 +10,17 @@ rounds, and ratios are taken within a round. Broker CPU is that of the broker's 
 the load used of all processors, in which the idle peers are. "Each" is a request, or a transaction where a cell has
 those; microseconds each are seconds per million.
 
-Everything is written to bench/out/peers.jsonl as it is measured; bench/out/peers.svg and peers.md are made from it
-after each cell, and `--report` makes them anew. A cell that fails is a row that says why. Needs a quiet machine; Java
-and Maven for Kafka, Go for kfake, strace for system calls. The set `core` is what the targets are about. With --quick
-everything runs once for a moment, with whatever peers there are, and the figures mean nothing.
+Rows are written to bench/out/peers.jsonl as they are measured, and nothing in there is measured again: a cell has all
+its rounds when the file holds so many in which each peer had its turn. So the same command, stopped with a signal and
+given again, goes on where it was, and parts (--cells, --peers) come together in one table, which `--report` prints and
+writes beside as peers.md and peers.svg. --list says what there is; --anew forgets the cells it is about to measure.
+
+`floor` is no broker: a server that reads and throws away, or sends what lies in its memory. Where it is not as many
+times as fast as a peer as the target asks, the target is beyond what kernel and load generator allow here.
+
+A cell or a peer that fails is a row that says why. Needs a quiet machine; Java and Maven for Kafka, Go for kfake,
+strace for system calls. The set `core` is what the targets are about. With --quick everything runs once for a moment,
+into a file of its own, with whatever peers there are, and the figures mean nothing.
 """
 from __future__ import annotations
 
@@ -23,37 +31,42 @@ import pathlib
 import platform
 import re
 import resource
-import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from typing import Any
 
 import click
+from confluent_kafka import KafkaException
 
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parent.parent)]
 
 from broker import resident_mb  # noqa: E402
 from load_generator import OUT, Figures, LoadError, Measurement, build  # noqa: E402
 from peer_brokers import (  # noqa: E402
-    DIVISIONS,
     PEERS,
     Peer,
     Site,
     Unavailable,
     drop_from_page_cache,
     first_answer_s,
+    site_of,
     system_calls,
     versions,
 )
-from peer_cells import BATCH, LARGE, SMALL_RECORD, Cell, cells, option  # noqa: E402
+from peer_cells import BATCH, DIVISIONS, LARGE, SMALL_RECORD, Cell, cells, option  # noqa: E402
 from peer_report import IDLE, RECOVERY, START, Results, Row, chart, table, verdicts  # noqa: E402
+from stopping import workplace  # noqa: E402
 
 TRACED_REQUESTS, TRACED_LIMIT_S = 2000, 10
 FILL_LIMIT_S = 300
 IDLE_S = 1.0
-FAULTS = (LoadError, AssertionError, OSError)
+FAULTS = (LoadError, AssertionError, OSError, subprocess.SubprocessError, KafkaException)
+TRACED = -1  # the round of what is measured while tracing
 
 
 @dataclasses.dataclass
@@ -67,32 +80,48 @@ class Plan:
 
 
 class Notebook:
-    """Rows as they come: on the disk at once, and in the report."""
+    """Rows as they come: on the disk at once, behind those of earlier runs, and in the report."""
 
-    def __init__(self, place: pathlib.Path, head: str):
+    def __init__(self, place: pathlib.Path):
         self._place = place
-        self._head = head
-        self.results = Results([])
-        place.parent.mkdir(exist_ok=True)
-        place.write_text(json.dumps({'head': head}) + '\n')
+        self._lines = list(map(json.loads, place.read_text().splitlines())) if place.exists() else []
+        self.results = Results([Row(**line) for line in self._lines if 'head' not in line])
 
-    @classmethod
-    def read(cls, place: pathlib.Path) -> Notebook:
-        first, *lines = place.read_text().splitlines()
-        notebook = cls.__new__(cls)
-        notebook._place, notebook._head = place, json.loads(first)['head']
-        notebook.results = Results([Row(**json.loads(line)) for line in lines])
-        return notebook
+    def begin(self, head: str) -> None:
+        """A run; what follows is its."""
+        self._write({'head': head, 'began': time.strftime('%Y-%m-%d %H:%M', time.gmtime()),
+                     'load': round(os.getloadavg()[0], 2)})
+
+    def forget(self, cells: set[str], peers: set[str]) -> None:
+        self._lines = [line for line in self._lines
+                       if 'head' in line or line['cell'] not in cells or line['peer'] not in peers]
+        self.results.rows = [row for row in self.results.rows if row.cell not in cells or row.peer not in peers]
+        self._place.parent.mkdir(exist_ok=True)
+        self._place.write_text(''.join(json.dumps(line) + '\n' for line in self._lines))
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._lines.append(line)
+        self._place.parent.mkdir(exist_ok=True)
+        with open(self._place, 'a') as file:
+            file.write(json.dumps(line) + '\n')
 
     def add(self, row: Row) -> None:
         self.results.rows.append(row)
-        with open(self._place, 'a') as file:
-            file.write(json.dumps(dataclasses.asdict(row)) + '\n')
+        self._write(dataclasses.asdict(row))
         click.echo(f'{time.strftime("%H:%M:%S")} {row.cell}, {row.peer}: ' + (
             row.fault or ', '.join(f'{name} {value:,.2f}' for name, value in row.figures.items())), err=True)
 
+    def _heads(self) -> Iterator[str]:
+        """What was run when, of runs that rows are left of."""
+        runs: dict[str, list[str]] = {}
+        for line, following in pairwise([*self._lines, {'head': ''}]):
+            if 'head' in line and 'head' not in following:
+                runs.setdefault(line['head'], []).append(f'{line["began"]} (load average before: {line["load"]})')
+        for head, began in runs.items():
+            yield f'{head}; UTC {", ".join(began)}.'
+
     def report(self) -> str:
-        text = '\n'.join([self._head, '', *verdicts(self.results), '', *table(self.results)]) + '\n'
+        text = '\n'.join([*self._heads(), '', *verdicts(self.results), '', *table(self.results)]) + '\n'
         self._place.with_suffix('.md').write_text(text)
         self._place.with_suffix('.svg').write_text(chart(self.results))
         return text
@@ -132,28 +161,30 @@ class CellRun:
         self._topics = 0
 
     def measure(self, cell: Cell, site: Site, number: int) -> None:
-        name = cell.name + DIVISIONS[site.peer.division]
+        name = cell.name_in(site.peer.division)
         try:
+            if not site.broker.is_running:
+                site.broker.start()
             with self._topic(cell, site) as topic:
                 if cell.is_cold:
                     drop_from_page_cache(site.broker.directory, topic)
                 measured = site.load(cell.bound_loads(topic), self._plan.seconds, 0 if cell.is_cold else None)
         except FAULTS as fault:
             self._notebook.add(Row(name, site.peer.name, number, fault=str(fault) or type(fault).__name__))
-            if not site.broker.is_running:
-                site.broker.start()
             return
         active = [load for load in measured.loads if load.kind != 'idle']
         if not active[0].count and not self._plan.quick:
             self._notebook.add(Row(name, site.peer.name, number, fault='nothing was answered in the time'))
             return
         for load in active:
-            kind = f' ({load.kind})' if len(active) > 1 else ''
-            self._notebook.add(Row(name + kind, site.peer.name, number, figures_of(measured, load, site.broker.pid)))
+            self._notebook.add(Row(cell.name_of(load.kind, name), site.peer.name, number,
+                                   figures_of(measured, load, site.broker.pid)))
 
     def trace(self, cell: Cell, site: Site) -> None:
         """System calls, in a run of their own: tracing changes every other figure."""
-        name = cell.name + DIVISIONS[site.peer.division]
+        name = cell.name_in(site.peer.division)
+        if self._notebook.results.has_round(cell.names_in(site.peer.division), site.peer.name, TRACED):
+            return
         count = max(100 if self._plan.quick else TRACED_REQUESTS, 10 * cell.connections)
         try:
             with self._topic(cell, site) as topic:
@@ -161,10 +192,10 @@ class CellRun:
                     return site.load(cell.bound_loads(topic, count), TRACED_LIMIT_S, 0).loads[0].count
                 calls = system_calls(site.broker.pid, act)
         except FAULTS as fault:
-            self._notebook.add(Row(name, site.peer.name, -1, fault=f'traced: {fault}'))
+            self._notebook.add(Row(name, site.peer.name, TRACED, fault=f'traced: {fault}'))
             return
         if calls is not None:
-            self._notebook.add(Row(name, site.peer.name, -1, {'system_calls': calls}))
+            self._notebook.add(Row(name, site.peer.name, TRACED, {'system_calls': calls}))
 
     @contextmanager
     def _topic(self, cell: Cell, site: Site) -> Iterator[str]:
@@ -232,26 +263,39 @@ def measure_recovery(peer: Peer, work: pathlib.Path, name: str, partitions: int,
 
 def measure_all(notebook: Notebook, plan: Plan, wanted: list[Cell], peers: list[Peer], has_others: bool) -> None:
     for division in DIVISIONS:
-        chosen = [cell for cell in wanted if division in cell.divisions]
+        here = [peer for peer in peers if peer.division == division]
+        missing = [cell for cell in wanted if division in cell.divisions
+                   and rounds_of(notebook, cell, taking(cell, here)) < plan.rounds]
         with ExitStack() as stack:
             work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-            sites = list(started(notebook, plan, stack, work, [
-                peer for peer in peers if chosen and peer.division == division]))
+            sites = list(started(notebook, plan, stack, work, here if missing else []))
             cell_run = CellRun(notebook, plan)
-            for number, cell in enumerate(chosen):
-                measure_cell(cell_run, plan, cell, sites, is_traced=not plan.quick or number == 0)
+            for number, cell in enumerate(missing):
+                able = [site for site in sites if site.peer in taking(cell, here)]
+                measure_cell(cell_run, notebook, plan, cell, able, is_traced=not plan.quick or number == 0)
                 notebook.report()
-    if has_others:
-        for peer in peers:
-            measure_other_things(notebook, plan, peer)
-            notebook.report()
+    for peer in peers if has_others else []:
+        measure_other_things(notebook, plan, peer)
+        notebook.report()
+
+
+def taking(cell: Cell, peers: list[Peer]) -> list[Peer]:
+    return [peer for peer in peers if cell.has_floor or not peer.is_floor]
+
+
+def rounds_of(notebook: Notebook, cell: Cell, peers: list[Peer]) -> int:
+    """How many rounds there are in which each of these peers, of one division, had its turn."""
+    if not peers:
+        return sys.maxsize
+    names = cell.names_in(peers[0].division)
+    return len(set.intersection(*(notebook.results.rounds(names, peer.name) for peer in peers)))
 
 
 def started(notebook: Notebook, plan: Plan, stack: ExitStack, work: pathlib.Path,
             peers: list[Peer]) -> Iterator[Site]:
     for peer in peers:
         try:
-            site = Site(peer, work)
+            site = site_of(peer, work)
         except (Unavailable, *FAULTS) as fault:
             notebook.add(Row('start', peer.name, 0, fault=str(fault)))
             continue
@@ -263,10 +307,13 @@ def started(notebook: Notebook, plan: Plan, stack: ExitStack, work: pathlib.Path
         yield site
 
 
-def measure_cell(cell_run: CellRun, plan: Plan, cell: Cell, sites: list[Site], is_traced: bool) -> None:
-    """The peers take turns; who is first changes from round to round."""
-    for number in range(plan.rounds):
-        first = number % max(1, len(sites))
+def measure_cell(cell_run: CellRun, notebook: Notebook, plan: Plan, cell: Cell, sites: list[Site],
+                 is_traced: bool) -> None:
+    """The peers take turns until there are as many rounds as there should be; who is first changes."""
+    peers = [site.peer for site in sites]
+    first_number = 1 + max((row.round for row in notebook.results.rows), default=0)  # no round goes on in another run
+    for number in range(first_number, first_number + plan.rounds - rounds_of(notebook, cell, peers) if peers else 0):
+        first = number % len(sites)
         for site in sites[first:] + sites[:first]:
             cell_run.measure(cell, site, number)
     for site in sites if is_traced and not cell.is_cold else []:
@@ -282,14 +329,16 @@ def measure_other_things(notebook: Notebook, plan: Plan, peer: Peer) -> None:
             except (Unavailable, *FAULTS) as fault:
                 notebook.add(Row(name, peer.name, 0, fault=str(fault)))
 
-    if peer.division != 'page-cache':
+    if peer.division != 'page-cache' or peer.is_floor:
         return
-    for number in range(plan.rounds):
+    for number in range(len(notebook.results.rounds({START}, peer.name)), plan.rounds):
         within(START, lambda work, number=number: measure_start(peer, work, number))  # type: ignore[misc]
     for name, partitions, gb in ((RECOVERY.format(gb=plan.recovery_gb), max(1, round(plan.recovery_gb * 1.2)),
                                   plan.recovery_gb),
                                  (f'recovery after kill -9 of {plan.recovery_partitions:,} partitions',
                                   plan.recovery_partitions, 0)):
+        if notebook.results.rounds({name}, peer.name):
+            continue
         within(name, lambda work, name=name, partitions=partitions, gb=gb: [  # type: ignore[misc]
             measure_recovery(peer, work, name, partitions, gb)])
 
@@ -297,9 +346,8 @@ def measure_other_things(notebook: Notebook, plan: Plan, peer: Peer) -> None:
 def head(plan: Plan) -> str:
     with open('/proc/cpuinfo') as file:
         model = next((line.partition(':')[2].strip() for line in file if line.startswith('model name')), 'unknown')
-    return (f'{time.strftime("%Y-%m-%d %H:%M", time.gmtime())} UTC, {os.cpu_count()} processors ({model}), '
-            f'{platform.system()} {platform.release()}; {versions()}. {plan.rounds} rounds of {plan.seconds:g} s, '
-            f'Java warmed for {plan.warm_up_s:g} s; load average before {os.getloadavg()[0]:.2f}.')
+    return (f'{os.cpu_count()} processors ({model}), {platform.system()} {platform.release()}; {versions()}; '
+            f'measured for {plan.seconds:g} s, Java warmed for {plan.warm_up_s:g} s')
 
 
 @click.command(help=__doc__)
@@ -311,31 +359,53 @@ def head(plan: Plan) -> str:
 @click.option('--warm-up', 'warm_up_s', default=25.0, show_default=True, help='Of a Java machine, in seconds.')
 @click.option('--recovery-gb', default=10.0, show_default=True)
 @click.option('--quick', is_flag=True, help='Everything once for a moment, to see that it works.')
-@click.option('--out', type=click.Path(path_type=pathlib.Path), default=OUT / 'peers.jsonl', show_default=True)
+@click.option('--out', type=click.Path(path_type=pathlib.Path), help='bench/out/peers.jsonl if not given.')
+@click.option('--anew', is_flag=True, help='Forget what --out holds of the chosen cells and peers.')
+@click.option('--list', 'only_list', is_flag=True, help='Only say how many rounds of each cell --out holds.')
 @click.option('--report', 'only_report', is_flag=True, help='Only say again what --out holds.')
 def main(chosen: str, pattern: str, names: str, rounds: int, seconds: float, warm_up_s: float, recovery_gb: float,
-         quick: bool, out: pathlib.Path, only_report: bool) -> None:
-    if only_report:
-        click.echo(Notebook.read(out).report(), nl=False)
-        return
+         quick: bool, out: pathlib.Path | None, anew: bool, only_list: bool, only_report: bool) -> None:
     if unknown := set(names.split(',')) - set(PEERS):
         raise click.ClickException(f'no such peers: {", ".join(sorted(unknown))}')
     plan = Plan(rounds, seconds, warm_up_s, recovery_gb, 1000, quick)
     if quick:
         plan = Plan(1, 0.1, 0, 0.01, 10, quick)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit('terminated'))  # so that no broker is left behind
+    peers = [PEERS[name] for name in names.split(',')]
+    notebook = Notebook(out or OUT / ('quick.jsonl' if quick else 'peers.jsonl'))
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # for the brokers
-    wanted = [cell for cell in cells(quick, most_files)
-              if (chosen == 'all' or cell.is_core) and re.search(pattern, cell.name)]
+    wanted = [dataclasses.replace(cell, divisions=divisions) for cell in cells(quick, most_files)
+              if (chosen == 'all' or cell.is_core) and (divisions := tuple(
+                  division for division in cell.divisions if re.search(pattern, cell.name_in(division))))]
+    if only_report:
+        click.echo(notebook.report(), nl=False)
+        return
+    if only_list:
+        click.echo('\n'.join(listed(notebook, wanted, peers)))
+        return
+    has_others = not pattern or bool(re.search(pattern, f'{START} {RECOVERY}'))
+    if anew:
+        others = {row.cell for row in notebook.results.rows if row.cell.startswith((START, IDLE, 'recovery'))}
+        notebook.forget({name for cell in wanted for division in cell.divisions for name in cell.names_in(division)}
+                        | (others if has_others else set()), {peer.name for peer in peers})
     try:
         build()
     except LoadError as fault:
         raise click.ClickException(str(fault)) from None
-    notebook = Notebook(out, head(plan))
-    has_others = not pattern or bool(re.search(pattern, f'{START} {RECOVERY}'))
-    measure_all(notebook, plan, wanted, [PEERS[name] for name in names.split(',')], has_others)
-    click.echo(notebook.report(), nl=False)
+    with workplace():
+        notebook.begin(head(plan))
+        try:
+            measure_all(notebook, plan, wanted, peers, has_others)
+        finally:
+            click.echo(notebook.report(), nl=False)
+
+
+def listed(notebook: Notebook, wanted: list[Cell], peers: list[Peer]) -> Iterator[str]:
+    for cell in wanted:
+        for division in cell.divisions:
+            here = taking(cell, [peer for peer in peers if peer.division == division])
+            if here:
+                yield f'{rounds_of(notebook, cell, here)}  {cell.name_in(division)}'
 
 
 if __name__ == '__main__':

@@ -1,19 +1,26 @@
-"""What transactions cost a real client: the claim of the literature, on Apache Kafka and on kbroker.
+"""What transactions cost a client: the claim of the literature, on Apache Kafka, kfake and kbroker.
 
-    python bench/transaction_cost.py [--quick] [--rounds N] [--records N] [--peers NAMES] [--clients NAMES]
+    python bench/transaction_cost.py [--quick] [--blocks N] [--slice S] [--peers NAMES] [--clients NAMES]
 
 Records of 1 KB at the producer's full speed, into one partition: with a commit every 100 ms, and without transactions
-(idempotent both). The claim is a loss of at most 3 percent. Then the same records are read with read_committed and
-with read_uncommitted, where nothing should be lost. The clients are those of Java (ProducerPerformance,
-ConsumerPerformance and EndToEndLatency, which are Kafka's own) and confluent-kafka. They turn about in each round;
-figures are medians over the rounds, with the least and the most, and losses are taken within a round. Clients and
-broker share this machine's processors, so broker CPU is part of what a producer loses: it is told beside the rate.
-Without Java only confluent-kafka is measured,
-on kbroker. With --quick the figures mean nothing.
+(idempotent both). The claim is a loss of at most 3 percent. Then a topic is read with read_committed and with
+read_uncommitted, where nothing should be lost.
+
+With and without take turns in short slices, A B B A and then B A A B, so that what else the machine does and how the
+broker's state grows falls on both alike. The clients stay connected all the time and are warm: Java's (Kafka's own),
+confluent-kafka, and the generator of bench/load, which costs least beside the broker. Such a block of four slices gives
+one loss and one difference of the broker's CPU time; what is told is the median over the blocks and the interval in
+which it lies with 95 percent (of order statistics: nothing is assumed of the noise). A target is met when the whole
+interval is within it, short when it is outside, else open: run more blocks. Rates count what is delivered, from the end
+of a slice's first 100 ms to the end of its last commit.
+
+Needs a quiet machine. Without Java or Go what needs them is left out. With --quick the figures mean nothing.
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 import re
@@ -26,238 +33,386 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import NamedTuple, Protocol
 
 import click
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parent.parent)]
 
 from broker import Stopwatch  # noqa: E402
 from load_generator import LoadError  # noqa: E402
-from peer_brokers import PEERS, Site, Unavailable, kafka_tool, versions  # noqa: E402
+from peer_brokers import PEERS, Site, Unavailable, java_tool, kafka_tool, site_of, versions  # noqa: E402
+from stopping import workplace  # noqa: E402
 
 RECORD_BYTES = 1000
 COMMIT_MS = 100
 VALUE = os.urandom(RECORD_BYTES // 2).hex().encode()
+LEAST_BLOCKS = 6  # whose extremes hold the median with 95 percent
+LIMIT_S = 60
 TOOL_LIMIT_S = 300
-MOST_LOST = {'producing': 0.03, 'consuming': 0.01}  # the latter is nothing, but for the noise
-RATE = re.compile(r'([\d.,]+) records/sec')
+PRODUCING, CONSUMING = 'transactions of 100 ms', 'read_committed'
+MOST_LOST = {PRODUCING: 0.03, CONSUMING: 0.01}  # the latter is nothing, but for the noise
+FAULTS = (LoadError, AssertionError, OSError, KafkaException, subprocess.SubprocessError)
 
 
-@dataclasses.dataclass
-class Run:
+class Slice(NamedTuple):
+    """What a short time of full work found; broker CPU is in microseconds a record."""
+
     rate: float
     broker_us: float
-    others_share: float
+
+
+class Mark(NamedTuple):
+    """A look at the clocks, with what is delivered by then."""
+
+    records: int
+    seconds: float
+    broker_cpu_s: float
+
+
+def mark(records: int, pid: int) -> Mark:
+    cpu_clock = ~pid << 3 | 2  # as clock_getcpuclockid gives it: all threads of a process, in nanoseconds
+    return Mark(records, time.perf_counter(), time.clock_gettime(cpu_clock))
+
+
+def between(first: Mark, last: Mark) -> Slice:
+    """LoadError if nothing was delivered from one to the other."""
+    records = last.records - first.records
+    if records <= 0:
+        raise LoadError('a slice is too short: nothing was delivered')
+    return Slice(records / (last.seconds - first.seconds), (last.broker_cpu_s - first.broker_cpu_s) / records * 1e6)
+
+
+# ---- clients
+
+class Client(Protocol):
+    """Stays connected to a broker. `strict` is what is to cost nothing: transactions, read_committed."""
+
+    def produce(self, topic: str, strict: bool, seconds: float) -> Slice: ...
+
+    def consume(self, topic: str, strict: bool, records: int) -> Slice: ...
+
+    def close(self) -> None: ...
+
+
+class Confluent:
+    def __init__(self, site: Site):
+        self._pid = site.broker.pid
+        common = {'bootstrap.servers': site.broker.address, 'log_level': 0}
+        self._producers = {strict: Producer({
+            **common, 'enable.idempotence': True, 'linger.ms': 5, 'queue.buffering.max.messages': 50_000,
+            **({'transactional.id': 'slices'} if strict else {})}) for strict in (False, True)}
+        self._producers[True].init_transactions(LIMIT_S)
+        self._consumers = {strict: Consumer({
+            **common, 'group.id': 'slices', 'enable.auto.commit': False,
+            'isolation.level': 'read_committed' if strict else 'read_uncommitted',
+            'fetch.message.max.bytes': 10_485_760, 'queued.max.messages.kbytes': 262_144}) for strict in (False, True)}
+
+    def produce(self, topic: str, strict: bool, seconds: float) -> Slice:
+        producer, produced = self._producers[strict], 0
+        marks: list[Mark] = []
+        end = time.perf_counter() + seconds
+        while len(marks) < 2 or time.perf_counter() < end:
+            if strict:
+                producer.begin_transaction()
+            commit_at = time.perf_counter() + COMMIT_MS / 1e3
+            while time.perf_counter() < commit_at:
+                for _ in range(100):
+                    put(producer, topic)
+                produced += 100
+                producer.poll(0)
+            if strict:
+                producer.commit_transaction(LIMIT_S)
+            marks.append(mark(produced - len(producer), self._pid))
+        if producer.flush(LIMIT_S):
+            raise LoadError('records are left in the producer')
+        return between(marks[0], marks[-1])
+
+    def consume(self, topic: str, strict: bool, records: int) -> Slice:
+        """From the first record on: before it librdkafka waits of its own accord."""
+        consumer = self._consumers[strict]
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        try:
+            if consumer.poll(LIMIT_S) is None:
+                raise LoadError('nothing to consume')
+            read, first = 1, mark(1, self._pid)
+            while read < records:
+                messages = consumer.consume(min(records - read, 10_000), 10)
+                if not messages or any(message.error() for message in messages):
+                    raise LoadError(f'{records - read} records are missing')
+                read += len(messages)
+            return between(first, mark(read, self._pid))
+        finally:
+            consumer.unassign()
+
+    def close(self) -> None:
+        for consumer in self._consumers.values():
+            consumer.close()
+
+
+def put(producer: Producer, topic: str) -> None:
+    while True:
+        try:
+            producer.produce(topic, VALUE, partition=0)
+            return
+        except BufferError:
+            producer.poll(0.01)
+
+
+class Java:
+    """bench/SliceClient.java in a Java machine that goes on."""
+
+    def __init__(self, site: Site):
+        self._pid = site.broker.pid
+        source = pathlib.Path(__file__).parent / 'SliceClient.java'
+        self._process = subprocess.Popen(
+            java_tool(str(source), site.broker.address, VALUE.decode()), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True)
+        self._answer('ready')
+
+    def produce(self, topic: str, strict: bool, seconds: float) -> Slice:
+        return self._work(f'produce {topic} {str(strict).lower()} {int(seconds * 1e3)} {COMMIT_MS}')
+
+    def consume(self, topic: str, strict: bool, records: int) -> Slice:
+        return self._work(f'consume {topic} {str(strict).lower()} {records}')
+
+    def _work(self, line: str) -> Slice:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + '\n')
+        self._process.stdin.flush()
+        marks = self._answer('done')
+        if len(marks) < 2:
+            raise LoadError('a slice is too short: it was over before it could be measured')
+        return between(marks[0], marks[-1])
+
+    def _answer(self, last_line: str) -> list[Mark]:
+        assert self._process.stdout is not None
+        marks: list[Mark] = []
+        for line in self._process.stdout:
+            if line.strip() == last_line:
+                return marks
+            marks.append(mark(int(line), self._pid))
+        raise LoadError('the Java client ended')
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class Raw:
+    """The load generator; it connects for each slice, but is as warm at its first request as at any."""
+
+    def __init__(self, site: Site):
+        self._site = site
+
+    def produce(self, topic: str, strict: bool, seconds: float) -> Slice:
+        commit_ms = COMMIT_MS if strict else 0
+        return self._load(f'stream:topic={topic},depth=5,size=16384,record={RECORD_BYTES},commit_ms={commit_ms}',
+                          seconds, COMMIT_MS / 1e3)
+
+    def consume(self, topic: str, strict: bool, records: int) -> Slice:
+        return self._load(f'fetch:topic={topic},size=1048576,once=1,committed={strict:d}', LIMIT_S, 0)
+
+    def _load(self, load: str, seconds: float, warm_up_s: float) -> Slice:
+        found = self._site.load([load], seconds, warm_up_s)
+        records = found.loads[0].records
+        return between(Mark(0, 0, 0), Mark(records, found.seconds, found.broker_cpu_s))
+
+    def close(self) -> None:
+        pass
+
+
+CLIENTS: dict[str, Callable[[Site], Client]] = {'Java': Java, 'confluent-kafka': Confluent, 'raw': Raw}
+
+
+# ---- blocks
+
+@dataclasses.dataclass
+class Block:
+    """Four slices: two without what is to cost nothing, two with it."""
+
+    plain: list[Slice] = dataclasses.field(default_factory=list)
+    strict: list[Slice] = dataclasses.field(default_factory=list)
+
+    @property
+    def loss(self) -> float:
+        return 1 - sum(slice_.rate for slice_ in self.strict) / sum(slice_.rate for slice_ in self.plain)
+
+    @property
+    def more_broker_us(self) -> float:
+        return statistics.mean(slice_.broker_us for slice_ in self.strict) - statistics.mean(
+            slice_.broker_us for slice_ in self.plain)
 
 
 @dataclasses.dataclass
 class Sizes:
-    records: int
+    blocks: int
+    slice_s: float
+    warm_up_s: float
+    records: int  # that are read in a slice
     round_trips: int
 
 
-def tool_output(main_class: str, *arguments: str) -> str:
-    """LoadError with its output if the tool fails."""
-    done = subprocess.run(kafka_tool(main_class, *arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=TOOL_LIMIT_S, check=False)
-    if done.returncode:
-        raise LoadError(f'{main_class} exited with {done.returncode}:\n{done.stdout[-2000:]}')
-    return done.stdout
-
-
-# ---- producing: how many records a second
-
-def produce_with_java(address: str, topic: str, records: int, transactional: bool) -> float:
-    """The steady state behind the first fifth of the records, in which Java compiles what it runs."""
-    options = ['--transactional-id', topic, '--transaction-duration-ms', str(COMMIT_MS)] if transactional else []
-    output = tool_output('ProducerPerformance', '--bootstrap-server', address, '--topic', topic, '--throughput', '-1',
-                         '--num-records', str(records), '--warmup-records', str(records // 5),
-                         '--record-size', str(RECORD_BYTES), '--command-property', 'acks=all', *options)
-    rates = RATE.findall(output)
-    if not rates or 'steady state' not in output:
-        raise LoadError(f'ProducerPerformance says no rate:\n{output[-2000:]}')
-    return float(rates[-1].replace(',', ''))
-
-
-def produce_with_confluent(address: str, topic: str, records: int, transactional: bool) -> float:
-    producer = Producer({'bootstrap.servers': address, 'enable.idempotence': True, 'linger.ms': 5, 'log_level': 0,
-                         **({'transactional.id': topic} if transactional else {})})
-    if transactional:
-        producer.init_transactions(TOOL_LIMIT_S)
-        producer.begin_transaction()
-    began = time.perf_counter()
-    commit_at = began + COMMIT_MS / 1e3
-    for number in range(records):
-        while True:
-            try:
-                producer.produce(topic, VALUE, partition=0)
-                break
-            except BufferError:
-                producer.poll(0.01)
-        if transactional and number % 100 == 0 and time.perf_counter() >= commit_at:
-            producer.commit_transaction(TOOL_LIMIT_S)
-            producer.begin_transaction()
-            commit_at = time.perf_counter() + COMMIT_MS / 1e3
-    if transactional:
-        producer.commit_transaction(TOOL_LIMIT_S)
-    if producer.flush(TOOL_LIMIT_S):
-        raise LoadError('records are left in the producer')
-    return records / (time.perf_counter() - began)
-
-
-# ---- consuming
-
-def consume_with_java(address: str, topic: str, records: int, committed: bool) -> float:
-    isolation = f'isolation.level={"read_committed" if committed else "read_uncommitted"}'
-    output = tool_output('ConsumerPerformance', '--bootstrap-server', address, '--topic', topic, '--num-records',
-                         str(records), '--hide-header', '--command-property', isolation)
-    # start, end, MB, MB/s, records, records/s, rebalance ms, fetch ms, fetch MB/s, fetch records/s
-    fields = output.strip().splitlines()[-1].split(', ')
-    if len(fields) != 10 or int(fields[4]) < records:
-        raise LoadError(f'ConsumerPerformance did not read {records} records:\n{output[-2000:]}')
-    return float(fields[9])
-
-
-def consume_with_confluent(address: str, topic: str, records: int, committed: bool) -> float:
-    """From the first record on: before it librdkafka waits of its own accord."""
-    consumer = Consumer({'bootstrap.servers': address, 'group.id': topic, 'enable.auto.commit': False, 'log_level': 0,
-                         'isolation.level': 'read_committed' if committed else 'read_uncommitted',
-                         'fetch.message.max.bytes': 10_485_760, 'queued.max.messages.kbytes': 262_144})
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    try:
-        if consumer.poll(TOOL_LIMIT_S) is None:
-            raise LoadError('nothing to consume')
-        began, left = time.perf_counter(), records - 1
-        while left:
-            messages = consumer.consume(min(left, 10_000), 10)
-            if not messages or any(message.error() for message in messages):
-                raise LoadError(f'{left} records are missing')
-            left -= len(messages)
-        return (records - 1) / (time.perf_counter() - began)
-    finally:
-        consumer.close()
-
-
-Work = Callable[[str, str, int, bool], float]
-CLIENTS: dict[str, tuple[Work, Work]] = {
-    'Java': (produce_with_java, consume_with_java),
-    'confluent-kafka': (produce_with_confluent, consume_with_confluent),
-}
-
-
-def round_trips(site: Site, sizes: Sizes) -> str:
-    """Java's EndToEndLatency: from the producer through the broker to the consumer."""
-    with site.topic('latency', 1) as topic:
-        output = tool_output('EndToEndLatency', site.broker.address, topic, str(sizes.round_trips), 'all',
-                             str(RECORD_BYTES))
-    found = re.search(r'Avg latency: ([\d.]+) ms', output)
-    percentiles = re.search(r'Percentiles: (.*)', output)
-    if not found or not percentiles:
-        raise LoadError(f'EndToEndLatency says no latency:\n{output[-2000:]}')
-    return f'average {float(found[1]):.2f} ms; {percentiles[1]}'
-
-
-# ---- turns
-
 class Bench:
-    """Runs by (client, peer, what was done, whether with transactions or read_committed)."""
+    """Blocks by (client, peer, what was done)."""
 
     def __init__(self, sizes: Sizes):
         self.sizes = sizes
-        self.runs: dict[tuple[str, str, str, bool], list[Run]] = defaultdict(list)
+        self.blocks: dict[tuple[str, str, str], list[Block]] = defaultdict(list)
+        self.others: dict[tuple[str, str, str], float] = {}
+        self.latencies: list[str] = []
         self.faults: list[str] = []
-        self._topics = 0
 
-    def turn(self, client: str, site: Site, number: int) -> None:
-        produce, consume = CLIENTS[client]
-        order = (False, True) if number % 2 == 0 else (True, False)
-        with ExitStack() as stack:
-            for transactional in order:
-                self._topics += 1
-                topic = stack.enter_context(site.topic(f'cost{self._topics}', 1))
-                self._measure(client, site, 'producing', transactional, produce, topic)
-                if transactional:
-                    full = topic
-            for committed in order:
-                self._measure(client, site, 'consuming', committed, consume, full)
+    def measure(self, name: str, site: Site) -> None:
+        client = CLIENTS[name](site)
+        try:
+            until = time.monotonic() + (self.sizes.warm_up_s if site.peer.needs_warm_up or name == 'Java' else 1)
+            with site.topic(f'filled-{name}', 1) as topic:
+                fill(site, topic, self.sizes.records)
+                while time.monotonic() < until:
+                    self._produce(client, site, 'warm', 0)
+                    self._consume(client, topic, 0)
+                self._repeat((name, site.peer.name, PRODUCING), site,
+                             lambda number: self._produce(client, site, f'block-{name}-{number}', number))
+                self._repeat((name, site.peer.name, CONSUMING), site,
+                             lambda number: self._consume(client, topic, number))
+        finally:
+            client.close()
 
-    def _measure(self, client: str, site: Site, what: str, flag: bool, work: Work, topic: str) -> None:
+    def _repeat(self, key: tuple[str, str, str], site: Site, measure: Callable[[int], Block]) -> None:
         watch = Stopwatch(site.broker.pid)
-        rate = work(site.broker.address, topic, self.sizes.records, flag)
-        span = watch.span()
-        self.runs[client, site.peer.name, what, flag].append(
-            Run(rate, span.broker_cpu_s / self.sizes.records * 1e6, span.others_share))
-        click.echo(f'{client}, {site.peer.name}, {what}, {flag}: {rate:,.0f} records/s', err=True)
+        for number in range(self.sizes.blocks):
+            block = measure(number)
+            self.blocks[key].append(block)
+            self.others[key] = watch.span().others_share
+            click.echo(f'{", ".join(key)}: {block.plain[0].rate:,.0f} records/s, loss {block.loss:+.1%}, '
+                       f'{block.more_broker_us:+.3f} us of broker CPU a record', err=True)
+
+    def _produce(self, client: Client, site: Site, topic: str, number: int) -> Block:
+        with site.topic(topic, 1):  # anew for each block: it would fill the disk
+            return in_turns(number, lambda strict: client.produce(topic, strict, self.sizes.slice_s))
+
+    def _consume(self, client: Client, topic: str, number: int) -> Block:
+        return in_turns(number, lambda strict: client.consume(topic, strict, self.sizes.records))
 
     def table(self) -> Iterator[str]:
-        """Losses are medians of the losses within a round."""
-        yield '| client | broker | | records/s without | with | loss | at most | | broker us a record | others |'
-        yield '|---|---|---|--:|--:|--:|--:|---|--:|--:|'
-        for client, peer, what in dict.fromkeys(key[:3] for key in self.runs):
-            plain, ended = self.runs[client, peer, what, False], self.runs[client, peer, what, True]
-            if not plain or not ended:
-                continue
-            loss = statistics.median(1 - b.rate / a.rate for a, b in zip(plain, ended, strict=False))
-            words = {'producing': 'transactions of 100 ms', 'consuming': 'read_committed'}[what]
-            others = statistics.median(run.others_share for run in plain + ended)
-            yield (f'| {client} | {peer} | {words} | {spread(plain)} | {spread(ended)} | {loss:+.1%} | '
-                   f'{MOST_LOST[what]:.0%} | {"met" if loss <= MOST_LOST[what] else "**short**"} | '
-                   f'{statistics.median(run.broker_us for run in plain):.2f}, '
-                   f'{statistics.median(run.broker_us for run in ended):.2f} | {others:.0%} |')
+        yield ('| client | broker | | records/s without | with | loss, median | 95% | at most | | broker us a record '
+               'without | more with, median | 95% | others |')
+        yield '|---|---|---|--:|--:|--:|--:|--:|---|--:|--:|--:|--:|'
+        for (client, peer, what), blocks in self.blocks.items():
+            plain, strict = ([slice_.rate for block in blocks for slice_ in getattr(block, kind)]
+                             for kind in ('plain', 'strict'))
+            losses, more = [block.loss for block in blocks], [block.more_broker_us for block in blocks]
+            low, high = interval(losses)
+            broker_us = statistics.median(slice_.broker_us for block in blocks for slice_ in block.plain)
+            yield (f'| {client} | {peer} | {what} | {spread(plain)} | {spread(strict)} | '
+                   f'{statistics.median(losses):+.1%} | {low:+.1%} to {high:+.1%} | {MOST_LOST[what]:.0%} | '
+                   f'{judged(losses, MOST_LOST[what])} | {broker_us:.3f} | {statistics.median(more):+.3f} | '
+                   f'{" to ".join(f"{end:+.3f}" for end in interval(more))} | '
+                   f'{self.others[client, peer, what]:.0%} |')
+
+    def report(self) -> str:
+        text = (f'{os.cpu_count()} processors; {versions()}; {time.strftime("%Y-%m-%d %H:%M", time.gmtime())} UTC. '
+                f'{self.sizes.blocks} blocks of four slices of {self.sizes.slice_s:g} s, or of {self.sizes.records:,} '
+                f'records read, {RECORD_BYTES} bytes each.\n\n')
+        return text + '\n'.join([*self.table(), '', *self.latencies, *(f'**failed** {fault}' for fault in self.faults)])
 
 
-def spread(runs: list[Run]) -> str:
-    rates = [run.rate for run in runs]
+def fill(site: Site, topic: str, records: int) -> None:
+    """Records in transactions of 100 ms, a few more than so many."""
+    requests = records // 15 + 1
+    site.load([f'stream:topic={topic},depth=5,size=16384,record={RECORD_BYTES},commit_ms={COMMIT_MS},'
+               f'count={requests}'], TOOL_LIMIT_S, 0)
+
+
+def in_turns(number: int, work: Callable[[bool], Slice]) -> Block:
+    block = Block()
+    for strict in (False, True, True, False) if number % 2 == 0 else (True, False, False, True):
+        (block.strict if strict else block.plain).append(work(strict))
+    return block
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """In which the median lies with 95 percent, by order statistics; with less, of fewer values than LEAST_BLOCKS."""
+    ordered = sorted(values)
+    rank = max(0, math.floor((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2))
+    return ordered[rank], ordered[-1 - rank]
+
+
+def judged(losses: list[float], most: float) -> str:
+    low, high = interval(losses)
+    if len(losses) < LEAST_BLOCKS or low <= most < high:
+        return 'open'
+    return 'met' if high <= most else '**short**'
+
+
+def spread(rates: list[float]) -> str:
     return f'{statistics.median(rates):,.0f} [{min(rates):,.0f}-{max(rates):,.0f}]'
 
 
-def started(stack: ExitStack, names: list[str]) -> Iterator[Site]:
-    work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-    for name in names:
+def round_trips(site: Site, count: int) -> str:
+    """Java's EndToEndLatency: from the producer through the broker to the consumer."""
+    with site.topic('latency', 1) as topic:
+        done = subprocess.run(kafka_tool('EndToEndLatency', site.broker.address, topic, str(count), 'all',
+                                         str(RECORD_BYTES)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=TOOL_LIMIT_S, check=False)
+    found = re.search(r'Avg latency: ([\d.]+) ms', done.stdout)
+    percentiles = re.search(r'Percentiles: (.*)', done.stdout)
+    if done.returncode or not found or not percentiles:
+        raise LoadError(f'EndToEndLatency says no latency:\n{done.stdout[-2000:]}')
+    return f'EndToEndLatency of 1 record, {site.peer.name}: average {float(found[1]):.2f} ms; {percentiles[1]}'
+
+
+def measure_peer(bench: Bench, peer: str, clients: list[str]) -> None:
+    """Alone on the machine."""
+    with ExitStack() as stack:
+        work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         try:
-            site = Site(PEERS[name], work)
-        except (Unavailable, AssertionError, LoadError) as fault:
-            click.echo(f'{name} is left out: {fault}', err=True)
-            continue
+            site = site_of(PEERS[peer], work)
+        except (Unavailable, *FAULTS) as fault:
+            bench.faults.append(f'{peer}: {fault}')
+            return
         stack.callback(site.close)
-        yield site
+        for client in clients:
+            with failing(bench, f'{client} on {peer}'):
+                bench.measure(client, site)
+        if 'Java' in clients:
+            with failing(bench, f'EndToEndLatency on {peer}'):
+                bench.latencies.append(round_trips(site, bench.sizes.round_trips))
+
+
+@contextlib.contextmanager
+def failing(bench: Bench, what: str) -> Iterator[None]:
+    try:
+        yield
+    except FAULTS as fault:
+        bench.faults.append(f'{what}: {fault}')
 
 
 @click.command(help=__doc__)
 @click.option('--quick', is_flag=True, help='Run everything once, to see that it works; the figures mean nothing.')
-@click.option('--rounds', default=5, show_default=True)
-@click.option('--records', default=1_000_000, show_default=True)
-@click.option('--peers', 'names', default='kafka,kbroker', show_default=True)
+@click.option('--blocks', default=60, show_default=True)
+@click.option('--slice', 'slice_s', default=0.5, show_default=True, help='Seconds.')
+@click.option('--records', default=300_000, show_default=True, help='That are read in a slice.')
+@click.option('--warm-up', 'warm_up_s', default=25.0, show_default=True, help='Of a Java machine, in seconds.')
+@click.option('--peers', 'names', default='kafka,kfake,kbroker', show_default=True)
 @click.option('--clients', default=','.join(CLIENTS), show_default=True)
-def main(quick: bool, rounds: int, records: int, names: str, clients: str) -> None:
+def main(quick: bool, blocks: int, slice_s: float, records: int, warm_up_s: float, names: str, clients: str) -> None:
     if unknown := {*names.split(','), *clients.split(',')} - {*PEERS, *CLIENTS}:
         raise click.ClickException(f'no such peers or clients: {", ".join(sorted(unknown))}')
-    rounds, sizes = (1, Sizes(5000, 50)) if quick else (rounds, Sizes(records, 10_000))
+    sizes = Sizes(1, 0.5, 0, 5000, 50) if quick else Sizes(blocks, slice_s, warm_up_s, records, 10_000)
     chosen = clients.split(',')
     if 'Java' in chosen and (shutil.which('java') is None or shutil.which('mvn') is None):
         click.echo('Java is left out: java or mvn is not to be found', err=True)
         chosen.remove('Java')
-    bench, latencies = Bench(sizes), []
-    with ExitStack() as stack:
-        sites = list(started(stack, names.split(',')))
-        for number in range(-1 if not quick else 0, rounds):  # the first round only warms up
-            for client in chosen:
-                for site in sites:
-                    try:
-                        bench.turn(client, site, number)
-                    except (LoadError, OSError, subprocess.TimeoutExpired) as fault:
-                        bench.faults.append(f'{client} on {site.peer.name}: {fault}')
-            if number < 0:
-                bench.runs.clear()
-        for site in sites if 'Java' in chosen else []:
-            try:
-                latencies.append(f'EndToEndLatency of 1 record, {site.peer.name}: {round_trips(site, sizes)}')
-            except (LoadError, subprocess.TimeoutExpired) as fault:
-                bench.faults.append(f'EndToEndLatency on {site.peer.name}: {fault}')
-    print(f'{os.cpu_count()} processors; {versions()}. {rounds} rounds of {sizes.records:,} records of {RECORD_BYTES} '
-          'bytes, after one that warms up.\n')
-    print('\n'.join([*bench.table(), '', *latencies, *(f'**failed** {fault}' for fault in bench.faults)]))
+    bench = Bench(sizes)
+    with workplace():
+        try:
+            for name in names.split(','):
+                measure_peer(bench, name, chosen)
+        finally:
+            click.echo(bench.report())
 
 
 if __name__ == '__main__':

@@ -1,6 +1,10 @@
 """The benches still run. What they measure is for those who run them by hand."""
+import itertools
+import json
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from live import LiveBroker
 
 ROOT = pathlib.Path(__file__).parent.parent
+STOP_LIMIT_S = 60
 BENCHES = sorted((ROOT / 'bench').glob('bench_*.py'))
 
 
@@ -68,6 +73,7 @@ def address():
     ['produce:connections=2,acks=1,size=300,partitions=4,count=50', 'idle:connections=20'],
     ['transaction:connections=3,records=2,each=2,partitions=4,aborts=50,count=20'],
     ['transaction:connections=3,records=2,each=2,partitions=4,version=1,count=20'],
+    ['stream:connections=2,depth=3,partitions=4,commit_ms=10,count=50', 'stream:depth=3,partitions=4,count=50'],
     ['fetch:partitions=4,each=2,connections=2,depth=2,once=1', 'fetch:partitions=4,each=4,committed=1,count=20'],
     ['fetch:partitions=4,each=4,from=-1,wait_ms=10,count=20', 'produce:partitions=4,count=50'],
 ], ids=lambda loads: ' beside '.join(load.partition(':')[0] for load in loads))
@@ -79,7 +85,10 @@ def test_the_load_generator_finishes_what_it_was_asked_for(address, loads):
         said_kind, count, unit, *_ = line.split()
         assert (said_kind, unit) == (f'{kind}:', 'transactions,' if kind == 'transaction' else 'requests,')
         expected = re.search('count=(.*)', options)
-        assert int(count) == int(expected[1]) if expected else (int(count) > 0) == (kind != 'idle')
+        if kind == 'stream':
+            assert int(count) >= int(expected[1])  # commits are requests, too
+        else:
+            assert int(count) == int(expected[1]) if expected else (int(count) > 0) == (kind != 'idle')
 
 
 def test_the_load_generator_says_which_error_codes_came(address):
@@ -123,10 +132,58 @@ def assert_measured(peer, directory):
     assert (cell, name) == ('round trip of 1 record', peer) and float(rate.replace(',', '')) >= 0
 
 
+def test_the_bench_of_peers_goes_on_where_it_was(tmp_path):
+    """In parts: what the file holds is not measured again, and is in the table."""
+    arguments = ['bench/peers.py', '--quick', '--peers', 'kbroker,floor', '--out', str(tmp_path / 'peers.jsonl')]
+    run([*arguments, '--cells', 'round trip'])
+    listed = run([*arguments, '--cells', 'round trip|produce 16 KiB, 1 x', '--list']).splitlines()
+    assert listed == ['0  produce 16 KiB, 1 x 5', '1  round trip of 1 record']
+    table = run([*arguments, '--cells', 'round trip|produce 16 KiB, 1 x']).splitlines()
+    rows = [tuple(cell.strip() for cell in line.split('|')[1:3]) for line in table if line.startswith('| ')]
+    for row in itertools.product(('round trip of 1 record', 'produce 16 KiB, 1 x 5'), ('kbroker', 'floor')):
+        assert rows.count(row) == 1
+    held = [json.loads(line) for line in (tmp_path / 'peers.jsonl').read_text().splitlines()]
+    assert len([row for row in held if row.get('cell') == 'round trip of 1 record' and 'rate' in row['figures']]) == 2
+
+
+STOPPED = {
+    'peers': ['bench/peers.py', '--peers', 'kbroker', '--cells', 'round trip', '--rounds', '10000', '--seconds', '0.1',
+              '--out', '{directory}/out/peers.jsonl'],
+    'transaction_cost': ['bench/transaction_cost.py', '--peers', 'kbroker', '--clients', 'confluent-kafka', '--blocks',
+                         '10000', '--slice', '0.2'],
+}
+
+
+@pytest.mark.parametrize('to_group', [False, True], ids=['alone', 'with all it started'])
+@pytest.mark.parametrize('bench', STOPPED)
+def test_a_bench_that_is_stopped_leaves_nothing_but_what_it_measured(bench, to_group, tmp_path):
+    """`timeout` and Ctrl-C signal a whole group of processes.
+
+    The bench asked its brokers to delete topics then, and waited five minutes for an answer that nobody was left to
+    give; the fault of that took the place of the signal, and the next broker was started.
+    """
+    temporary = tmp_path / 'temporary'
+    temporary.mkdir()
+    arguments = [argument.format(directory=tmp_path) for argument in STOPPED[bench]]
+    with subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env={**os.environ, 'TMPDIR': str(temporary)},
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        measured = itertools.takewhile(lambda line: 'kbroker' not in line, process.stderr)  # then it is in the midst
+        said = [*measured]
+        (os.killpg if to_group else os.kill)(process.pid, signal.SIGTERM)
+        output, errors = process.communicate(timeout=STOP_LIMIT_S)
+    assert process.returncode == 128 + signal.SIGTERM, ''.join(said) + errors
+    assert 'stopped by SIGTERM' in errors
+    assert '| kbroker |' in output
+    assert not list(temporary.iterdir())
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # nobody of its group is left
+
+
 def test_the_bench_of_what_transactions_cost_prints_its_table():
-    lines = run(['bench/transaction_cost.py', '--quick', '--peers', 'kbroker', '--clients', 'confluent-kafka'])
+    lines = run(['bench/transaction_cost.py', '--quick', '--peers', 'kbroker', '--clients', 'confluent-kafka,raw'])
     table = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines.splitlines() if line.startswith('| ')]
-    assert [row[2] for row in table[1:]] == ['transactions of 100 ms', 'read_committed']
+    expected = itertools.product(('confluent-kafka', 'raw'), ('transactions of 100 ms', 'read_committed'))
+    assert [(row[0], row[2]) for row in table[1:]] == list(expected)
     assert '**failed**' not in lines
 
 

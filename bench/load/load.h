@@ -41,7 +41,7 @@ struct load_kind {
     void (*read)(struct connection *connection, struct reader *reader, uint32_t number, uint64_t latency_ns);
 };
 
-extern const struct load_kind produce_kind, fetch_kind, transaction_kind, idle_kind;
+extern const struct load_kind produce_kind, fetch_kind, transaction_kind, stream_kind, idle_kind;
 
 /* What the command line asks for. */
 struct load_options {
@@ -55,6 +55,7 @@ struct load_options {
     int acks;
     int aborts;     /* percent of transactions */
     int version;    /* of transactions: 1 or 2 */
+    int commit_ms;  /* of a stream: how long a transaction lasts; 0: without */
     int committed;  /* fetch with read_committed */
     int wait_ms;    /* of a fetch at the end */
     int64_t from;   /* offset of the first fetch, -1: the end */

@@ -2,7 +2,7 @@
  *
  *     load HOST:PORT SECONDS WARM_UP_SECONDS BROKER_PID KIND:NAME=VALUE,... ...
  *
- * Kinds: produce, fetch, transaction, idle; what each can be told is in `names` below. Nothing of the warm-up is
+ * Kinds: produce, fetch, transaction, stream, idle; what each can be told is in `names` below. Nothing of the warm-up is
  * counted but errors. When the time is over nothing new begins, and what is in flight is waited for, uncounted: the
  * broker is left with nothing to do and no transaction open. BROKER_PID 0: no process to watch. */
 #include <errno.h>
@@ -44,6 +44,7 @@ static const struct {
     {"acks", offsetof(struct load_options, acks), -1, 1},
     {"aborts", offsetof(struct load_options, aborts), 0, 100},
     {"version", offsetof(struct load_options, version), 1, 2},
+    {"commit_ms", offsetof(struct load_options, commit_ms), 0, 30000},
     {"committed", offsetof(struct load_options, committed), 0, 1},
     {"wait_ms", offsetof(struct load_options, wait_ms), 0, 60000},
     {"once", offsetof(struct load_options, once), 0, 1},
@@ -79,7 +80,8 @@ static void set_option(struct load_options *options, const char *name, const cha
 }
 
 static void add_load(char *text) {
-    static const struct load_kind *const kinds[] = {&produce_kind, &fetch_kind, &transaction_kind, &idle_kind};
+    static const struct load_kind *const kinds[] = {&produce_kind, &fetch_kind, &transaction_kind, &stream_kind,
+                                              &idle_kind};
     if (loads_count == MAX_LOADS)
         die("more than %d loads", MAX_LOADS);
     struct load *load = &loads[loads_count++];
@@ -218,7 +220,7 @@ static void print_load(const struct load *load) {
 static void print_figures(void) {
     double seconds = ended.wall_s - began.wall_s, own_s = ended.own_s - began.own_s;
     double broker_s = ended.broker_s - began.broker_s, busy_s = ended.busy_s - began.busy_s;
-    printf("{\"seconds\": %.6f, \"client_cpu_s\": %.6f, \"broker_cpu_s\": %.2f, \"others_cpu_s\": %.2f, \"steal_s\": %.2f, "
+    printf("{\"seconds\": %.6f, \"client_cpu_s\": %.6f, \"broker_cpu_s\": %.6f, \"others_cpu_s\": %.2f, \"steal_s\": %.2f, "
            "\"loads\": [", seconds, own_s, broker_s, busy_s - own_s - broker_s, ended.steal_s - began.steal_s);
     for (int i = 0; i < loads_count; i++) {
         printf(i ? ", " : "");

@@ -12,6 +12,7 @@ enum {
     CRC_AT = 17,
     CRC_FROM = 21,
     ATTRIBUTES_AT = 21,
+    PRODUCER_ID_AT = 43,
     LAST_OFFSET_DELTA_AT = 23,
     RECORDS_COUNT_AT = 57,
     MAGIC_AT = 16,
@@ -248,6 +249,16 @@ static void write_batch(struct writer *writer, const struct producer_identity *p
         write_record(writer, i, value_bytes);
     place_int32(start + 8, (int32_t)(writer->at - start - LOG_OVERHEAD_BYTES));
     place_int32(start + CRC_AT, (int32_t)crc32c(start + CRC_FROM, (size_t)(writer->at - start - CRC_FROM)));
+}
+
+void place_producer(uint8_t *batch, size_t size, const struct producer_identity *producer) {
+    struct writer writer = {batch + ATTRIBUTES_AT, batch + size};
+    write_int16(&writer, producer->is_transactional ? TRANSACTIONAL_BIT : 0);
+    writer.at = batch + PRODUCER_ID_AT;
+    write_int64(&writer, producer->producer_id);
+    write_int16(&writer, producer->producer_epoch);
+    write_int32(&writer, producer->base_sequence);
+    place_int32(batch + CRC_AT, (int32_t)crc32c(batch + CRC_FROM, size - CRC_FROM));
 }
 
 void write_records(struct writer *writer, const struct producer_identity *producer, int records, int value_bytes) {

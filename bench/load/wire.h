@@ -59,6 +59,9 @@ size_t batch_bytes(int records, int value_bytes);
 /* A batch as the `records` of a Produce request: its size, for which there must be room for 5 bytes, then itself. */
 void write_records(struct writer *writer, const struct producer_identity *producer, int records, int value_bytes);
 
+/* Says in a batch that is written whom it is from; its CRC follows. */
+void place_producer(uint8_t *batch, size_t size, const struct producer_identity *producer);
+
 /* What a batch in an answer says of itself. Returns its size, or 0 if it is cut off. */
 struct batch_view {
     int64_t base_offset, last_offset;
