@@ -42,7 +42,9 @@ cdef struct Request:
 
 @cython.final
 cdef class EndTxnUnderWay(Asker):
-    """Where the answer goes."""
+    """Where the answer goes: back to the caller while `is_being_served`, later to the connection."""
+    cdef bint is_being_served
+    cdef bytes answer
     cdef object connection
     cdef int64_t sequence
     cdef int version
@@ -50,8 +52,9 @@ cdef class EndTxnUnderWay(Asker):
 
     cdef int answered(self, object error, int64_t producer_id, int16_t producer_epoch) except -1:
         cdef int16_t code = 0 if error is NONE else told_to_producer(error, self.version, VERSION_WITH_FENCED)
-        self.connection.reply(self.sequence, [encoded(self.version, self.correlation_id, code, producer_id,
-                                                      producer_epoch)])
+        self.answer = encoded(self.version, self.correlation_id, code, producer_id, producer_epoch)
+        if not self.is_being_served:
+            self.connection.reply(self.sequence, [self.answer])
         return 0
 
 
@@ -103,13 +106,15 @@ cdef class EndTxnHandler(FrameHandler):
         cursor.at = frame.start + frame.position
         cursor.end = frame.start + frame.size
         transactional_id = read_request(&cursor, frame.version, &request)
+        under_way.is_being_served = True
         under_way.connection = connection
         under_way.sequence = frame.sequence
         under_way.version = frame.version
         under_way.correlation_id = frame.correlation_id
         coordinator.end_txn(transactional_id, request.producer_id, request.producer_epoch, request.committed,
                             CLIENT_TRANSACTION_VERSION if frame.version >= VERSION_WITH_BUMP else 0, under_way)
-        return None
+        under_way.is_being_served = False
+        return under_way.answer
 
 
 def error_response(request, code, message, int version):

@@ -63,6 +63,8 @@ cdef class ProducerStateTable:
     cpdef on_high_watermark(self, int64_t high_watermark)
     cdef int check(self, const BatchFields *batch, const Marker *marker, int origin, object guard, int transaction_version,
                    bint verification_required, CachedBatch *duplicate) except -1
+    cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
+                             bint supports_epoch_bump, int64_t now_ms)
     cpdef bint has_open_transaction(self, int64_t producer_id, int16_t producer_epoch)
     cdef int check_data(self, ProducerEntry entry, const BatchFields *batch, int origin) except -1
     cdef int check_sequence(self, ProducerEntry entry, const BatchFields *batch) except -1

@@ -22,11 +22,7 @@ class ProducerEntry:
     last_offset: int
     batches: list[tuple[int, int, int, int]]
 
-class Verification:
-    producer_epoch: int
-    lowest_sequence: int
-    supports_epoch_bump: bool
-    timestamp_ms: int
+class Verification: ...
 
 class ProducerStateTable:
     entries: dict[int, ProducerEntry]

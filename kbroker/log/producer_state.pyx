@@ -134,19 +134,16 @@ cdef class ProducerEntry:
         return found
 
 
-class Verification:
+cdef class Verification:
     """A producer that asked whether its transaction holds this partition, and has not appended since.
 
     The entry itself is the guard: an append must bring the very object that is stored here (KIP-890).
     """
 
-    __slots__ = ('lowest_sequence', 'producer_epoch', 'supports_epoch_bump', 'timestamp_ms')
-
-    def __init__(self, producer_epoch: int, lowest_sequence: int, supports_epoch_bump: bool, timestamp_ms: int):
-        self.producer_epoch = producer_epoch
-        self.lowest_sequence = lowest_sequence
-        self.supports_epoch_bump = supports_epoch_bump
-        self.timestamp_ms = timestamp_ms
+    cdef int16_t producer_epoch
+    cdef int32_t lowest_sequence
+    cdef bint supports_epoch_bump
+    cdef int64_t timestamp_ms
 
 
 cdef class ProducerStateTable:
@@ -215,7 +212,7 @@ cdef class ProducerStateTable:
     cdef int check_sequence(self, ProducerEntry entry, const BatchFields *batch) except -1:
         cdef int64_t expected
         cdef const CachedBatch *last
-        verification = self.verifications.get(batch.producer_id) if self.verifications else None
+        cdef Verification verification = self.verifications.get(batch.producer_id) if self.verifications else None
         if verification is not None:
             if verification.supports_epoch_bump and entry is None and batch.base_sequence != 0:
                 refuse_sequence(batch, 0)
@@ -320,13 +317,14 @@ cdef class ProducerStateTable:
 
     # ---- verification (KIP-890, part 1) ----
 
-    def start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint supports_epoch_bump,
-                           int64_t now_ms):
+    cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint supports_epoch_bump,
+                             int64_t now_ms):
         """The guard that the append must bring, or None when the transaction is open here already.
 
         Raises KafkaError INVALID_PRODUCER_EPOCH when the producer has been seen with a later epoch.
         """
         cdef ProducerEntry entry = self.find(producer_id)
+        cdef Verification verification
         if entry is not None and producer_epoch < entry.producer_epoch:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f'producer {producer_id}: found epoch {producer_epoch}, '
                              f'expected {entry.producer_epoch} or above')
@@ -334,7 +332,11 @@ cdef class ProducerStateTable:
             return None
         verification = self.verifications.get(producer_id)
         if verification is None:
-            verification = Verification(producer_epoch, base_sequence, supports_epoch_bump, now_ms)
+            verification = Verification.__new__(Verification)
+            verification.producer_epoch = producer_epoch
+            verification.lowest_sequence = base_sequence
+            verification.supports_epoch_bump = supports_epoch_bump
+            verification.timestamp_ms = now_ms
             self.verifications[producer_id] = verification
         elif producer_epoch > verification.producer_epoch:
             verification.producer_epoch = producer_epoch
@@ -346,7 +348,7 @@ cdef class ProducerStateTable:
     cdef int clear_verification(self, int64_t producer_id, int16_t producer_epoch, bint by_marker) except -1:
         """After an append. A marker leaves an entry of its own epoch alone where each transaction raises the epoch:
         that entry belongs to the next transaction (KAFKA-18654)."""
-        verification = self.verifications.get(producer_id)
+        cdef Verification verification = self.verifications.get(producer_id)
         if verification is None or (
                 by_marker and verification.supports_epoch_bump and verification.producer_epoch == producer_epoch):
             return 0
@@ -399,6 +401,7 @@ cdef class ProducerStateTable:
 
         Returns how many producers went.
         """
+        cdef Verification verification
         expired = [entry.producer_id for entry in self.entries.values() if self.is_expired(entry, now_ms)]
         for producer_id in expired:
             del self.entries[producer_id]

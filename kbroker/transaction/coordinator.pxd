@@ -18,6 +18,7 @@ cdef class TransactionCoordinator:
     cdef object _topics
     cdef object _producer_ids
     cdef object _transaction_version
+    cdef int _last_transaction_version
     cdef MarkerSender _markers
     cdef readonly TransactionStore store
     cdef dict _waiting_adds
@@ -37,6 +38,7 @@ cdef class TransactionCoordinator:
     cdef int abort_fenced(self, StatePartition owned, TransactionMetadata metadata, done) except -1
     cdef int prepare_end(self, TransactionMetadata metadata, int status, int transaction_version) except -1
     cdef int append_decision(self, StatePartition owned, TransactionMetadata metadata, done, bint is_unstored_fence) except -1
+    cdef int transaction_version(self) except -1
     cdef int check_row_can_hold(self, int client_transaction_version) except -1
     cdef int add_later(self, str transactional_id, add) except -1
     cdef int wake_waiting_adds(self, str transactional_id) except -1

@@ -7,9 +7,11 @@ possibly before they return; they do not raise.
 import logging
 from typing import NamedTuple
 
+cimport cython
 from libc.stdint cimport int16_t, int64_t
 
 from kbroker.clock cimport Clock, Timer, Timers
+from kbroker.topics.partitioner cimport partition_for
 from kbroker.transaction.endings cimport claimed, decide_with_bump, decide_without_bump, is_overflow_retry
 from kbroker.transaction.markers cimport MarkerSender
 from kbroker.transaction.state cimport (
@@ -19,13 +21,8 @@ from kbroker.transaction.state cimport (
 from kbroker.transaction.store cimport StatePartition, Step, TransactionStore
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.topics.partitioner import partition_for
-from kbroker.transaction.state import (
-    EXHAUSTED_PRODUCER_EPOCH,
-    NEVER_TIMES_OUT_MS,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-)
+from kbroker.transaction.state import EXHAUSTED_PRODUCER_EPOCH, NEVER_TIMES_OUT_MS, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from kbroker.transaction.state_log import value_version
 from kbroker.transaction.verification import Mode, error_for_produce, error_for_write
 
 logger = logging.getLogger(__name__)
@@ -43,10 +40,12 @@ cdef enum:
     NO_EPOCH = -1
     BUMPS_FROM = 2                  # EPOCH_BUMPS_FROM
     AT_ONCE = -1
+    PRODUCE_VERSIONS = 32           # more than there are: what the last is, is every one after it
 
 cdef object NONE = ErrorCode.NONE
 cdef object CONCURRENT_TRANSACTIONS = ErrorCode.CONCURRENT_TRANSACTIONS
 cdef object ADD = Mode.ADD
+cdef tuple MODES = tuple(map(Mode.of_produce, range(PRODUCE_VERSIONS)))
 
 
 class ProducerAnswer(NamedTuple):
@@ -76,6 +75,7 @@ cdef int answer(object done, object error, TransactionRow row) except -1:
     return 0
 
 
+@cython.freelist(8)
 cdef class Ending(Step):
     """A decision on its way to the log, the markers, and the Complete row. `done` is told when the first is durable.
 
@@ -103,6 +103,7 @@ cdef class Ending(Step):
         self.coordinator.append_complete(self)
 
 
+@cython.freelist(8)
 cdef class Adding(Step):
     """Partitions that are to join a transaction. `done` is told the error code or, for a write in some `mode`, a dict
     of the partitions that are refused.
@@ -140,13 +141,15 @@ cdef class TransactionCoordinator:
         self._topics = topics
         self._producer_ids = producer_ids
         self._transaction_version = transaction_version
+        self._last_transaction_version = 0
         self._markers = MarkerSender(topics, clock, timers)
-        self.store = TransactionStore(config, clock, topics, transaction_version, self._resume)
+        self.store = TransactionStore(config, clock, topics, self._resume)
         self._waiting_adds = {}
         self._stops = []
 
     def start(self):
         """Load what `__transaction_state` says, finish what was decided, and begin to watch the time."""
+        self.transaction_version()
         self.store.start()
         config = self._config
         self._stops = [
@@ -194,6 +197,7 @@ cdef class TransactionCoordinator:
         else:
             initialising = Initialising.__new__(Initialising)
             (<Initialising>initialising).done = done
+            self.transaction_version()
             self.store.append(owned, metadata, initialising)
 
     def _to_initialise(self, str transactional_id, int64_t timeout_ms):
@@ -327,7 +331,7 @@ cdef class TransactionCoordinator:
         Ask only for partitions where this producer has no open transaction.
         """
         cdef Adding adding
-        mode = Mode.of_produce(produce_version)
+        mode = MODES[min(produce_version, PRODUCE_VERSIONS - 1)]
         if mode is ADD:
             adding = self.adding(transactional_id, producer_id, producer_epoch, partitions, BUMPS_FROM, done)
             adding.deadline_ms = self._clock.monotonic_ms() + ADD_RETRY_MAX_MS
@@ -406,7 +410,7 @@ cdef class TransactionCoordinator:
 
     cdef int abort_fenced(self, StatePartition owned, TransactionMetadata metadata, done) except -1:
         """Abort in the producer's place, at the epoch of the pending fence; NONE once the decision is durable."""
-        cdef int transaction_version = self._transaction_version()
+        cdef int transaction_version = self.transaction_version()
         assert metadata.pending is not None and metadata.current.status == STATUS_ONGOING
         try:
             self.prepare_end(metadata, STATUS_PREPARE_ABORT, transaction_version)
@@ -511,8 +515,16 @@ cdef class TransactionCoordinator:
             raise KafkaError(ErrorCode.INVALID_REQUEST, 'the transactional.id is empty')
         return self.store.owner(transactional_id)
 
+    cdef int transaction_version(self) except -1:
+        """The finalized level, which rows are written by from here on: asked for once in what a client asks for."""
+        cdef int level = self._transaction_version()
+        if level != self._last_transaction_version:
+            self._last_transaction_version = level
+            self.store.row_version = value_version(level)
+        return level
+
     cdef int check_row_can_hold(self, int client_transaction_version) except -1:
-        if client_transaction_version > 0 and self._transaction_version() == 0:
+        if self.transaction_version() == 0 and client_transaction_version > 0:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'found a client of transaction version '
                              f'{client_transaction_version}, but transaction.version is finalized at 0')
         return 0

@@ -7,6 +7,7 @@ the partition's last stable offset stuck, so whatever is not known to be final i
 import enum
 import logging
 
+cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -68,6 +69,7 @@ cdef class MarkerSender:
         self.clock = clock
         self.timers = timers
         self.sendings = set()
+        self.found = {}
         topics.on_topic_deleted.append(self._on_topic_deleted)
 
     cdef int send(self, str transactional_id, TransactionRow prepared, int32_t coordinator_epoch, done) except -1:
@@ -82,19 +84,31 @@ cdef class MarkerSender:
         sending.coordinator_epoch = coordinator_epoch
         sending.done = done
         sending.partitions = sorted(prepared.partitions) if len(prepared.partitions) > 1 else list(prepared.partitions)
-        sending.remaining = set(range(len(sending.partitions)))
+        sending.is_settled = bytearray(len(sending.partitions))
+        sending.unsettled = len(sending.partitions)
         self.sendings.add(sending)
-        return sending.attempt(list(sending.remaining))
+        return sending.attempt(None)
 
     def stop(self):
         """Leave everything as it is; no `done` is called any more."""
         self.sendings.clear()
 
+    cdef object partition(self, tuple topic_partition):
+        """None where there is none. It is looked for once: it stays the same until a topic is deleted."""
+        partition = self.found.get(topic_partition)
+        if partition is None:
+            partition = self.topics.find(*topic_partition)
+            if partition is not None:
+                self.found[topic_partition] = partition
+        return partition
+
     def _on_topic_deleted(self, topic):
+        self.found.clear()
         for sending in list(self.sendings):
             (<Sending>sending).drop_topic(topic.name)
 
 
+@cython.freelist(8)
 cdef class Sending(DurableWaiter):
     """The markers of one transaction. Its partitions are known by their number in `partitions`."""
     cdef MarkerSender sender
@@ -103,19 +117,25 @@ cdef class Sending(DurableWaiter):
     cdef int32_t coordinator_epoch
     cdef object done
     cdef list partitions            # of (topic, partition)
-    cdef set remaining
+    cdef bytearray is_settled       # 0 or 1, by number
+    cdef Py_ssize_t unsettled
     cdef list to_retry
 
     cdef int attempt(self, list numbers) except -1:
-        """Append to all first and wait afterwards, so that the markers share a flush."""
+        """Send to all, or to those with these `numbers`, that need it still.
+
+        Append to all first and wait afterwards, so that the markers share a flush.
+        """
         cdef list waits = []
-        cdef Py_ssize_t number
+        cdef Py_ssize_t i, number
         cdef int64_t end_offset
-        for number in numbers:
-            topic, index = self.partitions[number]
-            partition = self.sender.topics.find(topic, index)
+        for i in range(len(self.partitions) if numbers is None else len(numbers)):
+            number = i if numbers is None else numbers[i]
+            if self.is_settled[number]:
+                continue
+            partition = self.sender.partition(self.partitions[number])
             if partition is None:
-                self.remaining.discard(number)
+                self.settle(number)
                 continue
             try:
                 end_offset = append_batch(partition, self.marker(), self.prepared.client_transaction_version)
@@ -132,8 +152,17 @@ cdef class Sending(DurableWaiter):
 
     cdef int drop_topic(self, str topic) except -1:
         """A partition that is gone has no transaction to end."""
-        self.remaining = {number for number in self.remaining if self.partitions[number][0] != topic}
+        cdef Py_ssize_t number
+        for number in range(len(self.partitions)):
+            if self.partitions[number][0] == topic:
+                self.settle(number)
         return self.finish_if_settled()
+
+    cdef int settle(self, Py_ssize_t number) except -1:
+        if not self.is_settled[number]:
+            self.is_settled[number] = 1
+            self.unsettled -= 1
+        return 0
 
     cdef bytearray marker(self):
         """What `encode_end_txn_marker` makes, from one that it has made."""
@@ -150,12 +179,12 @@ cdef class Sending(DurableWaiter):
         return batch
 
     cdef int durable(self, Py_ssize_t number, object error) except -1:
-        if number not in self.remaining or self not in self.sender.sendings:
+        if self.is_settled[number] or self not in self.sender.sendings:
             return 0
         if error is not None:
             reaction = REACTIONS.get(error.code, Reaction.RETRY)
         if error is None or reaction is Reaction.DONE:
-            self.remaining.discard(number)
+            self.settle(number)
             return self.finish_if_settled()
         topic, partition = self.partitions[number]
         logger.warning('%s: the %s marker of producer %d epoch %d failed on %s-%d: %s; will %s', self.transactional_id,
@@ -171,10 +200,10 @@ cdef class Sending(DurableWaiter):
     def retry(self):
         if self in self.sender.sendings:
             numbers, self.to_retry = self.to_retry, None
-            self.attempt([number for number in numbers if number in self.remaining])
+            self.attempt(numbers)
 
     cdef int finish_if_settled(self) except -1:
-        if not self.remaining and self in self.sender.sendings:
+        if self.unsettled == 0 and self in self.sender.sendings:
             self.sender.sendings.discard(self)
             self.done()
         return 0

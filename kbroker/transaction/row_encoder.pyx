@@ -37,7 +37,7 @@ def encode_key(str transactional_id not None):
 def encode_value(TransactionRow row not None, int version):
     """The value of a row in version 0 or 1. Version 0 has no room for what version 1 has as tagged fields: the
     neighbouring producer ids and the client's version."""
-    cdef list topics = grouped(row.partitions)
+    cdef list topics = topics_of(row)
     cdef bytearray value = bytearray(value_room(topics))
     cdef uint8_t *start = <uint8_t *>PyByteArray_AS_STRING(value)
     cdef uint8_t *end = put_value(start, row, topics, version)
@@ -49,7 +49,7 @@ cdef bytearray encode_row_batch(bytes key, TransactionRow row, int version, int6
 
     A record: length, attributes, timestamp delta, offset delta, key, value, count of headers.
     """
-    cdef list topics = grouped(row.partitions)
+    cdef list topics = topics_of(row)
     cdef Py_ssize_t key_bytes = PyBytes_GET_SIZE(key), value_bytes, record_bytes
     cdef bytearray batch = PyByteArray_FromStringAndSize(
         NULL, HEADER_BYTES + RECORD_OVERHEAD_BYTES + key_bytes + value_room(topics))
@@ -109,8 +109,14 @@ cdef bytes checked(str text):
     return encoded
 
 
-cdef list grouped(partitions):
-    """[(topic, [partitions])], sorted."""
+cdef list topics_of(TransactionRow row):
+    if row.topics is None:
+        row.topics = grouped(row.partitions)
+    return row.topics
+
+
+cdef list grouped(frozenset partitions):
+    """[(encoded topic, [partitions])], sorted."""
     cdef list topics = []
     cdef list indexes = None
     cdef str last = None

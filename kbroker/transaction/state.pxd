@@ -34,6 +34,7 @@ cdef class TransactionRow:
     cdef readonly int64_t previous_producer_id
     cdef readonly int64_t next_producer_id
     cdef readonly frozenset partitions
+    cdef list topics                # the partitions by encoded name, as rows carry them, once that was asked for
 
     cdef TransactionRow copy(self)
     cdef bint is_exhausted(self) noexcept

@@ -31,6 +31,7 @@ never of a client.
 """
 import enum
 
+cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -111,6 +112,7 @@ for _state, _entered in ENTERED_FROM.items():
     entered_from_bits[_state] = sum(1 << found for found in _entered)
 
 
+@cython.freelist(8)
 cdef class TransactionRow:
     """Everything that is known of a transactional.id at one moment. All but `last_producer_epoch` is stored.
 
@@ -182,6 +184,7 @@ cdef class TransactionRow:
         row.last_update_timestamp_ms = self.last_update_timestamp_ms
         row.start_timestamp_ms = self.start_timestamp_ms
         row.partitions = self.partitions
+        row.topics = self.topics
         row.previous_producer_id = self.previous_producer_id
         row.next_producer_id = self.next_producer_id
         row.last_producer_epoch = self.last_producer_epoch
@@ -267,6 +270,7 @@ cdef class TransactionMetadata:
             row.start_timestamp_ms = now_ms
         row.status = STATUS_ONGOING
         row.partitions = row.partitions.union(partitions)
+        row.topics = None
         row.last_update_timestamp_ms = now_ms
         row.client_transaction_version = client_transaction_version
         return self.prepare(row)
@@ -312,6 +316,7 @@ cdef class TransactionMetadata:
         self.has_failed_epoch_fence = False
         row.status = STATUS_COMPLETE_COMMIT if row.status == STATUS_PREPARE_COMMIT else STATUS_COMPLETE_ABORT
         row.partitions = NO_PARTITIONS
+        row.topics = None
         row.last_update_timestamp_ms = now_ms
         if row.next_producer_id != NO_ID:
             row.producer_id = row.next_producer_id

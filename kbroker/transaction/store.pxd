@@ -28,7 +28,7 @@ cdef class TransactionStore:
     cdef object _config
     cdef Clock _clock
     cdef object _topics
-    cdef object _transaction_version
+    cdef int row_version
     cdef object _on_loaded
     cdef list _owned
 

@@ -9,6 +9,7 @@ from libc.stdint cimport int64_t
 
 from kbroker.clock cimport Clock
 from kbroker.topics.partition cimport DurableWaiter
+from kbroker.topics.partitioner cimport partition_for
 from kbroker.transaction.appends cimport append_batch, await_durable
 from kbroker.transaction.row_encoder cimport encode_row_batch
 from kbroker.transaction.state cimport (
@@ -18,7 +19,6 @@ from kbroker.transaction.state cimport (
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import encode_batch
 from kbroker.topics.append_errors import APPEND_ERRORS
-from kbroker.topics.partitioner import partition_for
 from kbroker.transaction import state_log
 from kbroker.transaction.row_encoder import encode_key
 
@@ -81,13 +81,12 @@ cdef class Tombstones(DurableWaiter):
 
 
 cdef class TransactionStore:
-    """Finds transactions, and makes their pending rows durable."""
+    """Finds transactions, and makes their pending rows durable. `row_version` is the version of the rows' values."""
 
-    def __init__(self, config, Clock clock, topics, transaction_version, on_loaded):
+    def __init__(self, config, Clock clock, topics, on_loaded):
         self._config = config
         self._clock = clock
         self._topics = topics
-        self._transaction_version = transaction_version
         self._on_loaded = on_loaded
         self._owned = []
         topics.on_topic_created.append(self._on_topic_created)
@@ -167,9 +166,8 @@ cdef class TransactionStore:
         """Append the pending row, and return the offset behind it: durable it is later. Raises KafkaError."""
         if metadata.key is None:
             metadata.key = encode_key(metadata.transactional_id)
-        return append_batch(owned.partition, encode_row_batch(
-            metadata.key, metadata.pending, state_log.value_version(self._transaction_version()),
-            self._clock.wall_ms()), 0)
+        return append_batch(owned.partition, encode_row_batch(metadata.key, metadata.pending, self.row_version,
+                                                              self._clock.wall_ms()), 0)
 
     def remove(self, StatePartition owned not None, expired):
         """Append tombstones for `expired`, all of them idle, and forget each id once its tombstone is durable."""

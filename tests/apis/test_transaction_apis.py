@@ -347,3 +347,36 @@ def test_the_producers_of_a_partition_are_described(world):
             state.coordinator_epoch, state.current_txn_start_offset) == (1000, 3, 7, 123, 2, 40)
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert 'orders-9' in missing.error_message
+
+
+END_TXN_BODIES = {
+    'cut in the id': b'\x05tx', 'cut behind the epoch': b'\x05tx-1' + bytes(10), 'a null id': b'\x00' + bytes(12),
+    'an id that is not UTF-8': b'\x02\xff' + bytes(12),
+}
+
+
+def send_end_txn(world, body, version=5):
+    """The connection, and the request's header in front of `body` sent on it."""
+    connection = InProcessConnection(1)
+    header = frame_of(messages.EndTxnRequest(), version)[:-len(encode(messages.EndTxnRequest(), version))]
+    broker = SimpleNamespace(transactions=world.coordinator)
+    Dispatcher(broker, [api('EndTxn')]).handle(connection, 0, memoryview(bytearray(header + body)))
+    return connection
+
+
+@pytest.mark.parametrize('what', END_TXN_BODIES)
+def test_an_end_txn_that_does_not_parse_closes_the_connection_and_ends_nothing(world, what):
+    world.transaction((1000, 0), version=2)
+    connection = send_end_txn(world, END_TXN_BODIES[what])
+    assert connection.closed is not None
+    assert connection.replies == []
+    assert world.states()[-1] == 'Ongoing'
+
+
+def test_an_end_txn_may_carry_tagged_fields_and_bytes_that_nobody_knows(world):
+    world.transaction((1000, 0), version=2)
+    request = messages.EndTxnRequest(transactional_id='tx-1', producer_id=1000, producer_epoch=0, committed=True)
+    connection = send_end_txn(world, encode(request, 5)[:-1] + b'\x01\x07\x02ab' + b'more')
+    answer = read_answer(request, 5, connection.replies[0])
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (NONE, 1000, 1)
+    assert world.states()[-1] == 'CompleteCommit'

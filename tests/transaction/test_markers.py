@@ -3,6 +3,7 @@ import pytest
 from transaction_world import STATE_TOPIC, World
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.record.batch import iter_batches, set_base_offset
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.transaction.state import TransactionState
 
@@ -164,3 +165,25 @@ def test_the_loss_of_the_state_topic_ends_all_sending(world):
     assert world.add((1000, 0)) is ErrorCode.NOT_COORDINATOR
     world.topics.ensure_internal(STATE_TOPIC)
     assert world.add((1000, 0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize('committed', [True, False])
+def test_a_marker_is_what_the_encoder_of_control_records_makes(world, committed):
+    world.clock.advance(12345)
+    world.end((1000, 0), committed)
+    stored = world.topics.get('orders', 0).stored[-1]
+    expected = encode_end_txn_marker(commit=committed, producer_id=1000, producer_epoch=0, coordinator_epoch=0,
+                                     timestamp_ms=world.clock.wall_ms())
+    set_base_offset(expected, next(iter_batches(stored))[0].base_offset)
+    assert stored == expected
+
+
+def test_a_topic_that_comes_back_under_its_name_gets_markers_of_its_own(world):
+    """Partitions are remembered: what was found before a topic went away must not be written to after."""
+    world.end((1000, 0), True)
+    gone = world.topics.get('audit', 0)
+    world.topics.delete('audit')
+    world.topics.create('audit', 1)
+    world.transaction((1000, 0), ('audit', 0))
+    world.end((1000, 0), True)
+    assert (gone.markers(), world.endings('audit')) == ([('COMMIT', 1000, 0, 0)], ['COMMIT'])
