@@ -10,11 +10,12 @@ import logging
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcmp
 
 from kbroker.apis.frame_handler cimport Frame, FrameHandler
-from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take, take_unsigned_varint
+from kbroker.apis.requests cimport skip_tags
+from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take
 from kbroker.wire.frames cimport FrameServer
 
 from kbroker.apis.context import NO_REPLY, Api, RequestContext
@@ -179,7 +180,7 @@ cdef class Dispatcher(FrameServer):
         if length > cursor.end - cursor.at:
             raise ProtocolError(f'client id: {length} bytes expected, {cursor.end - cursor.at} left')
         text = take(&cursor, max(length, <int16_t>0))
-        if frame.version >= served.tags_from:
+        if frame.version >= served.tags_from:     # they carry nothing that a broker reads
             skip_tags(&cursor)
         frame.position = cursor.at - frame.start
         return None if length < 0 else self._client_id_of(text, length)
@@ -219,16 +220,6 @@ cdef class Dispatcher(FrameServer):
                               connection.connection_id, replier(connection, sequence, served),
                               lambda: connection.let_next_pass(sequence), connection.close,
                               connection.listener_name)
-
-
-cdef inline int skip_tags(Cursor *cursor) except -1:
-    """Tags in a request header carry nothing that a broker reads."""
-    cdef uint64_t count = take_unsigned_varint(cursor, 5)
-    while count:
-        count -= 1
-        take_unsigned_varint(cursor, 5)
-        take(cursor, <Py_ssize_t>take_unsigned_varint(cursor, 5))
-    return 0
 
 
 cdef object replier(connection, sequence, Served served):

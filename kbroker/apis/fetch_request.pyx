@@ -4,11 +4,11 @@
 taken from the bytes one by one, into the session that keeps them. The generic codec is the judge of both.
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 
 from kbroker.errors import ProtocolError
-from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, read_int64, take, take_unsigned_varint
+from kbroker.apis cimport requests
+from kbroker.wire.bytes cimport Cursor, read_int32, read_int64, take, take_unsigned_varint
 
 cdef enum:
     SESSIONS = 7                # the first version that has it
@@ -23,7 +23,6 @@ cdef enum:
     REPLICA_STATE_TAG = 1
     REPLICA_DIRECTORY_TAG = 0
     HIGH_WATERMARK_TAG = 1
-    LONGEST_STRING = 32767
     TOPIC_ID_BYTES = 16
 
 
@@ -63,37 +62,12 @@ cdef int read_request(FetchRequest *request, const uint8_t *at, const uint8_t *e
 
 cdef Py_ssize_t take_count(Cursor *cursor, int version, Py_ssize_t element_bytes) except -1:
     """The number of elements of an array, none of them smaller than that."""
-    cdef Py_ssize_t left, count
-    if version >= FLEXIBLE:
-        count = <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
-    else:
-        count = read_int32(take(cursor, 4))
-    left = cursor.end - cursor.at
-    if count < 0:
-        raise ProtocolError(f'an array of {count} elements')
-    if count > left // element_bytes:
-        raise ProtocolError(f'an array of {count} elements of at least {element_bytes} bytes, {left} bytes left')
-    return count
+    return requests.take_count(cursor, version >= FLEXIBLE, element_bytes)
 
 
 cdef int take_string(Cursor *cursor, int version, bint nullable, AskedTopic *topic) except -1:
     """Into the key of `topic`; no bytes for null."""
-    cdef Py_ssize_t length
-    if version >= FLEXIBLE:
-        length = <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
-    else:
-        length = read_int16(take(cursor, 2))
-    if length < 0 and nullable and length == -1:
-        length = 0
-    if length < 0 or length > LONGEST_STRING:
-        raise ProtocolError(f'a string of {length} bytes, 0 to {LONGEST_STRING} expected')
-    topic.key = take(cursor, length)
-    topic.key_bytes = length
-    if length:
-        try:
-            PyUnicode_DecodeUTF8(<char *>topic.key, length, NULL)
-        except UnicodeDecodeError as error:
-            raise ProtocolError(f'a string that is not UTF-8: {error}') from None
+    topic.key_bytes = max(<Py_ssize_t>0, requests.take_string(cursor, version >= FLEXIBLE, nullable, &topic.key))
     return 0
 
 

@@ -18,12 +18,14 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from kbroker.apis.answers cimport put_count, put_no_tags
 from kbroker.apis.frame_handler cimport Frame, FrameHandler
+from kbroker.apis.requests cimport LONGEST_STRING_BYTES, skip_tags, take_count, take_length, take_string
 from kbroker.clock cimport Clock
 from kbroker.log.log cimport Appended
 from kbroker.log.producer_state cimport ORIGIN_CLIENT
@@ -35,8 +37,7 @@ from kbroker.record.records cimport ProduceRules, prepare
 from kbroker.topics.partition cimport DurableWaiter, Partition
 from kbroker.topics.topic cimport Topic
 from kbroker.wire.bytes cimport (
-    Cursor, put_unsigned_varint, read_int16, read_int32, take, take_unsigned_varint, unsigned_varint_size, write_int16,
-    write_int32, write_int64,
+    Cursor, put_unsigned_varint, read_int16, read_int32, take, unsigned_varint_size, write_int16, write_int32, write_int64,
 )
 
 from kbroker.apis.context import Api
@@ -61,7 +62,6 @@ cdef enum:
     IMPLICIT_ADD_VERSION = 12
     TOPIC_ID_VERSION = 13
     TOPIC_ID_BYTES = 16
-    LONGEST_STRING_BYTES = 32767
     FEWEST_PARTS = 8
 
 TopicProduceResponse = ProduceResponse.TopicProduceResponse
@@ -133,9 +133,10 @@ cdef class ProduceUnderWay(DurableWaiter):
         """The body of the request. `topics`: Topic by encoded name or, from version 13 on, by id."""
         cdef bint flexible = self.version >= FLEXIBLE_VERSION
         cdef Py_ssize_t i, length, fewest_bytes
-        length = take_length(cursor, flexible, True)
+        cdef const uint8_t *text = NULL
+        length = take_string(cursor, flexible, True, &text)
         if length != -1:
-            self.transactional_id = take_text(cursor, length).decode()
+            self.transactional_id = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
         self.acks = read_int16(take(cursor, 2))
         take(cursor, 4)             # timeout_ms: nobody waits for other brokers here
         fewest_bytes = TOPIC_ID_BYTES + 2 if self.version >= TOPIC_ID_VERSION else 3 if flexible else 6
@@ -160,12 +161,14 @@ cdef class ProduceUnderWay(DurableWaiter):
 
     cdef int read_topic(self, Cursor *cursor, dict topics, TopicPart *topic) except -1:
         cdef bint flexible = self.version >= FLEXIBLE_VERSION
-        cdef Py_ssize_t count
+        cdef Py_ssize_t count, length = TOPIC_ID_BYTES
+        cdef const uint8_t *text = NULL
         cdef bytes name
         if self.version >= TOPIC_ID_VERSION:
-            name = PyBytes_FromStringAndSize(<const char *>take(cursor, TOPIC_ID_BYTES), TOPIC_ID_BYTES)
+            text = take(cursor, TOPIC_ID_BYTES)
         else:
-            name = take_text(cursor, take_length(cursor, flexible, True))
+            length = take_string(cursor, flexible, False, &text)
+        name = PyBytes_FromStringAndSize(<const char *>text, length)
         Py_INCREF(name)
         topic.name = <PyObject *>name
         found = topics.get(name)
@@ -515,60 +518,6 @@ cdef class ProduceUnderWay(DurableWaiter):
 
 
 # ---- the bytes of a request
-
-
-cdef inline Py_ssize_t take_length(Cursor *cursor, bint flexible, bint short) except? -2:
-    """A length, -1 for null."""
-    if flexible:
-        return <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
-    if short:
-        return read_int16(take(cursor, 2))
-    return read_int32(take(cursor, 4))
-
-
-cdef int refuse_length(str what, Py_ssize_t length) except -1:
-    raise ProtocolError(f'{what}: a length of {length}')
-
-
-cdef inline Py_ssize_t take_count(Cursor *cursor, bint flexible, Py_ssize_t fewest_bytes) except -1:
-    """How many elements of at least `fewest_bytes` an array has."""
-    cdef Py_ssize_t count = take_length(cursor, flexible, False)
-    if count < 0:
-        refuse_length('array', count)
-    if count > (cursor.end - cursor.at) // fewest_bytes:
-        raise ProtocolError(f'an array of {count} elements of at least {fewest_bytes} bytes, '
-                            f'{cursor.end - cursor.at} bytes left')
-    return count
-
-
-cdef bytes take_text(Cursor *cursor, Py_ssize_t length):
-    """A string of `length` bytes, in UTF-8."""
-    cdef const uint8_t *text
-    cdef Py_ssize_t i
-    cdef uint8_t bits = 0
-    cdef bytes found
-    if length < 0 or length > LONGEST_STRING_BYTES:
-        refuse_length('string', length)
-    text = take(cursor, length)
-    found = PyBytes_FromStringAndSize(<const char *>text, length)
-    for i in range(length):
-        bits |= text[i]
-    if bits & 0x80:
-        try:
-            found.decode()
-        except UnicodeDecodeError:
-            raise ProtocolError(f'a string that is not UTF-8: {found[:40]!r}') from None
-    return found
-
-
-cdef inline int skip_tags(Cursor *cursor) except -1:
-    """Tagged fields. None has a meaning in this request."""
-    cdef uint64_t count = take_unsigned_varint(cursor, 5)
-    while count:
-        count -= 1
-        take_unsigned_varint(cursor, 5)
-        take(cursor, <Py_ssize_t>take_unsigned_varint(cursor, 5))
-    return 0
 
 
 cdef int read_only_batch(const Part *part, BatchFields *batch) except -1:

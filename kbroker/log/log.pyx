@@ -1,7 +1,8 @@
 """A partition's log: segments, producer state and leader epochs behind one door.
 
 An append goes: judge (producer state, nothing changes), place offset and epoch in the caller's buffer, roll if due, write, adopt. A
-failed write or sync adopts nothing and takes the log offline: what the disk holds is then known only to the next recovery.
+failed write or sync adopts nothing and takes the log offline: what the disk holds is then known only to the next recovery. Of appends
+that are gathered the write comes last, one for all of them.
 """
 import logging
 import os

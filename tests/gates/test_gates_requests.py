@@ -27,8 +27,8 @@ PEER_LIMIT_S = 30
 
 INSTRUCTIONS = {
     (3, 11): {
-        'Produce of 300 B': 13_800,  # 12,524
-        'Produce of 16 KiB': 65_600,  # 59,662
+        'Produce of 300 B': 13_600,  # 12,351
+        'Produce of 16 KiB': 65_400,  # 59,512
         'Fetch of 64 KiB': 19_300,  # 17,543
         'first Produce of a transaction': 34_500,  # 31,294
         'EndTxn of one record': 31_600,  # 28,691
@@ -42,8 +42,8 @@ SYSTEM_CALLS = {
     ('Fetch of 64 KiB', 1): 4.4,  # 4.00
     ('first Produce of a transaction', 1): 5.4,  # 5.07
     ('EndTxn of one record', 1): 6.4,  # 6.01
-    ('Produce of 300 B', BURST): 1.5,  # 1.16
-    ('Produce of 16 KiB', BURST): 2.5,  # 1.50, more where its answers leave in pieces
+    ('Produce of 300 B', BURST): 0.5,  # 0.21
+    ('Produce of 16 KiB', BURST): 1.3,  # 0.65, more where it comes in smaller pieces
     ('Fetch of 64 KiB', BURST): 2.5,  # 1.15, likewise
     ('first Produce of a transaction', BURST): 2.5,  # 2.15
     ('EndTxn of one record', BURST): 3.5,  # 3.15

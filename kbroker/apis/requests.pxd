@@ -1,0 +1,59 @@
+"""Bytes that requests read by hand have in common. A flexible version has compact lengths and tagged fields (KIP-482)."""
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport uint8_t, uint64_t
+
+from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take, take_unsigned_varint
+
+from kbroker.errors import ProtocolError
+
+
+cdef enum:
+    LONGEST_STRING_BYTES = 32767
+
+
+cdef inline Py_ssize_t take_length(Cursor *cursor, bint flexible, bint short) except? -2:
+    """A length, -1 for null."""
+    if flexible:
+        return <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
+    if short:
+        return read_int16(take(cursor, 2))
+    return read_int32(take(cursor, 4))
+
+
+cdef inline Py_ssize_t take_count(Cursor *cursor, bint flexible, Py_ssize_t fewest_bytes) except -1:
+    """How many elements of at least `fewest_bytes` an array has."""
+    cdef Py_ssize_t count = take_length(cursor, flexible, False), left = cursor.end - cursor.at
+    if count < 0:
+        raise ProtocolError(f'an array of {count} elements')
+    if count > left // fewest_bytes:
+        raise ProtocolError(f'an array of {count} elements of at least {fewest_bytes} bytes, {left} bytes left')
+    return count
+
+
+cdef inline Py_ssize_t take_string(Cursor *cursor, bint flexible, bint nullable, const uint8_t **text) except -2:
+    """A string in UTF-8 and how many bytes it has, -1 for null."""
+    cdef Py_ssize_t length = take_length(cursor, flexible, True), i
+    cdef uint8_t bits = 0
+    if nullable and length == -1:
+        return -1
+    if length < 0 or length > LONGEST_STRING_BYTES:
+        raise ProtocolError(f'a string of {length} bytes, 0 to {LONGEST_STRING_BYTES} expected')
+    text[0] = take(cursor, length)
+    for i in range(length):
+        bits |= text[0][i]
+    if bits & 0x80:
+        try:
+            PyUnicode_DecodeUTF8(<char *>text[0], length, NULL)
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f'a string that is not UTF-8: {error}') from None
+    return length
+
+
+cdef inline int skip_tags(Cursor *cursor) except -1:
+    """Tagged fields where none has a meaning."""
+    cdef uint64_t count = take_unsigned_varint(cursor, 5)
+    while count:
+        count -= 1
+        take_unsigned_varint(cursor, 5)
+        take(cursor, <Py_ssize_t>take_unsigned_varint(cursor, 5))
+    return 0
