@@ -76,8 +76,10 @@ DECODED = {
         3,
         KafkaPythonEndTxnRequest,
     ),
+    'decode Metadata v12, 100 topics of 3': (metadata_response(), 12, KafkaPythonMetadataResponse),
 }
 ENCODED = {
+    'encode Fetch v12, 50 partitions': (fetch_request(), 12, KafkaPythonFetchRequest),
     'encode Metadata v12, 100 topics of 3': (metadata_response(), 12, KafkaPythonMetadataResponse),
     'encode EndTxn v3': (
         EndTxnRequest(transactional_id='my-txn', producer_id=4711, producer_epoch=3),

@@ -58,7 +58,8 @@ class Cell:
     @property
     def has_floor(self) -> bool:
         """Whether a server without a log can answer what this cell asks."""
-        return not self.is_cold and all(load.startswith(('produce', 'idle')) or (
+        is_filled = self.fill is None or self.fill.load.startswith('produce')
+        return is_filled and not self.is_cold and all(load.startswith(('produce', 'idle')) or (
             load.startswith('fetch') and option(load, 'from', 0) == 0) for load in self.loads)
 
     @property

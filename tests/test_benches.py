@@ -12,9 +12,13 @@ from xml.etree import ElementTree
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from live import LiveBroker
+from live import ROOT, LiveBroker
 
-ROOT = pathlib.Path(__file__).parent.parent
+sys.path.append(str(ROOT / 'bench'))
+
+from peer_report import Results, Row, verdicts
+from transaction_cost import LEAST_BLOCKS, interval, judged
+
 STOP_LIMIT_S = 60
 BENCHES = sorted((ROOT / 'bench').glob('bench_*.py'))
 
@@ -144,6 +148,33 @@ def test_the_bench_of_peers_goes_on_where_it_was(tmp_path):
         assert rows.count(row) == 1
     held = [json.loads(line) for line in (tmp_path / 'peers.jsonl').read_text().splitlines()]
     assert len([row for row in held if row.get('cell') == 'round trip of 1 record' and 'rate' in row['figures']]) == 2
+
+
+def judgements(produced):
+    """What is said of 16 KiB on 8 connections against Kafka, by (rate, broker CPU) of each peer in one round."""
+    rows = [Row('produce 16 KiB, 8 x 5', peer, 1, {'rate': rate, 'cpu_us': cpu_us})
+            for peer, (rate, cpu_us) in produced.items()]
+    cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in verdicts(Results(rows))]
+    return {figure: said for _, figure, against, *_, said in cells if against == 'kafka'}
+
+
+def test_a_target_beyond_what_the_floor_reaches_is_no_fault_of_the_broker():
+    assert judgements({'kafka': (100, 10), 'kbroker': (280, 4), 'floor': (290, 3.5)}) == {
+        'per second': "the client's limit: floor 2.90 x", 'broker CPU each': "the kernel's limit: floor 0.35 x"}
+    assert judgements({'kafka': (100, 10), 'kbroker': (280, 4), 'floor': (310, 3)}) == {
+        'per second': '**short**', 'broker CPU each': '**short**'}
+    assert judgements({'kafka': (100, 10), 'kbroker': (280, 4)}) == {
+        'per second': '**short**', 'broker CPU each': '**short**'}
+    assert judgements({'kafka': (100, 10), 'kbroker': (300, 3), 'floor': (290, 3.5)}) == {
+        'per second': 'met', 'broker CPU each': 'met'}
+
+
+def test_a_loss_is_judged_by_the_interval_of_its_median():
+    assert interval([float(number) for number in range(40)]) == (13, 26)
+    assert judged([0.01] * 20 + [0.02] * 20, 0.03) == 'met'
+    assert judged([0.04] * 20 + [0.05] * 20, 0.03) == '**short**'
+    assert judged([0.01] * 20 + [0.05] * 20, 0.03) == 'open'
+    assert judged([0.01] * (LEAST_BLOCKS - 1), 0.03) == 'open'
 
 
 STOPPED = {

@@ -186,6 +186,10 @@ KERNELS = {
     'decode Fetch v12, 50 partitions, kafka-python': (
         lambda: read_message('decode Fetch v12, 50 partitions'), 1.8),  # 3.7
     'decode EndTxn v3, kafka-python': (lambda: read_message('decode EndTxn v3'), 4.5),  # 9.1
+    'decode Metadata v12, 100 topics of 3, kafka-python': (
+        lambda: read_message('decode Metadata v12, 100 topics of 3'), 6.6),  # 13
+    'encode Fetch v12, 50 partitions, kafka-python': (
+        lambda: write_message('encode Fetch v12, 50 partitions'), 13),  # 27
     'encode Metadata v12, 100 topics of 3, kafka-python': (
         lambda: write_message('encode Metadata v12, 100 topics of 3'), 18),  # 37
     'encode EndTxn v3, kafka-python': (lambda: write_message('encode EndTxn v3'), 12),  # 24
