@@ -19,7 +19,7 @@ DIRECTIVES = {
     'linetrace': DEBUG,
 }
 
-# What a transaction passes through: modules of plain Python, compiled as they are. Their annotations stay words.
+# What most requests pass through, plain Python compiled as it is: its annotations stay words.
 COMPILED_PYTHON = ('kbroker/apis/context.py',)
 PYTHON_DIRECTIVES = {'language_level': 3, 'annotation_typing': False, 'linetrace': DEBUG}
 

@@ -7,7 +7,6 @@ possibly before they return; they do not raise.
 import logging
 from typing import NamedTuple
 
-cimport cython
 from libc.stdint cimport int16_t, int64_t
 
 from kbroker.clock cimport Clock, Timer, Timers
@@ -75,7 +74,6 @@ cdef int answer(object done, object error, TransactionRow row) except -1:
     return 0
 
 
-@cython.freelist(8)
 cdef class Ending(Step):
     """A decision on its way to the log, the markers, and the Complete row. `done` is told when the first is durable.
 
@@ -103,7 +101,6 @@ cdef class Ending(Step):
         self.coordinator.append_complete(self)
 
 
-@cython.freelist(8)
 cdef class Adding(Step):
     """Partitions that are to join a transaction. `done` is told the error code or, for a write in some `mode`, a dict
     of the partitions that are refused.
@@ -126,6 +123,14 @@ cdef class Adding(Step):
             told = error_for_produce(self.mode, code)
             self.done({partition: KafkaError(told) for partition in self.partitions})
         return 0
+
+
+cdef class Initialising(Step):
+    """The Empty row of an InitProducerId."""
+    cdef object done
+
+    cdef int appended(self, object code) except -1:
+        return answer(self.done, code, self.row)
 
 
 cdef class TransactionCoordinator:
@@ -177,6 +182,7 @@ cdef class TransactionCoordinator:
         CONCURRENT_TRANSACTIONS then, and asks again until the abort is complete.
         """
         cdef TransactionRow row
+        cdef Initialising initialising
         try:
             if (producer_id == NO_ID) != (producer_epoch == NO_EPOCH):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'found producer id {producer_id} with epoch '
@@ -196,7 +202,7 @@ cdef class TransactionCoordinator:
                 CONCURRENT_TRANSACTIONS if answer.error is NONE else answer.error)))
         else:
             initialising = Initialising.__new__(Initialising)
-            (<Initialising>initialising).done = done
+            initialising.done = done
             self.transaction_version()
             self.store.append(owned, metadata, initialising)
 
@@ -528,14 +534,6 @@ cdef class TransactionCoordinator:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'found a client of transaction version '
                              f'{client_transaction_version}, but transaction.version is finalized at 0')
         return 0
-
-
-cdef class Initialising(Step):
-    """The Empty row of an InitProducerId."""
-    cdef object done
-
-    cdef int appended(self, object code) except -1:
-        return answer(self.done, code, self.row)
 
 
 cdef TransactionMetadata known(StatePartition owned, str transactional_id):

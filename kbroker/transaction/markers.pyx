@@ -7,7 +7,6 @@ the partition's last stable offset stuck, so whatever is not known to be final i
 import enum
 import logging
 
-cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -108,7 +107,6 @@ cdef class MarkerSender:
             (<Sending>sending).drop_topic(topic.name)
 
 
-@cython.freelist(8)
 cdef class Sending(DurableWaiter):
     """The markers of one transaction. Its partitions are known by their number in `partitions`."""
     cdef MarkerSender sender

@@ -230,7 +230,7 @@ ROWS = (
     Row('checkCrcs', _boolean, True, 'Whether the checksum of each batch is checked.'),
     Row('failOnDataLoss', _boolean, True, 'Whether records that are gone or damaged end the query.'),
     Row('skippedTo', _directory, None,
-        'A directory that driver and executors share: what was passed over is told there, in JSON.', 'batch'),
+        'A directory that driver and executors share: what was passed over is told there, in JSON.'),
     Row('verifyTxnIndex', _boolean, False, 'Learn of aborted transactions from headers, not from indexes.', 'path'),
     Row('pin', _choice('none', 'hardlink'), 'none',
         'Hard-link the segments beside the log directory, so that a broker may delete them; gone after a day.',

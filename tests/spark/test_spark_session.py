@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
-from spark_rows import LogFiles, rows
+from spark_rows import LogFiles, damage, rows
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
@@ -14,6 +14,7 @@ from kbroker.client.config import ClientConfig
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker_tools.spark import KafkaLogDataSource
+from kbroker_tools.spark.skipped import Skipped
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
 
@@ -178,6 +179,34 @@ def test_a_stream_goes_on_where_it_stopped_and_replays_the_same_rows(spark, log,
     assert stream.run() == [['later', 'open']] and stream.replayed == {3}
     stream.forget(2)
     assert stream.run() == [['later', 'open']] and stream.replayed == {3}
+
+
+def test_a_stream_counts_what_it_passes_over_once_a_micro_batch(spark, log, tmp_path):
+    for number in range(4):
+        log.write(f'aborted {number}', producer_id=1)
+        log.end(1, commit=False)
+        log.write(f'value {number}')
+    log.flush()
+    path = log.segments()[0]
+    damage(path, path.read_bytes().index(b'value 2'), b'V')
+    told = tmp_path / 'told'
+    stream = Stream(spark, tmp_path, path=str(log.path), maxOffsetsPerTrigger='5', failOnDataLoss='false',
+                    skippedTo=str(told))
+    assert all_of(stream.run()) == ['value 0', 'value 1', 'value 3']
+    for is_again in (False, True):
+        if is_again:
+            stream.forget(1)
+            stream.run()
+            assert stream.replayed
+        found = Skipped.read(told)
+        assert [(loss.first_offset, loss.lost_offsets) for loss in found.losses] == [(8, 1)]
+        assert found.aborted == {('topic', 0): 4}
+    log.write('aborted', producer_id=1)
+    log.end(1, commit=False)
+    log.flush()
+    stream.run()
+    summed = spark.read.json(str(told)).selectExpr('sum(lost_offsets)', 'sum(aborted_transactions)')
+    assert tuple(summed.collect()[0]) == (1, 5)
 
 
 def test_a_stream_takes_up_new_partitions_and_misses_old_ones(spark, tmp_path):
