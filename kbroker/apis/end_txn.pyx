@@ -13,14 +13,13 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker.apis.answers cimport put_no_tags
 from kbroker.apis.frame_handler cimport Frame, FrameHandler
+from kbroker.apis.requests cimport take_string
 from kbroker.transaction.coordinator cimport Asker, TransactionCoordinator
-from kbroker.wire.bytes cimport (
-    Cursor, read_int16, read_int64, take, take_unsigned_varint, write_int16, write_int32, write_int64,
-)
+from kbroker.wire.bytes cimport Cursor, read_int16, read_int64, take, write_int16, write_int32, write_int64
 
 from kbroker.apis.context import Api
 from kbroker.apis.producer_fencing import told_to_producer
-from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import EndTxnResponse
 
@@ -60,22 +59,12 @@ cdef class EndTxnUnderWay(Asker):
 
 cdef str read_request(Cursor *cursor, int version, Request *request):
     """The fields into `request`; returns the transactional.id. Raises ProtocolError."""
-    cdef Py_ssize_t length
     cdef const uint8_t *text
-    if version >= FLEXIBLE_VERSION:
-        length = <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
-    else:
-        length = read_int16(take(cursor, 2))
-    if length < 0:
-        raise ProtocolError('the transactional id is null')
-    text = take(cursor, length)
+    cdef Py_ssize_t length = take_string(cursor, version >= FLEXIBLE_VERSION, False, &text)
     request.producer_id = read_int64(take(cursor, 8))
     request.producer_epoch = read_int16(take(cursor, 2))
     request.committed = take(cursor, 1)[0] != 0
-    try:
-        return PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
-    except UnicodeDecodeError as error:
-        raise ProtocolError(f'the transactional id is not UTF-8: {error}') from None
+    return PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
 
 
 cdef bytes encoded(int version, int32_t correlation_id, int16_t code, int64_t producer_id, int16_t producer_epoch):

@@ -1,6 +1,7 @@
 """Requests that lie in the socket together: appends to a partition are written by one call, and nobody can tell."""
 import errno
 import pathlib
+import resource
 import tempfile
 
 import pytest
@@ -157,6 +158,22 @@ def test_a_burst_that_cannot_be_written_is_refused_and_not_in_the_log(tmp_path):
         bursts.node.crash()
     with InProcessBroker(tmp_path, FEW) as node:
         assert node.topics.get('orders', 0).log_end_offset == 1
+
+
+def test_a_burst_that_is_written_in_part_is_refused_as_a_whole(tmp_path):
+    with Bursts(tmp_path) as bursts:
+        kept = [produce(bursts.node, b'a')]
+        assert produced(kept, bursts.send(kept)) == [(0, 0)]
+        written_bytes = len(bursts.files()[pathlib.Path('orders-0', '0' * 20 + '.log')])
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (written_bytes * 5 // 2, limits[1]))
+        try:
+            requests = [produce(bursts.node, b'a') for _ in range(3)]
+            assert produced(requests, bursts.send(requests)) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)] * 3
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert len(bursts.files()[pathlib.Path('orders-0', '0' * 20 + '.log')]) == written_bytes
+        bursts.node.crash()
 
 
 def test_a_connection_that_ends_within_a_burst_takes_nothing_with_it(tmp_path):
