@@ -77,9 +77,14 @@ def _leave(work: pathlib.Path, number: int) -> NoReturn:
 
 
 def _clear(work: pathlib.Path) -> None:
-    for task in pathlib.Path('/proc/self/task').iterdir():
-        for pid in map(int, (task / 'children').read_text().split()):
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+    for pid in list(_children()):
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
     shutil.rmtree(work, ignore_errors=True)
+
+
+def _children() -> Iterator[int]:
+    for thread in pathlib.Path('/proc/self/task').iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended: another has its children
+            yield from map(int, (thread / 'children').read_text().split())

@@ -72,8 +72,12 @@ class Mark(NamedTuple):
 
 
 def mark(records: int, pid: int) -> Mark:
-    cpu_clock = ~pid << 3 | 2  # as clock_getcpuclockid gives it: all threads of a process, in nanoseconds
-    return Mark(records, time.perf_counter(), time.clock_gettime(cpu_clock))
+    return Mark(records, time.perf_counter(), cpu_s(pid))
+
+
+def cpu_s(pid: int) -> float:
+    """Of all threads of a process, to the nanosecond. The clock is numbered as clock_getcpuclockid does it."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def between(first: Mark, last: Mark) -> Slice:
@@ -87,7 +91,12 @@ def between(first: Mark, last: Mark) -> Slice:
 # ---- clients
 
 class Client(Protocol):
-    """Stays connected to a broker. `strict` is what is to cost nothing: transactions, read_committed."""
+    """Stays connected to a broker. `strict` is what is to cost nothing: transactions, read_committed.
+
+    `pid` is that of a process of its own which goes on.
+    """
+
+    pid: int | None
 
     def produce(self, topic: str, strict: bool, seconds: float) -> Slice: ...
 
@@ -97,6 +106,8 @@ class Client(Protocol):
 
 
 class Confluent:
+    pid: int | None = None
+
     def __init__(self, site: Site):
         self._pid = site.broker.pid
         common = {'bootstrap.servers': site.broker.address, 'log_level': 0}
@@ -113,7 +124,7 @@ class Confluent:
         producer, produced = self._producers[strict], 0
         marks: list[Mark] = []
         end = time.perf_counter() + seconds
-        while len(marks) < 2 or time.perf_counter() < end:
+        while len(marks) < 2 or marks[-1].records == marks[0].records or time.perf_counter() < end:
             if strict:
                 producer.begin_transaction()
             commit_at = time.perf_counter() + COMMIT_MS / 1e3
@@ -152,11 +163,16 @@ class Confluent:
 
 
 def put(producer: Producer, topic: str) -> None:
+    """LoadError if there is no room for the record for LIMIT_S: nothing is delivered."""
+    waiting_since = None
     while True:
         try:
             producer.produce(topic, VALUE, partition=0)
             return
         except BufferError:
+            waiting_since = waiting_since or time.monotonic()
+            if time.monotonic() - waiting_since > LIMIT_S:
+                raise LoadError('the producer delivers nothing') from None
             producer.poll(0.01)
 
 
@@ -169,6 +185,7 @@ class Java:
         self._process = subprocess.Popen(
             java_tool(str(source), site.broker.address, VALUE.decode()), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True)
+        self.pid: int | None = self._process.pid
         self._answer('ready')
 
     def produce(self, topic: str, strict: bool, seconds: float) -> Slice:
@@ -202,6 +219,8 @@ class Java:
 
 class Raw:
     """The load generator; it connects for each slice, but is as warm at its first request as at any."""
+
+    pid: int | None = None
 
     def __init__(self, site: Site):
         self._site = site
@@ -273,19 +292,20 @@ class Bench:
                 while time.monotonic() < until:
                     self._produce(client, site, 'warm', 0)
                     self._consume(client, topic, 0)
-                self._repeat((name, site.peer.name, PRODUCING), site,
+                self._repeat((name, site.peer.name, PRODUCING), site, client,
                              lambda number: self._produce(client, site, f'block-{name}-{number}', number))
-                self._repeat((name, site.peer.name, CONSUMING), site,
+                self._repeat((name, site.peer.name, CONSUMING), site, client,
                              lambda number: self._consume(client, topic, number))
         finally:
             client.close()
 
-    def _repeat(self, key: tuple[str, str, str], site: Site, measure: Callable[[int], Block]) -> None:
-        watch = Stopwatch(site.broker.pid)
+    def _repeat(self, key: tuple[str, str, str], site: Site, client: Client, measure: Callable[[int], Block]) -> None:
+        watch, client_began_s = Stopwatch(site.broker.pid), cpu_s(client.pid) if client.pid else 0
         for number in range(self.sizes.blocks):
             block = measure(number)
             self.blocks[key].append(block)
-            self.others[key] = watch.span().others_share
+            span, client_s = watch.span(), cpu_s(client.pid) - client_began_s if client.pid else 0
+            self.others[key] = max(0.0, span.others_share - client_s / span.seconds / (os.cpu_count() or 1))
             click.echo(f'{", ".join(key)}: {block.plain[0].rate:,.0f} records/s, loss {block.loss:+.1%}, '
                        f'{block.more_broker_us:+.3f} us of broker CPU a record', err=True)
 

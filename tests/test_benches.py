@@ -200,6 +200,7 @@ def test_a_bench_that_is_stopped_leaves_nothing_but_what_it_measured(bench, to_g
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         measured = itertools.takewhile(lambda line: 'kbroker' not in line, process.stderr)  # then it is in the midst
         said = [*measured]
+        assert process.poll() is None, ''.join(said) + process.stdout.read()
         (os.killpg if to_group else os.kill)(process.pid, signal.SIGTERM)
         output, errors = process.communicate(timeout=STOP_LIMIT_S)
     assert process.returncode == 128 + signal.SIGTERM, ''.join(said) + errors
@@ -208,6 +209,24 @@ def test_a_bench_that_is_stopped_leaves_nothing_but_what_it_measured(bench, to_g
     assert not list(temporary.iterdir())
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)  # nobody of its group is left
+
+
+IN_A_LIBRARY = """
+import ctypes, stopping
+stopping.GRACE_S = 0.1
+with stopping.workplace():
+    print('in it', flush=True)
+    ctypes.CDLL(None).system(b'exec sleep 600')  # no signal brings it back
+"""
+
+
+def test_a_bench_that_waits_in_a_library_is_ended_by_force(tmp_path):
+    with subprocess.Popen([sys.executable, '-c', IN_A_LIBRARY], cwd=ROOT / 'bench', stdout=subprocess.PIPE,
+                          env={**os.environ, 'TMPDIR': str(tmp_path)}, text=True) as process:
+        process.stdout.readline()
+        process.terminate()
+        assert process.wait(STOP_LIMIT_S) == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_bench_of_what_transactions_cost_prints_its_table():
