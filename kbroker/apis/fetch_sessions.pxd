@@ -1,7 +1,7 @@
 # cython: language_level=3
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from kbroker.apis.fetch_request cimport FetchRequest
+from kbroker.apis.fetch_request cimport AskedTopic, FetchRequest
 from kbroker.apis.waiting cimport Waiter, WaitingRoom
 from kbroker.clock cimport Clock
 from kbroker.log.log cimport LogSlice
@@ -58,6 +58,7 @@ cdef class FetchSession:
 
     cdef int take_over(self, FetchRequest *request) except -1
     cdef int forget_partitions(self, FetchRequest *request) except -1
+    cdef WantedTopic find_topic(self, const AskedTopic *asked, bint adds)
     cdef int moved(self, WantedPartition wanted) except -1
     cdef int park(self, Waiter waiter) except -1
     cdef list take_news(self)

@@ -82,13 +82,7 @@ cdef class FetchSession:
         cdef Py_ssize_t left, topics
         for topics in range(take_count(&cursor, request.version, 3), 0, -1):
             take_topic(&cursor, request.version, &asked_topic)
-            key = PyBytes_FromStringAndSize(<const char *>asked_topic.key, asked_topic.key_bytes)
-            topic = self.topics.get(key)
-            if topic is None:
-                topic = WantedTopic.__new__(WantedTopic)
-                topic.key = key
-                topic.partitions = {}
-                self.topics[key] = topic
+            topic = self.find_topic(&asked_topic, True)
             for left in range(asked_topic.partitions, 0, -1):
                 take_partition(&cursor, request.version, &asked)
                 wanted = topic.partitions.get(asked.index)
@@ -121,8 +115,7 @@ cdef class FetchSession:
         cdef Py_ssize_t left, topics
         for topics in range(take_count(&cursor, request.version, 3), 0, -1):
             take_forgotten_topic(&cursor, request.version, &asked_topic)
-            key = PyBytes_FromStringAndSize(<const char *>asked_topic.key, asked_topic.key_bytes)
-            topic = self.topics.get(key)
+            topic = self.find_topic(&asked_topic, False)
             for left in range(asked_topic.partitions, 0, -1):
                 index = read_int32(take(&cursor, 4))
                 wanted = None if topic is None else topic.partitions.pop(index, None)
@@ -131,9 +124,20 @@ cdef class FetchSession:
                     wanted.stop_waiting()
                     self.size -= 1
             if topic is not None and not topic.partitions:
-                del self.topics[key]
+                del self.topics[topic.key]
             end_struct(&cursor, request.version)
         return 0
+
+    cdef WantedTopic find_topic(self, const AskedTopic *asked, bint adds):
+        """None if nothing is wanted of it; with `adds` something will be."""
+        cdef bytes key = PyBytes_FromStringAndSize(<const char *>asked.key, asked.key_bytes)
+        cdef WantedTopic topic = self.topics.get(key)
+        if topic is None and adds:
+            topic = WantedTopic.__new__(WantedTopic)
+            topic.key = key
+            topic.partitions = {}
+            self.topics[key] = topic
+        return topic
 
     cdef int moved(self, WantedPartition wanted) except -1:
         if not wanted.is_due:

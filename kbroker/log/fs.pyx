@@ -41,7 +41,9 @@ cdef extern from *:
 
 
 cdef enum:
-    WARM_BYTES = 262144
+    WARM_BYTES = 1048576        # at once: as much as the kernel will ask the disk for in one piece
+    # A read up to here is over sooner than the GIL is given back and taken again.
+    SHORT_BYTES = 4096
 
 FLOCK = struct.Struct('@hhqqi')    # struct flock: type, whence, start, length, pid
 
@@ -55,6 +57,20 @@ cdef int sync_descriptor(int descriptor, bint is_directory) noexcept nogil:
     if (c_fsync(descriptor) if is_directory else c_fdatasync(descriptor)) == 0:
         return 0
     return errno
+
+
+cdef int read_cached(int descriptor, uint8_t *into, size_t size, int64_t position, size_t *total) noexcept nogil:
+    """Returns 0, or the errno. `total` is how many bytes there were in the page cache."""
+    cdef ssize_t got
+    while total[0] < size:
+        got = pread_nowait(descriptor, into + total[0], size - total[0], position + total[0])
+        if got > 0:
+            total[0] += got
+        elif got == 0 or errno == EAGAIN:
+            break
+        elif errno != EINTR:
+            return errno
+    return 0
 
 
 cdef class File:
@@ -129,20 +145,17 @@ cdef class File:
         Fewer than asked for, 0 included, mean that the next ones are cold (or that the file ends): `warm` fetches them.
         A file system that cannot tell what it has is read as `pread` does.
         """
-        cdef ssize_t got
         cdef size_t total = 0
-        cdef int code = 0
-        with nogil:
-            while total < size:
-                got = pread_nowait(self.descriptor, into + total, size - total, position + total)
-                if got > 0:
-                    total += got
-                elif got == 0 or errno == EAGAIN:
-                    break
-                elif errno != EINTR:
-                    code = errno
-                    break
+        cdef int code
+        if self.always_waits:
+            return self.pread(into, size, position)
+        if size <= SHORT_BYTES:
+            code = read_cached(self.descriptor, into, size, position, &total)
+        else:
+            with nogil:
+                code = read_cached(self.descriptor, into, size, position, &total)
         if code == EOPNOTSUPP or code == ENOSYS:
+            self.always_waits = True
             return self.pread(into, size, position)
         return total if code == 0 else fail(self.path, code)
 

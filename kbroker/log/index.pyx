@@ -93,6 +93,8 @@ cdef class Index:
         """The number of the last entry whose key (or value) is at or below `target`, -1 when there is none."""
         cdef int64_t low = 0, high = self.entries, middle, found
         cdef int64_t in_file = self.entries - self.tail_entries
+        cdef bint is_long = self.key_bytes == 8 and not by_value
+        cdef const uint8_t *first
         if self.tail_entries and (self.read_value(in_file) if by_value else self.read_key(in_file)) <= target:
             low = in_file
         elif in_file == 0:
@@ -100,9 +102,11 @@ cdef class Index:
         else:
             self.map()
             high = in_file
+        # What is searched lies in one piece: `first` is where its entry 0 is, or would be.
+        first = self.entry(low) - low * self.entry_bytes + (self.key_bytes if by_value else 0)
         while low < high:
             middle = (low + high) >> 1
-            found = self.read_value(middle) if by_value else self.read_key(middle)
+            found = read_int64(first + middle * self.entry_bytes) if is_long else read_int32(first + middle * self.entry_bytes)
             if found <= target:
                 low = middle + 1
             else:
@@ -225,10 +229,15 @@ cdef class OffsetIndex(Index):
         cdef int64_t number = self.search(offset - self.base_offset, False)
         return 0 if number < 0 else self.read_value(number)
 
-    cdef int64_t position_at_or_below(self, int64_t position) except -1:
-        """The start of the last indexed batch that begins at or before `position`, else 0."""
+    cdef int batch_at_or_below(self, int64_t position, int64_t *start, int64_t *last_offset) except -1:
+        """Where the last indexed batch begins that does so at or before `position`, and its last offset.
+
+        Without one it is the segment's first batch, which is not indexed: of its offsets the base is known.
+        """
         cdef int64_t number = self.search(position, True)
-        return 0 if number < 0 else self.read_value(number)
+        start[0] = 0 if number < 0 else self.read_value(number)
+        last_offset[0] = self.base_offset if number < 0 else self.base_offset + self.read_key(number)
+        return 0
 
     def lookup(self, int64_t offset) -> int:
         return self.position_for_offset(offset)

@@ -14,7 +14,6 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
-from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk, walk_batches
 from kbroker.log.fs cimport File
 from kbroker.log.producer_state cimport (
     ABORT_MARKER, NO_MARKER, ORIGIN_REPLICATION, CachedBatch, Marker, ProducerStateTable, read_marker)
@@ -75,10 +74,13 @@ cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) excep
 
 
 cdef class LogSlice:
-    """Whole batches in a file. The first may begin below the offset asked for; `end_offset` follows the last one.
+    """Whole batches in a file. The first may begin below the offset asked for; all of them end below `end_offset`.
 
-    The file stays readable while the slice lives, also when its segment is deleted.
+    The file stays readable while the slice lives, also when its segment is deleted. Only a log makes one.
     """
+
+    def __init__(self):
+        raise TypeError('a slice is read from a log, not made')
 
     def read(self) -> bytes:
         """The bytes. Raises OSError, and CorruptLogError if the file became shorter."""
@@ -406,7 +408,6 @@ cdef class Log:
     cdef LogSlice slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
         cdef Place start, end
         cdef Segment segment
-        cdef BatchWalk walk
         cdef LogSlice found
         segment = self.segment_for(offset)
         segment.place_of(offset, &start)
@@ -423,9 +424,7 @@ cdef class Log:
             if end.position <= start.position:
                 if not min_one_batch:
                     return None
-                walk = walk_batches(segment.file(), start.position, segment.size_bytes, SEARCH_BYTES)
-                walk.next()
-                end.position, end.offset = walk.next_position, batch_last_offset(&walk.fields) + 1
+                segment.place_behind(&start, &end)
         found = LogSlice.__new__(LogSlice)
         found.file = segment.file()
         found.position, found.size_bytes = start.position, end.position - start.position
@@ -469,6 +468,8 @@ cdef class Log:
         count[0] = 0
         for number in range(first, len(self.segments)):
             index = (<Segment>self.segments[number]).transactions
+            if index.is_read and index.count == 0:      # nearly all of them: there can be many behind a reader far from the end
+                continue
             found = index.touching(fetch_offset, upper_bound_offset, NULL if into == NULL else into + count[0] * ABORTED_BYTES)
             count[0] += found
             if index.is_complete(upper_bound_offset):

@@ -1,7 +1,7 @@
 # cython: language_level=3
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from kbroker.log.batch_walk cimport BatchWalk
+from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk
 from kbroker.log.fs cimport File, iovec
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.transaction_index cimport TransactionIndex
@@ -11,6 +11,12 @@ from kbroker.record.batch cimport BatchFields
 cdef struct Place:
     int64_t position            # where a batch begins, or the end of the segment
     int64_t offset              # its first offset, or the one that follows the segment's last
+
+
+cdef struct HeaderWindow:       # what a search has read of the file
+    int64_t position
+    int64_t size
+    uint8_t data[SEARCH_BYTES]
 
 
 cdef class Segment:
@@ -38,6 +44,7 @@ cdef class Segment:
     cdef int gathered_count
     cdef int64_t gathered_bytes
     cdef Place *recent
+    cdef Place *ends
     cdef int64_t remembered
 
     cdef File file(self)
@@ -56,3 +63,7 @@ cdef class Segment:
     cdef int index_batch(self, const BatchFields *batch, int64_t position, int64_t size) except -1
     cdef int place_of(self, int64_t offset, Place *place) except -1
     cdef int place_below(self, int64_t position, Place *place) except -1
+    cdef int place_behind(self, const Place *batch_place, Place *place) except -1
+    cdef bint read_header_at(self, int64_t position, HeaderWindow *window, bint waits, BatchFields *batch) except -1
+    cdef int remember_end(self, const Place *place) except -1
+    cdef const Place *recall_end(self, int64_t offset) noexcept

@@ -1,8 +1,8 @@
 """One segment of a log: batches end to end in `<base offset>.log`, and the indexes beside it."""
 import os
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, malloc
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
 from kbroker.errors import CorruptLogError
@@ -11,7 +11,8 @@ from kbroker.log.fs cimport File, iovec
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.producer_state cimport ABORT_MARKER, Marker, ProducerStateTable, read_marker
 from kbroker.log.transaction_index cimport TransactionIndex
-from kbroker.record.batch cimport HEADER_READ, BatchFields, batch_last_offset, batch_size_bytes, header_of
+from kbroker.record.batch cimport (
+    HEADER_BYTES, HEADER_READ, BatchFields, batch_last_offset, batch_size_bytes, header_of, parse_header)
 
 LOG_SUFFIX = '.log'
 OFFSET_INDEX_SUFFIX = '.index'
@@ -22,6 +23,8 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACT
 
 cdef enum:
     RECENT_BATCHES = 64
+    REMEMBERED_END_BITS = 5
+    REMEMBERED_ENDS = 1 << REMEMBERED_END_BITS
     MOST_GATHERED = 64
     FIRST_ALLOCATION_BYTES = 65536
     LARGEST_ALLOCATION_BYTES = 16777216
@@ -31,6 +34,15 @@ cdef enum:
 def file_name(offset: int, suffix: str) -> str:
     """Kafka names files by offset: 20 digits, then what they are."""
     return f'{offset:020d}{suffix}'
+
+
+cdef inline int64_t mark_of(const Place *place, bint by_position) noexcept:
+    return place.position if by_position else place.offset
+
+
+cdef inline int slot_of(int64_t offset) noexcept:
+    """Readers take steps of one size: their offsets have to be spread."""
+    return <int>((<uint64_t>offset * <uint64_t>0x9E3779B97F4A7C15) >> (64 - REMEMBERED_END_BITS))
 
 
 class RecoveryResult:
@@ -83,6 +95,7 @@ cdef class Segment:
 
     def __dealloc__(self):
         free(self.recent)
+        free(self.ends)
         free(self.gathered)
 
     def path(self, suffix: str) -> str:
@@ -187,21 +200,21 @@ cdef class Segment:
 
     cdef const Place *recall(self, int64_t target, bint by_position) noexcept:
         """The last remembered batch that begins at or below an offset (or position); NULL when it is none of those."""
-        cdef int64_t oldest = max(<int64_t>0, self.remembered - RECENT_BATCHES)
-        cdef int64_t low = oldest, high = self.remembered, middle
-        cdef const Place *place
+        cdef int64_t low = max(<int64_t>0, self.remembered - RECENT_BATCHES), high = self.remembered, middle
+        if low == high or mark_of(&self.recent[low % RECENT_BATCHES], by_position) > target:
+            return NULL
         while low < high:
             middle = (low + high) >> 1
-            place = &self.recent[middle % RECENT_BATCHES]
-            if (place.position if by_position else place.offset) <= target:
+            if mark_of(&self.recent[middle % RECENT_BATCHES], by_position) <= target:
                 low = middle + 1
             else:
                 high = middle
-        return NULL if low == oldest else &self.recent[(low - 1) % RECENT_BATCHES]
+        return &self.recent[(low - 1) % RECENT_BATCHES]
 
     cdef int forget(self) noexcept:
         free(self.recent)
-        self.recent = NULL
+        free(self.ends)
+        self.recent = self.ends = NULL
         self.remembered = 0
         return 0
 
@@ -230,27 +243,35 @@ cdef class Segment:
 
     cdef int place_of(self, int64_t offset, Place *place) except -1:
         """The first batch whose last offset is at or above `offset`, else the end of the segment."""
-        cdef BatchWalk walk
+        cdef HeaderWindow window
+        cdef BatchFields batch
         cdef const Place *known
         if offset < self.next_offset:
             known = self.recall(offset, False)
+            if known == NULL:
+                known = self.recall_end(offset)
             if known != NULL:
                 place[0] = known[0]
                 return 0
-            walk = walk_batches(self.file(), self.offset_index.position_for_offset(offset), self.size_bytes, SEARCH_BYTES)
-            while walk.next():
-                if batch_last_offset(&walk.fields) >= offset:
-                    place.position = walk.position
-                    place.offset = walk.fields.base_offset
+            window.position = window.size = 0
+            place.position = self.offset_index.position_for_offset(offset)
+            while place.position < self.size_bytes:
+                self.read_header_at(place.position, &window, True, &batch)
+                if batch_last_offset(&batch) >= offset:
+                    place.offset = batch.base_offset
                     return 0
-            self.expect_end(walk)
+                place.position += batch_size_bytes(&batch)
         place.position = self.size_bytes
         place.offset = self.next_offset
         return 0
 
     cdef int place_below(self, int64_t position, Place *place) except -1:
-        """The last place between two batches at or below `position`."""
-        cdef BatchWalk walk
+        """A place between two batches at or below `position`: the last one, unless the disk had to be waited for to find it.
+
+        Then it is one that the index knows, which holds the last offset of the batch there and not its first.
+        """
+        cdef HeaderWindow window
+        cdef BatchFields batch
         cdef const Place *known
         if position >= self.size_bytes:
             place.position = self.size_bytes
@@ -260,15 +281,64 @@ cdef class Segment:
         if known != NULL:
             place[0] = known[0]
             return 0
-        walk = walk_batches(self.file(), self.offset_index.position_at_or_below(position), self.size_bytes, SEARCH_BYTES)
-        while walk.next():
-            if walk.next_position > position:
+        window.position = window.size = 0
+        self.offset_index.batch_at_or_below(position, &place.position, &place.offset)
+        if not self.read_header_at(place.position, &window, False, &batch):
+            return 0
+        while place.position + batch_size_bytes(&batch) <= position:
+            place.position += batch_size_bytes(&batch)
+            place.offset = batch_last_offset(&batch) + 1
+            if not self.read_header_at(place.position, &window, False, &batch):
                 break
         else:
-            self.expect_end(walk)
-        place.position = walk.position
-        place.offset = walk.fields.base_offset
+            place.offset = batch.base_offset
+        return self.remember_end(place)
+
+    cdef int place_behind(self, const Place *batch_place, Place *place) except -1:
+        """Where the batch that begins at a place ends."""
+        cdef HeaderWindow window
+        cdef BatchFields batch
+        window.position = window.size = 0
+        self.read_header_at(batch_place.position, &window, True, &batch)
+        place.position = batch_place.position + batch_size_bytes(&batch)
+        place.offset = batch_last_offset(&batch) + 1
+        return self.remember_end(place)
+
+    cdef bint read_header_at(self, int64_t position, HeaderWindow *window, bint waits, BatchFields *batch) except -1:
+        """Read the header of the batch at `position`. False if it is not in the page cache and nobody `waits` for the disk."""
+        cdef File file
+        cdef int64_t size = min(<int64_t>SEARCH_BYTES, self.size_bytes - position)
+        if position < window.position or position + HEADER_BYTES > window.position + window.size:
+            file = self.file()
+            window.position = position
+            window.size = file.pread(window.data, size, position) if waits else file.pread_cached(window.data, size, position)
+            if not waits and window.size < HEADER_BYTES <= size:
+                return False
+        if (parse_header(window.data + (position - window.position), window.position + window.size - position, batch) != HEADER_READ
+                or batch_size_bytes(batch) > self.size_bytes - position):
+            raise CorruptLogError(f'{self.file().path}: found no batch at {position}, expected one before the end at '
+                                  f'{self.size_bytes}')
+        return True
+
+    # Who reads on asks for the offset with which his last slice ended. These go with the segment, so that no truncation,
+    # compaction or deletion needs to know of them.
+
+    cdef int remember_end(self, const Place *place) except -1:
+        """Keep where a slice ended."""
+        if self.ends == NULL:
+            self.ends = <Place *>calloc(REMEMBERED_ENDS, sizeof(Place))
+            if self.ends == NULL:
+                raise MemoryError()
+        self.ends[slot_of(place.offset)] = place[0]
         return 0
+
+    cdef const Place *recall_end(self, int64_t offset) noexcept:
+        """The place of a slice that ended with `offset`; NULL if there was none lately."""
+        cdef const Place *place
+        if self.ends == NULL:
+            return NULL
+        place = &self.ends[slot_of(offset)]
+        return place if place.offset == offset and place.position > 0 else NULL
 
     cdef int expect_end(self, BatchWalk walk) except -1:
         if walk.fault != HEADER_READ:

@@ -28,6 +28,5 @@ cdef class TransactionIndex:
     cdef int make_room(self, Py_ssize_t count) except -1
     cdef int add(self, const Row *row) except -1
     cdef Py_ssize_t touching(self, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into) except -1
-    cdef Py_ssize_t first_ending_at(self, int64_t offset) noexcept
-    cdef Py_ssize_t first_stable_at(self, int64_t offset) noexcept
+    cdef Py_ssize_t first_reaching(self, int64_t offset, bint by_stable_offset) noexcept
     cdef bint is_complete(self, int64_t upper_bound_offset) noexcept

@@ -102,9 +102,8 @@ cdef class TransactionIndex:
         on the wire, unless it is NULL. Costs what it finds: a block that begins too late is passed over whole."""
         cdef Py_ssize_t i, end, found = 0
         self.read()
-        i = self.first_ending_at(fetch_offset)
-        end = self.first_stable_at(upper_bound_offset) + 1
-        end = min(end, self.count)
+        i = self.first_reaching(fetch_offset, False)
+        end = min(self.first_reaching(upper_bound_offset, True) + 1, self.count)
         while i < end:
             if i % BLOCK_ENTRIES == 0 and i + BLOCK_ENTRIES <= end and self.lowest[i // BLOCK_ENTRIES] >= upper_bound_offset:
                 i += BLOCK_ENTRIES
@@ -117,23 +116,17 @@ cdef class TransactionIndex:
             i += 1
         return found
 
-    cdef Py_ssize_t first_ending_at(self, int64_t offset) noexcept:
-        """The first row whose marker is at or above `offset`."""
-        cdef Py_ssize_t low = 0, high = self.count, middle
-        while low < high:
-            middle = (low + high) >> 1
-            if self.entries[middle].last_offset < offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    cdef Py_ssize_t first_reaching(self, int64_t offset, bint by_stable_offset) noexcept:
+        """The first row whose marker, or with `by_stable_offset` the last stable offset that it left, is at or above `offset`.
 
-    cdef Py_ssize_t first_stable_at(self, int64_t offset) noexcept:
-        """The first row that left the last stable offset at or above `offset`: what follows it begins above."""
+        What follows a row that left it there begins above.
+        """
         cdef Py_ssize_t low = 0, high = self.count, middle
+        cdef const Row *row
         while low < high:
             middle = (low + high) >> 1
-            if self.entries[middle].last_stable_offset < offset:
+            row = &self.entries[middle]
+            if (row.last_stable_offset if by_stable_offset else row.last_offset) < offset:
                 low = middle + 1
             else:
                 high = middle
@@ -147,15 +140,15 @@ cdef class TransactionIndex:
         """Rows that touch [fetch_offset, upper_bound_offset), and whether later segments can add none."""
         cdef Py_ssize_t i
         self.read()
-        found = [self.row(i) for i in range(self.first_ending_at(fetch_offset),
-                                            min(self.first_stable_at(upper_bound_offset) + 1, self.count))
+        found = [self.row(i) for i in range(self.first_reaching(fetch_offset, False),
+                                            min(self.first_reaching(upper_bound_offset, True) + 1, self.count))
                  if self.entries[i].first_offset < upper_bound_offset]
         return found, self.is_complete(upper_bound_offset)
 
     def truncate_to(self, int64_t offset) -> None:
         """Drop the rows whose marker is at or above `offset`."""
         self.read()
-        kept = self.first_ending_at(offset)
+        kept = self.first_reaching(offset, False)
         if self.exists:
             self.file().resize(kept * ENTRY.size)
         self.count = kept

@@ -45,11 +45,36 @@ class Work:
 
     def fetch(self, count: int, size_bytes: int) -> Requests:
         """From the beginning of a partition that holds more."""
-        for _ in range(2 * size_bytes // 16_384):
-            assert_sound(self._ask(self._produce('fetched', 16_384), 12))
-        partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=size_bytes)
+        self._fill(2 * size_bytes)
+        return [self._fetch(0, size_bytes)] * count
+
+    def fetch_on(self, count: int, size_bytes: int) -> Requests:
+        """Each from where the last one ended, in the middle of a partition."""
+        end_offset = self._fill((count + 20) * size_bytes)
+        each = self._whole_batches(size_bytes)
+        return [self._fetch(end_offset - (count + 10 - number) * each, size_bytes) for number in range(count)]
+
+    def fetch_last(self, count: int, size_bytes: int) -> Requests:
+        """What a partition ends with."""
+        end_offset = self._fill(2 * size_bytes)
+        return [self._fetch(end_offset - self._whole_batches(size_bytes), size_bytes)] * count
+
+    def _whole_batches(self, size_bytes: int) -> int:
+        """How many offsets the batches have that find room."""
+        request = self._produce('fetched', 16_384)
+        return BATCHES[16_384][0] * (size_bytes // len(request.topic_data[0].partition_data[0].records))
+
+    def _fill(self, size_bytes: int) -> int:
+        """Make the partition so much longer. Returns where it ends."""
+        for _ in range(size_bytes // 16_384):
+            found = self._ask(self._produce('fetched', 16_384), 12)
+            assert_sound(found)
+        return found.responses[0].partition_responses[0].base_offset + BATCHES[16_384][0]
+
+    def _fetch(self, offset: int, size_bytes: int) -> tuple[Any, int]:
+        partition = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=size_bytes)
         topic = FetchRequest.FetchTopic(topic='fetched', partitions=[partition])
-        return [(FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=[topic]), 12)] * count
+        return FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=[topic]), 12
 
     def begin_transactions(self, count: int) -> Requests:
         """Each the first Produce of a transaction, by a producer of its own (TV2: nothing comes before it)."""
@@ -90,6 +115,8 @@ WORKS: dict[str, Callable[[Work, int], Requests]] = {
     'Produce of 300 B': lambda work, count: work.produce(count, 300),
     'Produce of 16 KiB': lambda work, count: work.produce(count, 16_384),
     'Fetch of 64 KiB': lambda work, count: work.fetch(count, 65_536),
+    'Fetch of 64 KiB behind the last one': lambda work, count: work.fetch_on(count, 65_536),
+    'Fetch of the last 64 KiB': lambda work, count: work.fetch_last(count, 65_536),
     'first Produce of a transaction': Work.begin_transactions,
     'EndTxn of one record': Work.end_transactions,
 }

@@ -29,17 +29,23 @@ INSTRUCTIONS = {
     (3, 11): {
         'Produce of 300 B': 13_600,  # 12,351
         'Produce of 16 KiB': 65_400,  # 59,512
-        'Fetch of 64 KiB': 19_300,  # 17,543
+        'Fetch of 64 KiB': 18_900,  # 17,200
+        'Fetch of 64 KiB behind the last one': 20_200,  # 18,318
+        'Fetch of the last 64 KiB': 19_000,  # 17,246
         'first Produce of a transaction': 34_500,  # 31,294
         'EndTxn of one record': 31_600,  # 28,691
     },
 }
 """By version of Python, which has its share in them: the most that a request may take, without the network."""
 
+MIDDLE_TO_END = 1.15  # 1.06
+"""How many times the instructions of a Fetch from the end of a partition one from its middle may take."""
+
 SYSTEM_CALLS = {
     ('Produce of 300 B', 1): 4.4,  # 4.06
     ('Produce of 16 KiB', 1): 4.4,  # 4.08
     ('Fetch of 64 KiB', 1): 4.4,  # 4.00
+    ('Fetch of 64 KiB behind the last one', 1): 5.4,  # 5.00
     ('first Produce of a transaction', 1): 5.4,  # 5.07
     ('EndTxn of one record', 1): 6.4,  # 6.01
     ('Produce of 300 B', BURST): 0.5,  # 0.21
@@ -73,6 +79,14 @@ def test_a_request_takes_no_more_instructions(instructions, name):
     bound = INSTRUCTIONS[sys.version_info[:2]][name]
     print(f'{name}: {instructions[name]} instructions, at most {bound} expected')
     assert instructions[name] <= bound, f'{name}: found {instructions[name]} instructions, expected at most {bound}'
+
+
+@pytest.mark.valgrind
+@pytest.mark.timeout(LIMIT_S)
+def test_a_fetch_from_the_middle_of_a_partition_takes_what_one_from_its_end_takes(instructions):
+    middle, end = instructions['Fetch of 64 KiB behind the last one'], instructions['Fetch of the last 64 KiB']
+    print(f'middle {middle}, end {end} instructions: ratio {middle / end:.2f}, at most {MIDDLE_TO_END} expected')
+    assert middle / end <= MIDDLE_TO_END
 
 
 class Peer:

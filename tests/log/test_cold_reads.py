@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from kbroker.log.fs import File, InterposedFile
+from kbroker.log.fs import File, InterposedFile, ReadOnlyFile
 
 DATA = bytes(range(256)) * 4096
 
@@ -55,3 +55,13 @@ def test_pages_that_were_dropped_are_cold_or_read_and_warm_again_afterwards(path
 
 def test_warming_stops_at_the_end_of_the_file(path):
     File(path).warm(10 * len(DATA), mmap.PAGESIZE)
+
+
+def test_a_file_system_that_cannot_tell_what_is_cached_is_asked_once():
+    """It was asked each time, and each time refused."""
+    file = ReadOnlyFile('/proc/self/limits')
+    assert not file.always_waits
+    limits = file.read_at(10_000, 0)
+    assert limits and file.read_cached_at(10_000, 0) == limits
+    assert file.always_waits
+    assert file.read_cached_at(10_000, 0) == limits

@@ -209,6 +209,19 @@ def test_cleaned_segments_take_the_place_of_old_ones(open_log, clean):
     assert check_partition(FileSystem(), log.directory) == []
 
 
+def test_a_reader_goes_on_in_the_segment_that_took_the_place_of_its_own(open_log):
+    """Where its last slice ended in the old segment means nothing in the new one."""
+    log = three_segments(open_log)
+    size = log.segments[0].size_bytes // 4
+    end_offset = log.read(0, 2 * size, 12, True).end_offset
+    assert log.read(end_offset, size, 12, True).position == 2 * size
+    old, new, _ = clean_first_two(log)
+    build(log, new)
+    log.replace_segments(old, [new])
+    piece = log.read(end_offset, size, 12, True)
+    assert (piece.start_offset, piece.position) == (3, size)
+
+
 def test_a_swap_that_a_crash_interrupts_leaves_the_old_or_the_new_segments(open_log, tmp_path):
     """Each change of the swap is in turn the first that does not happen."""
     outcomes = set()

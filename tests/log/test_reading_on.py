@@ -1,0 +1,115 @@
+"""Readers who go on from where their last slice ended, and what is done for them."""
+import random
+
+import pytest
+from batches import data_batch
+
+from kbroker.log.fs import FileSystem, InterposedFile
+from kbroker.log.log import LogSlice
+from kbroker.log.origin import Origin
+from kbroker.record.batch import iter_batches
+
+BATCHES = 300
+
+
+class ColdFile(InterposedFile):
+    """A file of which nothing is in the page cache while the file system is cold."""
+
+    def __init__(self, fs, path, create):
+        super().__init__(path, create)
+        self.fs = fs
+
+    def cached_bytes(self, size, position):
+        return 0 if self.fs.is_cold else size
+
+
+class ColdFileSystem(FileSystem):
+    is_cold = False
+
+    def open(self, path, create=False):
+        return ColdFile(self, path, create)
+
+
+def batch(number):
+    return data_batch(1 + number % 5, value=b'v' * (number * 37 % 400))
+
+
+@pytest.fixture
+def long_log(open_log):
+    """More batches than a segment remembers of its end, in segments that were found on the disk."""
+    def long_log(**options):
+        log = open_log(segment_bytes=50_000, **options)
+        for number in range(BATCHES):
+            log.append(batch(number), Origin.CLIENT, 0)
+        log.close()
+        return open_log(segment_bytes=50_000, **options)
+
+    return long_log
+
+
+def read_on(log, offset, max_bytes):
+    """(offsets, bytes) of the batches of a slice, and the offset to go on with."""
+    piece = log.read(offset, max_bytes, log.log_end_offset, True)
+    found = [(header.base_offset, header.last_offset, bytes(data)) for header, data in iter_batches(piece.read())]
+    assert sum(len(data) for _, _, data in found) == piece.size_bytes, 'whole batches only'
+    assert found[0][1] >= offset and found[-1][1] < piece.end_offset
+    return found, found[-1][1] + 1
+
+
+def everything(log):
+    return [(header.base_offset, header.last_offset, bytes(data)) for header, data in log.batches()]
+
+
+def test_readers_that_go_on_side_by_side_find_every_batch_once(long_log):
+    rng = random.Random(3)
+    log = long_log()
+    readers = [(max_bytes, [], 0) for max_bytes in (1, 700, 5000, 5001, 20_000, 1 << 20)]
+    expected = everything(log)
+    while readers:
+        max_bytes, found, offset = readers.pop(rng.randrange(len(readers)))
+        more, offset = read_on(log, offset, max_bytes)
+        found += more
+        if offset < log.log_end_offset:
+            readers.append((max_bytes, found, offset))
+        else:
+            assert found == expected
+
+
+def test_who_reads_on_behind_the_end_finds_what_was_appended_there(long_log):
+    log = long_log()
+    _, end_offset = read_on(log, log.log_end_offset - 1, 1)
+    for number in range(80):
+        log.append(batch(number), Origin.CLIENT, 0)
+    assert read_on(log, end_offset, 1)[0] == [each for each in everything(log) if each[0] == end_offset]
+
+
+@pytest.mark.parametrize('max_bytes', [1, 700, 5000, 20_000])
+def test_the_end_of_a_slice_is_not_waited_for(long_log, max_bytes):
+    """It was: the loop read the header behind the slice, which a reader of cold segments has not in the page cache."""
+    fs = ColdFileSystem()
+    log = long_log(file_system=fs)
+    expected = everything(log)
+    fs.is_cold = True
+    found, offset = [], 0
+    while offset < log.log_end_offset:
+        more, offset = read_on(log, offset, max_bytes)
+        assert len(more) == 1 or sum(len(data) for _, _, data in more) <= max_bytes
+        found += more
+    assert found == expected
+
+
+def test_a_cold_end_costs_a_slice_no_more_than_an_index_interval(long_log):
+    fs = ColdFileSystem()
+    log = long_log(file_system=fs)
+    warm = log.read(0, 30_000, log.log_end_offset, True)
+    fs.is_cold = True
+    cold = log.read(0, 30_000, log.log_end_offset, True)
+    assert 0 < warm.size_bytes - cold.size_bytes < log.config.index_interval_bytes + 1000
+
+
+def test_nobody_makes_a_slice():
+    """It took any arguments, and gave a slice of no file."""
+    with pytest.raises(TypeError):
+        LogSlice('file', 0, 100)
+    with pytest.raises(TypeError):
+        LogSlice()
