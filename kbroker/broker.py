@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import logging
+import resource
 from collections.abc import Callable
+from functools import partial
 
 from kbroker.apis.dispatch import Dispatcher, served_apis
 from kbroker.clock import Clock, Timers
 from kbroker.config import Config, Listener
-from kbroker.log.fs import FileSystem
+from kbroker.log.fs import FileSystem, shared_open_files
 from kbroker.network.connection import Connection, Transport
 from kbroker.network.reactor import Reactor
 from kbroker.network.server import Endpoint, Server
@@ -21,6 +23,9 @@ DRAIN_MS = 5_000
 """How long a stop waits for the answers that are under way."""
 SYNC_THREADS = 4
 """Measured: with 64 dirty files four took a tenth of the time of one, and eight no less than four."""
+ACCEPTED_AT_ONCE = 64
+FILES_LEAST_SHARE = 8
+"""One in so many file descriptors is never a connection's."""
 EXIT_BROKEN = 70
 """The exit status of a broker that met a broken invariant: EX_SOFTWARE of sysexits.h."""
 
@@ -94,13 +99,19 @@ class Broker:
             self.reactor, self._endpoints(),
             dispatcher.handle,
             max_request_bytes=config.socket_request_max_bytes, max_idle_ms=config.connections_max_idle_ms,
-            max_connections=config.max_connections, max_connections_per_ip=config.max_connections_per_ip,
+            max_connections=self._max_connections(), max_connections_per_ip=config.max_connections_per_ip,
             max_held_bytes=config.queued_max_request_bytes,
             backlog=config.socket_listen_backlog_size, send_buffer_bytes=config.socket_send_buffer_bytes,
             receive_buffer_bytes=config.socket_receive_buffer_bytes, on_close=self._connection_closed,
-            submit=self.reading_worker.submit, server=dispatcher)
+            submit=self.reading_worker.submit, server=dispatcher,
+            make_room=partial(shared_open_files().release, ACCEPTED_AT_ONCE))
         self.node.on_reconfigured.append(
-            lambda: self.server.limit(config.max_connections, config.max_connections_per_ip))
+            lambda: self.server.limit(self._max_connections(), config.max_connections_per_ip))
+
+    def _max_connections(self) -> int:
+        """Connections must leave the log some file descriptors: it gives up open files for them, but needs a few."""
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return min(self.config.max_connections, descriptors - descriptors // FILES_LEAST_SHARE)
 
     def _endpoints(self) -> list[Endpoint]:
         listeners = self.config.bound_listeners

@@ -15,6 +15,7 @@ from kbroker.log.cleaner import Cleaner
 from kbroker.log.directory_names import LOCK_FILE
 from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.manager import LogManager
+from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
 from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import ResourceType
 from kbroker.settings import LONG_MAX
@@ -47,7 +48,7 @@ class Node:
         self.directory = os.path.abspath(config.log_directory)
         self.waiting_room = WaitingRoom()
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room)
-        self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'))
+        self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later)
         self._untold_failure: KafkaError | None = None
         self.on_reconfigured: list[Callable[[], None]] = []
         """Called after `config` took over settings that were changed at run time."""
@@ -110,6 +111,11 @@ class Node:
             failure, self._untold_failure = self._untold_failure, None
             self._tell_failure(failure)
         self.waiting_room.turn_ends()
+
+    def _flush_later(self, error: OSError) -> None:
+        """Each turn of the loop tries again by itself; without one, this does."""
+        shortage.refusal(self.clock, 'cannot sync yet', error)
+        self.timers.after(SHORTAGE_PAUSE_MS, self.flusher.kick)
 
     def _go_offline(self, failure: KafkaError) -> None:
         """The log directory has failed: nothing is written from here on.

@@ -1,4 +1,5 @@
 # cython: language_level=3
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t
 
 
@@ -20,6 +21,30 @@ cdef class File:
     cdef int fdatasync(self) except -1
     cdef int truncate(self, int64_t size) except -1
     cdef int allocate(self, int64_t position, int64_t size) except -1
+
+
+cdef class LazyFile:
+    cdef object fs
+    cdef readonly str path
+    cdef File file
+    cdef Py_ssize_t slot            # among the open files, -1 while it is closed
+    cdef bint is_used               # since the last look
+    cdef bint awaits_sync
+
+    cdef File get(self, bint create=*)
+    cdef int close(self) noexcept
+
+
+cdef class OpenFiles:
+    cdef public Py_ssize_t limit
+    cdef PyObject **files           # borrowed: a LazyFile that goes takes itself out
+    cdef Py_ssize_t count
+    cdef Py_ssize_t capacity
+    cdef Py_ssize_t hand
+
+    cdef int put(self, LazyFile file) except -1
+    cdef int forget(self, LazyFile file) noexcept
+    cpdef Py_ssize_t release(self, Py_ssize_t wanted)
 
 
 cdef class Directory(File):

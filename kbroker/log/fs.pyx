@@ -8,14 +8,19 @@ a response that still sends from it after its segment was deleted.
 """
 import fcntl
 import os
+import re
+import resource
 import stat
 import struct
 
-from libc.errno cimport EAGAIN, EINTR, EINVAL, ENOSYS, EOPNOTSUPP, ENOSPC, EROFS, errno
+cimport cython
+from libc.errno cimport EAGAIN, EINTR, EINVAL, EMFILE, ENFILE, ENOSYS, EOPNOTSUPP, ENOSPC, EROFS, errno
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.object cimport PyObject
 from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_DIRECTORY, O_NONBLOCK, O_RDONLY, O_RDWR
 from posix.types cimport off_t
 from posix.unistd cimport close as c_close, fdatasync as c_fdatasync, fsync as c_fsync, ftruncate, pread as c_pread, pwrite as c_pwrite
@@ -26,6 +31,7 @@ cdef extern from *:
     #include <fcntl.h>
     #include <linux/falloc.h>
     int fallocate(int fd, int mode, off_t offset, off_t len);
+    int syncfs(int fd);
 
     #include <sys/uio.h>
     static ssize_t kb_pread_nowait(int fd, void *into, size_t size, off_t position)
@@ -37,6 +43,7 @@ cdef extern from *:
     ssize_t pread_nowait "kb_pread_nowait"(int fd, void *into, size_t size, off_t position) nogil
     ssize_t pwritev(int fd, const iovec *pieces, int count, off_t position) nogil
     int fallocate(int fd, int mode, off_t offset, off_t length) nogil
+    int syncfs(int fd) nogil
     int FALLOC_FL_KEEP_SIZE
 
 
@@ -44,12 +51,32 @@ cdef enum:
     WARM_BYTES = 1048576        # at once: as much as the kernel will ask the disk for in one piece
     # A read up to here is over sooner than the GIL is given back and taken again.
     SHORT_BYTES = 4096
+    RELEASED_AT_ONCE = 64
+    FILES_SHARE = 3             # of DESCRIPTORS_SHARES
+    DESCRIPTORS_SHARES = 4
+
+_SYNCFS_IS_SILENT = tuple(int(number) for number in re.findall(r'\d+', os.uname().release)[:2]) < (5, 8)
 
 FLOCK = struct.Struct('@hhqqi')    # struct flock: type, whence, start, length, pid
 
 
 cdef int fail(str path, int code) except -1:
     raise OSError(code, os.strerror(code), path)
+
+
+def is_shortage(error) -> bool:
+    """Whether an OSError says that there is no file descriptor left: that passes, and says nothing about the disk."""
+    return error.errno == EMFILE or error.errno == ENFILE
+
+
+cdef int open_descriptor(str path, int flags) except -1:
+    """Where there is no descriptor left, files that can be opened again give theirs up."""
+    try:
+        return os.open(path, flags | O_CLOEXEC, 0o644)
+    except OSError as error:
+        if not is_shortage(error) or open_files.release(RELEASED_AT_ONCE) == 0:
+            raise
+    return os.open(path, flags | O_CLOEXEC, 0o644)
 
 
 cdef int sync_descriptor(int descriptor, bint is_directory) noexcept nogil:
@@ -81,7 +108,7 @@ cdef class File:
 
     def __init__(self, str path, bint create=False):
         self.path = path
-        self.descriptor = os.open(path, O_RDWR | O_CLOEXEC | (O_CREAT if create else 0), 0o644)
+        self.descriptor = open_descriptor(path, O_RDWR | (O_CREAT if create else 0))
 
     def __dealloc__(self):
         if self.descriptor >= 0:
@@ -240,13 +267,24 @@ cdef class Directory(File):
 
     def __init__(self, str path):
         self.path = path
-        self.descriptor = os.open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+        self.descriptor = open_descriptor(path, O_RDONLY | O_DIRECTORY)
 
     cdef int fdatasync(self) except -1:
         cdef int code
         with nogil:
             code = sync_descriptor(self.descriptor, True)
         return 0 if code == 0 else fail(self.path, code)
+
+
+cdef class WholeFileSystem(Directory):
+    """The file system that a directory lies in, for its `sync`."""
+
+    cdef int fdatasync(self) except -1:
+        cdef int result, code
+        with nogil:
+            result = syncfs(self.descriptor)
+            code = errno
+        return 0 if result == 0 else fail(self.path, code)
 
 
 cdef class ReadOnlyFile(File):
@@ -258,7 +296,7 @@ cdef class ReadOnlyFile(File):
 
     def __init__(self, str path):
         self.path = path
-        self.descriptor = os.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)
+        self.descriptor = open_descriptor(path, O_RDONLY | O_NONBLOCK)
         if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
             raise OSError(EINVAL, 'found no regular file', path)
 
@@ -308,6 +346,100 @@ cdef class InterposedFile(File):
         pass
 
 
+@cython.no_gc_clear
+cdef class LazyFile:
+    """A file that is opened when it is needed, and closed when others need the descriptor more."""
+
+    def __init__(self, fs, str path):
+        self.fs = fs
+        self.path = path
+        self.slot = -1
+
+    def __dealloc__(self):
+        if self.slot >= 0:
+            open_files.forget(self)
+
+    cdef File get(self, bint create=False):
+        """The open file. Who keeps it, or has a sync of it under way, keeps it open."""
+        if self.file is None:
+            open_files.release(open_files.count + 1 - open_files.limit)
+            self.file = self.fs.open(self.path, create)
+            if self.slot < 0:
+                open_files.put(self)
+        self.is_used = True
+        return self.file
+
+    cdef int close(self) noexcept:
+        if self.slot >= 0:
+            open_files.forget(self)
+        self.file = None
+        return 0
+
+
+cdef class OpenFiles:
+    """The LazyFiles that are open: `limit` of them, for descriptors are the process's, and connections want some too.
+
+    One that was used since the last look stays (the clock algorithm: use costs a store, not a place in a list). One that
+    has bytes for which somebody awaits a sync stays: a file opened anew may not hear of what failed before.
+    """
+
+    def __init__(self):
+        self.limit = FILES_SHARE * resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTORS_SHARES
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __dealloc__(self):
+        PyMem_Free(self.files)
+
+    cdef int put(self, LazyFile file) except -1:
+        cdef PyObject **larger
+        if self.count == self.capacity:
+            larger = <PyObject **>PyMem_Realloc(self.files, max(16, 2 * self.capacity) * sizeof(PyObject *))
+            if larger == NULL:
+                raise MemoryError()
+            self.files = larger
+            self.capacity = max(16, 2 * self.capacity)
+        file.slot = self.count
+        self.files[self.count] = <PyObject *>file
+        self.count += 1
+        return 0
+
+    cdef int forget(self, LazyFile file) noexcept:
+        """The last one takes its place."""
+        self.count -= 1
+        if file.slot != self.count:
+            self.files[file.slot] = self.files[self.count]
+            (<LazyFile>self.files[file.slot]).slot = file.slot
+        file.slot = -1
+        return 0
+
+    cpdef Py_ssize_t release(self, Py_ssize_t wanted):
+        """Close up to `wanted` files that were not used lately. Returns how many."""
+        cdef Py_ssize_t looks = 2 * self.count, closed = 0
+        cdef LazyFile file
+        while looks > 0 and closed < wanted and self.count:
+            looks -= 1
+            self.hand += 1
+            if self.hand >= self.count:
+                self.hand = 0
+            file = <LazyFile>self.files[self.hand]
+            if file.is_used:
+                file.is_used = False
+            elif not file.awaits_sync:
+                file.close()
+                closed += 1
+        return closed
+
+
+cdef OpenFiles open_files = OpenFiles()
+
+
+def shared_open_files() -> OpenFiles:
+    """Those of this process."""
+    return open_files
+
+
 def sync_inline(files, done):
     """Sync `files` here, one after the other, then `done(None)`, or `done(error)` with the OSError of the first that failed."""
     failure = None
@@ -339,6 +471,11 @@ class FileSystem:
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size
+
+    def sizes(self, path: str) -> dict[str, int]:
+        """The files and directories in a directory, in one look."""
+        with os.scandir(path) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries}
 
     def modified_ms(self, path: str) -> int:
         """Wall-clock time of the last change, in milliseconds."""
@@ -375,6 +512,15 @@ class FileSystem:
     def sync_directory(self, path: str) -> None:
         self.open_directory(path).sync()
 
+    def sync_everything(self, path: str) -> None:
+        """Make durable what was written anywhere in the file system of a directory: for many files cheaper than one after the other.
+
+        OSError ENOSYS where Linux, before 5.8, would not tell what it could not write.
+        """
+        if _SYNCFS_IS_SILENT:
+            raise OSError(ENOSYS, os.strerror(ENOSYS), path)
+        WholeFileSystem(path).sync()
+
     def read_file(self, path: str) -> bytes:
         file = self.open(path)
         return file.read_at(file.size(), 0)
@@ -382,7 +528,8 @@ class FileSystem:
     def write_file(self, path: str, data: bytes) -> File:
         """Replace the content in place, without a sync: for files whose checksum tells when they are torn."""
         file = self.open(path, create=True)
-        file.resize(0)
+        if file.size():     # the close of a file that was cut to nothing makes ext4 write it at once
+            file.resize(0)
         file.write_at(data, 0)
         return file
 

@@ -12,7 +12,7 @@ an orderly way where a store into mapped memory would kill the process. Reads ar
 import os
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcpy
+from libc.stdlib cimport free, malloc
 
 from kbroker.errors import CorruptLogError
 from kbroker.log.fs cimport File
@@ -45,6 +45,7 @@ cdef class Index:
 
     def __dealloc__(self):
         self.unmap()
+        free(self.tail)
 
     cdef File open_file(self):
         """The file, opened for what is to be done now: a thousand partitions must not hold thousands of descriptors."""
@@ -117,6 +118,10 @@ cdef class Index:
         """After this the next `put` cannot fail: its file exists in full size and memory has a free place."""
         if self.sealed:
             self.unseal()
+        if self.tail == NULL:
+            self.tail = <uint8_t *>malloc(TAIL_ENTRIES * self.entry_bytes)
+            if self.tail == NULL:
+                raise MemoryError()
         if self.tail_entries == TAIL_ENTRIES:
             self.write_tail()
         return 0
@@ -146,7 +151,8 @@ cdef class Index:
         """Give the file its full size, zeros behind the last entry, so that entries can be added."""
         cdef File file = self.open_file()
         self.unmap()
-        file.truncate(self.entries * self.entry_bytes)
+        if file.size() > self.entries * self.entry_bytes:
+            file.truncate(self.entries * self.entry_bytes)
         file.truncate(self.max_entries * self.entry_bytes)
         self.sealed = False
         return 0
@@ -157,6 +163,8 @@ cdef class Index:
         self.write_tail()
         self.open_file().truncate(self.entries * self.entry_bytes)
         self.sealed = True
+        free(self.tail)
+        self.tail = NULL
 
     def reset(self) -> None:
         """Forget all entries: the index is about to be rebuilt."""
@@ -164,7 +172,9 @@ cdef class Index:
         self.tail_entries = 0
         self.entries = 0
         self.last_key = 0
-        self.open_file().truncate(0)
+        if self.found_bytes > 0:
+            self.open_file().truncate(0)
+            self.found_bytes = 0
         self.sealed = True
 
     cdef int load_last_key(self) except -1:

@@ -1,7 +1,7 @@
 """Which leader epoch began at which offset (KIP-101, KIP-279), in memory and in `leader-epoch-checkpoint`.
 
 Every batch carries its epoch, so the file can be built again from the log. It is replaced at once when an epoch begins
-but synced only with the next flush of the log: `unsynced` is the file that waits for it.
+but synced only with the next flush of the log: `is_unsynced` says that it waits for it.
 """
 import os
 
@@ -19,9 +19,13 @@ class LeaderEpochs:
         self._fs = fs
         self._path = os.path.join(directory, LEADER_EPOCH_FILE)
         self._rows: list[tuple[int, int]] = []
-        self.unsynced: File | None = None
+        self.is_unsynced = False
+        self._written: list[tuple[int, int]] | None = None
+        """What the file says, None where it is not known."""
         for epoch, start_offset in read_rows(fs, self._path, 2) if read else []:
             self._add(parse_number(self._path, epoch), parse_number(self._path, start_offset))
+        if read:
+            self._written = self.rows
 
     @property
     def rows(self) -> list[tuple[int, int]]:
@@ -78,11 +82,18 @@ class LeaderEpochs:
         self._replace(rows, True)
 
     def write(self) -> None:
-        """Replace the file with what is in memory: for epochs assigned with `write=False`."""
+        """Replace the file with what is in memory, unless it says that: for epochs assigned with `write=False`."""
+        self.is_unsynced = True
+        if self._written == self._rows:
+            return
         rows = [f'{epoch} {start_offset}' for epoch, start_offset in self._rows]
-        file = self._fs.write_file(self._path + '.tmp', encode_rows(rows))
+        self._fs.write_file(self._path + '.tmp', encode_rows(rows))
         self._fs.rename(self._path + '.tmp', self._path)
-        self.unsynced = file
+        self._written = self.rows
+
+    def sync_file(self) -> File:
+        """The file, for a sync."""
+        return self._fs.open(self._path)
 
     def clear(self) -> None:
         """Forget all epochs in memory: they are about to be read from the log again."""

@@ -54,7 +54,11 @@ cdef class Log:
     cdef Segment active
     cdef list rolled
     cdef list pending_snapshots
-    cdef tuple unsynced_files
+    cdef object maker
+    cdef object recovery                # an Opening whose segments are not synced yet
+    cdef bint is_unclosed               # its files are not as a clean stop leaves them, though nobody appended
+    cdef tuple unsynced_paths
+    cdef public bint awaits_sync        # whether somebody waits for the disk to have what is appended
     cdef object on_failure
     cdef int64_t directory_changed_at
     cdef int32_t latest_epoch
@@ -80,7 +84,11 @@ cdef class Log:
     cdef int go_offline(self, str what, error) except -1
     cdef int fail_read(self, int64_t offset, error) except -1
     cdef object find_timestamp(self, Segment segment, int64_t timestamp_ms)
+    cdef int write_last_snapshot(self, bint is_synced) except -1
+    cdef int refuse(self, str what, error) except -1
     cdef int discard_unadopted(self) except -1
+    cdef bint cut_unadopted(self) except -1
+    cdef int forget_rolled(self, int64_t offset) except -1
     cdef int write_snapshot(self, int64_t offset, bytes data) except -1
     cdef int check_online(self) except -1
     cpdef on_high_watermark(self, int64_t high_watermark)

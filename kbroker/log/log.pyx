@@ -15,11 +15,14 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.fs cimport File
+from kbroker.log.fs import is_shortage
 from kbroker.log.producer_state cimport (
     ABORT_MARKER, NO_MARKER, ORIGIN_REPLICATION, CachedBatch, Marker, ProducerStateTable, read_marker)
 from kbroker.log.recovery import Opening
 from kbroker.log.retention import delete_segments, expired_segments, replace_segments
 from kbroker.log.segment cimport Place, Segment
+from kbroker.log.segment import LOG_SUFFIX
+from kbroker.log.shortage import shortage
 from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.record.batch cimport (
     HEADER_READ, LOG_APPEND_TIME_BIT, BatchFields, batch_last_offset, batch_size_bytes, header_of, parse_header, refuse_header)
@@ -96,17 +99,20 @@ cdef class LogSlice:
 cdef class Log:
     """Opened, or created in an empty or missing directory, by its constructor, which recovers it after an unclean stop.
 
-    Every method may raise KafkaError KAFKA_STORAGE_ERROR: the disk failed, `failure` is set and stays. The constructor raises OSError,
-    and CorruptLogError for damage that it cannot mend (or must not: `refuse_damage`).
+    Every method may raise KafkaError KAFKA_STORAGE_ERROR: the disk failed, `failure` is set and stays; or there was no file
+    descriptor left, and the next call may succeed. The constructor raises OSError, and CorruptLogError for damage that it cannot mend
+    (or must not: `refuse_damage`).
     """
 
     def __init__(self, fs, str directory, str topic, int32_t partition, config, clock, *, int64_t log_start_offset=0,
                  int64_t recovery_point=0, bint clean_shutdown=True, timers=None, bint refuse_damage=False,
-                 int64_t producer_expiration_ms=86400000, unsynced_files=(), on_failure=None):
+                 int64_t producer_expiration_ms=86400000, maker=None, bint sync_later=False,
+                 on_failure=None):
         """`timers` delay the removal of deleted files by file.delete.delay.ms; without them it is immediate.
 
-        `unsynced_files` are files of a new partition that the first flush has to sync together with the log. `on_failure`
-        is called with the KafkaError when the disk has failed.
+        With a `maker` the log is a new one, and touches nothing before its first append, or `make`: then the maker is called, which
+        makes its directory and returns the other files that the first flush has to sync, by path. With `sync_later` what was recovered
+        is not durable before `finish_recovery`. `on_failure` is called with the KafkaError when the disk has failed.
         """
         self.fs = fs
         self.directory = directory
@@ -114,14 +120,16 @@ cdef class Log:
         self.partition = partition
         self.clock = clock
         self.timers = timers
-        self.unsynced_files = tuple(unsynced_files)
+        self.maker = maker
+        self.unsynced_paths = ()
+        self.awaits_sync = True
         self.on_failure = on_failure
         self.update_config(config)
-        if not fs.exists(directory):
+        if maker is None and not fs.exists(directory):
             fs.mkdir(directory)
             fs.sync_directory(os.path.dirname(directory))
         opening = Opening(fs, directory, config, clock, log_start_offset, recovery_point, clean_shutdown, refuse_damage,
-                          producers=ProducerStateTable(producer_expiration_ms))
+                          producers=ProducerStateTable(producer_expiration_ms), is_new=maker is not None)
         self.segments = opening.segments
         self.producer_state = opening.producers
         self.leader_epochs = opening.leader_epochs
@@ -135,6 +143,31 @@ cdef class Log:
         self.rolled = []
         self.pending_snapshots = []
         self.directory_changed_at = -1 if self.active.size_bytes else self.log_end_offset
+        self.recovery = opening if opening.is_unsynced else None
+        self.is_unclosed = opening.is_unsynced
+        if not sync_later:
+            self.finish_recovery(False)
+
+    def finish_recovery(self, bint is_synced) -> None:
+        """Of a log that was opened with `sync_later`: what was recovered is made durable, unless it is. Raises OSError."""
+        if self.recovery is not None:
+            if not is_synced:
+                for file in self.recovery.files_to_sync():
+                    file.sync()
+            self.recovery.finish()
+            self.recovery = None
+
+    def put_off_sync(self) -> bool:
+        """Leave what was recovered to the next flush: for a log that nobody expects to be durable. False where that cannot be."""
+        if self.recovery is None or not self.recovery.only_at_the_end:
+            return False
+        self.flushed_offset = self.directory_changed_at = self.active.base_offset
+        self.recovery = None
+        return True
+
+    @property
+    def awaits_recovery(self) -> bool:
+        return self.recovery is not None
 
     def update_config(self, config) -> None:
         """Take a new LogConfig. Segments that exist keep the index sizes they were made with."""
@@ -202,8 +235,11 @@ cdef class Log:
                 self.active.write_gathered()
             self.write(data, batch, &marker, size, leader_epoch, gather)
         except OSError as error:
+            what = f'cannot append {size} bytes at offset {self.log_end_offset}'
+            if is_shortage(error) and self.cut_unadopted():
+                self.refuse(what, error)
             self.discard_unadopted()
-            self.go_offline(f'cannot append {size} bytes at offset {self.log_end_offset}', error)
+            self.go_offline(what, error)
         appended.base_offset = batch.base_offset
         appended.last_offset = batch_last_offset(batch)
         appended.append_time_ms = batch.max_timestamp_ms if batch.attributes & LOG_APPEND_TIME_BIT else -1
@@ -217,6 +253,7 @@ cdef class Log:
             return 0
         try:
             self.active.write_gathered()
+            self.active.log_file.awaits_sync = self.awaits_sync
         except OSError as error:
             self.discard_unadopted()
             self.go_offline(f'cannot append what ends at offset {self.log_end_offset}', error)
@@ -232,6 +269,7 @@ cdef class Log:
         if self.active.must_roll(batch, size, self.segment_bytes, self.segment_ms, self.clock.wall_ms() if batch.max_timestamp_ms < 0 else 0):
             self.start_segment()
         if leader_epoch > self.latest_epoch:
+            self.make()
             self.leader_epochs.assign(leader_epoch, batch.base_offset)
             self.latest_epoch = leader_epoch
             self.directory_changed_at = batch.base_offset
@@ -242,14 +280,28 @@ cdef class Log:
             self.active.gather(data, size)
         else:
             self.active.write(data, size)
+            self.active.log_file.awaits_sync = self.awaits_sync
         if marker.kind == ABORT_MARKER:
             row = self.producer_state.completed_by(batch)
             if row is not None:
                 self.active.transactions.append(row)
+                self.active.transactions.lazy_file.awaits_sync = self.awaits_sync
         self.active.adopt(batch, size)
         self.log_end_offset = batch_last_offset(batch) + 1
         self.producer_state.adopt(batch, marker)
         return 0
+
+    def make(self) -> None:
+        """Make the directory and the files of a new log, unless they are there. Raises OSError; what was made is made again then."""
+        if self.maker is not None:
+            self.unsynced_paths = tuple(self.maker())
+            self.fs.open(self.active.path(LOG_SUFFIX), True)
+            self.maker = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it has a directory."""
+        return self.maker is None
 
     def roll(self) -> None:
         """Close the active segment and go on in a new one, unless it is empty."""
@@ -258,6 +310,7 @@ cdef class Log:
             try:
                 self.start_segment()
             except OSError as error:
+                self.refuse('cannot roll', error)
                 self.go_offline('cannot roll', error)
 
     cdef int start_segment(self) except -1:
@@ -286,6 +339,12 @@ cdef class Log:
         if self.failure is None:
             self.failure = failure
 
+    cdef int refuse(self, str what, error) except -1:
+        """Raise the answer to a lack of file descriptors, if that is what the error says: it is none of the disk's."""
+        if is_shortage(error):
+            raise shortage.refusal(self.clock, f'{self.directory}: {what}', error) from error
+        return 0
+
     cdef int discard_unadopted(self) except -1:
         """Cut what a failed append may have left behind the last batch, if the disk still can: nobody was told of it."""
         try:
@@ -293,6 +352,14 @@ cdef class Log:
         except OSError as error:
             logger.warning('%s: cannot cut an unfinished write: %s', self.directory, error)
         return 0
+
+    cdef bint cut_unadopted(self) except -1:
+        """As `discard_unadopted`, for a log that stays online. Whether it could be done."""
+        try:
+            self.active.cut_unadopted()
+            return True
+        except OSError:
+            return False
 
     cdef int check_online(self) except -1:
         if self.failure is not None:
@@ -317,31 +384,51 @@ cdef class Log:
         return min(self.flushed_offset, oldest.base_offset)
 
     def files_to_sync(self) -> tuple[list[File], int]:
-        """(files, offset): once all files are synced, in this order and by any thread, everything below `offset` is durable."""
+        """(files, offset): once all files are synced, in this order and by any thread, everything below `offset` is durable.
+
+        Raises OSError; where that tells of a lack of descriptors, it may be asked again.
+        """
         self.check_online()
         files = []
         for segment in self.rolled:
             files += segment.files_to_sync(sealed=True)
         if self.flushed_offset < self.log_end_offset:
             files += self.active.files_to_sync(sealed=False)
-        if self.directory_changed_at >= 0:
-            if self.leader_epochs.unsynced is not None:
-                files.append(self.leader_epochs.unsynced)
+        if self.directory_changed_at >= 0 and self.maker is None:
+            if self.leader_epochs.is_unsynced:
+                files.append(self.leader_epochs.sync_file())
             files.append(self.fs.open_directory(self.directory))
-        return [*files, *self.unsynced_files], self.log_end_offset
+            if self.unsynced_paths:
+                files += [self.fs.open(path) for path in self.unsynced_paths]
+                files.append(self.fs.open_directory(os.path.dirname(self.directory)))
+        return files, self.log_end_offset
 
     def mark_flushed(self, int64_t offset) -> None:
         """The files that `files_to_sync` gave together with `offset` are synced. Writes the snapshots that waited for it."""
         self.flushed_offset = max(self.flushed_offset, offset)
-        # A segment, or a name, made after files_to_sync was asked begins at `offset` or above: it waits for the next round.
-        self.rolled = [segment for segment in self.rolled if segment.next_offset >= offset]
-        self.unsynced_files = ()
+        if self.flushed_offset == self.log_end_offset:
+            self.active.was_synced()
+        if self.rolled:
+            self.forget_rolled(offset)
         if self.directory_changed_at < offset:
             self.directory_changed_at = -1
-            self.leader_epochs.unsynced = None
+            self.leader_epochs.is_unsynced = False
+            self.unsynced_paths = ()
         while self.pending_snapshots and self.pending_snapshots[0][0] <= offset:
             snapshot_offset, data = self.pending_snapshots.pop(0)
             self.write_snapshot(snapshot_offset, data)
+
+    cdef int forget_rolled(self, int64_t offset) except -1:
+        """A segment, or a name, made after files_to_sync was asked begins at `offset` or above: it waits for the next round."""
+        cdef Segment segment
+        waiting = []
+        for segment in self.rolled:
+            if segment.next_offset >= offset:
+                waiting.append(segment)
+            else:
+                segment.was_synced()
+        self.rolled = waiting
+        return 0
 
     cdef int write_snapshot(self, int64_t offset, bytes data) except -1:
         """A snapshot that cannot be written costs the next opening time, no more."""
@@ -403,6 +490,7 @@ cdef class Log:
         if isinstance(error, CorruptLogError):
             logger.error('%s', error)
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        self.refuse(f'cannot read at offset {offset}', error)
         self.go_offline(f'cannot read at offset {offset}', error)
 
     cdef LogSlice slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
@@ -547,6 +635,7 @@ cdef class Log:
             try:
                 self.leader_epochs.truncate_from_start(offset)
             except OSError as error:
+                self.refuse('cannot write the leader epochs', error)
                 self.go_offline('cannot write the leader epochs', error)
             self.log_start_offset = offset
 
@@ -558,10 +647,10 @@ cdef class Log:
             if expired:
                 if len(expired) == len(self.segments):
                     self.roll()
+                self.delete_records(self.segments[len(expired)].base_offset)
                 self.segments = self.segments[len(expired):]
                 self.rolled = [segment for segment in self.rolled if segment not in expired]
                 delete_segments(self, expired)
-                self.delete_records(self.segments[0].base_offset)
             return expired
         except OSError as error:
             self.go_offline('cannot delete old segments', error)
@@ -579,21 +668,50 @@ cdef class Log:
         self.pending_snapshots = [(offset, data) for offset, data in self.pending_snapshots
                                   if offset >= opened[len(opened) - 1].next_offset]
 
-    def close(self, bint clean=True) -> None:
-        """Sync everything, take a snapshot, trim the files: what a clean start trusts. With `clean=False` only let go."""
+    @property
+    def is_touched(self) -> bool:
+        """Whether a clean stop has something to write: a log that nobody appended to is left as it is."""
+        return self.maker is None and self.failure is None and (
+            self.is_unclosed or len(self.rolled) > 0 or self.flushed_offset < self.log_end_offset or self.leader_epochs.is_unsynced
+            or (self.directory_changed_at >= 0 and self.log_end_offset > 0)
+            or (self.active.size_bytes > 0 and not self.active.offset_index.sealed))
+
+    def seal(self) -> None:
+        """What a clean stop writes before the sync."""
+        self.check_online()
+        self.is_unclosed = True
+        try:
+            self.active.seal()
+        except OSError as error:
+            self.go_offline('cannot close', error)
+
+    def close(self, bint clean=True, bint is_synced=False) -> None:
+        """Sync everything, take a snapshot, trim the files: what a clean start trusts. With `clean=False` only let go.
+
+        With `is_synced` the log was sealed, and all its files are synced already.
+        """
         if clean and self.failure is None:
             try:
-                self.active.seal()
-                self.flush()
-                for file in self.active.files_to_sync(sealed=True):
-                    file.sync()
-                if self.producer_state.end_offset > max(self.snapshots.latest, self.log_start_offset):
-                    self.snapshots.write(self.log_end_offset, self.producer_state.encode_snapshot())
-                self.snapshots.keep_for([segment.base_offset for segment in self.segments])
-                self.fs.sync_directory(self.directory)
+                if is_synced:
+                    self.mark_flushed(self.log_end_offset)
+                elif self.is_touched:
+                    self.active.seal()
+                    self.flush()
+                    for file in self.active.files_to_sync(sealed=True):
+                        file.sync()
+                self.write_last_snapshot(is_synced)
             except OSError as error:
                 self.go_offline('cannot close', error)
         self.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{self.directory}: the log is closed')
+
+    cdef int write_last_snapshot(self, bint is_synced) except -1:
+        """One that is lost costs the next opening time: whoever syncs for all need not sync its name."""
+        if self.producer_state.end_offset > max(self.snapshots.latest, self.log_start_offset):
+            self.snapshots.write(self.log_end_offset, self.producer_state.encode_snapshot())
+            self.snapshots.keep_for([segment.base_offset for segment in self.segments])
+            if not is_synced:
+                self.fs.sync_directory(self.directory)
+        return 0
 
     def __repr__(self):
         return f'<Log {self.topic}-{self.partition}, offsets {self.log_start_offset}..{self.log_end_offset}, {len(self.segments)} segments>'

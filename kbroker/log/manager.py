@@ -1,11 +1,14 @@
 """All logs of a log directory: lock, partition directories, checkpoints, what happens at intervals, the clean stop."""
+import contextlib
+import errno
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
 
-from kbroker.clock import Clock, Timers
+from kbroker.clock import Clock, Timer, Timers
 from kbroker.config import Config, LogConfig
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.log.checkpoints import (
@@ -23,11 +26,16 @@ from kbroker.log.directory_names import (
     name_out_of_use,
     parse_directory_name,
 )
-from kbroker.log.fs import File, FileSystem
+from kbroker.log.fs import File, FileSystem, is_shortage
 from kbroker.log.log import Log
 from kbroker.log.partition_metadata import read_topic_id, write_topic_id
+from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
 
 UNKNOWN_BROKER_EPOCH = -1
+PARTITIONS_MADE_AT_ONCE = 32
+SLICE_INTERVAL_MS = 1
+SYNCED_ONE_BY_ONE = 16
+"""More logs than that are made durable by one sync of the file system, which takes what others wrote there with it."""
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +67,12 @@ class LogManager:
         self._timers = timers
         self._stop_timers: list[Callable[[], None]] = []
         self._has_begun = False
+        self._found_ids: dict[PartitionKey, bytes] = {}
+        self._to_make: deque[Log] = deque()
+        self._made_in_turn = 0
+        self._next_slice: Timer | None = None
+        self._written: dict[str, PartitionOffsets] = {}
+        """What the checkpoints say."""
         if not fs.exists(directory):
             fs.mkdir(directory)
         self._list_partitions()     # once before the lock file is made: a directory that is refused is left as it is
@@ -86,54 +100,56 @@ class LogManager:
         if self.fs.exists(mark):
             self.fs.unlink(mark)
             self.fs.sync_directory(self.directory)
+        left_over = []
         for name in self.fs.listdir(self.directory):
             parsed = parse_directory_name(name)
             if parsed is not None and parsed.state == 'delete':
-                self._timers.after(self._config.log_segment_delete_delay_ms,
-                                   partial(self._remove_directory, os.path.join(self.directory, name)))
+                left_over.append(os.path.join(self.directory, name))
             elif parsed is not None and parsed.state:
                 logger.warning('%s: kept, but not served', os.path.join(self.directory, name))
+        self._timers.after(self._config.log_segment_delete_delay_ms, partial(self._remove_directories, left_over))
 
     # ---- opening and creating ----
 
-    def open_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
-        """Open, or create, the log of a partition. `found` lists those that are on the disk.
+    def open_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig, *,
+                 sync_later: bool = False) -> Log:
+        """Open the log of a partition, or make a new one. `found` lists those that are on the disk.
 
-        KafkaError INCONSISTENT_TOPIC_ID when the directory is that of another topic of the same name: `set_aside` it.
+        With `sync_later` what was recovered is durable once `sync_recovered` has returned. KafkaError
+        INCONSISTENT_TOPIC_ID when the directory is that of another topic of the same name: `set_aside` it.
         """
         self.begin()
         path = self.path(topic, partition)
-        unsynced: list[File] = []
-        if not self.fs.exists(path):
-            self.fs.mkdir(path)
-        found_id = read_topic_id(self.fs, path)
-        if found_id is None:
-            unsynced = [write_topic_id(self.fs, path, topic_id), self.fs.open_directory(path),
-                        self.fs.open_directory(self.directory)]
-        elif found_id != topic_id:
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID,
-                             f'{path}: found topic id {found_id.hex()}, expected {topic_id.hex()}')
+        is_new = not self.fs.exists(path)
+        if not is_new:
+            found_id = self.topic_id_of(topic, partition)
+            if found_id is None:
+                write_topic_id(self.fs, path, topic_id).sync()
+                self.fs.sync_directory(path)
+                self.fs.sync_directory(self.directory)
+            elif found_id != topic_id:
+                raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID,
+                                 f'{path}: found topic id {found_id.hex()}, expected {topic_id.hex()}')
         log = Log(self.fs, path, topic, partition, config, self._clock,
-                  log_start_offset=self._log_start_offsets.get((topic, partition), 0),
+                  log_start_offset=0 if is_new else self._log_start_offsets.get((topic, partition), 0),
                   recovery_point=self._recovery_points.get((topic, partition), 0),
                   clean_shutdown=self.clean_shutdown, timers=self._timers,
-                  producer_expiration_ms=self._config.producer_id_expiration_ms, unsynced_files=unsynced,
+                  producer_expiration_ms=self._config.producer_id_expiration_ms,
+                  maker=partial(self._make_partition, path, topic_id) if is_new else None, sync_later=sync_later,
                   on_failure=self.fail)
         self.logs[topic, partition] = log
+        if is_new:
+            self._make_soon(log)
         return log
 
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
-        """A new partition. KafkaError KAFKA_STORAGE_ERROR.
+        """A new partition. KafkaError KAFKA_STORAGE_ERROR once the directory has failed.
 
-        What the checkpoints say of a deleted topic of the same name goes first: after a crash it would count for this
-        one. The partition itself is not synced: the log's first flush makes its directory and `partition.metadata`
-        durable too.
+        Its directory is made a little later if there are many, at its first append at the latest. It is not synced: the
+        log's first flush makes its directory and `partition.metadata` durable too; what a crash takes, the next start
+        makes again.
         """
         self._forget_offsets(topic, partition)
-        if self._checkpoints_are_stale:
-            self.checkpoint_recovery_points()
-            self.checkpoint_log_start_offsets()
-            self._checkpoints_are_stale = False
         if self.failure is not None:
             raise self.failure
         try:
@@ -141,41 +157,129 @@ class LogManager:
         except OSError as error:
             raise self.fail(f'cannot create {topic}-{partition}: {error}') from error
 
+    def _make_partition(self, path: str, topic_id: bytes) -> list[str]:
+        """Make a partition's directory. Returns what a flush has to sync, beside the directories.
+
+        What the checkpoints say of a deleted topic of the same name goes first: after a crash it would count for this
+        one.
+        """
+        if self._checkpoints_are_stale:
+            if not (self.checkpoint_recovery_points() and self.checkpoint_log_start_offsets()):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+            self._checkpoints_are_stale = False
+        if not self.fs.exists(path):
+            self.fs.mkdir(path)
+        return [write_topic_id(self.fs, path, topic_id).path]
+
+    def _make_soon(self, log: Log) -> None:
+        """A few at once; of many a slice in each turn of the loop, so that others are served in between."""
+        self._to_make.append(log)
+        if self._made_in_turn < PARTITIONS_MADE_AT_ONCE:
+            self._make(1)
+
+    def _make(self, count: int) -> None:
+        """A log that is gone, or was appended to meanwhile, needs nothing."""
+        self._made_in_turn += count
+        pause_ms = SLICE_INTERVAL_MS
+        try:
+            for _ in range(min(count, len(self._to_make))):
+                if self._to_make[0].failure is None:
+                    self._to_make[0].make()
+                self._to_make.popleft()
+        except OSError as error:
+            if not is_shortage(error):
+                raise self.fail(f'cannot make {self._to_make[0].directory}: {error}') from error
+            shortage.refusal(self._clock, f'{self._to_make[0].directory}: cannot be made yet', error)
+            pause_ms = SHORTAGE_PAUSE_MS
+        if self._next_slice is None:
+            self._next_slice = self._timers.after(pause_ms, self._make_next_slice)
+
+    def _make_next_slice(self) -> None:
+        self._next_slice = None
+        self._made_in_turn = 0
+        if self._to_make and self.failure is None:
+            with contextlib.suppress(KafkaError):   # the directory is offline, and everybody was told
+                self._make(PARTITIONS_MADE_AT_ONCE)
+
+    def sync_recovered(self) -> None:
+        """Make durable what the logs opened with `sync_later` have recovered: many of them by one sync. OSError.
+
+        Where answers come from the page cache nobody was promised that; what the next recovery reads anyway can wait.
+        """
+        recovered = [log for log in self.logs.values() if log.awaits_recovery]
+        if self._config.kbroker_durability == 'page-cache':
+            recovered = [log for log in recovered if not log.put_off_sync()]
+        is_synced = self._sync_everything() if len(recovered) > SYNCED_ONE_BY_ONE else False
+        for log in recovered:
+            log.finish_recovery(is_synced)
+
+    def _sync_everything(self) -> bool:
+        """Whether it could be done so."""
+        try:
+            self.fs.sync_everything(self.directory)
+            return True
+        except OSError as error:
+            if error.errno == errno.ENOSYS:
+                return False
+            raise
+
     def topic_id_of(self, topic: str, partition: int) -> bytes | None:
-        """The topic id that a partition directory names, None when it names none. Raises CorruptLogError."""
-        return read_topic_id(self.fs, self.path(topic, partition))
+        """The topic id that a partition directory names, None when it names none. Raises CorruptLogError.
+
+        Asked twice at a start, for what is to be set aside and then for what is opened: read once.
+        """
+        found_id = self._found_ids.pop((topic, partition), None)
+        if found_id is None:
+            found_id = read_topic_id(self.fs, self.path(topic, partition))
+            if found_id is not None:
+                self._found_ids[topic, partition] = found_id
+        return found_id
 
     def path(self, topic: str, partition: int) -> str:
         return os.path.join(self.directory, f'{topic}-{partition}')
 
     # ---- leaving ----
 
-    def delete_log(self, topic: str, partition: int) -> None:
-        """Take a partition away at once, under another name; its files go after file.delete.delay.ms.
+    def delete_logs(self, keys: Iterable[PartitionKey]) -> None:
+        """Take partitions away at once, under other names; their files go after file.delete.delay.ms.
 
         KafkaError KAFKA_STORAGE_ERROR.
         """
-        log = self.logs.pop((topic, partition), None)
-        delay_ms = log.config.file_delete_delay_ms if log is not None else 0
-        if log is not None:
-            log.close(clean=False)
+        by_delay: dict[int, list[str]] = {}
+        for topic, partition in keys:
+            log = self.logs.pop((topic, partition), None)
+            if log is not None:
+                log.close(clean=False)
+                if not log.is_made:
+                    continue
+            delay_ms = log.config.file_delete_delay_ms if log is not None else 0
+            try:
+                by_delay.setdefault(delay_ms, []).append(self._rename(topic, partition, 'delete'))
+            except OSError as error:
+                raise self.fail(f'cannot delete {topic}-{partition}: {error}') from error
+        self._sync_names()
+        for delay_ms, paths in by_delay.items():
+            self._timers.after(delay_ms, partial(self._remove_directories, paths))
+
+    def _sync_names(self) -> None:
+        """If a crash brings old names back, the next start finds directories of no topic, and sets them aside."""
         try:
-            path = self._rename(topic, partition, 'delete')
+            self.fs.sync_directory(self.directory)
         except OSError as error:
-            raise self.fail(f'cannot delete {topic}-{partition}: {error}') from error
-        self._timers.after(delay_ms, partial(self._remove_directory, path))
+            if not is_shortage(error):
+                raise self.fail(f'cannot sync {self.directory}: {error}') from error
 
     def set_aside(self, topic: str, partition: int) -> str:
         """Rename a partition directory that belongs to no topic to `-stray`, as Kafka does. Returns its path."""
         self.logs.pop((topic, partition), None)
         path = self._rename(topic, partition, 'stray')
+        self.fs.sync_directory(self.directory)
         logger.warning('%s: belongs to no topic; kept as %s', self.path(topic, partition), path)
         return path
 
     def _rename(self, topic: str, partition: int, state: str) -> str:
         path = os.path.join(self.directory, name_out_of_use(topic, partition, state))
         self.fs.rename(self.path(topic, partition), path)
-        self.fs.sync_directory(self.directory)
         self._forget_offsets(topic, partition)
         self._checkpoints_are_stale = True
         self.found.discard((topic, partition))
@@ -186,11 +290,15 @@ class LogManager:
             if offsets.pop((topic, partition), None) is not None:
                 self._checkpoints_are_stale = True
 
-    def _remove_directory(self, path: str) -> None:
-        try:
-            self.fs.remove_directory(path)
-        except OSError as error:
-            logger.warning('%s: cannot be removed: %s', path, error)
+    def _remove_directories(self, paths: list[str]) -> None:
+        """A slice in each turn of the loop."""
+        for path in paths[:PARTITIONS_MADE_AT_ONCE]:
+            try:
+                self.fs.remove_directory(path)
+            except OSError as error:
+                logger.warning('%s: cannot be removed: %s', path, error)
+        if len(paths) > PARTITIONS_MADE_AT_ONCE:
+            self._timers.after(SLICE_INTERVAL_MS, partial(self._remove_directories, paths[PARTITIONS_MADE_AT_ONCE:]))
 
     # ---- what happens at intervals ----
 
@@ -205,19 +313,19 @@ class LogManager:
                 (config.producer_id_expiration_check_interval_ms, self.remove_expired_producers)):
             self._stop_timers.append(self._timers.every(interval_ms, callback))
 
-    def checkpoint_recovery_points(self) -> None:
-        """Write up to where each log is known to be on the disk: recovery begins there."""
-        self._write_recovery_points({key: log.recovery_point for key, log in self.logs.items()})
+    def checkpoint_recovery_points(self) -> bool:
+        """Write up to where each log is known to be on the disk: recovery begins there. Whether it could be written."""
+        return self._write_recovery_points({key: log.recovery_point for key, log in self.logs.items()})
 
-    def _write_recovery_points(self, points: PartitionOffsets) -> None:
-        self._write_checkpoint(RECOVERY_POINT_FILE, {**self._recovery_points, **points})
+    def _write_recovery_points(self, points: PartitionOffsets) -> bool:
+        return self._write_checkpoint(RECOVERY_POINT_FILE, {**self._recovery_points, **points})
 
-    def checkpoint_log_start_offsets(self) -> None:
-        """Write the start of each log that begins inside its first segment."""
+    def checkpoint_log_start_offsets(self) -> bool:
+        """Write the start of each log that begins inside its first segment. Whether it could be written."""
         offsets = {key: log.log_start_offset for key, log in self.logs.items()
                    if log.log_start_offset > log.segments[0].base_offset}
         kept = {key: offset for key, offset in self._log_start_offsets.items() if key not in self.logs}
-        self._write_checkpoint(LOG_START_OFFSET_FILE, {**kept, **offsets})
+        return self._write_checkpoint(LOG_START_OFFSET_FILE, {**kept, **offsets})
 
     def checkpoint_high_watermarks(self) -> None:
         self._write_checkpoint(HIGH_WATERMARK_FILE, {key: self.high_watermark(log) for key, log in self.logs.items()})
@@ -280,14 +388,19 @@ class LogManager:
         self._lock = None
 
     def _close_cleanly(self, broker_epoch: int) -> None:
-        failed = [log for log in self.logs.values() if log.failure is not None]
+        try:
+            is_synced = self._seal_all()
+        except (KafkaError, OSError) as error:
+            self.fail(error)
+            is_synced = False
+        failed = {log for log in self.logs.values() if log.failure is not None}
         high_watermarks = {key: log.log_end_offset for key, log in self.logs.items() if log not in failed}
         for log in self.logs.values():
             try:
-                log.close()
+                log.close(is_synced=is_synced)
             except KafkaError as error:
                 logger.error('%s: cannot be closed cleanly: %s', log.directory, error)
-                failed.append(log)
+                failed.add(log)
         self._write_recovery_points({key: log.recovery_point if log in failed else log.log_end_offset
                                      for key, log in self.logs.items()})
         self.checkpoint_log_start_offsets()
@@ -295,6 +408,16 @@ class LogManager:
         if not failed:
             content = json.dumps({'version': 0, 'brokerEpoch': broker_epoch}, separators=(',', ':'))
             self.fs.write_file_atomically(os.path.join(self.directory, CLEAN_SHUTDOWN_FILE), content.encode())
+
+    def _seal_all(self) -> bool:
+        """Make durable what many logs have to write before they close, by one sync. Whether it was done so."""
+        self._make(len(self._to_make))
+        touched = [log for log in self.logs.values() if log.is_touched]
+        if len(touched) <= SYNCED_ONE_BY_ONE:
+            return False
+        for log in touched:
+            log.seal()
+        return self._sync_everything()
 
     # ---- reading a directory at start ----
 
@@ -340,8 +463,17 @@ class LogManager:
             logger.warning('%s; taken as empty', error)
             return {}
 
-    def _write_checkpoint(self, name: str, offsets: PartitionOffsets) -> None:
+    def _write_checkpoint(self, name: str, offsets: PartitionOffsets) -> bool:
+        """Not anew what was written before. False, too, where the directory goes offline."""
+        if self._written.get(name) == offsets:
+            return True
         try:
             write_partition_offsets(self.fs, self.directory, name, offsets)
         except OSError as error:
-            self.fail(f'cannot write {name}: {error}')
+            if is_shortage(error):
+                shortage.refusal(self._clock, f'{name}: cannot be written now', error)
+            else:
+                self.fail(f'cannot write {name}: {error}')
+            return False
+        self._written[name] = offsets
+        return True

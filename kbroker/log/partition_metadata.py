@@ -50,8 +50,5 @@ def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:
 
 
 def write_topic_id(fs: FileSystem, directory: str, topic_id: bytes) -> File:
-    """Replace the file, without a sync. Returns it, and the flush that makes the partition durable has to sync it."""
-    path = os.path.join(directory, FILE_NAME)
-    file = fs.write_file(path + '.tmp', f'{_BEGINNING}{format_uuid(topic_id)}'.encode())
-    fs.rename(path + '.tmp', path)
-    return file
+    """Write the file, of which there is nothing or the beginning. The flush of the partition has to sync it."""
+    return fs.write_file(os.path.join(directory, FILE_NAME), f'{_BEGINNING}{format_uuid(topic_id)}'.encode())

@@ -18,16 +18,17 @@ from typing import Any
 from kbroker.clock import Clock
 from kbroker.errors import CorruptLogError
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE
-from kbroker.log.fs import FileSystem
+from kbroker.log.fs import File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.producer_state import ProducerStateTable
-from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, RecoveryResult, Segment
+from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, RecoveryResult, Segment, file_name
 from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.log.swap import finish_swaps, parse_file_name
 
 CUT_SUFFIX = '.cut'
 TEMPORARY_SUFFIX = '.tmp'
 COPY_BYTES = 1 << 20
+LOG_FILE_OF_A_NEW_LOG = file_name(0, LOG_SUFFIX)
 
 logger = logging.getLogger(__name__)
 
@@ -46,20 +47,23 @@ class Opening:
     refuse_damage: bool
     segments: list[Segment] = field(default_factory=list)
     producers: ProducerStateTable = field(default_factory=ProducerStateTable)
+    is_new: bool = False
+    """Nothing is there yet, and nothing is to be made."""
     was_cut: bool = False
+    is_unsynced: bool = False
+    """Something was recovered: `files_to_sync` are to be synced, then `finish` called, before anybody hears of it."""
+    recovered: list[Segment] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._remove_unfinished()
-        finish_swaps(self.fs, self.directory)
-        names = self.fs.listdir(self.directory)
-        self.snapshots = ProducerSnapshots(self.fs, self.directory, names)
+        sizes = {LOG_FILE_OF_A_NEW_LOG: 0} if self.is_new else self._find_files()
+        self.snapshots = ProducerSnapshots(self.fs, self.directory, list(sizes))
         if not self.clean:
             self.snapshots.remove_damaged()
-        self.segments = self._find_segments(names)
-        self.leader_epochs, epochs_are_known = self._read_leader_epochs()
+        self.segments = self._find_segments(sizes)
+        self.leader_epochs, epochs_are_known = self._read_leader_epochs(LEADER_EPOCH_FILE in sizes)
         if self.segments:
             self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
-        to_recover = self._segments_to_recover() if epochs_are_known else set(self.segments)
+        to_recover = self._segments_to_recover(epochs_are_known)
         self._build_state(to_recover)
         if self.segments and self.log_end_offset < self.log_start_offset:
             logger.warning('%s: the log ends at %d, below its start %d: nothing of it is visible, it begins anew',
@@ -71,41 +75,52 @@ class Opening:
             self.segments = [Segment(self.fs, self.directory, self.log_start_offset, self.config, self.clock.wall_ms())]
             self.producers.clear(self.log_start_offset)
         if self.was_cut or any(segment.size_bytes for segment in to_recover):
-            self._make_durable(to_recover)
+            self.is_unsynced = True
+            self.recovered = [segment for segment in self.segments if segment in to_recover]
+            self.leader_epochs.truncate_from_end(self.log_end_offset)
+            self.leader_epochs.write()
         self.snapshots.remove_outside(self.log_start_offset, self.log_end_offset)
         self.snapshots.keep_for([segment.base_offset for segment in self.segments])
         self.leader_epochs.truncate_from_end(self.log_end_offset)
         self.leader_epochs.truncate_from_start(self.log_start_offset)
+        self._close_files()
+
+    def _close_files(self) -> None:
+        """An idle partition holds no descriptor."""
+        for segment in self.segments:
+            segment.close_file()
 
     @property
     def log_end_offset(self) -> int:
         return self.segments[-1].next_offset if self.segments else self.log_start_offset
 
-    def _remove_unfinished(self) -> None:
-        """What a crash kept from being renamed to its final name."""
-        for name in self.fs.listdir(self.directory):
-            if name.endswith(TEMPORARY_SUFFIX):
-                self.fs.unlink(os.path.join(self.directory, name))
+    def _find_files(self) -> dict[str, int]:
+        """The files by name, with their sizes. What a crash left unfinished goes, or is finished."""
+        sizes = self.fs.sizes(self.directory)
+        for name in [name for name in sizes if name.endswith(TEMPORARY_SUFFIX)]:
+            self.fs.unlink(os.path.join(self.directory, name))
+            del sizes[name]
+        return self.fs.sizes(self.directory) if finish_swaps(self.fs, self.directory, sizes) else sizes
 
-    def _read_leader_epochs(self) -> tuple[LeaderEpochs, bool]:
+    def _read_leader_epochs(self, is_there: bool) -> tuple[LeaderEpochs, bool]:
         """The epochs, and whether they can be trusted."""
         try:
-            epochs = LeaderEpochs(self.fs, self.directory)
+            epochs = LeaderEpochs(self.fs, self.directory, read=is_there)
             return epochs, bool(epochs.rows)
         except CorruptLogError as error:
             logger.warning('%s; it is built again from the batches', error)
             self.fs.unlink(os.path.join(self.directory, LEADER_EPOCH_FILE))
             return LeaderEpochs(self.fs, self.directory, read=False), False
 
-    def _find_segments(self, names: list[str]) -> list[Segment]:
+    def _find_segments(self, sizes: dict[str, int]) -> list[Segment]:
         """All segments in order. Index files without a log go."""
-        sizes: dict[int, dict[str, int]] = {}
-        for name in names:
+        by_offset: dict[int, dict[str, int]] = {}
+        for name, size_bytes in sizes.items():
             parsed = parse_file_name(name)
             if parsed and parsed.kind in SEGMENT_SUFFIXES and not parsed.state:
-                sizes.setdefault(parsed.offset, {})[parsed.kind] = self.fs.size(os.path.join(self.directory, name))
+                by_offset.setdefault(parsed.offset, {})[parsed.kind] = size_bytes
         segments = []
-        for base_offset, files in sorted(sizes.items()):
+        for base_offset, files in sorted(by_offset.items()):
             segment = Segment(self.fs, self.directory, base_offset, self.config, self.clock.wall_ms(),
                               file_sizes={LOG_SUFFIX: 0, **files})
             if LOG_SUFFIX in files:
@@ -118,11 +133,13 @@ class Opening:
             segment.set_next_offset(following.base_offset)
         return segments
 
-    def _segments_to_recover(self) -> set[Segment]:
+    def _segments_to_recover(self, epochs_are_known: bool) -> set[Segment]:
         found = set()
         for segment in self.segments:
             is_last = segment is self.segments[-1]
-            if not self.clean and (is_last or segment.next_offset > self.recovery_point):
+            if is_last and segment.is_bare():
+                continue
+            if not epochs_are_known or (not self.clean and (is_last or segment.next_offset > self.recovery_point)):
                 found.add(segment)
                 continue
             try:
@@ -154,9 +171,11 @@ class Opening:
         result = segment.recover(self.producers, self.leader_epochs)
         if result.damage is not None:
             self._report(segment, result)
-        if segment is self.segments[-1] or result.damage is not None:
+        if result.damage is not None:
             segment.truncate_file()
-            return result.damage is not None
+            return True
+        if segment is self.segments[-1]:
+            return False
         segment.seal()
         return self._lost_its_end(segment)
 
@@ -211,17 +230,24 @@ class Opening:
         for name in segment.existing_files():
             self.fs.unlink(os.path.join(self.directory, name))
 
-    def _make_durable(self, recovered: set[Segment]) -> None:
-        """Sync what was recovered, then write what is derived from it: a snapshot never gets ahead of the log."""
-        for segment in self.segments:
-            if segment in recovered:
-                for file in segment.files_to_sync(sealed=segment is not self.segments[-1]):
-                    file.sync()
-        self.leader_epochs.truncate_from_end(self.log_end_offset)
-        self.leader_epochs.write()
-        if self.leader_epochs.unsynced is not None:
-            self.leader_epochs.unsynced.sync()
-            self.leader_epochs.unsynced = None
-        self.fs.sync_directory(self.directory)
+    @property
+    def only_at_the_end(self) -> bool:
+        """Whether only the last segment was recovered, which the next start recovers anyway after a power cut."""
+        return not self.was_cut and self.recovered == self.segments[-1:]
+
+    def files_to_sync(self) -> list[File]:
+        """Of what was recovered: what is derived from it comes later, for a snapshot never gets ahead of the log."""
+        files = [file for segment in self.recovered
+                 for file in segment.files_to_sync(sealed=segment is not self.segments[-1])]
+        if self.leader_epochs.is_unsynced:
+            files.append(self.leader_epochs.sync_file())
+        return [*files, self.fs.open_directory(self.directory)]
+
+    def finish(self) -> None:
+        """What was recovered is on the disk."""
+        self._close_files()
+        self.is_unsynced = False
+        self.leader_epochs.is_unsynced = False
         if self.producers.end_offset > self.log_start_offset:
             self.snapshots.write(self.producers.end_offset, self.producers.encode_snapshot())
+            self.snapshots.keep_for([segment.base_offset for segment in self.segments])

@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk
-from kbroker.log.fs cimport File, iovec
+from kbroker.log.fs cimport File, LazyFile, iovec
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.record.batch cimport BatchFields
@@ -30,8 +30,7 @@ cdef class Segment:
     cdef readonly OffsetIndex offset_index
     cdef readonly TimeIndex time_index
     cdef readonly TransactionIndex transactions
-    cdef str log_path
-    cdef File log_file
+    cdef LazyFile log_file
     cdef int64_t first_timestamp_ms
     cdef int64_t created_ms
     cdef int64_t jitter_ms
@@ -40,6 +39,7 @@ cdef class Segment:
     cdef int64_t allocated_bytes
     cdef int64_t allocation_limit_bytes
     cdef bint allocates_all
+    cdef bint has_unadopted
     cdef iovec *gathered        # batches that are part of the segment and not written yet; NULL until there was one
     cdef int gathered_count
     cdef int64_t gathered_bytes
@@ -48,6 +48,8 @@ cdef class Segment:
     cdef int64_t remembered
 
     cdef File file(self)
+    cdef int was_synced(self) noexcept
+    cdef int cut_unadopted(self) except -1
     cdef bint must_roll(self, const BatchFields *batch, int64_t size, int64_t segment_bytes, int64_t segment_ms, int64_t now_ms) except -1
     cdef int reserve(self, int64_t size) except -1
     cdef int write(self, const uint8_t *data, int64_t size) except -1

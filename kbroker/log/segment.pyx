@@ -7,7 +7,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 
 from kbroker.errors import CorruptLogError
 from kbroker.log.batch_walk cimport SCAN_BYTES, SEARCH_BYTES, BatchWalk, find_batch, walk_batches
-from kbroker.log.fs cimport File, iovec
+from kbroker.log.fs cimport File, LazyFile, iovec
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.producer_state cimport ABORT_MARKER, Marker, ProducerStateTable, read_marker
 from kbroker.log.transaction_index cimport TransactionIndex
@@ -89,9 +89,9 @@ cdef class Segment:
                                     file_bytes=sizes.get(TIME_INDEX_SUFFIX, -1))
         self.transactions = TransactionIndex(fs, self.path(TRANSACTION_INDEX_SUFFIX + suffix + index_suffix), base_offset,
                                              exists=TRANSACTION_INDEX_SUFFIX in sizes)
-        self.log_path = self.path(LOG_SUFFIX + suffix)
+        self.log_file = LazyFile(fs, self.path(LOG_SUFFIX + suffix))
         if LOG_SUFFIX not in sizes:
-            self.log_file = fs.open(self.log_path, True)
+            self.log_file.get(True)
 
     def __dealloc__(self):
         free(self.recent)
@@ -102,9 +102,15 @@ cdef class Segment:
         return os.path.join(self.directory, file_name(self.base_offset, suffix))
 
     cdef File file(self):
-        if self.log_file is None:
-            self.log_file = self.fs.open(self.log_path)
-        return self.log_file
+        if self.log_file.file is None:
+            return self.log_file.get()
+        self.log_file.is_used = True
+        return self.log_file.file
+
+    cdef int was_synced(self) noexcept:
+        self.log_file.awaits_sync = False
+        self.transactions.lazy_file.awaits_sync = False
+        return 0
 
     # ---- append: `reserve` and `write` may fail and change nothing that counts, `adopt` cannot fail ----
 
@@ -154,12 +160,17 @@ cdef class Segment:
 
     cdef int write(self, const uint8_t *data, int64_t size) except -1:
         """Write a batch behind the last one. Only `adopt` makes it part of the segment."""
-        return self.file().pwrite(data, size, self.size_bytes)
+        cdef File file = self.file()
+        self.has_unadopted = True
+        return file.pwrite(data, size, self.size_bytes)
 
     cdef int gather(self, const uint8_t *data, int64_t size) except -1:
         """In place of `write`: have it written by `write_gathered`, until when the bytes must stay and nobody may read."""
         if self.gathered_count == MOST_GATHERED:
             self.write_gathered()
+        if self.gathered_count == 0:    # open, and kept open: what is adopted now must not lack a descriptor later
+            self.file()
+            self.log_file.awaits_sync = True
         if self.gathered == NULL:
             self.gathered = <iovec *>malloc(MOST_GATHERED * sizeof(iovec))
             if self.gathered == NULL:
@@ -184,6 +195,7 @@ cdef class Segment:
         if self.size_bytes == 0:
             self.first_timestamp_ms = batch.max_timestamp_ms
         self.remember(batch.base_offset)
+        self.has_unadopted = False
         self.size_bytes += size
         self.next_offset = batch_last_offset(batch) + 1
         return 0
@@ -234,10 +246,19 @@ cdef class Segment:
 
     def discard_unadopted(self) -> None:
         """Cut what a failed write may have left behind the last batch that was written."""
-        self.size_bytes -= self.gathered_bytes
-        self.gathered_count = 0
-        self.gathered_bytes = 0
-        self.file().truncate(self.size_bytes)
+        if self.gathered_count or self.has_unadopted:
+            self.size_bytes -= self.gathered_bytes
+            self.gathered_count = 0
+            self.gathered_bytes = 0
+            self.has_unadopted = False
+            self.file().truncate(self.size_bytes)
+
+    cdef int cut_unadopted(self) except -1:
+        """Cut a batch that was written and then refused. What is gathered is none of that."""
+        if self.has_unadopted:
+            self.file().truncate(self.size_bytes)
+            self.has_unadopted = False
+        return 0
 
     # ---- search ----
 
@@ -377,6 +398,14 @@ cdef class Segment:
         return walk_batches(self.file(), position, self.size_bytes, SCAN_BYTES)
 
     # ---- opening ----
+
+    def is_bare(self) -> bool:
+        """Whether there are no batches, and no index that speaks of some: nothing to check, nor to recover."""
+        return self.size_bytes == 0 and not self.offset_index.entries and not self.time_index.entries and not self.transactions.exists
+
+    def close_file(self) -> None:
+        """Give the descriptor back until the segment is next used."""
+        self.log_file.close()
 
     def check_indexes(self) -> None:
         """Raise CorruptLogError for an index that is missing, or cannot be one. An empty segment needs none."""

@@ -11,6 +11,7 @@ name.
 import logging
 import os
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kbroker.log.batch_walk import read_batches
@@ -20,6 +21,8 @@ from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, f
 DELETED_SUFFIX = '.deleted'
 CLEANED_SUFFIX = '.cleaned'
 SWAP_SUFFIX = '.swap'
+
+FILE_NAME = re.compile(r'(\d+)(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.deleted|\.cleaned|\.swap|)')
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +37,7 @@ class SegmentFileName(NamedTuple):
 
 def parse_file_name(name: str) -> SegmentFileName | None:
     """None for a file that is no part of a segment and no snapshot."""
-    match = re.fullmatch(r'(\d+)(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.deleted|\.cleaned|\.swap|)', name)
+    match = FILE_NAME.fullmatch(name)
     return SegmentFileName(int(match[1]), match[2], match[3]) if match else None
 
 
@@ -46,12 +49,15 @@ def rename_files(fs: FileSystem, directory: str, base_offset: int, old_state: st
             fs.rename(old + old_state, old + new_state)
 
 
-def finish_swaps(fs: FileSystem, directory: str) -> None:
-    """Bring a directory to what it was before, or after, a swap that a crash interrupted. `.deleted` files go."""
-    found = [(name, parsed) for name in fs.listdir(directory) if (parsed := parse_file_name(name))]
-    states = {parsed.state for _, parsed in found}
-    if states <= {''}:
-        return
+def finish_swaps(fs: FileSystem, directory: str, names: Iterable[str]) -> bool:
+    """Bring a directory to what it was before, or after, a swap that a crash interrupted. `.deleted` files go.
+
+    `names` are those in it. Returns whether that has changed them.
+    """
+    names = list(names)
+    if not any(name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
+        return False
+    found = [(name, parsed) for name in names if (parsed := parse_file_name(name))]
     cleaned = [parsed.offset for _, parsed in found if parsed.state == CLEANED_SUFFIX]
     lowest_cleaned = min(cleaned) if cleaned else None
     swaps = set()
@@ -66,6 +72,7 @@ def finish_swaps(fs: FileSystem, directory: str) -> None:
     for base_offset in sorted(swaps):
         _finish_swap(fs, directory, base_offset, [parsed for _, parsed in found if parsed.state == ''])
     fs.sync_directory(directory)
+    return True
 
 
 def _finish_swap(fs: FileSystem, directory: str, base_offset: int, normal: list[SegmentFileName]) -> None:

@@ -1,7 +1,7 @@
 # cython: language_level=3
 from libc.stdint cimport int64_t, uint8_t
 
-from kbroker.log.fs cimport File
+from kbroker.log.fs cimport File, LazyFile
 
 
 cdef struct Row:
@@ -16,7 +16,7 @@ cdef class TransactionIndex:
     cdef readonly bint exists
     cdef object fs
     cdef int64_t base_offset
-    cdef File open_file
+    cdef LazyFile lazy_file
     cdef bint is_read
     cdef Row *entries
     cdef int64_t *lowest        # the lowest first offset of each full block of entries

@@ -11,7 +11,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 
 from kbroker.errors import CorruptLogError
-from kbroker.log.fs cimport File
+from kbroker.log.fs cimport File, LazyFile
 from kbroker.wire.bytes cimport write_int64
 
 ENTRY = struct.Struct('>hqqqq')
@@ -36,6 +36,7 @@ cdef class TransactionIndex:
 
     def __init__(self, fs, str path, int64_t base_offset, *, bint exists):
         self.path = path
+        self.lazy_file = LazyFile(fs, path)
         self.exists = exists
         self.fs = fs
         self.base_offset = base_offset
@@ -156,7 +157,7 @@ cdef class TransactionIndex:
     def reset(self) -> None:
         """Forget all rows and the file: the index is about to be rebuilt."""
         if self.exists:
-            self.open_file = None
+            self.lazy_file.close()
             self.fs.unlink(self.path)
         self.exists = False
         self.is_read = True
@@ -168,9 +169,7 @@ cdef class TransactionIndex:
 
     def file(self) -> File:
         """The open file, for a write or a sync."""
-        if self.open_file is None:
-            self.open_file = self.fs.open(self.path, True)
-        return self.open_file
+        return self.lazy_file.get(True)
 
     cdef int read(self) except -1:
         cdef Row row

@@ -44,7 +44,9 @@ class Server:
                  max_connections: int, max_connections_per_ip: int, max_held_bytes: int = -1, backlog: int = 50,
                  send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1,
                  on_close: Callable[[Connection], Any] | None = None,
-                 submit: Submit | None = None, server: FrameServer | None = None):
+                 submit: Submit | None = None, server: FrameServer | None = None,
+                 make_room: Callable[[], Any] = lambda: 0):
+        """`make_room` closes what can be opened again when no descriptor is left, and returns whether it found some."""
         self.connections: dict[int, Connection] = {}
         self.accepted = 0
         self.refused = 0
@@ -55,6 +57,7 @@ class Server:
         self._buffer_options = [(option, size) for option, size in sizes.items() if size >= 0]
         self._per_ip: Counter[str] = Counter()
         self._on_close = on_close
+        self._make_room = make_room
         self._listeners: list[tuple[socket.socket, EventHandler]] = []
         self._accept_pause: Timer | None = None
         self._full = False
@@ -153,6 +156,8 @@ class Server:
                 return
             except OSError as error:
                 if error.errno in OUT_OF_DESCRIPTORS:
+                    if self._make_room():
+                        continue
                     self._pause_accepting(error)
                     return
                 continue  # this peer was gone before it was accepted

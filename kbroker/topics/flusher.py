@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kbroker.log.fs import sync_inline
+from kbroker.log.fs import is_shortage, sync_inline
 
 if TYPE_CHECKING:
     from kbroker.log.fs import File
@@ -38,10 +38,13 @@ class Flusher:
     runs, appends gather for its next one: the busier the disk, the larger the group.
     """
 
-    def __init__(self, sync: Sync = sync_inline, on_failure: Callable[[BaseException], object] = lambda error: None):
-        """`on_failure` is called when a sync has failed, and the flusher halts."""
+    def __init__(self, sync: Sync = sync_inline, on_failure: Callable[[BaseException], object] = lambda error: None,
+                 on_shortage: Callable[[OSError], object] = lambda error: None):
+        """`on_failure` is called when a sync has failed, and the flusher halts; `on_shortage` when no file descriptor
+        is left to open what is to be synced: to `kick` again a little later is then the caller's part."""
         self._sync = sync
         self._on_failure = on_failure
+        self._on_shortage = on_shortage
         self._dirty: dict[Partition, None] = {}
         self._under_way: set[Partition] = set()
         self._halted = False
@@ -67,17 +70,23 @@ class Flusher:
             if partition is None:
                 return
             del self._dirty[partition]
-            if not partition.is_deleted:
-                self._begin(partition)
+            if not partition.is_deleted and not self._begin(partition):
+                return
 
-    def _begin(self, partition: Partition) -> None:
+    def _begin(self, partition: Partition) -> bool:
+        """Whether it could: where no file descriptor is left, nothing is lost yet, and it waits on."""
         try:
             files, offset = partition.log.files_to_sync()
         except OSError as error:
-            self._fail(error)
-            return
+            if is_shortage(error):
+                self._dirty[partition] = None
+                self._on_shortage(error)
+            else:
+                self._fail(error)
+            return False
         self._under_way.add(partition)
         self._sync(files, partial(self._finished, partition, offset))
+        return True
 
     def _finished(self, partition: Partition, offset: int, error: OSError | None) -> None:
         self._under_way.discard(partition)

@@ -149,10 +149,10 @@ cdef class Partition:
         self.high_watermark = log.log_end_offset
         log.on_high_watermark(self.high_watermark)
         self._page_cache = page_cache
+        log.awaits_sync = not page_cache
         self._flusher = flusher
         self._durable_queue = DurableQueue()
         self._fetch_waiters.next = self._fetch_waiters.previous = &self._fetch_waiters
-        self._not_replayed = deque()
 
     def __repr__(self):
         return f'<Partition {self.topic}-{self.partition} {self.log_start_offset}..{self.log_end_offset}>'
@@ -292,6 +292,7 @@ cdef class Partition:
 
     def set_replayer(self, callback):
         """Have `callback(header, batch)` called for each batch from now on, in order, once it is durable."""
+        self._not_replayed = deque()
         self._replayer = callback
 
     def batches(self, int64_t start_offset=0):

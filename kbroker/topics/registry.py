@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from kbroker.config import Config, LogConfig
 from kbroker.errors import ErrorCode, KafkaError
@@ -49,7 +50,8 @@ class TopicRegistry:
         """Open every topic of the metadata image. Recovery runs here for a directory that was not stopped cleanly."""
         self._set_strays_aside()
         for image in self.controller.image.topics.values():
-            self._open(image, self.log_manager.open_log)
+            self._open(image, partial(self.log_manager.open_log, sync_later=True))
+        self.log_manager.sync_recovered()
         self.log_manager.high_watermark = self._high_watermark_of
         self.log_manager.on_start_moved = self._tell_start_moved
 
@@ -127,7 +129,7 @@ class TopicRegistry:
         del self.by_id[topic.topic_id]
         for partition in topic.partitions:
             partition.mark_deleted()
-            self.log_manager.delete_log(name, partition.partition)
+        self.log_manager.delete_logs((name, partition.partition) for partition in topic.partitions)
         for listener in self.on_topic_deleted:
             listener(topic)
         return topic

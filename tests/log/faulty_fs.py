@@ -47,6 +47,10 @@ class FailingFileSystem(FileSystem):
         self.check('mkdir', path)
         super().mkdir(path)
 
+    def sync_everything(self, path: str) -> None:
+        self.check('sync', path)
+        super().sync_everything(path)
+
 
 class FailingFile(InterposedFile):
     def __init__(self, fs: FailingFileSystem, path: str, create: bool):
@@ -199,6 +203,14 @@ class FreezingFileSystem(FileSystem):
                 names[new + path[len(old):]] = names.pop(path)
 
         self.change(new, move)
+
+    def sync_everything(self, path: str) -> None:
+        self.before_sync(path)
+        for node in self.names.values():
+            if isinstance(node, Inode):
+                node.sync()
+        for directory in list(self.pending_names):
+            self.sync_names(directory)
 
     def sync_names(self, directory: str) -> None:
         for change in self.pending_names.pop(directory, []):

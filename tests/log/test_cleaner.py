@@ -356,7 +356,7 @@ def test_a_topic_of_the_same_name_as_a_deleted_one_is_dirty_from_its_start(direc
     log = directory.open()
     write(log, ('a', '1'), ('a', '2'))
     directory.clean(log)
-    directory.manager.delete_log('topic', 0)
+    directory.manager.delete_logs([('topic', 0)])
     log = directory.open()
     write(log, ('a', '1'), ('a', '2'), ('a', '3'))
     directory.clean(log)
@@ -431,7 +431,7 @@ def test_a_cleaning_of_a_log_that_is_deleted_is_given_up(tmp_path, steps):
     directory.run()
     for _ in range(min(steps, 3)):
         run_one()
-    directory.manager.delete_log('topic', 0)
+    directory.manager.delete_logs([('topic', 0)])
     while jobs:
         run_one()
     directory.clock.advance(DAY_MS)

@@ -124,7 +124,7 @@ def test_a_deleted_partition_is_renamed_at_once_and_removed_after_the_delay(open
     log = manager.create_log('orders', 0, TOPIC_ID, topic(file_delete_delay_ms=1000))
     write_and_flush(log)
     piece = log.read(0, 1000, 3, True)
-    manager.delete_log('orders', 0)
+    manager.delete_logs([('orders', 0)])
     renamed = [name for name in os.listdir(tmp_path / 'data') if name.endswith('-delete')]
     assert len(renamed) == 1 and renamed[0].startswith('orders-0.') and not manager.logs
     clock.advance(999)
@@ -152,7 +152,7 @@ def test_what_was_to_be_deleted_is_deleted_after_a_restart(open_manager, tmp_pat
 def test_a_long_topic_name_is_cut_when_its_partition_is_deleted(open_manager, tmp_path):
     manager = open_manager()
     manager.create_log('t' * 249, 7, TOPIC_ID, topic())
-    manager.delete_log('t' * 249, 7)
+    manager.delete_logs([('t' * 249, 7)])
     name, = (name for name in os.listdir(tmp_path / 'data') if name.endswith('-delete'))
     assert len(name) == 255 and parse_directory_name(name).partition == 7
 
@@ -242,8 +242,7 @@ def test_a_new_partition_syncs_its_directory_and_metadata_with_its_first_flush(o
     log.append(data_batch(), Origin.CLIENT, 0)
     files, offset = log.files_to_sync()
     names = [os.path.basename(file.path) for file in files]
-    assert names == ['00000000000000000000.log', 'leader-epoch-checkpoint.tmp', 'orders-0', 'partition.metadata.tmp',
-                     'orders-0', 'data']
+    assert names == ['00000000000000000000.log', 'leader-epoch-checkpoint', 'orders-0', 'partition.metadata', 'data']
     log.mark_flushed(offset)
     log.append(data_batch(), Origin.CLIENT, 0)
     assert [os.path.basename(file.path) for file in log.files_to_sync()[0]] == ['00000000000000000000.log']

@@ -258,7 +258,7 @@ def test_swap_files_at_or_above_an_incomplete_cleaned_one_go(open_log, fs):
     for base_offset, suffix in ((0, CLEANED_SUFFIX), (4, SWAP_SUFFIX)):
         for kind in SEGMENT_SUFFIXES:
             fs.write_file(os.path.join(log.directory, f'{base_offset:020d}{kind}{suffix}'), b'')
-    finish_swaps(fs, log.directory)
+    finish_swaps(fs, log.directory, fs.listdir(log.directory))
     assert not [name for name in os.listdir(log.directory) if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
     assert open_log(cleanup_policy='compact').log_end_offset == 12
 
