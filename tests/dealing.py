@@ -5,7 +5,7 @@ from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
-SESSION = tuple(f'tests/spark/test_spark_{name}.py' for name in ('session', 'ingest', 'judged', 'secured'))
+SESSION = tuple(f'tests/spark/test_spark_{name}.py' for name in ('session', 'ingest', 'judged', 'secured', 'protobuf'))
 """What one process runs: these share a Spark session."""
 LONGEST = (*SESSION, 'tests/spark/', 'tests/jvm/', 'tests/crash/', 'tests/test_benches.py', 'tests/gates/')
 """What would keep one process at work after the other has ended, if it came late."""

@@ -34,12 +34,13 @@ class ShortFileSystem(FileSystem):
 
 @pytest.fixture
 def open_files():
-    """Those of this process, with room for `room` more; what other tests left behind does not count."""
+    """Those of this process, with room for `room` more beside what other tests left behind."""
     files = shared_open_files()
     limit = files.limit
     gc.collect()
     files.release(len(files))
-    yield SimpleNamespace(allow=lambda room: setattr(files, 'limit', len(files) + room))
+    yield SimpleNamespace(allow=lambda room: setattr(files, 'limit', len(files) + room),
+                          are_within_limit=lambda: len(files) <= files.limit)
     files.limit = limit
 
 
@@ -59,21 +60,25 @@ def test_logs_keep_no_more_files_open_than_the_limit(open_log, open_files, tmp_p
         for log in logs:
             assert log.append(data_batch(), Origin.CLIENT, 0).base_offset == sent
             log.flush()
-            assert len(descriptors_below(tmp_path)) <= 3
+            assert open_files.are_within_limit()
     for log in logs:
         assert len(list(log.batches())) == 3
-        assert len(descriptors_below(tmp_path)) <= 3
+        assert open_files.are_within_limit()
+    assert len(descriptors_below(tmp_path)) < 10
 
 
 def test_what_is_used_stays_open_and_what_is_idle_goes(open_log, open_files, tmp_path):
-    open_files.allow(3)
-    busy, *idle = open_logs(open_log, 10)
+    """The clock's hand may meet it once before that is known; if files went in turn, it would be every fourth time."""
+    open_files.allow(4)
+    closed = 0
+    busy, *idle = open_logs(open_log, 20)
     for log in idle:
         busy.append(data_batch(), Origin.CLIENT, 0)
         busy.flush()
         log.append(data_batch(), Origin.CLIENT, 0)
         log.flush()
-        assert any(path.startswith(busy.directory) for path in descriptors_below(tmp_path))
+        closed += not any(path.startswith(busy.directory) for path in descriptors_below(tmp_path))
+    assert closed <= 1
 
 
 def test_a_file_is_not_closed_while_its_sync_is_awaited(open_log, open_files, tmp_path):
@@ -87,7 +92,8 @@ def test_a_file_is_not_closed_while_its_sync_is_awaited(open_log, open_files, tm
     for log in logs:
         log.flush()
     open_logs(open_log, 1)[0].append(data_batch(), Origin.CLIENT, 0)
-    assert len(descriptors_below(tmp_path)) <= 2
+    assert len(descriptors_below(tmp_path)) < 5
+    assert open_files.are_within_limit()
 
 
 def test_a_log_that_was_only_opened_holds_no_descriptor(open_log, tmp_path):
