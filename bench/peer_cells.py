@@ -11,7 +11,7 @@ MOST_BYTES = 2 << 30
 """What a cell writes at most, so that the page cache holds it."""
 DIVISIONS = {'page-cache': '', 'disk': ' (disk)', 'TLS': ' (TLS)'}
 """Peers of a division are compared; what is behind the name of a cell there. TLS is with the page cache."""
-FILES_A_PARTITION, OTHER_FILES = 6, 2000
+FILES_A_PARTITION, OTHER_FILES = 3, 2000
 
 
 @dataclass(frozen=True)

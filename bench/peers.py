@@ -301,7 +301,8 @@ def started(notebook: Notebook, plan: Plan, stack: ExitStack, work: pathlib.Path
             continue
         stack.callback(site.close)
         try:
-            warm_up(site, plan.warm_up_s if peer.needs_warm_up else min(plan.warm_up_s, 1))
+            if not peer.is_floor:       # which knows nothing of transactions, and has nothing to compile
+                warm_up(site, plan.warm_up_s if peer.needs_warm_up else min(plan.warm_up_s, 1))
         except FAULTS as fault:
             notebook.add(Row('warm-up', peer.name, 0, fault=str(fault)))
         yield site
