@@ -88,8 +88,8 @@ class Kbroker(WithTls, LiveBroker):
     pass
 
 
-class Kfake(WithTls, Process):
-    """kfake of bench/kfake, on its directory."""
+class BenchServer(WithTls, Process):
+    """A program of this bench: it chooses a port at its first start, and says `ready ADDRESS`."""
 
     def __init__(self, directory: pathlib.Path, *options: str):
         super().__init__()
@@ -97,37 +97,30 @@ class Kfake(WithTls, Process):
         self.address = '127.0.0.1:0'
         self._options = options
 
-    def start(self) -> None:
-        port = self.address.rpartition(':')[2]
-        self.launch([str(kfake_program()), '-data-dir', str(self.directory), '-port', port, *self._options])
-
     def is_ready_line(self, line: str) -> bool:
         if not line.startswith('ready '):
             return False
         self.address = line.split()[1]
         return True
+
+
+class Kfake(BenchServer):
+    """kfake of bench/kfake, on its directory."""
+
+    def start(self) -> None:
+        port = self.address.rpartition(':')[2]
+        self.launch([str(kfake_program()), '-data-dir', str(self.directory), '-port', port, *self._options])
 
     def stop(self) -> None:
         code = self.end_by(signal.SIGTERM)
         assert code == 0, f'exit code {code}:\n' + ''.join(self.lines[-50:])
 
 
-class Floor(WithTls, Process):
+class Floor(BenchServer):
     """bench/load/floor.c: no broker, but what bounds every broker here."""
-
-    def __init__(self, directory: pathlib.Path):
-        super().__init__()
-        self.directory = directory
-        self.address = '127.0.0.1:0'
 
     def start(self) -> None:
         self.launch([str(build_floor()), self.address.rpartition(':')[2]])
-
-    def is_ready_line(self, line: str) -> bool:
-        if not line.startswith('ready '):
-            return False
-        self.address = line.split()[1]
-        return True
 
     def stop(self) -> None:
         self.kill9()
