@@ -43,7 +43,10 @@ def workplace() -> Iterator[None]:
         signal.signal(number, _stop)
     try:
         yield
-    except Stopped as stopped:
+    except BaseException as error:
+        stopped = _stopped_behind(error)
+        if stopped is None:
+            raise
         print(stopped, file=sys.stderr)
         _leave(work, stopped.number)
     finally:
@@ -54,6 +57,13 @@ def workplace() -> Iterator[None]:
 def _stop(number: int, _frame: object) -> NoReturn:
     _pay_no_heed()
     raise Stopped(number)
+
+
+def _stopped_behind(error: BaseException | None) -> Stopped | None:
+    """A client library that is called back may come out with a SystemError in place of what its callback met."""
+    while error is not None and not isinstance(error, Stopped):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _pay_no_heed() -> None:

@@ -177,6 +177,20 @@ def test_a_loss_is_judged_by_the_interval_of_its_median():
     assert judged([0.01] * (LEAST_BLOCKS - 1), 0.03) == 'open'
 
 
+def test_a_stop_that_a_client_library_hides_is_one(tmp_path):
+    """Now and then the signal came while confluent-kafka called back, and a SystemError took its place."""
+    program = ("import signal, sys; sys.path.insert(0, 'bench'); from stopping import workplace\n"
+               'with workplace():\n'
+               '    try:\n'
+               '        signal.raise_signal(signal.SIGTERM)\n'
+               '    except BaseException as stopped:\n'
+               "        raise SystemError('returned a result with an exception set') from stopped\n")
+    done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, env={**os.environ, 'TMPDIR': str(tmp_path)},
+                          capture_output=True, text=True, timeout=STOP_LIMIT_S, check=False)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, 'stopped by SIGTERM\n')
+    assert not list(tmp_path.iterdir())
+
+
 STOPPED = {
     'peers': ['bench/peers.py', '--peers', 'kbroker', '--cells', 'round trip', '--rounds', '10000', '--seconds', '0.1',
               '--out', '{directory}/out/peers.jsonl'],
