@@ -94,7 +94,7 @@ class Broker:
 
     def _bind(self) -> None:
         config = self.config
-        dispatcher = Dispatcher(self.node, served_apis())
+        dispatcher = Dispatcher(self.node, served_apis(), self.node.gathering)
         self.server = Server(
             self.reactor, self._endpoints(),
             dispatcher.handle,

@@ -3,6 +3,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from kbroker.apis.context import Api
+from kbroker.topics.gathering import Gathering
 from kbroker.wire.frames import FrameServer
 
 FILES: tuple[str, ...]
@@ -24,5 +25,5 @@ class Served:
     def __init__(self, api: Api) -> None: ...
 
 class Dispatcher(FrameServer):
-    def __init__(self, broker: Any, apis: Iterable[Api]) -> None: ...
+    def __init__(self, broker: Any, apis: Iterable[Api], gathering: Gathering | None = None) -> None: ...
     def handle(self, connection: _Connection, sequence: int, frame: memoryview) -> None: ...

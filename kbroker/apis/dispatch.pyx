@@ -16,6 +16,7 @@ from libc.string cimport memcmp
 from kbroker.apis.frame_handler cimport Frame, FrameHandler
 from kbroker.apis.requests cimport skip_tags
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take
+from kbroker.topics.gathering cimport Gathering
 from kbroker.wire.frames cimport FrameServer
 
 from kbroker.apis.context import NO_REPLY, Api, RequestContext
@@ -71,15 +72,17 @@ cdef class Served:
 
 
 cdef class Dispatcher(FrameServer):
-    """Calls the handler of each frame. `broker` is what handlers see as `context.broker`."""
+    """Calls the handler of each frame. `broker` is what handlers see as `context.broker`; `gathering` is where its partitions
+    gather what they write together."""
     cdef object _broker
+    cdef Gathering _gathering
     cdef list _served               # Served by api key
     cdef bytes _client_id_bytes     # of the last request; its connection, and others of its kind, will say the same
     cdef object _client_id
-    cdef FrameHandler _unsettled
 
-    def __init__(self, broker, apis):
+    def __init__(self, broker, apis, Gathering gathering=None):
         self._broker = broker
+        self._gathering = Gathering() if gathering is None else gathering
         self._served = [None] * MOST_API_KEYS
         self._client_id_bytes = b''
         self._client_id = ''
@@ -93,29 +96,27 @@ cdef class Dispatcher(FrameServer):
         PyObject_GetBuffer(frame, &view, PyBUF_WRITABLE)
         request.start, request.size = <uint8_t *>view.buf, view.len
         request.sequence = sequence
-        request.more_follow = False
         try:
             self._handle(connection, frame, &request)
         except ProtocolError as error:
             connection.close(f'{describe_frame(request.start, request.size)}: {error}')
         finally:
+            self.loan_ends()
             PyBuffer_Release(&view)
 
-    cdef object serve(self, object connection, int64_t sequence, uint8_t *start, Py_ssize_t size, bint more_follow):
+    cdef object serve(self, object connection, int64_t sequence, uint8_t *start, Py_ssize_t size, bint follows_unanswered):
         cdef Served served = None
         cdef Frame frame
         if size >= HEADER_BYTES:
             served = self._served_for(read_int16(start))
         if served is None or served.frame_handler is None:
-            self.settle()
+            if follows_unanswered:
+                self.settle()
             return NotImplemented
-        if served.frame_handler is not self._unsettled:
+        if follows_unanswered and not served.frame_handler.may_follow_unwritten:
             self.settle()
-        if more_follow:
-            self._unsettled = served.frame_handler
         frame.start, frame.size = start, size
         frame.sequence = sequence
-        frame.more_follow = more_follow
         try:
             self._check_version(served, connection, &frame)
             return self._serve(served, connection, self._take_client_id(served, &frame), &frame)
@@ -124,11 +125,11 @@ cdef class Dispatcher(FrameServer):
             return None
 
     cdef int settle(self) except -1:
-        cdef FrameHandler unsettled = self._unsettled
-        if unsettled is not None:
-            self._unsettled = None
-            unsettled.settle()
+        self._gathering.settle()
         return 0
+
+    cdef int loan_ends(self) except -1:
+        return self._gathering.loan_ends()
 
     cdef int _handle(self, connection, view, Frame *frame) except -1:
         cdef Served served

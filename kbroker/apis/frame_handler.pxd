@@ -9,9 +9,9 @@ cdef struct Frame:
     int64_t sequence            # what the connection calls it
     int version
     int32_t correlation_id
-    bint more_follow            # the frame stays until `settle`, and the next of the connection is there
 
 
 cdef class FrameHandler:
+    cdef bint may_follow_unwritten
+
     cdef object serve(self, object broker, object connection, object client_id, const Frame *frame)
-    cdef int settle(self) except -1

@@ -2,7 +2,10 @@
 
 
 cdef class FrameHandler:
-    """For the APIs whose messages would cost more than what they ask for."""
+    """For the APIs whose messages would cost more than what they ask for.
+
+    `may_follow_unwritten`: a request cannot tell whether what the connection asked before it is written yet.
+    """
 
     cdef object serve(self, object broker, object connection, object client_id, const Frame *frame):
         """The answer as bytes, its header included; None if the connection has it, or gets it later.
@@ -10,7 +13,3 @@ cdef class FrameHandler:
         Raises ProtocolError for a body that does not parse; then nothing has happened.
         """
         raise NotImplementedError
-
-    cdef int settle(self) except -1:
-        """Called after a frame with `more_follow`, before anything but this handler looks at what it did."""
-        return 0

@@ -34,7 +34,7 @@ from kbroker.record.batch cimport (
     refuse_header,
 )
 from kbroker.record.records cimport ProduceRules, prepare
-from kbroker.topics.partition cimport DurableWaiter, Partition
+from kbroker.topics.partition cimport AT_ONCE, BORROWED, COPIED, DurableWaiter, Gather, Partition
 from kbroker.topics.topic cimport Topic
 from kbroker.wire.bytes cimport (
     Cursor, put_unsigned_varint, read_int16, read_int32, take, unsigned_varint_size, write_int16, write_int32, write_int64,
@@ -103,7 +103,7 @@ cdef class ProduceUnderWay(DurableWaiter):
     cdef bint failed
     cdef bint parked
     cdef Py_ssize_t unanswered
-    cdef list gathered              # partitions that write later what is appended now; None: what comes is written at once
+    cdef Gather gather              # what is appended is
     cdef bytearray kept
     cdef Py_ssize_t topics_count
     cdef Py_ssize_t parts_count
@@ -303,10 +303,8 @@ cdef class ProduceUnderWay(DurableWaiter):
                             f'one producer expected in a transactional request, found {sorted(producers)}'))
             return True
         (producer_id, producer_epoch), = producers
-        if self.gathered is not None:
-            write_gathered(self.gathered)
-            self.gathered = None
         self.keep_batches()
+        self.gather = COPIED
         self.parked = True
         self.broker.transactions.add_or_verify_partitions(
             self.transactional_id, producer_id, producer_epoch, partitions, self.version, self.verified)
@@ -375,7 +373,8 @@ cdef class ProduceUnderWay(DurableWaiter):
         cdef bytearray replacement
         cdef uint8_t *data = part.records
         cdef Py_ssize_t size_bytes = part.size_bytes
-        cdef bint gather = self.gathered is not None and self.acks == ACKS_ALL and partition.may_gather()
+        cdef bint awaits = self.acks == ACKS_ALL or (self.acks == 1 and partition.answers_from_page_cache())
+        cdef Gather gather = self.gather if awaits else AT_ONCE
         if topic.produce_rules is None:
             topic.produce_rules = ProduceRules(topic.config)
         parse_header(data, size_bytes, &batch)
@@ -385,9 +384,7 @@ cdef class ProduceUnderWay(DurableWaiter):
             if replacement is not None:
                 data = <uint8_t *>PyByteArray_AS_STRING(replacement)
                 size_bytes = PyByteArray_GET_SIZE(replacement)
-                gather = False
-            if gather and partition.log.active.gathered_count == 0:
-                self.gathered.append(partition)
+                gather = COPIED if awaits else AT_ONCE
             partition.append_at(data, size_bytes, &batch, ORIGIN_CLIENT, None if part.guard == NULL else <object>part.guard,
                                 0, part.needs_verification, &appended, gather)
         except KafkaError as error:
@@ -398,7 +395,7 @@ cdef class ProduceUnderWay(DurableWaiter):
         part.base_offset = appended.base_offset
         part.log_append_time_ms = appended.append_time_ms
         part.log_start_offset = appended.log_start_offset
-        if self.acks == ACKS_ALL and (partition.high_watermark <= appended.last_offset or partition.is_deleted):
+        if awaits and (partition.high_watermark <= appended.last_offset or partition.is_deleted):
             self.unanswered += 1
             partition.await_durable(appended.last_offset + 1, self, number)
         return 0
@@ -591,12 +588,9 @@ cdef int read_request(ProduceUnderWay request, const uint8_t *start, Py_ssize_t 
 
 
 cdef class ProduceHandler(FrameHandler):
-    """Where requests come in a burst, what they append to one partition is written by one call when the last of them is
-    there, and all that waits for it is answered then."""
-    cdef list gathered      # partitions where something is not written yet
 
-    def __init__(self):
-        self.gathered = []
+    def __cinit__(self):
+        self.may_follow_unwritten = True
 
     cdef object serve(self, object broker, object connection, object client_id, const Frame *frame):
         cdef ProduceUnderWay request = ProduceUnderWay.__new__(ProduceUnderWay)
@@ -607,25 +601,10 @@ cdef class ProduceHandler(FrameHandler):
         request.sequence = frame.sequence
         request.version = frame.version
         request.correlation_id = frame.correlation_id
+        request.gather = BORROWED
         read_request(request, frame.start, frame.size, frame.position,
                      registry.by_id if frame.version >= TOPIC_ID_VERSION else registry.by_encoded_name)
-        if frame.more_follow or self.gathered:
-            request.gathered = self.gathered
-        answer = request.start()
-        if not frame.more_follow:
-            self.settle()
-        return answer
-
-    cdef int settle(self) except -1:
-        return write_gathered(self.gathered)
-
-
-cdef int write_gathered(list partitions) except -1:
-    cdef Partition partition
-    for partition in partitions:
-        partition.write_gathered()
-    partitions.clear()
-    return 0
+        return request.start()
 
 
 def error_response(request, code, message, version):

@@ -69,9 +69,9 @@ cdef class Log:
     cpdef AppendResult append(self, batch, int origin, int32_t leader_epoch, guard=*, int transaction_version=*,
                               bint verification_required=*)
     cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, int32_t leader_epoch, object guard,
-                       int transaction_version, bint verification_required, Appended *appended, bint gather=*) except -1
+                       int transaction_version, bint verification_required, Appended *appended, bint gather=*, bint borrow=*) except -1
     cdef int write(self, uint8_t *data, const BatchFields *batch, const Marker *marker, int64_t size, int32_t leader_epoch,
-                   bint gather) except -1
+                   bint gather, bint borrow) except -1
     cdef int write_gathered(self) except -1
     cdef Py_ssize_t segment_number(self, int64_t offset) noexcept
     cdef Segment segment_for(self, int64_t offset)

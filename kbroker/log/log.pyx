@@ -211,9 +211,11 @@ cdef class Log:
         return result_of(&appended)
 
     cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, int32_t leader_epoch, object guard,
-                       int transaction_version, bint verification_required, Appended *appended, bint gather=False) except -1:
+                       int transaction_version, bint verification_required, Appended *appended, bint gather=False,
+                       bint borrow=False) except -1:
         """As `append`, for a batch whose header is read (`read_whole`). With `gather` it is appended but for its bytes, which must stay
-        until `write_gathered`: nobody may see or be told of anything from this batch on before that."""
+        until `write_gathered`: nobody may be told of anything from this batch on before that. With `borrow`, too, they stay only until
+        `Segment.own_gathered` has copied them."""
         cdef Marker marker
         cdef CachedBatch known
         if size > self.segment_bytes:
@@ -233,7 +235,7 @@ cdef class Log:
         try:
             if not gather:
                 self.active.write_gathered()
-            self.write(data, batch, &marker, size, leader_epoch, gather)
+            self.write(data, batch, &marker, size, leader_epoch, gather, borrow)
         except OSError as error:
             what = f'cannot append {size} bytes at offset {self.log_end_offset}'
             if is_shortage(error) and self.cut_unadopted():
@@ -247,8 +249,9 @@ cdef class Log:
         return 0
 
     cdef int write_gathered(self) except -1:
-        """Write what appends have gathered. If that fails, the log is offline, and its state as if they had been made: as a log that is
-        offline answers nobody until a recovery makes it anew, nobody will know."""
+        """Write what appends have gathered, if they have: before anybody looks into the file. If that fails, the log is offline, and its
+        state as if they had been made: as a log that is offline answers nobody until a recovery makes it anew, nobody will know."""
+        self.check_online()
         if self.active.gathered_count == 0:
             return 0
         try:
@@ -260,7 +263,7 @@ cdef class Log:
         return 0
 
     cdef int write(self, uint8_t *data, const BatchFields *batch, const Marker *marker, int64_t size, int32_t leader_epoch,
-                   bint gather) except -1:
+                   bint gather, bint borrow) except -1:
         """Write, then adopt. Nothing of what is adopted can fail; before it, an OSError leaves the state as it was.
 
         The order walks like this: the batch is in the file; a consumer that sees the end of a transaction that was aborted finds its row,
@@ -277,7 +280,7 @@ cdef class Log:
         write_int32(data + 12, leader_epoch)
         self.active.reserve(size)
         if gather:
-            self.active.gather(data, size)
+            self.active.reserve_to_gather()
         else:
             self.active.write(data, size)
             self.active.log_file.awaits_sync = self.awaits_sync
@@ -286,6 +289,8 @@ cdef class Log:
             if row is not None:
                 self.active.transactions.append(row)
                 self.active.transactions.lazy_file.awaits_sync = self.awaits_sync
+        if gather:
+            self.active.gather(data, size, borrow)
         self.active.adopt(batch, size)
         self.log_end_offset = batch_last_offset(batch) + 1
         self.producer_state.adopt(batch, marker)
@@ -388,7 +393,7 @@ cdef class Log:
 
         Raises OSError; where that tells of a lack of descriptors, it may be asked again.
         """
-        self.check_online()
+        self.write_gathered()
         files = []
         for segment in self.rolled:
             files += segment.files_to_sync(sealed=True)
@@ -473,7 +478,7 @@ cdef class Log:
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
         """Whole batches from `offset` on that end below `upper_bound_offset`, of one segment, at most `max_bytes` of them; None where
         there are none. With `min_one_batch` the first one comes even if it is larger. Raises KafkaError OFFSET_OUT_OF_RANGE."""
-        self.check_online()
+        self.write_gathered()
         if offset < self.log_start_offset or offset > self.log_end_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE,
                              f'found offset {offset}, expected {self.log_start_offset}..{self.log_end_offset}')
@@ -528,6 +533,7 @@ cdef class Log:
         start_offset = max(start_offset, self.log_start_offset)
         try:
             while start_offset < end_offset:
+                self.write_gathered()
                 segment = self.segment_for(start_offset)    # anew each time: cleaning and retention go on meanwhile
                 segment.place_of(start_offset, &place)
                 start_offset = segment.next_offset
@@ -580,7 +586,7 @@ cdef class Log:
 
     def offset_for_timestamp(self, int64_t timestamp_ms) -> tuple[int, int, int] | None:
         """(timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`, None when there is none."""
-        self.check_online()
+        self.write_gathered()
         try:
             for segment in list(self.segments):
                 found = self.find_timestamp(segment, timestamp_ms)
@@ -604,7 +610,7 @@ cdef class Log:
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
         """(timestamp in ms, offset, leader epoch) of the first record with the greatest timestamp, None for an empty log."""
-        self.check_online()
+        self.write_gathered()
         segment = max(self.segments, key=lambda each: each.max_timestamp_ms)
         if segment.max_timestamp_ms < 0:
             return None
@@ -678,7 +684,7 @@ cdef class Log:
 
     def seal(self) -> None:
         """What a clean stop writes before the sync."""
-        self.check_online()
+        self.write_gathered()
         self.is_unclosed = True
         try:
             self.active.seal()
@@ -691,6 +697,7 @@ cdef class Log:
         With `is_synced` the log was sealed, and all its files are synced already.
         """
         if clean and self.failure is None:
+            self.write_gathered()
             try:
                 if is_synced:
                     self.mark_flushed(self.log_end_offset)

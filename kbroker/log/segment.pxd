@@ -43,6 +43,7 @@ cdef class Segment:
     cdef iovec *gathered        # batches that are part of the segment and not written yet; NULL until there was one
     cdef int gathered_count
     cdef int64_t gathered_bytes
+    cdef int own_count          # of them, before the first that is borrowed
     cdef Place *recent
     cdef Place *ends
     cdef int64_t remembered
@@ -53,7 +54,10 @@ cdef class Segment:
     cdef bint must_roll(self, const BatchFields *batch, int64_t size, int64_t segment_bytes, int64_t segment_ms, int64_t now_ms) except -1
     cdef int reserve(self, int64_t size) except -1
     cdef int write(self, const uint8_t *data, int64_t size) except -1
-    cdef int gather(self, const uint8_t *data, int64_t size) except -1
+    cdef int reserve_to_gather(self) except -1
+    cdef int gather(self, const uint8_t *data, int64_t size, bint borrow) noexcept
+    cdef int64_t borrowed_bytes(self) noexcept
+    cdef int own_gathered(self, uint8_t *into) noexcept
     cdef int write_gathered(self) except -1
     cdef int adopt(self, const BatchFields *batch, int64_t size) except -1
     cdef int expect_end(self, BatchWalk walk) except -1

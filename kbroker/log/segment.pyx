@@ -2,6 +2,7 @@
 import os
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
 from libc.stdlib cimport calloc, free, malloc
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
@@ -164,27 +165,59 @@ cdef class Segment:
         self.has_unadopted = True
         return file.pwrite(data, size, self.size_bytes)
 
-    cdef int gather(self, const uint8_t *data, int64_t size) except -1:
-        """In place of `write`: have it written by `write_gathered`, until when the bytes must stay and nobody may read."""
+    cdef int reserve_to_gather(self) except -1:
+        """In place of `write`: make sure that `gather` cannot fail, nor `write_gathered` for lack of a descriptor."""
         if self.gathered_count == MOST_GATHERED:
             self.write_gathered()
-        if self.gathered_count == 0:    # open, and kept open: what is adopted now must not lack a descriptor later
+        if self.gathered_count == 0:
             self.file()
             self.log_file.awaits_sync = True
         if self.gathered == NULL:
             self.gathered = <iovec *>malloc(MOST_GATHERED * sizeof(iovec))
             if self.gathered == NULL:
                 raise MemoryError()
-        self.gathered[self.gathered_count] = iovec(<void *>data, size)
-        self.gathered_count += 1
+        return 0
+
+    cdef int gather(self, const uint8_t *data, int64_t size, bint borrow) noexcept:
+        """Have a batch written by `write_gathered`, until when the bytes must stay, or until `own_gathered` those that are
+        borrowed."""
+        cdef iovec *last = &self.gathered[self.gathered_count - 1]
+        if self.gathered_count and <const uint8_t *>last.iov_base + last.iov_len == data:
+            last.iov_len += size
+        else:
+            if not borrow and self.own_count == self.gathered_count:
+                self.own_count += 1
+            self.gathered[self.gathered_count] = iovec(<void *>data, size)
+            self.gathered_count += 1
         self.gathered_bytes += size
+        return 0
+
+    cdef int64_t borrowed_bytes(self) noexcept:
+        """Of what is gathered, the size of what follows the first that is borrowed."""
+        cdef int64_t size = 0
+        cdef int i
+        for i in range(self.own_count, self.gathered_count):
+            size += self.gathered[i].iov_len
+        return size
+
+    cdef int own_gathered(self, uint8_t *into) noexcept:
+        """Copy what is borrowed."""
+        cdef uint8_t *at = into
+        cdef int i
+        for i in range(self.own_count, self.gathered_count):
+            memcpy(at, self.gathered[i].iov_base, self.gathered[i].iov_len)
+            at += self.gathered[i].iov_len
+        if at > into:
+            self.gathered_count = self.own_count
+            self.gathered_bytes -= at - into
+            self.gather(into, at - into, False)
         return 0
 
     cdef int write_gathered(self) except -1:
         """One call for all of it costs the file system much less than one for each batch."""
         if self.gathered_count:
             self.file().pwrite_pieces(self.gathered, self.gathered_count, self.size_bytes - self.gathered_bytes)
-            self.gathered_count = 0
+            self.gathered_count = self.own_count = 0
             self.gathered_bytes = 0
         return 0
 
@@ -248,7 +281,7 @@ cdef class Segment:
         """Cut what a failed write may have left behind the last batch that was written."""
         if self.gathered_count or self.has_unadopted:
             self.size_bytes -= self.gathered_bytes
-            self.gathered_count = 0
+            self.gathered_count = self.own_count = 0
             self.gathered_bytes = 0
             self.has_unadopted = False
             self.file().truncate(self.size_bytes)

@@ -86,6 +86,7 @@ cdef class Connection(EventHandler):
     cdef int charge(self) except -1
     cdef bint hand_out(self) except -1
     cdef bint hand_out_frames(self) except -1
+    cdef bint may_hand_out_if_settled(self) except -1
     cdef int serve(self, uint8_t *frame, Py_ssize_t size) except -1
     cdef int fail(self, ssize_t size) except -1
     cdef int send(self) except -1

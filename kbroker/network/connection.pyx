@@ -345,18 +345,18 @@ cdef class Connection(EventHandler):
 
     cdef bint hand_out(self) except -1:
         """Hand out whole frames, as many as may be now. True if none is left, so that the next needs more bytes."""
-        # What frames were cut from stays until the server has settled, even if the connection closes meanwhile.
+        # What frames were cut from stays until the loan ends, even if the connection closes meanwhile.
         cdef bytearray buffer = self.framer.buffer
         try:
             return self.hand_out_frames()
         finally:
-            self.commons.server.settle()
+            self.commons.server.loan_ends()
 
     cdef bint hand_out_frames(self) except -1:
         cdef int left = FRAMES_PER_TURN
         cdef Py_ssize_t size
         cdef uint8_t *frame = NULL
-        while self.may_hand_out():
+        while self.may_hand_out() or self.may_hand_out_if_settled():
             self.stalled = False
             if left == 0:
                 self.reactor.give_turn(self)
@@ -379,8 +379,15 @@ cdef class Connection(EventHandler):
             self.commons.line_up(self)
         return not self.stalled
 
+    cdef bint may_hand_out_if_settled(self) except -1:
+        """Where the next frame is here and has to wait until the one before it is answered: whether it is now."""
+        if not self.muted or self.state > PEER_ENDED or not self.framer.has_frame():
+            return False
+        self.commons.server.settle()
+        return self.may_hand_out()
+
     cdef int serve(self, uint8_t *frame, Py_ssize_t size) except -1:
-        answer = self.commons.server.serve(self, self.last_sequence, frame, size, self.framer.has_frame())
+        answer = self.commons.server.serve(self, self.last_sequence, frame, size, self.replies.unanswered > 1)
         if answer is NotImplemented:
             self.commons.handle(self, self.last_sequence, self.framer.view_of(frame, size))
         elif answer is not None and self.state != CLOSED:

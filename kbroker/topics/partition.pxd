@@ -4,6 +4,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker.log.log cimport Appended, Log, LogSlice
 from kbroker.record.batch cimport BatchFields
+from kbroker.topics.gathering cimport Gatherer, Gathering
+
+
+cdef enum Gather:               # whether the caller waits until an append is durable, so that it may be written later
+    AT_ONCE
+    COPIED
+    BORROWED                    # as COPIED, of bytes that stay until Gathering.loan_ends
 
 
 cdef struct WaiterLink:
@@ -50,7 +57,7 @@ cdef class FetchWaiter:
     cpdef wake(self)
 
 
-cdef class Partition:
+cdef class Partition(Gatherer):
     cdef readonly str topic
     cdef readonly int32_t partition
     cdef readonly bytes topic_id
@@ -60,6 +67,10 @@ cdef class Partition:
     cdef readonly bint is_deleted
     cdef bint _page_cache
     cdef object _flusher
+    cdef Gathering _gathering
+    cdef int64_t _turn              # of the last append
+    cdef int _appends_in_turn
+    cdef bint _is_busy              # that turn, or the one with an append before it, had more than one
     cdef DurableQueue _durable_queue
     cdef WaiterLink _fetch_waiters    # the head of a ring
     cdef object _replayer
@@ -69,9 +80,11 @@ cdef class Partition:
     cdef int _advance(self, int64_t high_watermark) except -1
     cdef int _replay(self) except -1
     cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, object guard,
-                       int transaction_version, bint verification_required, Appended *appended, bint gather=*) except -1
-    cdef bint may_gather(self) noexcept
-    cdef int write_gathered(self) except -1
+                       int transaction_version, bint verification_required, Appended *appended, Gather gather=*) except -1
+    cdef bint is_busy(self) noexcept
+    cdef int gather(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, object guard,
+                    int transaction_version, bint verification_required, Appended *appended, bint borrow) except -1
+    cdef bint answers_from_page_cache(self) noexcept
     cdef int _appended(self) except -1
     cdef int await_durable(self, int64_t offset, DurableWaiter waiter, Py_ssize_t part) except -1
     cdef LogSlice read_slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)

@@ -7,6 +7,7 @@ from kbroker.log.log import AppendResult, Log, LogSlice
 from kbroker.log.origin import Origin
 from kbroker.record.batch import BatchHeader
 from kbroker.topics.flusher import Flusher
+from kbroker.topics.gathering import Gatherer, Gathering
 
 READ_UNCOMMITTED: int
 READ_COMMITTED: int
@@ -28,7 +29,7 @@ class FetchWaiter:
     def __init__(self, partition: Partition | None = None) -> None: ...
     def wake(self) -> None: ...
 
-class Partition:
+class Partition(Gatherer):
     topic: str
     partition: int
     topic_id: bytes
@@ -36,7 +37,8 @@ class Partition:
     log: Log
     high_watermark: int
     is_deleted: bool
-    def __init__(self, log: Log, topic_id: bytes, leader_epoch: int, flusher: Flusher, page_cache: bool) -> None: ...
+    def __init__(self, log: Log, topic_id: bytes, leader_epoch: int, flusher: Flusher, page_cache: bool,
+                 gathering: Gathering | None = None) -> None: ...
     @property
     def is_offline(self) -> bool: ...
     @property

@@ -13,16 +13,20 @@ from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memmove
+from libc.string cimport memcpy, memmove
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.log cimport Appended, Log, LogSlice, read_whole, result_of
 from kbroker.log.origin import Origin
 from kbroker.record.batch cimport BatchFields
+from kbroker.topics.gathering cimport Gatherer, Gathering
 from kbroker.record.batch import read_header
+from kbroker.topics.gathering import LARGEST_BYTES
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
+
+cdef Py_ssize_t LARGEST = LARGEST_BYTES
 
 
 cdef class FetchSlice:
@@ -132,14 +136,15 @@ cdef class FetchWaiter:
         pass
 
 
-cdef class Partition:
+cdef class Partition(Gatherer):
     """A log and those who wait for it.
 
-    `page_cache` makes each append durable in the sense of the setting at once; otherwise `flusher` is told of it and
-    calls `flushed` when the bytes are on the disk.
+    `page_cache` makes each append durable in the sense of the setting once it is written; otherwise `flusher` is told of
+    it and calls `flushed` when the bytes are on the disk. Without a `gathering` each append is written by itself.
     """
 
-    def __init__(self, Log log, bytes topic_id, int32_t leader_epoch, flusher, bint page_cache):
+    def __init__(self, Log log, bytes topic_id, int32_t leader_epoch, flusher, bint page_cache,
+                 Gathering gathering=None):
         self.topic = log.topic
         self.partition = log.partition
         self.topic_id = topic_id
@@ -151,6 +156,7 @@ cdef class Partition:
         self._page_cache = page_cache
         log.awaits_sync = not page_cache
         self._flusher = flusher
+        self._gathering = gathering
         self._durable_queue = DurableQueue()
         self._fetch_waiters.next = self._fetch_waiters.previous = &self._fetch_waiters
 
@@ -200,12 +206,16 @@ cdef class Partition:
         return result_of(&appended)
 
     cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, object guard,
-                       int transaction_version, bint verification_required, Appended *appended, bint gather=False) except -1:
-        """As `append`, for a batch whose header is read and fits its size. With `gather`, which `may_gather` must allow,
-        the rest is done by `write_gathered`, and the bytes must stay until then."""
+                       int transaction_version, bint verification_required, Appended *appended,
+                       Gather gather=AT_ONCE) except -1:
+        """As `append`, for a batch whose header is read and fits its size. Unless AT_ONCE it is perhaps not written before
+        the turn ends."""
+        if gather != AT_ONCE and self.is_busy() and (size <= LARGEST or gather == BORROWED):
+            return self.gather(data, size, batch, origin, guard, transaction_version, verification_required, appended,
+                               gather == BORROWED)
         self.log.append_at(data, size, batch, origin, self.leader_epoch, guard, transaction_version,
-                           verification_required, appended, gather)
-        if appended.is_duplicate or gather:
+                           verification_required, appended)
+        if appended.is_duplicate:
             return 0
         if self._replayer is not None:
             # The caller's buffer is only borrowed; what waits for the disk needs a copy.
@@ -213,18 +223,61 @@ cdef class Partition:
             self._not_replayed.append((read_header(kept), memoryview(kept)))
         return self._appended()
 
-    cdef bint may_gather(self) noexcept:
-        """A replayer wants each batch by itself."""
-        return self._replayer is None
+    cdef bint is_busy(self) noexcept:
+        """Whether other appends are likely to come in this turn: alone, one is best written at once. Called for each."""
+        if self._gathering is None or self._replayer is not None:      # a replayer wants each batch by itself
+            return False
+        if self._turn != self._gathering.turn:
+            self._turn = self._gathering.turn
+            self._is_busy = self._appends_in_turn > 1
+            self._appends_in_turn = 0
+        self._appends_in_turn += 1
+        return self._is_busy or self._appends_in_turn > 1
 
-    cdef int write_gathered(self) except -1:
-        """Write what was gathered, by one call. Who waits for it is told, also if that fails."""
+    cdef int gather(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, object guard,
+                    int transaction_version, bint verification_required, Appended *appended, bint borrow) except -1:
+        cdef bint is_gathered = False
+        if not borrow:
+            data = <uint8_t *>memcpy(self._gathering.take_room(size), data, size)
+        try:
+            self.log.append_at(data, size, batch, origin, self.leader_epoch, guard, transaction_version,
+                               verification_required, appended, True, borrow)
+            is_gathered = not appended.is_duplicate
+        finally:
+            if not is_gathered and not borrow:
+                self._gathering.give_back(size)
+        if is_gathered:
+            self._gathering.join(self, borrow)
+        return 0
+
+    cdef int take_over(self) except -1:
+        cdef int64_t size = self.log.active.borrowed_bytes()
+        cdef uint8_t *into
+        if size > LARGEST:
+            return self.write_file()
+        if size:
+            into = self._gathering.take_room(size)      # for which this may have been written
+            self.log.active.own_gathered(into)
+        return 0
+
+    cdef int write_file(self) except -1:
+        try:
+            self.log.write_gathered()
+        except KafkaError:
+            pass        # the log is offline, as `settle` will find
+        return 0
+
+    cdef int settle(self) except -1:
         try:
             self.log.write_gathered()
         except KafkaError as error:
             self.fail(error)
             return 0
         return self._appended()
+
+    cdef bint answers_from_page_cache(self) noexcept:
+        """Whether what is written counts as durable."""
+        return self._page_cache
 
     cdef int _appended(self) except -1:
         if self._page_cache:

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t
 from kbroker.log.log cimport Appended, read_whole
 from kbroker.log.producer_state cimport ORIGIN_COORDINATOR
 from kbroker.record.batch cimport BatchFields
-from kbroker.topics.partition cimport DurableWaiter, Partition
+from kbroker.topics.partition cimport COPIED, DurableWaiter, Partition
 
 
 cdef int64_t append_batch(object partition, bytearray batch, int transaction_version) except -1:
@@ -17,7 +17,7 @@ cdef int64_t append_batch(object partition, bytearray batch, int transaction_ver
         return partition.append(batch, transaction_version=transaction_version).last_offset + 1
     read_whole(data, PyByteArray_GET_SIZE(batch), &fields)
     (<Partition>partition).append_at(data, PyByteArray_GET_SIZE(batch), &fields, ORIGIN_COORDINATOR, None,
-                                     transaction_version, False, &appended)
+                                     transaction_version, False, &appended, COPIED)
     return appended.last_offset + 1
 
 

@@ -1,4 +1,4 @@
-"""Requests that lie in the socket together: appends to a partition are written by one call, and nobody can tell."""
+"""Requests that come in one turn of the loop: appends to a partition are written by one call, and nobody can tell."""
 import errno
 import pathlib
 import resource
@@ -16,6 +16,8 @@ from kbroker.apis.dispatch import Dispatcher, served_apis
 from kbroker.errors import ErrorCode
 from kbroker.network.connection import Commons
 from kbroker.network.reactor import Reactor
+from kbroker.record.batch import iter_batches
+from kbroker.record.records import decode_records
 
 PARTITIONS = 2
 FEW = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.partitions': '1'}
@@ -23,24 +25,30 @@ VERSION = 12
 
 
 class Bursts:
-    """A broker with a topic `orders` and a peer that sends requests to it, over a socket, all at once or each alone."""
+    """A broker with a topic `orders` and peers that send requests to it over sockets.
 
-    def __init__(self, directory, durability='page-cache', fs=None):
+    `send` sends them all from the first peer, at once or each alone; `send_from_each` each from a peer of its own, in
+    one turn of the loop.
+    """
+
+    def __init__(self, directory, durability='page-cache', fs=None, peers=1):
         self.directory = pathlib.Path(directory)
         self.node = InProcessBroker(directory, FEW | {'kbroker.durability': durability}, fs=fs).__enter__()
         self.node.topics.create('orders', PARTITIONS, {})
         self.reactor = Reactor(self.node.clock, self.node.timers)
         self.reactor.at_tick_end.append(self.node.turn_ends)
-        dispatcher = Dispatcher(self.node, served_apis())
-        self.peer = Peer(self.reactor, None, 1 << 20, Commons(self.reactor, dispatcher.handle, None, 1 << 20,
-                                                              server=dispatcher))
+        dispatcher = Dispatcher(self.node, served_apis(), self.node.gathering)
+        commons = Commons(self.reactor, dispatcher.handle, None, 1 << 20, server=dispatcher)
+        self.peers = [Peer(self.reactor, None, 1 << 20, commons) for _ in range(peers)]
+        self.peer = self.peers[0]
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.peer.connection.close('the test ends')
-        self.peer.socket.close()
+        for peer in self.peers:
+            peer.connection.close('the test ends')
+            peer.socket.close()
         self.reactor.close()
         self.node.__exit__(None, None, None)
 
@@ -51,17 +59,33 @@ class Bursts:
         for data in [b''.join(frames)] if at_once else frames:
             self.peer.send(data)
             received += self.peer.receive()
-        replies = []
-        while received:
-            size = int.from_bytes(received[:4], 'big')
-            replies.append(bytes(received[4:4 + size]))
-            del received[:4 + size]
-        return replies
+        return split(received)
+
+    def send_from_each(self, requests):
+        """The answers to all, each request from another peer."""
+        for number, (peer, request) in enumerate(zip(self.peers, requests, strict=True)):
+            peer.socket.send(frame(frame_of(request, VERSION, correlation_id=number)))
+        return [reply for peer in self.peers for reply in split(peer.receive())]
+
+    def make_busy(self):
+        """Where one append comes alone it is written at once; the partition must have seen several in a turn."""
+        requests = [produce(self.node, b'a') for _ in range(2)]
+        assert produced(requests, self.send(requests)) == [(0, 0), (0, 1)]
 
     def files(self):
         """What the topic's logs hold."""
         return {path: (self.directory / path).read_bytes() for path in
                 sorted(path.relative_to(self.directory) for path in self.directory.glob('orders-*/*.log'))}
+
+
+def split(received):
+    replies = []
+    received = bytearray(received)
+    while received:
+        size = int.from_bytes(received[:4], 'big')
+        replies.append(bytes(received[4:4 + size]))
+        del received[:4 + size]
+    return replies
 
 
 def produce(node, *values, partition=0, acks=-1, topic='orders', transactional_id=None, **options):
@@ -142,31 +166,97 @@ class CountedWrites(FailingFileSystem):
 def test_appends_of_a_burst_to_a_partition_are_one_write(tmp_path):
     fs = CountedWrites()
     with Bursts(tmp_path, fs=fs) as bursts:
+        bursts.make_busy()
+        fs.writes = 0
         requests = [produce(bursts.node, b'v' * 1000) for _ in range(5)]
-        assert produced(requests, bursts.send(requests)) == [(0, offset) for offset in range(5)]
+        assert produced(requests, bursts.send(requests)) == [(0, offset) for offset in range(2, 7)]
         assert fs.writes == 1
 
 
-def test_a_burst_that_cannot_be_written_is_refused_and_not_in_the_log(tmp_path):
+def test_a_long_burst_is_written_from_where_it_lies(tmp_path):
+    """Its bytes are too many for the arena, and are gone when the next connection is read."""
     fs = CountedWrites()
-    with Bursts(tmp_path, fs=fs) as bursts:
-        kept = [produce(bursts.node, b'a')]
-        assert produced(kept, bursts.send(kept)) == [(0, 0)]
+    with Bursts(tmp_path, fs=fs, peers=2) as bursts:
+        bursts.make_busy()
+        fs.writes = 0
+        requests = [produce(bursts.node, bytes([48 + at]) * 30_000) for at in range(4)]
+        data = [b''.join(frame(frame_of(request, VERSION)) for request in requests[at:at + 2]) for at in (0, 2)]
+        for _ in range(2):
+            for peer, half in zip(bursts.peers, data, strict=True):
+                peer.socket.send(half)
+            for peer in bursts.peers:
+                assert len(split(peer.receive())) == 2
+        values = [record.value[:1] for _, batch in bursts.node.topics.get('orders', 0).log.batches(2)
+                  for record in decode_records(batch)]
+        assert values == [b'0', b'1', b'2', b'3'] * 2
+        assert fs.writes < 8
+
+
+@pytest.mark.parametrize('durability', ['page-cache', 'disk'])
+def test_appends_of_several_connections_to_a_partition_are_one_write(tmp_path, durability):
+    fs = CountedWrites()
+    with Bursts(tmp_path, durability, fs, peers=5) as bursts:
+        bursts.make_busy()
+        fs.writes = 0
+        requests = [produce(bursts.node, bytes([48 + at]) * 1000) for at in range(5)]
+        assert produced(requests, bursts.send_from_each(requests)) == [(0, offset) for offset in range(2, 7)]
+        assert fs.writes == 1
+        values = [record.value[:1] for _, batch in bursts.node.topics.get('orders', 0).log.batches(2)
+                  for record in decode_records(batch)]
+        assert values == [b'0', b'1', b'2', b'3', b'4']
+
+
+def test_a_partition_where_appends_come_alone_writes_each_at_once(tmp_path):
+    """What is gathered has to be copied, which gains nothing there; who has company learns of it in the next turn."""
+    with Bursts(tmp_path) as bursts:
+        for offset in range(3):
+            bursts.peer.socket.send(frame(frame_of(produce(bursts.node, b'a'), VERSION)))
+            bursts.reactor.run_once()
+            assert not bursts.node.gathering
+            assert bursts.node.topics.get('orders', 0).high_watermark == offset + 1
+
+
+def test_what_is_gathered_can_be_read_in_the_same_turn_up_to_what_was_written_before(tmp_path):
+    """The end of what a fetch may see is looked for among headers, some of which are not in the file yet."""
+    with Bursts(tmp_path, peers=81) as bursts:
+        bursts.make_busy()
+        requests = [*[produce(bursts.node, b'a') for _ in range(80)], fetch()]
+        *answers, fetched = bursts.send_from_each(requests)
+        assert produced(requests[:80], answers) == [(0, offset) for offset in range(2, 82)]
+        partition, = read_answer(requests[-1], VERSION, fetched).responses[0].partitions
+        assert (partition.error_code, partition.high_watermark) == (0, 2)
+        assert [header.last_offset for header, _ in iter_batches(partition.records)] == [0, 1]
+
+
+def test_more_than_the_arena_holds_is_written_in_between(tmp_path):
+    with Bursts(tmp_path, peers=30) as bursts:
+        bursts.make_busy()
+        requests = [produce(bursts.node, b'v' * 20_000) for _ in range(30)]
+        assert produced(requests, bursts.send_from_each(requests)) == [(0, offset) for offset in range(2, 32)]
+        log = bursts.node.topics.get('orders', 0).log
+        assert [header.last_offset for header, _ in log.batches(2)] == [*range(2, 32)]
+
+
+@pytest.mark.parametrize('peers', [1, 3])
+def test_what_was_gathered_and_cannot_be_written_is_refused_and_not_in_the_log(tmp_path, peers):
+    fs = CountedWrites()
+    with Bursts(tmp_path, fs=fs, peers=peers) as bursts:
+        bursts.make_busy()
         fs.code, fs.partial_bytes = errno.EIO, 100
         requests = [produce(bursts.node, b'a') for _ in range(3)]
-        assert produced(requests, bursts.send(requests)) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)] * 3
+        replies = bursts.send(requests) if peers == 1 else bursts.send_from_each(requests)
+        assert produced(requests, replies) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)] * 3
         bursts.node.crash()
     with InProcessBroker(tmp_path, FEW) as node:
-        assert node.topics.get('orders', 0).log_end_offset == 1
+        assert node.topics.get('orders', 0).log_end_offset == 2
 
 
-def test_a_burst_that_is_written_in_part_is_refused_as_a_whole(tmp_path):
+def test_what_was_gathered_and_is_written_in_part_is_refused_as_a_whole(tmp_path):
     with Bursts(tmp_path) as bursts:
-        kept = [produce(bursts.node, b'a')]
-        assert produced(kept, bursts.send(kept)) == [(0, 0)]
+        bursts.make_busy()
         written_bytes = len(bursts.files()[pathlib.Path('orders-0', '0' * 20 + '.log')])
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (written_bytes * 5 // 2, limits[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (written_bytes * 7 // 4, limits[1]))
         try:
             requests = [produce(bursts.node, b'a') for _ in range(3)]
             assert produced(requests, bursts.send(requests)) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)] * 3
@@ -174,6 +264,18 @@ def test_a_burst_that_is_written_in_part_is_refused_as_a_whole(tmp_path):
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert len(bursts.files()[pathlib.Path('orders-0', '0' * 20 + '.log')]) == written_bytes
         bursts.node.crash()
+
+
+def test_a_topic_that_is_deleted_in_the_turn_of_an_append_answers_it(tmp_path):
+    with Bursts(tmp_path, peers=3) as bursts:
+        bursts.make_busy()
+        appends = [produce(bursts.node, b'a') for _ in range(2)]
+        deletion = build('DeleteTopicsRequest', topic_names=['orders'], timeout_ms=1000)
+        for peer, request, version in zip(bursts.peers, [*appends, deletion], [VERSION, VERSION, 5], strict=True):
+            peer.socket.send(frame(frame_of(request, version)))
+        replies = [reply for peer in bursts.peers for reply in split(peer.receive())]
+        assert produced(appends, replies[:2]) == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)] * 2
+        assert [topic.error_code for topic in read_answer(deletion, 5, replies[2]).responses] == [0]
 
 
 def test_a_connection_that_ends_within_a_burst_takes_nothing_with_it(tmp_path):
