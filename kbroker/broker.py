@@ -81,6 +81,7 @@ class Broker:
             self._release(self.node.abandon)
             raise SystemExit(EXIT_BROKEN) from None
         self.node.cleaner.stop()
+        self.node.logs.end_background_work()
         self.node.flusher.sync_inline()
         self.sync_threads.close()
         self.cleaning_worker.close()

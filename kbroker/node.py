@@ -14,12 +14,13 @@ from kbroker.group.coordinator import GroupCoordinator
 from kbroker.log.cleaner import Cleaner
 from kbroker.log.directory_names import LOCK_FILE
 from kbroker.log.fs import FileSystem, sync_inline
+from kbroker.log.jobs import Submit, Sync, run_inline
 from kbroker.log.manager import LogManager
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
 from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import ResourceType
 from kbroker.settings import LONG_MAX
-from kbroker.topics.flusher import Flusher, Submit, Sync, run_inline
+from kbroker.topics.flusher import Flusher
 from kbroker.topics.gathering import Gathering
 from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.coordinator import TransactionCoordinator
@@ -40,8 +41,8 @@ class Node:
     _advertised: dict[str, tuple[str, int]]
 
     def __init__(self, config: Config, clock: Clock, timers: Timers, fs: FileSystem, sync: Sync = sync_inline,
-                 submit_cleaning: Submit = run_inline):
-        """`sync` syncs for the flusher, `submit_cleaning` runs the cleaner's jobs; inline they hold up the loop."""
+                 submit: Submit = run_inline):
+        """`sync` syncs files, `submit` runs jobs of the cleaner and removes files; inline they hold up the loop."""
         self.config = config
         self.clock = clock
         self.timers = timers
@@ -54,7 +55,8 @@ class Node:
         self._untold_failure: KafkaError | None = None
         self.on_reconfigured: list[Callable[[], None]] = []
         """Called after `config` took over settings that were changed at run time."""
-        self._submit_cleaning = submit_cleaning
+        self._sync = sync
+        self._submit = submit
         self._let_go: list[Callable[[], None]] = []
         """How to let go of what is open; the last one first."""
 
@@ -66,7 +68,7 @@ class Node:
         if not self.fs.exists(os.path.join(self.directory, LOCK_FILE)):
             # Even a lock file is not put into a directory that is refused.
             MetadataController.check(self.fs, self.directory, self.config, self.clock)
-        self.logs = LogManager(self.fs, self.directory, self.config, self.clock, self.timers)
+        self.logs = LogManager(self.fs, self.directory, self.config, self.clock, self.timers, self._sync, self._submit)
         self._let_go.append(lambda: self.logs.close(clean=False))
         self.metadata = MetadataController.open(self.fs, self.directory, self.config, self.clock)
         self._let_go.append(self.metadata.close)
@@ -95,7 +97,7 @@ class Node:
         self.transactions.start()
         self._let_go.append(self.transactions.stop)
         self.logs.start()
-        self.cleaner = Cleaner(self.logs, self.config, self.clock, self.timers, self._submit_cleaning)
+        self.cleaner = Cleaner(self.logs, self.config, self.clock, self.timers, self._submit)
         self.cleaner.start()
         self._let_go.append(self.cleaner.stop)
         if self.config.log_flush_scheduler_interval_ms < LONG_MAX:

@@ -8,13 +8,13 @@ from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, LogConfig
 from kbroker.log.cleaner import Cleaner
 from kbroker.log.fs import FileSystem
+from kbroker.log.jobs import Submit, run_inline
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.record.records import decode_records
-from kbroker.topics.flusher import Submit, run_inline
 
 BACKOFF_MS = 15_000
 

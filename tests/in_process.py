@@ -14,11 +14,11 @@ from kbroker.apis.dispatch import Dispatcher, served_apis
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, Listener
 from kbroker.log.fs import FileSystem, sync_inline
+from kbroker.log.jobs import Sync
 from kbroker.node import Node
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import decode, encode
-from kbroker.topics.flusher import Sync
 
 
 class InProcessConnection:

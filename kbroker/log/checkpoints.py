@@ -5,9 +5,12 @@
 rows `epoch start_offset` for a partition.
 """
 import os
+from collections.abc import Callable
+from functools import partial
 
 from kbroker.errors import CorruptLogError
 from kbroker.log.fs import FileSystem
+from kbroker.log.jobs import Sync
 
 VERSION = '0'
 
@@ -39,7 +42,7 @@ def read_rows(fs: FileSystem, path: str, columns: int) -> list[list[str]]:
 
 
 def encode_rows(rows: list[str]) -> bytes:
-    return ''.join(f'{line}\n' for line in (VERSION, len(rows), *rows)).encode()
+    return '\n'.join((VERSION, str(len(rows)), *rows, '')).encode()
 
 
 def parse_number(path: str, text: str) -> int:
@@ -56,7 +59,80 @@ def read_partition_offsets(fs: FileSystem, directory: str, name: str) -> Partiti
             for topic, partition, offset in read_rows(fs, path, 3)}
 
 
+def encode_partition_offsets(offsets: PartitionOffsets) -> bytes:
+    return encode_rows([f'{topic} {partition} {offset}' for (topic, partition), offset in sorted(offsets.items())])
+
+
 def write_partition_offsets(fs: FileSystem, directory: str, name: str, offsets: PartitionOffsets) -> None:
     """Replace the file atomically and durably."""
-    rows = [f'{topic} {partition} {offset}' for (topic, partition), offset in sorted(offsets.items())]
-    fs.write_file_atomically(os.path.join(directory, name), encode_rows(rows))
+    fs.write_file_atomically(os.path.join(directory, name), encode_partition_offsets(offsets))
+
+
+class CheckpointFiles:
+    """The checkpoints of a log directory, replaced where they do not say already what they should."""
+
+    def __init__(self, fs: FileSystem, directory: str, sync: Sync, on_error: Callable[[str, OSError], object]):
+        """`on_error` gets the name of the file that could not be written, and why."""
+        self._fs = fs
+        self._directory = directory
+        self._sync = sync
+        self._on_error = on_error
+        self._written: dict[str, PartitionOffsets] = {}
+        """What the files say."""
+        self._under_way: dict[str, PartitionOffsets] = {}
+        """What those will say that are being synced."""
+
+    def write(self, name: str, offsets: PartitionOffsets) -> bool:
+        """Replace a file durably, here and now, also one that is under way. Whether it could be written."""
+        self._under_way.pop(name, None)
+        if self._written.get(name) == offsets:
+            return True
+        try:
+            write_partition_offsets(self._fs, self._directory, name, offsets)
+        except OSError as error:
+            self._on_error(name, error)
+            return False
+        self._written[name] = offsets
+        return True
+
+    def begin(self, name: str, offsets: PartitionOffsets) -> None:
+        """As `write`, but `sync` takes care of the disk, and nobody waits. Nothing, if it is at that file already."""
+        if name in self._under_way or self._written.get(name) == offsets:
+            return
+        self._under_way[name] = offsets
+        try:
+            file = self._fs.write_file(self._path(name) + '.tmp', encode_partition_offsets(offsets))
+        except OSError as error:
+            self._end(name, offsets, error)
+        else:
+            self._sync([file], partial(self._rename, name, offsets))
+
+    def give_up(self) -> None:
+        """Whatever is under way is left as it is."""
+        self._under_way.clear()
+
+    def _rename(self, name: str, offsets: PartitionOffsets, error: OSError | None) -> None:
+        if self._under_way.get(name) is not offsets:
+            return
+        try:
+            if error is not None:
+                raise error
+            self._written.pop(name, None)
+            self._fs.rename(self._path(name) + '.tmp', self._path(name))
+            directory = self._fs.open_directory(self._directory)
+        except OSError as met:
+            self._end(name, offsets, met)
+        else:
+            self._sync([directory], partial(self._end, name, offsets))
+
+    def _end(self, name: str, offsets: PartitionOffsets, error: OSError | None) -> None:
+        if self._under_way.get(name) is not offsets:
+            return
+        del self._under_way[name]
+        if error is None:
+            self._written[name] = offsets
+        else:
+            self._on_error(name, error)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)

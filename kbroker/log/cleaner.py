@@ -9,7 +9,7 @@ began: what could be dropped then can be dropped later too.
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from kbroker.log.checkpoints import CLEANER_FILE, PartitionOffsets, read_partiti
 from kbroker.log.cleaned_transactions import CleanedTransactions
 from kbroker.log.compaction import LastRecord, Retention, SegmentWriter, index_batches
 from kbroker.log.fs import FileSystem
+from kbroker.log.jobs import Job, Submit
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
 from kbroker.log.offset_map import OffsetMap
@@ -36,8 +37,6 @@ MAX_OFFSET_RANGE = 2**31 - 1
 
 logger = logging.getLogger(__name__)
 
-Job = Callable[[], Any]
-Submit = Callable[[Job, Callable[[Any], None]], None]
 Steps = Generator[Job | None, Any, None]
 """A cleaning: gives a job, gets its result; gives None to be asked again a little later."""
 

@@ -42,7 +42,7 @@ cdef class Log:
     cdef readonly int32_t partition
     cdef readonly object config
     cdef readonly object clock
-    cdef readonly object timers
+    cdef readonly object removals
     cdef readonly int64_t log_start_offset
     cdef readonly int64_t log_end_offset
     cdef readonly int64_t flushed_offset

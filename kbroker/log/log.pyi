@@ -1,12 +1,13 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from kbroker.clock import Clock, Timers
+from kbroker.clock import Clock
 from kbroker.config import LogConfig
 from kbroker.errors import KafkaError
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.producer_state import ProducerStateTable, Verification
+from kbroker.log.removals import Removals
 from kbroker.log.segment import Segment
 from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.record.batch import BatchHeader
@@ -35,7 +36,7 @@ class Log:
     partition: int
     config: LogConfig
     clock: Clock
-    timers: Timers | None
+    removals: Removals | None
     log_start_offset: int
     log_end_offset: int
     flushed_offset: int
@@ -59,7 +60,7 @@ class Log:
         log_start_offset: int = 0,
         recovery_point: int = 0,
         clean_shutdown: bool = True,
-        timers: Timers | None = None,
+        removals: Removals | None = None,
         refuse_damage: bool = False,
         producer_expiration_ms: int = ...,
         maker: Callable[[], Iterable[str]] | None = None,

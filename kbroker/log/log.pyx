@@ -105,10 +105,10 @@ cdef class Log:
     """
 
     def __init__(self, fs, str directory, str topic, int32_t partition, config, clock, *, int64_t log_start_offset=0,
-                 int64_t recovery_point=0, bint clean_shutdown=True, timers=None, bint refuse_damage=False,
+                 int64_t recovery_point=0, bint clean_shutdown=True, removals=None, bint refuse_damage=False,
                  int64_t producer_expiration_ms=86400000, maker=None, bint sync_later=False,
                  on_failure=None):
-        """`timers` delay the removal of deleted files by file.delete.delay.ms; without them it is immediate.
+        """`removals` take deleted files away file.delete.delay.ms later; without them they go at once.
 
         With a `maker` the log is a new one, and touches nothing before its first append, or `make`: then the maker is called, which
         makes its directory and returns the other files that the first flush has to sync, by path. With `sync_later` what was recovered
@@ -119,7 +119,7 @@ cdef class Log:
         self.topic = topic
         self.partition = partition
         self.clock = clock
-        self.timers = timers
+        self.removals = removals
         self.maker = maker
         self.unsynced_paths = ()
         self.awaits_sync = True

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from kbroker.clock import Clock, Timer, Timers
@@ -15,9 +15,9 @@ from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
+    CheckpointFiles,
     PartitionOffsets,
     read_partition_offsets,
-    write_partition_offsets,
 )
 from kbroker.log.directory_names import (
     CLEAN_SHUTDOWN_FILE,
@@ -26,20 +26,25 @@ from kbroker.log.directory_names import (
     name_out_of_use,
     parse_directory_name,
 )
-from kbroker.log.fs import File, FileSystem, is_shortage
+from kbroker.log.fs import File, FileSystem, is_shortage, sync_inline
+from kbroker.log.jobs import Submit, Sync, run_inline
 from kbroker.log.log import Log
 from kbroker.log.partition_metadata import read_topic_id, write_topic_id
+from kbroker.log.removals import Removals
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
 
 UNKNOWN_BROKER_EPOCH = -1
 PARTITIONS_MADE_AT_ONCE = 32
 SLICE_INTERVAL_MS = 1
+SLICE_MS = 2
+"""About how long the loop is held at a time by what concerns all logs."""
 SYNCED_ONE_BY_ONE = 16
 """More logs than that are made durable by one sync of the file system, which takes what others wrote there with it."""
 
 logger = logging.getLogger(__name__)
 
 PartitionKey = tuple[str, int]
+Visit = Callable[[Log], None]
 
 
 class LogManager:
@@ -51,12 +56,17 @@ class LogManager:
     tells whether the last broker stopped cleanly, and `previous_broker_epoch` which one it was (-1: unknown).
     """
 
-    def __init__(self, fs: FileSystem, directory: str, config: Config, clock: Clock, timers: Timers):
+    def __init__(self, fs: FileSystem, directory: str, config: Config, clock: Clock, timers: Timers,
+                 sync: Sync = sync_inline, submit: Submit = run_inline):
+        """`sync` syncs the checkpoints that are written at intervals, `submit` runs the jobs that remove files."""
         self.fs = fs
         self.directory = directory
         self.logs: dict[PartitionKey, Log] = {}
         self.high_watermark: Callable[[Log], int] = lambda log: log.flushed_offset
         """How high a log may be read: set by the room that knows."""
+        self.high_watermarks: Callable[[], PartitionOffsets] = lambda: {
+            key: self.high_watermark(log) for key, log in self.logs.items()}
+        """The same for all logs at once."""
         self.on_start_moved: Callable[[Log], object] = lambda log: None
         """Retention has moved the start of a log: set by the room that knows who waits for that."""
         self.failure: KafkaError | None = None
@@ -71,8 +81,9 @@ class LogManager:
         self._to_make: deque[Log] = deque()
         self._made_in_turn = 0
         self._next_slice: Timer | None = None
-        self._written: dict[str, PartitionOffsets] = {}
-        """What the checkpoints say."""
+        self.removals = Removals(fs, timers, submit)
+        self._checkpoints = CheckpointFiles(fs, directory, sync, self._cannot_write)
+        self._under_way: set[Visit] = set()
         if not fs.exists(directory):
             fs.mkdir(directory)
         self._list_partitions()     # once before the lock file is made: a directory that is refused is left as it is
@@ -107,7 +118,7 @@ class LogManager:
                 left_over.append(os.path.join(self.directory, name))
             elif parsed is not None and parsed.state:
                 logger.warning('%s: kept, but not served', os.path.join(self.directory, name))
-        self._timers.after(self._config.log_segment_delete_delay_ms, partial(self._remove_directories, left_over))
+        self.removals.after(self._config.log_segment_delete_delay_ms, left_over)
 
     # ---- opening and creating ----
 
@@ -133,7 +144,7 @@ class LogManager:
         log = Log(self.fs, path, topic, partition, config, self._clock,
                   log_start_offset=0 if is_new else self._log_start_offsets.get((topic, partition), 0),
                   recovery_point=self._recovery_points.get((topic, partition), 0),
-                  clean_shutdown=self.clean_shutdown, timers=self._timers,
+                  clean_shutdown=self.clean_shutdown, removals=self.removals,
                   producer_expiration_ms=self._config.producer_id_expiration_ms,
                   maker=partial(self._make_partition, path, topic_id) if is_new else None, sync_later=sync_later,
                   on_failure=self.fail)
@@ -259,7 +270,7 @@ class LogManager:
                 raise self.fail(f'cannot delete {topic}-{partition}: {error}') from error
         self._sync_names()
         for delay_ms, paths in by_delay.items():
-            self._timers.after(delay_ms, partial(self._remove_directories, paths))
+            self.removals.after(delay_ms, paths)
 
     def _sync_names(self) -> None:
         """If a crash brings old names back, the next start finds directories of no topic, and sets them aside."""
@@ -290,64 +301,82 @@ class LogManager:
             if offsets.pop((topic, partition), None) is not None:
                 self._checkpoints_are_stale = True
 
-    def _remove_directories(self, paths: list[str]) -> None:
-        """A slice in each turn of the loop."""
-        for path in paths[:PARTITIONS_MADE_AT_ONCE]:
-            try:
-                self.fs.remove_directory(path)
-            except OSError as error:
-                logger.warning('%s: cannot be removed: %s', path, error)
-        if len(paths) > PARTITIONS_MADE_AT_ONCE:
-            self._timers.after(SLICE_INTERVAL_MS, partial(self._remove_directories, paths[PARTITIONS_MADE_AT_ONCE:]))
-
     # ---- what happens at intervals ----
 
     def start(self) -> None:
         """Begin to write checkpoints, apply retention and forget idle producers at their intervals."""
         config = self._config
         for interval_ms, callback in (
-                (config.log_flush_offset_checkpoint_interval_ms, self.checkpoint_recovery_points),
-                (config.log_flush_start_offset_checkpoint_interval_ms, self.checkpoint_log_start_offsets),
+                (config.log_flush_offset_checkpoint_interval_ms, partial(
+                    self._begin_checkpoint, RECOVERY_POINT_FILE, self._all_recovery_points)),
+                (config.log_flush_start_offset_checkpoint_interval_ms, partial(
+                    self._begin_checkpoint, LOG_START_OFFSET_FILE, self._all_log_starts)),
                 (config.replica_high_watermark_checkpoint_interval_ms, self.checkpoint_high_watermarks),
                 (config.log_retention_check_interval_ms, self.apply_retention),
                 (config.producer_id_expiration_check_interval_ms, self.remove_expired_producers)):
             self._stop_timers.append(self._timers.every(interval_ms, callback))
 
+    def _begin_checkpoint(self, name: str, offsets: Callable[[], PartitionOffsets]) -> None:
+        self._checkpoints.begin(name, offsets())
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Begin to write them: nobody waits for the disk to have them."""
+        self._begin_checkpoint(HIGH_WATERMARK_FILE, self.high_watermarks)
+
     def checkpoint_recovery_points(self) -> bool:
         """Write up to where each log is known to be on the disk: recovery begins there. Whether it could be written."""
-        return self._write_recovery_points({key: log.recovery_point for key, log in self.logs.items()})
+        return self._checkpoints.write(RECOVERY_POINT_FILE, self._all_recovery_points())
 
-    def _write_recovery_points(self, points: PartitionOffsets) -> bool:
-        return self._write_checkpoint(RECOVERY_POINT_FILE, {**self._recovery_points, **points})
+    def _all_recovery_points(self) -> PartitionOffsets:
+        return {**self._recovery_points, **{key: log.recovery_point for key, log in self.logs.items()}}
 
     def checkpoint_log_start_offsets(self) -> bool:
         """Write the start of each log that begins inside its first segment. Whether it could be written."""
+        return self._checkpoints.write(LOG_START_OFFSET_FILE, self._all_log_starts())
+
+    def _all_log_starts(self) -> PartitionOffsets:
         offsets = {key: log.log_start_offset for key, log in self.logs.items()
                    if log.log_start_offset > log.segments[0].base_offset}
         kept = {key: offset for key, offset in self._log_start_offsets.items() if key not in self.logs}
-        return self._write_checkpoint(LOG_START_OFFSET_FILE, {**kept, **offsets})
-
-    def checkpoint_high_watermarks(self) -> None:
-        self._write_checkpoint(HIGH_WATERMARK_FILE, {key: self.high_watermark(log) for key, log in self.logs.items()})
+        return {**kept, **offsets}
 
     def apply_retention(self) -> None:
         """Delete what each topic's policy lets go."""
-        for log in self._online_logs():
-            log_start_offset = log.log_start_offset
-            try:
-                log.apply_retention(self.high_watermark(log))
-            except KafkaError as error:
-                logger.error('%s: retention failed: %s', log.directory, error)
-            if log.log_start_offset != log_start_offset:
-                self.on_start_moved(log)
+        self._visit_all(self._retain)
+
+    def _retain(self, log: Log) -> None:
+        log_start_offset = log.log_start_offset
+        try:
+            log.apply_retention(self.high_watermark(log))
+        except KafkaError as error:
+            logger.error('%s: retention failed: %s', log.directory, error)
+        if log.log_start_offset != log_start_offset:
+            self.on_start_moved(log)
 
     def remove_expired_producers(self) -> None:
-        now_ms = self._clock.wall_ms()
-        for log in self._online_logs():
-            log.producer_state.remove_expired(now_ms)
+        self._visit_all(self._remove_expired_producers)
 
-    def _online_logs(self) -> list[Log]:
-        return [log for log in self.logs.values() if log.failure is None]
+    def _remove_expired_producers(self, log: Log) -> None:
+        log.producer_state.remove_expired(self._clock.wall_ms())
+
+    def _visit_all(self, visit: Visit) -> None:
+        """Go to each log that is online, some in each turn of the loop, so that others are served in between.
+
+        As long as that goes on it does not begin anew.
+        """
+        if visit not in self._under_way:
+            self._under_way.add(visit)
+            self._visit_next(visit, iter(list(self.logs.values())))
+
+    def _visit_next(self, visit: Visit, logs: Iterator[Log]) -> None:
+        until_ms = self._clock.monotonic_ms() + SLICE_MS
+        for log in logs:
+            if log.failure is None:
+                visit(log)
+            if self._clock.monotonic_ms() >= until_ms:
+                self._timers.after(SLICE_INTERVAL_MS, partial(self._visit_next, visit, logs))
+                return
+        self._under_way.discard(visit)
 
     # ---- failure ----
 
@@ -361,10 +390,17 @@ class LogManager:
             logger.critical('%s is offline until the next start, which will find everything that was acknowledged: %s',
                             self.directory, reason)
             self._stop_intervals()
+            self._checkpoints.give_up()
             for log in self.logs.values():
                 log.take_offline(self.failure)
             self.on_failure(self.failure)
         return self.failure
+
+    def end_background_work(self) -> None:
+        """Begin nothing more that goes on beside the loop: who does it is about to go."""
+        self._stop_intervals()
+        self._checkpoints.give_up()
+        self.removals.stop()
 
     def _stop_intervals(self) -> None:
         for stop in self._stop_timers:
@@ -378,7 +414,7 @@ class LogManager:
 
         A log that failed, or fails now, leaves no mark: the next start recovers. With `clean=False` nothing is written.
         """
-        self._stop_intervals()
+        self.end_background_work()
         if clean:
             self._close_cleanly(broker_epoch)
         else:
@@ -401,10 +437,11 @@ class LogManager:
             except KafkaError as error:
                 logger.error('%s: cannot be closed cleanly: %s', log.directory, error)
                 failed.add(log)
-        self._write_recovery_points({key: log.recovery_point if log in failed else log.log_end_offset
-                                     for key, log in self.logs.items()})
+        recovery_points = {key: log.recovery_point if log in failed else log.log_end_offset
+                           for key, log in self.logs.items()}
+        self._checkpoints.write(RECOVERY_POINT_FILE, {**self._recovery_points, **recovery_points})
         self.checkpoint_log_start_offsets()
-        self._write_checkpoint(HIGH_WATERMARK_FILE, high_watermarks)
+        self._checkpoints.write(HIGH_WATERMARK_FILE, high_watermarks)
         if not failed:
             content = json.dumps({'version': 0, 'brokerEpoch': broker_epoch}, separators=(',', ':'))
             self.fs.write_file_atomically(os.path.join(self.directory, CLEAN_SHUTDOWN_FILE), content.encode())
@@ -463,17 +500,9 @@ class LogManager:
             logger.warning('%s; taken as empty', error)
             return {}
 
-    def _write_checkpoint(self, name: str, offsets: PartitionOffsets) -> bool:
-        """Not anew what was written before. False, too, where the directory goes offline."""
-        if self._written.get(name) == offsets:
-            return True
-        try:
-            write_partition_offsets(self.fs, self.directory, name, offsets)
-        except OSError as error:
-            if is_shortage(error):
-                shortage.refusal(self._clock, f'{name}: cannot be written now', error)
-            else:
-                self.fail(f'cannot write {name}: {error}')
-            return False
-        self._written[name] = offsets
-        return True
+    def _cannot_write(self, name: str, error: OSError) -> None:
+        """A checkpoint."""
+        if is_shortage(error):
+            shortage.refusal(self._clock, f'{name}: cannot be written now', error)
+        else:
+            self.fail(f'cannot write {name}: {error}')

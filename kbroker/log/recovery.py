@@ -244,10 +244,14 @@ class Opening:
         return [*files, self.fs.open_directory(self.directory)]
 
     def finish(self) -> None:
-        """What was recovered is on the disk."""
+        """What was recovered is on the disk.
+
+        A snapshot in the middle of the last segment would help nobody: after a crash that segment is read from its
+        beginning, and a clean stop leaves one of its own.
+        """
         self._close_files()
         self.is_unsynced = False
         self.leader_epochs.is_unsynced = False
-        if self.producers.end_offset > self.log_start_offset:
+        if self.producers.end_offset > self.log_start_offset and not self.only_at_the_end:
             self.snapshots.write(self.producers.end_offset, self.producers.encode_snapshot())
             self.snapshots.keep_for([segment.base_offset for segment in self.segments])

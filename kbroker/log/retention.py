@@ -8,7 +8,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from kbroker.log.fs import FileSystem
+from kbroker.log.removals import remove
 from kbroker.log.segment import SEGMENT_SUFFIXES, Segment, file_name
 from kbroker.log.swap import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, rename_files
 
@@ -92,20 +92,8 @@ def _reopen(log: Log, base_offset: int, next_offset: int) -> Segment:
 
 
 def _unlink_later(log: Log, paths: list[str]) -> None:
-    def unlink() -> None:
-        for path in paths:
-            _unlink_if_there(log.fs, path)
-
-    if log.timers is None:
-        unlink()
-    else:
-        log.timers.after(log.config.file_delete_delay_ms, unlink)
-
-
-def _unlink_if_there(fs: FileSystem, path: str) -> None:
-    """The directory may have been renamed or removed since: what is gone is gone."""
-    try:
-        if fs.exists(path):
-            fs.unlink(path)
-    except OSError as error:
-        logger.warning('%s: cannot be removed: %s', os.path.basename(path), error)
+    if log.removals is not None:
+        log.removals.after(log.config.file_delete_delay_ms, paths)
+        return
+    for path in paths:
+        remove(log.fs, path)

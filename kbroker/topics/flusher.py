@@ -3,32 +3,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbroker.log.fs import is_shortage, sync_inline
+from kbroker.log.jobs import Sync
 
 if TYPE_CHECKING:
-    from kbroker.log.fs import File
     from kbroker.topics.partition import Partition
-
-Submit = Callable[[Callable[[], Any], Callable[[Any], None]], None]
-"""(job, done): run `job` somewhere, then `done(result or exception)` on the loop."""
-
-Sync = Callable[[list['File'], Callable[[OSError | None], None]], None]
-"""(files, done): sync all files somewhere, then `done(None or the first error)` on the loop."""
 
 PARTITIONS_AT_ONCE = 8
 """How many are handed over before one is back. More would only wait in the threads' queue, and what is appended to them
 meanwhile would have to wait for the sync after that."""
-
-
-def run_inline(job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-    """Run the job where it stands: for tests, and for a shutdown that has no loop any more."""
-    try:
-        result = job()
-    except OSError as error:
-        result = error
-    done(result)
 
 
 class Flusher:

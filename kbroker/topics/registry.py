@@ -8,6 +8,7 @@ from functools import partial
 
 from kbroker.config import Config, LogConfig
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.log.checkpoints import PartitionOffsets
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
 from kbroker.metadata.controller import MetadataController, NewTopic
@@ -55,6 +56,7 @@ class TopicRegistry:
             self._open(image, partial(self.log_manager.open_log, sync_later=True))
         self.log_manager.sync_recovered()
         self.log_manager.high_watermark = self._high_watermark_of
+        self.log_manager.high_watermarks = self._high_watermarks
         self.log_manager.on_start_moved = self._tell_start_moved
 
     def topics(self) -> list[Topic]:
@@ -175,6 +177,10 @@ class TopicRegistry:
     def _high_watermark_of(self, log: Log) -> int:
         partition = self.find(log.topic, log.partition)
         return log.flushed_offset if partition is None else partition.high_watermark
+
+    def _high_watermarks(self) -> PartitionOffsets:
+        return {(topic.name, partition.partition): partition.high_watermark
+                for topic in self._by_name.values() for partition in topic.partitions}
 
     def _tell_start_moved(self, log: Log) -> None:
         partition = self.find(log.topic, log.partition)

@@ -6,7 +6,9 @@ import pytest
 from kbroker.clock import ManualClock
 from kbroker.config import Config, LogConfig
 from kbroker.log.fs import FileSystem
+from kbroker.log.jobs import run_inline
 from kbroker.log.log import Log
+from kbroker.log.removals import Removals
 
 
 @pytest.fixture
@@ -27,8 +29,9 @@ def open_log(fs, clock, tmp_path: pathlib.Path):
                log_start_offset: int = 0, recovery_point: int = 0, **settings: object) -> Log:
         overrides = {key.replace('_', '.'): str(value) for key, value in settings.items()}
         topic, _, partition = name.rpartition('-')
+        removals = None if timers is None else Removals(file_system, timers, run_inline)
         return Log(file_system, str(tmp_path / name), topic, int(partition), LogConfig(Config({}), overrides), clock,
-                   clean_shutdown=clean_shutdown, timers=timers, log_start_offset=log_start_offset,
+                   clean_shutdown=clean_shutdown, removals=removals, log_start_offset=log_start_offset,
                    recovery_point=recovery_point)
 
     return opener

@@ -17,12 +17,12 @@ from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, LogConfig
 from kbroker.log.check import check_partition
 from kbroker.log.cleaner import Cleaner
+from kbroker.log.jobs import run_inline
 from kbroker.log.manager import LogManager
 from kbroker.log.origin import Origin
 from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import encode_batch, iter_batches
 from kbroker.record.records import decode_records
-from kbroker.topics.flusher import run_inline
 
 HOUR_MS = 3_600_000
 BACKOFF_MS = 15_000

@@ -10,8 +10,9 @@ from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, LogConfig
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.directory_names import parse_directory_name
-from kbroker.log.fs import FileSystem
-from kbroker.log.manager import LogDirectoryError, LogManager
+from kbroker.log.fs import FileSystem, sync_inline
+from kbroker.log.jobs import run_inline
+from kbroker.log.manager import SLICE_INTERVAL_MS, SLICE_MS, LogDirectoryError, LogManager
 from kbroker.log.origin import Origin
 from kbroker.log.partition_metadata import read_topic_id
 
@@ -42,8 +43,8 @@ def timers(clock):
 
 @pytest.fixture
 def open_manager(tmp_path, clock, timers):
-    def opener(fs=None) -> LogManager:
-        manager = LogManager(fs or FileSystem(), str(tmp_path / 'data'), CONFIG, clock, timers)
+    def opener(fs=None, sync=sync_inline, submit=run_inline, clock=clock) -> LogManager:
+        manager = LogManager(fs or FileSystem(), str(tmp_path / 'data'), CONFIG, clock, timers, sync, submit)
         manager.begin()
         return manager
 
@@ -200,6 +201,159 @@ def test_checkpoints_are_written_at_their_intervals(open_manager, tmp_path, cloc
     manager.close(clean=False)
     again = open_manager().open_log('orders', 0, TOPIC_ID, topic())
     assert (again.log_start_offset, again.log_end_offset) == (2, 4)
+
+
+class LaterSync:
+    """A sync that is under way until the test says that it is over."""
+
+    def __init__(self):
+        self.under_way = []
+
+    def __call__(self, files, done):
+        self.under_way.append((files, done))
+
+    def end(self):
+        """All that is under way, and what follows from it."""
+        while self.under_way:
+            files, done = self.under_way.pop(0)
+            sync_inline(files, done)
+
+
+def high_watermarks_in(tmp_path):
+    path = tmp_path / 'data' / 'replication-offset-checkpoint'
+    return path.read_text() if path.exists() else None
+
+
+def test_nobody_waits_for_the_disk_to_have_a_checkpoint_of_an_interval(open_manager, tmp_path, clock, timers):
+    """With a busy disk the sync of a checkpoint held the loop for tens of milliseconds, every five seconds."""
+    sync = LaterSync()
+    manager = open_manager(sync=sync)
+    log = manager.create_log('orders', 0, TOPIC_ID, topic())
+    manager.start()
+    write_and_flush(log)
+    for _ in range(2):
+        clock.advance(5_000)
+        timers.run_due()
+        assert len(sync.under_way) == 1 and high_watermarks_in(tmp_path) is None
+    sync.end()
+    assert high_watermarks_in(tmp_path) == '0\n1\norders 0 3\n'
+    clock.advance(5_000)
+    timers.run_due()
+    assert not sync.under_way       # it says that already
+    write_and_flush(log)
+    clock.advance(5_000)
+    timers.run_due()
+    manager.close()
+    sync.end()
+    assert high_watermarks_in(tmp_path) == '0\n1\norders 0 6\n'
+    assert not list((tmp_path / 'data').glob('*.tmp'))
+
+
+@pytest.mark.parametrize('steps', [0, 1])
+def test_a_checkpoint_under_way_says_nothing_of_a_topic_that_was_deleted_meanwhile(
+        open_manager, tmp_path, clock, timers, steps):
+    """Recovery of a new topic of that name would begin where the old one had ended. A checkpoint is synced in two
+    steps, and after the first it has its name."""
+    sync = LaterSync()
+    manager = open_manager(sync=sync)
+    manager.create_log('kept', 0, TOPIC_ID, topic())
+    deleted = manager.create_log('orders', 0, TOPIC_ID, topic())
+    manager.checkpoint_recovery_points()
+    write_and_flush(deleted)
+    deleted.roll()
+    deleted.flush()
+    manager.start()
+    clock.advance(60_000)
+    timers.run_due()
+    for _ in range(steps):
+        (files, done), sync.under_way = sync.under_way[0], []
+        sync_inline(files, done)
+    manager.delete_logs([('orders', 0)])
+    manager.create_log('orders', 0, TOPIC_ID[::-1], topic()).make()
+    sync.end()
+    recovery_points = (tmp_path / 'data' / 'recovery-point-offset-checkpoint').read_text()
+    assert recovery_points == '0\n2\nkept 0 0\norders 0 0\n'
+
+
+def test_a_checkpoint_that_cannot_be_synced_takes_the_directory_offline(open_manager, clock, timers):
+    sync = LaterSync()
+    manager = open_manager(sync=sync)
+    write_and_flush(manager.create_log('orders', 0, TOPIC_ID, topic()))
+    manager.start()
+    clock.advance(5_000)
+    timers.run_due()
+    (_, done), = sync.under_way
+    done(OSError(5, 'Input/output error'))
+    assert 'replication-offset-checkpoint' in str(manager.failure)
+
+
+class SlowClock(ManualClock):
+    """Whoever looks at it finds it a millisecond later."""
+
+    def monotonic_ms(self):
+        self.advance(1)
+        return super().monotonic_ms()
+
+
+def test_retention_of_many_logs_holds_the_loop_for_a_slice_at_a_time(open_manager, clock, timers):
+    """When segments of ten thousand partitions expired together, nobody was served for seconds."""
+    manager = open_manager(clock=SlowClock(T + 2000))
+    logs = [manager.create_log('orders', number, TOPIC_ID, topic(retention_ms=1000)) for number in range(10)]
+    for log in logs:
+        write_and_flush(log)
+        log.roll()
+
+    def left():
+        return sum(log.log_start_offset == 0 for log in logs)
+
+    for _ in range(2):      # it does not begin anew as long as the last one goes on
+        manager.apply_retention()
+        assert left() == 10 - SLICE_MS
+    logs[-1].close(clean=False)
+    while left() > 1:
+        before = left()
+        clock.advance(SLICE_INTERVAL_MS)
+        timers.run_due()
+        assert before - SLICE_MS <= left() < before
+    clock.advance(SLICE_INTERVAL_MS)
+    timers.run_due()
+    manager.apply_retention()       # now it does
+    clock.advance(SLICE_INTERVAL_MS)
+    assert timers.run_due() == 1
+
+
+def test_files_are_removed_by_jobs_and_not_on_the_loop(open_manager, tmp_path, clock, timers):
+    """To remove one large file takes the kernel up to a tenth of a second."""
+    jobs = []
+    manager = open_manager(submit=lambda job, done: jobs.append((job, done)))
+    logs = [manager.create_log('orders', number, TOPIC_ID, topic(retention_ms=1000)) for number in range(40)]
+    write_and_flush(logs[0])
+    logs[0].roll()
+    for log in logs[1:]:
+        log.make()
+    clock.advance(2000)
+    manager.apply_retention()
+    manager.delete_logs([('orders', number) for number in range(1, 40)])
+    clock.advance(60_000)
+    timers.run_due()
+    doomed = {*(tmp_path / 'data').glob('orders-0/*.deleted'), *(tmp_path / 'data').glob('*-delete')}
+    assert len(doomed) == 42 and all(path.exists() for path in doomed)
+    while jobs:
+        run_inline(*jobs.pop(0))
+        clock.advance(1)
+        timers.run_due()
+    assert not any(path.exists() for path in doomed)
+
+
+def test_a_stop_begins_no_removal_any_more(open_manager, tmp_path, clock, timers):
+    jobs = []
+    manager = open_manager(submit=lambda job, done: jobs.append((job, done)))
+    manager.create_log('orders', 0, TOPIC_ID, topic()).make()
+    manager.delete_logs([('orders', 0)])
+    manager.end_background_work()
+    clock.advance(60_000)
+    timers.run_due()
+    assert not jobs and list((tmp_path / 'data').glob('*-delete'))
 
 
 def test_a_damaged_checkpoint_means_full_recovery(open_manager, tmp_path):
