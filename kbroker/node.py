@@ -159,7 +159,8 @@ class Node:
             self.abandon()
             return
         self.cleaner.stop()
-        self.transactions.stop()
+        self.transactions.close()
+        self.gathering.settle()
         self.metadata.begin_shutdown()
         self.logs.close(self.metadata.finish_shutdown())
         self._let_go.clear()

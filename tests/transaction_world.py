@@ -14,6 +14,7 @@ from kbroker.record.records import decode_records
 from kbroker.transaction import state_log
 from kbroker.transaction.coordinator import TransactionCoordinator
 from kbroker.transaction.producer_ids import ProducerIds
+from kbroker.transaction.store import HELD_MS
 
 STATE_TOPIC = '__transaction_state'
 
@@ -194,6 +195,10 @@ class World:
     def pass_time(self, ms: int) -> None:
         self.clock.advance(ms)
         self.timers.run_due()
+
+    def write_held(self) -> None:
+        """Let the time pass after which a Complete row is written although no other row came to take it along."""
+        self.pass_time(HELD_MS)
 
     def crash(self, kept_batches: int = 0) -> None:
         """The power fails; what was not flushed is lost, but for `kept_batches` of each partition."""

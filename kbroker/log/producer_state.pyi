@@ -26,7 +26,8 @@ class Verification: ...
 
 class ProducerStateTable:
     entries: dict[int, ProducerEntry]
-    ongoing: dict[int, int]
+    @property
+    def ongoing(self) -> dict[int, int]: ...
     verifications: dict[int, Verification]
     end_offset: int
     expiration_ms: int

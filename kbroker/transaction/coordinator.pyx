@@ -26,7 +26,6 @@ from kbroker.transaction.verification import Mode, error_for_produce, error_for_
 
 logger = logging.getLogger(__name__)
 
-COMPLETE_RETRY_BACKOFF_MS = 100
 ADD_RETRY_BACKOFF_MS = 20
 """Kafka's add.partitions.to.txn.retry.backoff.ms; the completion of a transaction cuts it short."""
 ADD_RETRY_MAX_MS = 100
@@ -148,7 +147,7 @@ cdef class TransactionCoordinator:
         self._transaction_version = transaction_version
         self._last_transaction_version = 0
         self._markers = MarkerSender(topics, clock, timers)
-        self.store = TransactionStore(config, clock, topics, self._resume)
+        self.store = TransactionStore(config, clock, timers, topics, self._resume)
         self._waiting_adds = {}
         self._stops = []
 
@@ -164,8 +163,13 @@ cdef class TransactionCoordinator:
                                self.remove_expired),
         ]
 
+    def close(self):
+        """End all activity while the log is sound: what waits to be written with something else is written."""
+        self.store.append_held()
+        self.stop()
+
     def stop(self):
-        """End all activity. What is under way is taken up at the next start."""
+        """End all activity, and write nothing. What is under way is taken up at the next start."""
         for stop in self._stops:
             stop()
         self._stops = []
@@ -442,15 +446,11 @@ cdef class TransactionCoordinator:
         return self.store.append(owned, metadata, ending)
 
     cdef int append_complete(self, Ending ending) except -1:
-        """Every partition knows: say so in the log, again and again if it fails, as no request would do it later."""
-        cdef TransactionMetadata metadata = ending.metadata
+        """Every partition knows."""
         if ending.owned.is_lost:
             return 0
-        if self.store.settle(ending.owned, metadata):
-            return self.wake_waiting_adds(metadata.transactional_id)
-        metadata.prepare_complete(self._clock.wall_ms())
-        self._timers.after(COMPLETE_RETRY_BACKOFF_MS, ending.complete)
-        return 0
+        self.store.settle(ending.owned, ending.metadata)
+        return self.wake_waiting_adds(ending.metadata.transactional_id)
 
     def _resume(self, StatePartition owned not None):
         """After a load: a decision whose completion is not in the log is carried out again, whole."""

@@ -7,9 +7,9 @@ the partition's last stable offset stuck, so whatever is not known to be final i
 import enum
 import logging
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
 
 from kbroker.clock cimport Clock, Timers
 from kbroker.record.batch cimport (
@@ -33,6 +33,7 @@ cdef enum:
     # offset delta, length of the key, key (version, type), length of the value, value (version, coordinator epoch).
     CONTROL_TYPE_AT = HEADER_BYTES + 7
     COORDINATOR_EPOCH_AT = HEADER_BYTES + 12
+    MARKER_BYTES = HEADER_BYTES + 17
     ABORT = 0
     COMMIT = 1
 
@@ -58,6 +59,7 @@ REACTIONS = {
 
 cdef bytes A_MARKER = bytes(encode_end_txn_marker(commit=True, producer_id=0, producer_epoch=0, coordinator_epoch=0,
                                                   timestamp_ms=0))
+assert len(A_MARKER) == MARKER_BYTES
 
 
 cdef class MarkerSender:
@@ -127,6 +129,7 @@ cdef class Sending(DurableWaiter):
         cdef list waits = []
         cdef Py_ssize_t i, number
         cdef int64_t end_offset
+        cdef uint8_t marker[MARKER_BYTES]
         for i in range(len(self.partitions) if numbers is None else len(numbers)):
             number = i if numbers is None else numbers[i]
             if self.is_settled[number]:
@@ -136,7 +139,8 @@ cdef class Sending(DurableWaiter):
                 self.settle(number)
                 continue
             try:
-                end_offset = append_batch(partition, self.marker(), self.prepared.client_transaction_version)
+                self.write_marker(marker)
+                end_offset = append_batch(partition, marker, MARKER_BYTES, self.prepared.client_transaction_version)
             except KafkaError as error:
                 waits.append((number, None, error))
             else:
@@ -162,19 +166,18 @@ cdef class Sending(DurableWaiter):
             self.unsettled -= 1
         return 0
 
-    cdef bytearray marker(self):
+    cdef int write_marker(self, uint8_t *at) except -1:
         """What `encode_end_txn_marker` makes, from one that it has made."""
-        cdef bytearray batch = PyByteArray_FromStringAndSize(PyBytes_AS_STRING(A_MARKER), PyBytes_GET_SIZE(A_MARKER))
-        cdef uint8_t *at = <uint8_t *>PyByteArray_AS_STRING(batch)
         cdef int64_t now_ms = self.sender.clock.wall_ms()
+        memcpy(at, PyBytes_AS_STRING(A_MARKER), MARKER_BYTES)
         write_int64(at + BASE_TIMESTAMP_AT, now_ms)
         write_int64(at + MAX_TIMESTAMP_AT, now_ms)
         write_int64(at + PRODUCER_ID_AT, self.prepared.producer_id)
         write_int16(at + PRODUCER_EPOCH_AT, self.prepared.producer_epoch)
         write_int16(at + CONTROL_TYPE_AT, COMMIT if self.prepared.status == STATUS_PREPARE_COMMIT else ABORT)
         write_int32(at + COORDINATOR_EPOCH_AT, self.coordinator_epoch)
-        write_int32(at + CRC_AT, <int32_t>crc32c_update(0, at + ATTRIBUTES_AT, PyBytes_GET_SIZE(A_MARKER) - ATTRIBUTES_AT))
-        return batch
+        write_int32(at + CRC_AT, <int32_t>crc32c_update(0, at + ATTRIBUTES_AT, MARKER_BYTES - ATTRIBUTES_AT))
+        return 0
 
     cdef int durable(self, Py_ssize_t number, object error) except -1:
         if self.is_settled[number] or self not in self.sender.sendings:

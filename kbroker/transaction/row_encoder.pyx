@@ -3,8 +3,9 @@
 A transaction writes three rows, and through the messages they would cost more than anything else that it does.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.string cimport memcpy, memmove, memset
 
 from kbroker.record.batch cimport HEADER_BYTES, BatchFields, write_header
@@ -20,6 +21,7 @@ cdef enum:
     TOPIC_OVERHEAD_BYTES = 16   # more than everything of a topic beside its name and its partitions
     MAX_STRING_BYTES = 32767
     RECORD_OVERHEAD_BYTES = 24  # more than everything of a record beside its key and its value
+    KEPT_ROOM_BYTES = 65536     # a buffer that one large row made larger is not kept
     NO_PRODUCER_ID = -1
 
 
@@ -44,38 +46,72 @@ def encode_value(TransactionRow row not None, int version):
     return PyBytes_FromStringAndSize(<char *>start, end - start)
 
 
-cdef bytearray encode_row_batch(bytes key, TransactionRow row, int version, int64_t now_ms):
-    """The batch of the one record that says `row`. Offset and leader epoch are the log's to place.
+cdef class RowBatch:
+    """Rows that will be one batch in the log, a record each. Offset and leader epoch are the log's to place."""
 
-    A record: length, attributes, timestamp delta, offset delta, key, value, count of headers.
-    """
-    cdef list topics = topics_of(row)
-    cdef Py_ssize_t key_bytes = PyBytes_GET_SIZE(key), value_bytes, record_bytes
-    cdef bytearray batch = PyByteArray_FromStringAndSize(
-        NULL, HEADER_BYTES + RECORD_OVERHEAD_BYTES + key_bytes + value_room(topics))
-    cdef uint8_t *start = <uint8_t *>PyByteArray_AS_STRING(batch)
-    cdef uint8_t *value = start + HEADER_BYTES + RECORD_OVERHEAD_BYTES + key_bytes
-    cdef uint8_t *at = start + HEADER_BYTES
-    cdef BatchFields fields
-    value_bytes = put_value(value, row, topics, version) - value
-    record_bytes = (3 + unsigned_varint_size(zigzag(key_bytes)) + key_bytes
-                    + unsigned_varint_size(zigzag(value_bytes)) + value_bytes + 1)
-    at = put_unsigned_varint(at, zigzag(record_bytes))
-    at[0] = at[1] = at[2] = 0       # attributes, timestamp delta, offset delta
-    at = put_unsigned_varint(at + 3, zigzag(key_bytes))
-    memcpy(at, PyBytes_AS_STRING(key), key_bytes)
-    at = put_unsigned_varint(at + key_bytes, zigzag(value_bytes))
-    memmove(at, value, value_bytes)
-    at[value_bytes] = 0             # headers
-    at += value_bytes + 1
-    memset(&fields, 0, sizeof(fields))
-    fields.base_timestamp_ms = fields.max_timestamp_ms = now_ms
-    fields.partition_leader_epoch = fields.producer_epoch = fields.base_sequence = -1
-    fields.producer_id = NO_PRODUCER_ID
-    fields.records_count = 1
-    write_header(start, at - start, &fields)
-    PyByteArray_Resize(batch, at - start)
-    return batch
+    def __cinit__(self):
+        self.size = HEADER_BYTES
+
+    def __dealloc__(self):
+        PyMem_Free(self.start)
+
+    cdef int add(self, bytes key, TransactionRow row, int version) except -1:
+        """A record: length, attributes, timestamp delta, offset delta, key, value, count of headers."""
+        cdef list topics = topics_of(row)
+        cdef Py_ssize_t key_bytes = PyBytes_GET_SIZE(key), value_bytes, record_bytes
+        cdef uint8_t *value
+        cdef uint8_t *at
+        self.make_room(RECORD_OVERHEAD_BYTES + key_bytes + value_room(topics))
+        self.last = self.size
+        at = self.start + self.size
+        value = at + RECORD_OVERHEAD_BYTES + key_bytes
+        value_bytes = put_value(value, row, topics, version) - value
+        record_bytes = (2 + unsigned_varint_size(zigzag(self.count)) + unsigned_varint_size(zigzag(key_bytes)) + key_bytes
+                        + unsigned_varint_size(zigzag(value_bytes)) + value_bytes + 1)
+        at = put_unsigned_varint(at, zigzag(record_bytes))
+        at[0] = at[1] = 0               # attributes, timestamp delta
+        at = put_unsigned_varint(at + 2, zigzag(self.count))
+        at = put_unsigned_varint(at, zigzag(key_bytes))
+        memcpy(at, PyBytes_AS_STRING(key), key_bytes)
+        at = put_unsigned_varint(at + key_bytes, zigzag(value_bytes))
+        memmove(at, value, value_bytes)
+        at[value_bytes] = 0             # headers
+        self.size = at + value_bytes + 1 - self.start
+        self.count += 1
+        return 0
+
+    cdef int make_room(self, Py_ssize_t more) except -1:
+        cdef Py_ssize_t room = max(self.size + more, 2 * self.room)
+        cdef uint8_t *start
+        if self.size + more > self.room:
+            start = <uint8_t *>PyMem_Realloc(self.start, room)
+            if start == NULL:
+                raise MemoryError
+            self.start, self.room = start, room
+        return 0
+
+    cdef int seal(self, int64_t now_ms) except -1:
+        """Put the header in front: the batch is what lies from `start` on, `size` bytes."""
+        cdef BatchFields fields
+        memset(&fields, 0, sizeof(fields))
+        fields.base_timestamp_ms = fields.max_timestamp_ms = now_ms
+        fields.partition_leader_epoch = fields.producer_epoch = fields.base_sequence = -1
+        fields.producer_id = NO_PRODUCER_ID
+        fields.last_offset_delta = self.count - 1
+        fields.records_count = self.count
+        return write_header(self.start, self.size, &fields)
+
+    cdef void drop_last(self) noexcept:
+        """Take out the row that was added last."""
+        self.size = self.last
+        self.count -= 1
+
+    cdef void clear(self) noexcept:
+        self.size = HEADER_BYTES
+        self.count = 0
+        if self.room > KEPT_ROOM_BYTES:
+            PyMem_Free(self.start)
+            self.start, self.room = NULL, 0
 
 
 cdef Py_ssize_t value_room(list topics) except -1:

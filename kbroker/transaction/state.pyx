@@ -25,9 +25,9 @@ from Empty or Complete* is the empty abort of TV2, which exists to bump the epoc
 InitProducerId and the timeout put into `pending` before they abort in the producer's place.
 
 A step is *prepared* (`pending` holds the next row), appended to the log, and *completed* (adopted) once the row is
-durable, or *abandoned*; a Complete row, which only repeats what is durable, once it is appended. While a row is pending
-nothing else may happen to the id. `complete` refuses what no sound step can produce: that is a fault of this program,
-never of a client.
+durable, or *abandoned*; a Complete row, which only repeats what is durable, at once. While a row is pending nothing
+else may happen to the id. `complete` refuses what no sound step can produce: that is a fault of this program, never of
+a client.
 """
 import enum
 

@@ -1,8 +1,9 @@
 # cython: language_level=3
 from libc.stdint cimport int32_t, int64_t
 
-from kbroker.clock cimport Clock
+from kbroker.clock cimport Clock, Timer, Timers
 from kbroker.topics.partition cimport DurableWaiter
+from kbroker.transaction.row_encoder cimport RowBatch
 from kbroker.transaction.state cimport TransactionMetadata, TransactionRow
 
 
@@ -12,6 +13,7 @@ cdef class StatePartition:
     cdef readonly bint is_loading
     cdef readonly bint is_lost
     cdef readonly dict transactions
+    cdef RowBatch held              # Complete rows that are in force and not in the log yet
 
 
 cdef class Step(DurableWaiter):
@@ -27,12 +29,19 @@ cdef class Step(DurableWaiter):
 cdef class TransactionStore:
     cdef object _config
     cdef Clock _clock
+    cdef Timers _timers
     cdef object _topics
     cdef int row_version
     cdef object _on_loaded
     cdef list _owned
+    cdef Py_ssize_t _most_together_bytes
+    cdef RowBatch _spare            # empty; None: in use
+    cdef Timer _held_timer          # None: not armed
 
     cpdef StatePartition owner(self, str transactional_id)
     cdef int append(self, StatePartition owned, TransactionMetadata metadata, Step step) except -1
-    cdef bint settle(self, StatePartition owned, TransactionMetadata metadata) except -1
+    cdef int settle(self, StatePartition owned, TransactionMetadata metadata) except -1
+    cdef int add(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int64_t write(self, StatePartition owned, TransactionMetadata metadata) except -1
+    cdef int64_t append_rows(self, StatePartition owned) except -1
+    cdef int append_held_later(self, int64_t delay_ms) except -1

@@ -1,13 +1,16 @@
 """Types of store.pyx; the documentation stands there."""
 from collections.abc import Callable
 
-from kbroker.clock import Clock
+from kbroker.clock import Clock, Timers
 from kbroker.config import Config
 from kbroker.topics.partition import Partition
 from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.state import TransactionMetadata
 
 TOMBSTONE_OVERHEAD_BYTES: int
+HELD_MS: int
+HELD_RETRY_BACKOFF_MS: int
+MOST_TOGETHER_BYTES: int
 
 class StatePartition:
     @property
@@ -28,10 +31,11 @@ class Tombstones: ...
 class TransactionStore:
     @property
     def is_loading(self) -> bool: ...
-    def __init__(self, config: Config, clock: Clock, topics: TopicRegistry,
+    def __init__(self, config: Config, clock: Clock, timers: Timers, topics: TopicRegistry,
                  on_loaded: Callable[[StatePartition], None]) -> None: ...
     def start(self) -> None: ...
     def stop(self) -> None: ...
+    def append_held(self) -> None: ...
     def loaded(self) -> list[StatePartition]: ...
     def owner(self, transactional_id: str) -> StatePartition: ...
     def find(self, transactional_id: str) -> tuple[StatePartition, TransactionMetadata | None]: ...

@@ -5,13 +5,14 @@ then on a row is adopted when it is durable.
 """
 import logging
 
-from libc.stdint cimport int64_t
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t
 
-from kbroker.clock cimport Clock
+from kbroker.clock cimport Clock, Timer, Timers
 from kbroker.topics.partition cimport DurableWaiter
 from kbroker.topics.partitioner cimport partition_for
 from kbroker.transaction.appends cimport append_batch, await_durable
-from kbroker.transaction.row_encoder cimport encode_row_batch
+from kbroker.transaction.row_encoder cimport RowBatch
 from kbroker.transaction.state cimport (
     STATUS_COMPLETE_ABORT, STATUS_COMPLETE_COMMIT, TransactionMetadata, TransactionRow,
 )
@@ -26,6 +27,11 @@ logger = logging.getLogger(__name__)
 
 TOMBSTONE_OVERHEAD_BYTES = 40
 """More than what a record without a value needs beside its key."""
+HELD_MS = 5
+"""How long a Complete row waits for another row to go into the log with."""
+HELD_RETRY_BACKOFF_MS = 100
+MOST_TOGETHER_BYTES = 16384
+"""A batch of more than one row is not larger, nor than a segment."""
 
 cdef object NONE = ErrorCode.NONE
 
@@ -42,6 +48,7 @@ cdef class StatePartition:
         self.coordinator_epoch = partition.leader_epoch
         self.is_loading = True
         self.transactions = {}
+        self.held = RowBatch.__new__(RowBatch)
 
 
 cdef class Step(DurableWaiter):
@@ -83,12 +90,14 @@ cdef class Tombstones(DurableWaiter):
 cdef class TransactionStore:
     """Finds transactions, and makes their pending rows durable. `row_version` is the version of the rows' values."""
 
-    def __init__(self, config, Clock clock, topics, on_loaded):
+    def __init__(self, config, Clock clock, Timers timers, topics, on_loaded):
         self._config = config
         self._clock = clock
+        self._timers = timers
         self._topics = topics
         self._on_loaded = on_loaded
         self._owned = []
+        self._most_together_bytes = min(MOST_TOGETHER_BYTES, config.transaction_state_log_segment_bytes)
         topics.on_topic_created.append(self._on_topic_created)
         topics.on_topic_deleted.append(self._on_topic_deleted)
 
@@ -99,11 +108,18 @@ cdef class TransactionStore:
             self._on_topic_created(topic)
 
     def stop(self):
-        """Forget everything: what is still on its way to the disk has no effect here any more."""
+        """Forget everything: what is still on its way to the disk has no effect here any more.
+
+        Complete rows that are held are forgotten, too; `append_held` comes before if the log is still sound.
+        """
         cdef StatePartition owned
         for owned in self._owned:
             owned.is_lost = True
+            owned.held.clear()
         self._owned = []
+        if self._held_timer is not None:
+            self._held_timer.cancel()
+            self._held_timer = None
 
     @property
     def is_loading(self):
@@ -144,30 +160,85 @@ cdef class TransactionStore:
             return step.durable(0, error)
         return await_durable(owned.partition, end_offset, step, 0)
 
-    cdef bint settle(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Append the pending Complete row and adopt it at once; False, and the row abandoned, if it cannot be appended.
+    cdef int settle(self, StatePartition owned, TransactionMetadata metadata) except -1:
+        """Adopt the pending Complete row at once, and hold it for the next row of its partition to take into the log.
 
         It is the one row that is adopted before it is durable, because it says nothing new: it follows from the Prepare
         row and the markers, all of which are. A start that finds it missing sends the markers again, which changes
-        nothing, and comes to the same row. What is built on it is appended behind it, to the same log, so that none of
-        that can be durable without it.
+        nothing, and comes to the same row. What is built on it goes into the same log with it or behind it, so that none
+        of that can be there without it. Nobody else needs it in the log, so it need not have a write, or a sync, of its
+        own: the next row takes it along, within the same batch, and a timer appends it if none comes.
         """
         assert metadata.pending.status in (STATUS_COMPLETE_COMMIT, STATUS_COMPLETE_ABORT)
         try:
-            self.write(owned, metadata)
-        except KafkaError as error:
+            self.add(owned, metadata)
+        except KafkaError as error:         # of those that were held before it
             told(owned.partition, error)
-            metadata.abandon()
-            return False
+            owned.held.add(metadata.key, metadata.pending, self.row_version)
         metadata.complete()
-        return True
+        return self.append_held_later(HELD_MS)
 
-    cdef int64_t write(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Append the pending row, and return the offset behind it: durable it is later. Raises KafkaError."""
+    cdef int add(self, StatePartition owned, TransactionMetadata metadata) except -1:
+        """Put the pending row behind what is held. Where both are too much for one batch, what is held goes first.
+
+        Raises KafkaError if that fails, or for a row that cannot be.
+        """
         if metadata.key is None:
             metadata.key = encode_key(metadata.transactional_id)
-        return append_batch(owned.partition, encode_row_batch(metadata.key, metadata.pending, self.row_version,
-                                                              self._clock.wall_ms()), 0)
+        owned.held.add(metadata.key, metadata.pending, self.row_version)
+        if owned.held.count > 1 and owned.held.size > self._most_together_bytes:
+            owned.held.drop_last()
+            self.append_rows(owned)
+            owned.held.add(metadata.key, metadata.pending, self.row_version)
+        return 0
+
+    cdef int64_t write(self, StatePartition owned, TransactionMetadata metadata) except -1:
+        """Append the pending row and what is held, and return the offset behind it: durable it is later.
+
+        Raises KafkaError; what is held stays so.
+        """
+        self.add(owned, metadata)
+        try:
+            return self.append_rows(owned)
+        except KafkaError:
+            owned.held.drop_last()
+            raise
+
+    cdef int64_t append_rows(self, StatePartition owned) except -1:
+        """Append what is held as one batch, and return the offset behind it. Raises KafkaError; it is still held then."""
+        cdef RowBatch rows = owned.held
+        cdef int64_t end_offset
+        rows.seal(self._clock.wall_ms())
+        # Whoever hears of it within the append may have the next row to hold.
+        owned.held = RowBatch.__new__(RowBatch) if self._spare is None else self._spare
+        self._spare = None
+        try:
+            end_offset = append_batch(owned.partition, rows.start, rows.size, 0)
+        except KafkaError:
+            owned.held = rows
+            raise
+        rows.clear()
+        self._spare = rows
+        return end_offset
+
+    cdef int append_held_later(self, int64_t delay_ms) except -1:
+        if self._held_timer is None:
+            self._held_timer = self._timers.after(delay_ms, self.append_held)
+        return 0
+
+    def append_held(self):
+        """Append the Complete rows that no other row took along; what fails is tried again, as no request would do it."""
+        cdef StatePartition owned
+        if self._held_timer is not None:
+            self._held_timer.cancel()
+            self._held_timer = None
+        for owned in self._owned:
+            if owned.held.count > 0:
+                try:
+                    self.append_rows(owned)
+                except KafkaError as error:
+                    told(owned.partition, error)
+                    self.append_held_later(HELD_RETRY_BACKOFF_MS)
 
     def remove(self, StatePartition owned not None, expired):
         """Append tombstones for `expired`, all of them idle, and forget each id once its tombstone is durable."""
@@ -185,13 +256,18 @@ cdef class TransactionStore:
             self._append_tombstones(owned, batch)
 
     def _append_tombstones(self, StatePartition owned, list batch):
+        """What is held is of ids that are forgotten now, or of others: it goes first."""
         cdef Tombstones tombstones = Tombstones.__new__(Tombstones)
         cdef int64_t end_offset, now_ms = self._clock.wall_ms()
+        cdef bytearray encoded = encode_batch(
+            [(now_ms, *state_log.encode_tombstone(metadata.transactional_id)) for metadata in batch])
         tombstones.owned = owned
         tombstones.batch = batch
         try:
-            end_offset = append_batch(owned.partition, encode_batch(
-                [(now_ms, *state_log.encode_tombstone(metadata.transactional_id)) for metadata in batch]), 0)
+            if owned.held.count > 0:
+                self.append_rows(owned)
+            end_offset = append_batch(owned.partition, <uint8_t *>PyByteArray_AS_STRING(encoded),
+                                      PyByteArray_GET_SIZE(encoded), 0)
         except KafkaError as error:
             tombstones.durable(0, error)
         else:

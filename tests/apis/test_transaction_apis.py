@@ -379,4 +379,4 @@ def test_an_end_txn_may_carry_tagged_fields_and_bytes_that_nobody_knows(world):
     connection = send_end_txn(world, encode(request, 5)[:-1] + b'\x01\x07\x02ab' + b'more')
     answer = read_answer(request, 5, connection.replies[0])
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (NONE, 1000, 1)
-    assert world.states()[-1] == 'CompleteCommit'
+    assert world.row().state.title == 'CompleteCommit'

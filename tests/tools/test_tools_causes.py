@@ -21,6 +21,7 @@ from old_producer import InProcessPeer, OldProducer, create_topics
 from staged_directory import StagedDirectory
 
 from kbroker.record.batch import encode_batch
+from kbroker.transaction.store import HELD_MS
 from kbroker_tools.directory_view import DirectoryView
 from kbroker_tools.stuck.causes import judge
 from kbroker_tools.stuck.gatherer import Gatherer
@@ -364,6 +365,8 @@ def producer_on(broker, timeout_ms=60_000):
 
 
 def seen_on(broker, tmp_path, monkeypatch, place=ORDERS):
+    broker.clock.advance(HELD_MS)       # a row that was held is written
+    broker.turn()
     view = DirectoryView(tmp_path / 'broker')
     monkeypatch.setattr(view, 'now_ms', broker.clock.wall_ms)
     return judge(Gatherer(view, COMMAND).facts(*place))

@@ -121,6 +121,7 @@ def test_a_transaction_is_as_its_coordinator_describes_it(broker, client, view, 
     transact(client, {A: ['a'], B: ['b']})
     if ending != 'open':
         client.end(ending == 'committed')
+        client.pass_time()
     told = broker.ask(build('DescribeTransactionsRequest', transactional_ids=[TRANSACTIONAL_ID])).transaction_states[0]
     listed = broker.ask(build('ListTransactionsRequest')).transaction_states[0]
     found = view.transaction(TRANSACTIONAL_ID)

@@ -317,6 +317,7 @@ def test_a_producer_that_lost_the_answer_to_its_ending_learns_the_epoch_by_askin
     world.transaction(producer, version=2)
     world.end(producer, committed, version=2)
     if restart:
+        world.write_held()
         world.crash()
     assert world.end(producer, committed, version=2) == (NONE, 1000, 1)
     assert world.endings() == ['COMMIT' if committed else 'ABORT']
@@ -363,9 +364,10 @@ def test_an_abort_with_nothing_to_abort_bumps_the_epoch(world, before):
     assert world.row().state.title == before
     markers = world.markers()
     assert world.end(producer, False, version=2) == (NONE, 1000, producer[1] + 1)
+    assert world.row().start_timestamp_ms == world.clock.wall_ms()
+    world.write_held()
     assert world.states()[-2:] == ['PrepareAbort', 'CompleteAbort']
     assert world.markers() == markers
-    assert world.row().start_timestamp_ms == world.clock.wall_ms()
 
 
 def test_an_abort_right_behind_a_commit_waits_until_that_is_finished(slow):

@@ -9,6 +9,7 @@ from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.transaction.state import TransactionState
 from kbroker.transaction.state_log import encode_row
+from kbroker.transaction.store import HELD_MS, HELD_RETRY_BACKOFF_MS
 
 S = TransactionState
 PARTITIONS = (('orders', 0), ('orders', 1), ('audit', 0))
@@ -198,12 +199,9 @@ def test_control_batches_of_the_state_partition_are_skipped():
     assert world.row().state is S.EMPTY
 
 
-@pytest.mark.parametrize(('kept_batches', 'state', 'producer_epoch'), [
-    (0, 'CompleteCommit', 1), (1, 'CompleteCommit', 1), (2, 'Ongoing', 1)])
-def test_a_transaction_that_begins_behind_a_complete_row_on_its_way_is_durable_only_with_it(
-        kept_batches, state, producer_epoch):
-    """The next transaction need not wait for the Complete row, which a replay comes to without it as well."""
-    world = World(immediate=False)
+def world_at_the_end_of_a_transaction(**options):
+    """Every marker is durable, and the Complete row is held."""
+    world = World(immediate=False, **options)
     world.init()
     world.flush()
     world.add((1000, 0), ('orders', 0), version=2)
@@ -211,14 +209,132 @@ def test_a_transaction_that_begins_behind_a_complete_row_on_its_way_is_durable_o
     world.end((1000, 0), True, version=2)
     world.flush(STATE_TOPIC)
     world.flush('orders')
+    assert world.row().state is S.COMPLETE_COMMIT
+    assert world.states()[-1] == 'PrepareCommit'
+    return world
+
+
+@pytest.mark.parametrize(('kept_batches', 'state'), [(0, 'CompleteCommit'), (1, 'Ongoing')])
+def test_a_transaction_that_begins_takes_the_complete_row_of_the_last_one_into_the_log(kept_batches, state):
+    """It need not wait for that row, which a replay comes to without it as well; and is never there without it."""
+    world = world_at_the_end_of_a_transaction()
+    batches = len(world.state_partition().stored)
     assert world.add((1000, 1), ('orders', 1), version=2) is None       # answered once its row is durable
     assert world.states()[-3:] == ['PrepareCommit', 'CompleteCommit', 'Ongoing']
+    assert len(world.state_partition().stored) == batches + 1
     assert world.row().state is S.COMPLETE_COMMIT
+    world.write_held()
+    assert len(world.state_partition().stored) == batches + 1
     world.crash(kept_batches)
     world.settle()
-    assert (world.row().state.title, world.row().producer_epoch) == (state, producer_epoch)
+    assert (world.row().state.title, world.row().producer_epoch) == (state, 1)
     assert world.row().partitions == ({('orders', 1)} if state == 'Ongoing' else set())
     assert set(world.endings('orders', 0)) == {'COMMIT'} and world.endings('orders', 1) == []
+
+
+def test_a_row_of_another_id_takes_a_complete_row_along():
+    world = world_at_the_end_of_a_transaction()
+    other = next(name for name in map('other-{}'.format, range(100))
+                 if world.coordinator.store.owner(name) is world.coordinator.store.owner('tx-1'))
+    world.init(other)
+    assert world.states()[-1] == 'CompleteCommit'
+    assert world.states(other) == ['Empty']
+
+
+def test_a_complete_row_that_no_other_row_takes_along_is_written_a_little_later():
+    world = world_at_the_end_of_a_transaction()
+    world.pass_time(HELD_MS - 1)
+    assert world.states()[-1] == 'PrepareCommit'
+    world.pass_time(1)
+    assert world.states()[-2:] == ['PrepareCommit', 'CompleteCommit']
+    world.flush()
+    world.crash()
+    assert world.endings() == ['COMMIT']
+
+
+@pytest.mark.parametrize('kept_batches', [0, 1])
+def test_a_kill_while_a_complete_row_is_held_sends_the_markers_again(kept_batches):
+    world = world_at_the_end_of_a_transaction()
+    before = world.row()
+    world.crash(kept_batches)
+    world.settle()
+    assert world.endings() == ['COMMIT', 'COMMIT']
+    assert world.row()._replace(last_producer_epoch=0, last_update_timestamp_ms=0) == before._replace(
+        last_producer_epoch=0, last_update_timestamp_ms=0)
+    assert world.add((1000, 1), ('orders', 0), version=2) is None
+    world.flush()
+    assert world.states()[-3:] == ['PrepareCommit', 'CompleteCommit', 'Ongoing']
+
+
+def test_a_clean_stop_writes_the_complete_rows_that_are_held():
+    world = world_at_the_end_of_a_transaction()
+    world.coordinator.close()
+    world.flush()
+    world.crash()
+    assert world.states()[-2:] == ['PrepareCommit', 'CompleteCommit']
+    assert world.endings() == ['COMMIT']
+
+
+def test_a_coordinator_that_lost_its_partitions_writes_nothing_that_it_held():
+    world = world_at_the_end_of_a_transaction()
+    partition = world.state_partition()
+    stored = list(partition.stored)
+    world.coordinator.stop()
+    world.write_held()
+    assert partition.stored == stored
+
+
+def test_tombstones_go_behind_the_complete_rows_that_are_held():
+    world = world_at_the_end_of_a_transaction(settings={'transactional.id.expiration.ms': '1'})
+    world.clock.advance(2)
+    world.coordinator.remove_expired()
+    assert world.states()[-3:] == ['PrepareCommit', 'CompleteCommit', None]
+    world.flush()
+    world.write_held()
+    assert world.states()[-1] is None
+    world.crash()
+    with pytest.raises(KafkaError) as unknown:
+        world.row()
+    assert unknown.value.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+def test_tombstones_that_cannot_be_written_leave_what_is_held():
+    world = world_at_the_end_of_a_transaction(settings={'transactional.id.expiration.ms': '1'})
+    world.clock.advance(2)
+    world.state_partition().fail_with = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, 'no room')
+    world.coordinator.remove_expired()
+    world.state_partition().fail_with = None
+    world.write_held()
+    assert world.states()[-2:] == ['PrepareCommit', 'CompleteCommit']
+
+
+def test_rows_that_are_too_much_for_one_batch_go_one_after_the_other():
+    world = world_at_the_end_of_a_transaction(settings={'transaction.state.log.segment.bytes': '180'})
+    batches = len(world.state_partition().stored)
+    assert world.add((1000, 1), *[('orders', 1), ('orders', 2)], version=2) is None
+    assert world.states()[-3:] == ['PrepareCommit', 'CompleteCommit', 'Ongoing']
+    assert len(world.state_partition().stored) == batches + 2
+    assert all(len(batch) <= 180 for batch in world.state_partition().stored)
+
+
+def test_complete_rows_that_are_too_much_for_one_batch_go_one_after_the_other():
+    world = World(settings={'transaction.state.log.segment.bytes': '250'})
+    names = [name for name in map('id-{}'.format, range(100)) if world.coordinator.store.owner(name)
+             is world.coordinator.store.owner('id-0')][:5]
+    for name in names:
+        world.init(name)
+        world.transaction((1000 + names.index(name), 0), version=2, transactional_id=name)
+    for fails in (False, True):
+        for name in names:
+            epoch = world.row(name).producer_epoch
+            world.end((1000 + names.index(name), epoch), False, version=2, transactional_id=name)
+            world.state_partition(name).fail_with = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) if fails else None
+        world.state_partition(names[0]).fail_with = None
+        world.write_held()
+        world.pass_time(100)
+    for name in names:
+        states = world.states(name)
+        assert states[-1] == 'CompleteAbort' and states.count('CompleteAbort') == states.count('PrepareAbort')
 
 
 def test_the_markers_are_durable_before_the_complete_row_is_written():
@@ -230,23 +346,33 @@ def test_the_markers_are_durable_before_the_complete_row_is_written():
     world.end((1000, 0), True, version=2)
     world.flush(STATE_TOPIC)
     world.flush('orders')
+    world.write_held()
+    assert world.row().state is S.PREPARE_COMMIT
     assert world.states()[-1] == 'PrepareCommit'
     world.flush('audit')
+    world.write_held()
     assert world.states()[-1] == 'CompleteCommit'
 
 
-def test_a_complete_row_that_cannot_be_appended_is_tried_again():
-    world = World(immediate=False)
-    world.init()
-    world.flush()
-    world.add((1000, 0), ('orders', 0), version=2)
-    world.flush()
-    world.end((1000, 0), True, version=2)
-    world.flush(STATE_TOPIC)
+def test_a_complete_row_that_cannot_be_appended_is_held_for_the_next_try():
+    world = world_at_the_end_of_a_transaction()
     world.state_partition().fail_with = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, 'no room')
-    world.flush('orders')
-    assert world.row().state is S.PREPARE_COMMIT
-    assert world.add((1000, 1), ('orders', 0), version=2) is ErrorCode.CONCURRENT_TRANSACTIONS
-    world.state_partition().fail_with = None
-    world.pass_time(100)
+    assert world.add((1000, 1), ('orders', 0), version=2) is ErrorCode.NOT_COORDINATOR
+    world.write_held()
     assert world.row().state is S.COMPLETE_COMMIT
+    assert world.states()[-1] == 'PrepareCommit'
+    world.state_partition().fail_with = None
+    world.pass_time(HELD_RETRY_BACKOFF_MS - 1)
+    assert world.states()[-1] == 'PrepareCommit'
+    world.pass_time(1)
+    assert world.states()[-2:] == ['PrepareCommit', 'CompleteCommit']
+
+
+def test_a_row_that_could_not_be_appended_is_not_held():
+    world = world_at_the_end_of_a_transaction()
+    world.state_partition().fail_with = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, 'no room')
+    world.add((1000, 1), ('orders', 0), version=2)
+    world.state_partition().fail_with = None
+    world.add((1000, 1), ('orders', 1), version=2)
+    assert world.states()[-3:] == ['PrepareCommit', 'CompleteCommit', 'Ongoing']
+    assert world.rows()[-1].partitions == {('orders', 1)}

@@ -67,6 +67,7 @@ def test_a_transaction_that_bumps_its_epoch_from_begin_to_end():
     world.clock.advance(3)
     world.flush(STATE_TOPIC)
     world.flush('orders')
+    world.write_held()
     assert values(world) == [ONGOING_V1, PREPARE_COMMIT_V1, COMPLETE_COMMIT_V1]
 
 
@@ -85,6 +86,7 @@ def test_an_abort_at_an_exhausted_epoch_reserves_the_next_producer_id_and_goes_o
     world.flush(STATE_TOPIC)
     assert answers == [(ErrorCode.NONE, 2000, 0)]
     world.flush('orders')
+    world.write_held()
     assert values(world) == [OVERFLOW_PREPARE_V1, OVERFLOW_COMPLETE_V1]
     assert world.markers() == [('ABORT', 1000, MAX_PRODUCER_EPOCH, 0)]
 
