@@ -91,7 +91,7 @@ class Node:
         self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics)
         self.transactions = TransactionCoordinator(
             self.config, self.clock, self.timers, self.topics, ProducerIds(self.metadata),
-            transaction_version=lambda: self.metadata.image.features.get('transaction.version', 0))
+            transaction_version=self.metadata.image.features.get('transaction.version', 0))
         # Offsets of a transaction become visible by markers, so whoever sends markers starts after who replays them.
         self.groups.start()
         self.transactions.start()

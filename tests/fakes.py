@@ -18,7 +18,7 @@ class AppendResult:
     is_duplicate: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class MemoryPartition:
     """`flush()` makes everything appended durable; with `immediate` each append is durable at once."""
 

@@ -115,7 +115,7 @@ class World:
         self.topics.on_topic_created, self.topics.on_topic_deleted = [], []
         self.producer_ids = ProducerIds(self.blocks)
         self.coordinator = TransactionCoordinator(self.config, self.clock, self.timers, self.topics,
-                                                  self.producer_ids, transaction_version=lambda: self.version)
+                                                  self.producer_ids, transaction_version=self.version)
         self.coordinator.start()
 
     # -- clients

@@ -14,7 +14,7 @@ of kbroker/protocol say what the bytes are, and a test holds the two against eac
 (KIP-951: who leads instead) none is ever due, for there is no other broker.
 """
 cimport cython
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
@@ -34,8 +34,9 @@ from kbroker.record.batch cimport (
     refuse_header,
 )
 from kbroker.record.records cimport ProduceRules, prepare
-from kbroker.topics.partition cimport AT_ONCE, BORROWED, COPIED, DurableWaiter, Gather, Partition
+from kbroker.topics.partition cimport AT_ONCE, BORROWED, COPIED, Gather, Partition
 from kbroker.topics.topic cimport Topic
+from kbroker.transaction.coordinator cimport TransactionCoordinator, WriteAsker
 from kbroker.wire.bytes cimport (
     Cursor, put_unsigned_varint, read_int16, read_int32, take, unsigned_varint_size, write_int16, write_int32, write_int64,
 )
@@ -90,7 +91,7 @@ cdef struct Part:
 
 
 @cython.final
-cdef class ProduceUnderWay(DurableWaiter):
+cdef class ProduceUnderWay(WriteAsker):
     """One request: its partitions, what is still awaited, and the answer that grows."""
     cdef object broker
     cdef object connection
@@ -271,10 +272,9 @@ cdef class ProduceUnderWay(DurableWaiter):
                              'a transactional batch in a request without a transactional id')
         if not supports_epoch_bump and not self.broker.config.transaction_partition_verification_enable:
             return 0
-        if partition.log.producer_state.has_open_transaction(batch.producer_id, batch.producer_epoch):
-            return 0
         guard = partition.log.producer_state.start_verification(
-            batch.producer_id, batch.producer_epoch, batch.base_sequence, supports_epoch_bump, self.broker.clock.wall_ms())
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, supports_epoch_bump,
+            (<Clock?>self.broker.clock).wall_ms())
         if guard is not None:
             Py_INCREF(guard)
             part.guard = <PyObject *>guard
@@ -287,27 +287,30 @@ cdef class ProduceUnderWay(DurableWaiter):
         cdef Py_ssize_t number
         cdef Part *part
         cdef BatchFields batch
-        producers = set()
-        partitions = []
+        cdef int64_t producer_id = -1
+        cdef int16_t producer_epoch = -1
+        cdef list partitions = []
         for number in range(self.parts_count):
             part = &self.parts[number]
             if part.partition == NULL:
                 continue
             parse_header(part.records, part.size_bytes, &batch)
-            if batch.attributes & TRANSACTIONAL_BIT:
-                producers.add((batch.producer_id, batch.producer_epoch))
+            if not batch.attributes & TRANSACTIONAL_BIT:
+                continue
+            if producer_id == -1:
+                producer_id, producer_epoch = batch.producer_id, batch.producer_epoch
+            elif producer_id != batch.producer_id or producer_epoch != batch.producer_epoch:
+                self.refuse_all(KafkaError(
+                    ErrorCode.INVALID_PRODUCER_ID_MAPPING, 'one producer expected in a transactional request, found '
+                    f'{[(producer_id, producer_epoch), (batch.producer_id, batch.producer_epoch)]}'))
+                return True
             if part.needs_verification:
-                partitions.append(((<Topic>part.topic).name, part.index))
-        if len(producers) > 1:
-            self.refuse_all(KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-                            f'one producer expected in a transactional request, found {sorted(producers)}'))
-            return True
-        (producer_id, producer_epoch), = producers
+                partitions.append(<Partition>part.partition)
         self.keep_batches()
         self.gather = COPIED
         self.parked = True
-        self.broker.transactions.add_or_verify_partitions(
-            self.transactional_id, producer_id, producer_epoch, partitions, self.version, self.verified)
+        (<TransactionCoordinator?>self.broker.transactions).add_or_verify_partitions(
+            self.transactional_id, producer_id, producer_epoch, partitions, self.version, self)
         return False
 
     cdef int keep_batches(self) except -1:
@@ -318,7 +321,7 @@ cdef class ProduceUnderWay(DurableWaiter):
         for number in range(self.parts_count):
             if self.parts[number].partition != NULL:
                 size_bytes += self.parts[number].size_bytes
-        self.kept = bytearray(size_bytes)
+        self.kept = PyByteArray_FromStringAndSize(NULL, size_bytes)
         at = <uint8_t *>PyByteArray_AS_STRING(self.kept)
         for number in range(self.parts_count):
             part = &self.parts[number]
@@ -328,8 +331,7 @@ cdef class ProduceUnderWay(DurableWaiter):
                 at += part.size_bytes
         return 0
 
-    def verified(self, errors):
-        """The coordinator has answered: `errors` maps (topic, partition) to a KafkaError where it refused."""
+    cdef int verified(self, dict errors) except -1:
         cdef Py_ssize_t number
         cdef Part *part
         if errors:
@@ -342,6 +344,7 @@ cdef class ProduceUnderWay(DurableWaiter):
         answer = self.append_all()
         if answer is not None:
             self.connection.reply(self.sequence, [answer])
+        return 0
 
     cdef bytes append_all(self):
         """Append every batch. Returns the answer unless the disk is awaited or none is wanted."""

@@ -581,8 +581,7 @@ cdef class Log:
 
     cpdef on_high_watermark(self, int64_t high_watermark):
         """Completed transactions whose marker is below it no longer hold back the last stable offset."""
-        if self.producer_state.unreplicated:
-            self.producer_state.on_high_watermark(high_watermark)
+        self.producer_state.on_high_watermark(high_watermark)
 
     def offset_for_timestamp(self, int64_t timestamp_ms) -> tuple[int, int, int] | None:
         """(timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`, None when there is none."""

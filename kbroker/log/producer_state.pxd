@@ -1,4 +1,5 @@
 # cython: language_level=3
+from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker.record.batch cimport BatchFields
@@ -17,6 +18,11 @@ cdef struct CachedBatch:
     int32_t offset_delta
     int64_t last_offset
     int64_t timestamp_ms
+
+
+cdef struct Completed:              # a transaction whose marker the high watermark has not passed
+    int64_t marker_offset
+    int64_t first_offset
 
 
 cdef enum MarkerKind:
@@ -43,6 +49,8 @@ cdef class ProducerEntry:
     cdef CachedBatch window[WINDOW_BATCHES]
     cdef int newest
     cdef int cached
+    cdef PyObject *previous_open        # borrowed, as long as a transaction is open: the table holds all that have one
+    cdef PyObject *next_open
 
     cdef const CachedBatch *last_batch(self) noexcept
     cdef int take_epoch(self, int16_t producer_epoch) noexcept
@@ -52,9 +60,13 @@ cdef class ProducerEntry:
 
 cdef class ProducerStateTable:
     cdef readonly dict entries
-    cdef readonly dict ongoing
     cdef readonly dict verifications
-    cdef object unreplicated
+    cdef PyObject *first_open           # borrowed: producers with an open transaction, in order of its first offset
+    cdef PyObject *last_open
+    cdef Completed *completed           # from first_completed to end_completed; both offsets grow: see complete_transaction
+    cdef Py_ssize_t first_completed
+    cdef Py_ssize_t end_completed
+    cdef Py_ssize_t completed_room
     cdef ProducerEntry recent           # the one that was asked for last, still in entries
     cdef readonly int64_t end_offset
     cdef public int64_t expiration_ms
@@ -73,6 +85,10 @@ cdef class ProducerStateTable:
     cdef object completed_by(self, const BatchFields *batch)
     cdef int adopt(self, const BatchFields *batch, const Marker *marker) except -1
     cdef int replay(self, const uint8_t *data, const BatchFields *batch) except -1
+    cdef int open_transaction(self, ProducerEntry entry, int64_t first_offset) noexcept
+    cdef int close_transaction(self, ProducerEntry entry) noexcept
+    cdef int complete_transaction(self, ProducerEntry entry, int64_t marker_offset) except -1
+    cdef int make_room(self) except -1
     cdef int clear_verification(self, int64_t producer_id, int16_t producer_epoch, bint by_marker) except -1
     cdef bint is_expired(self, ProducerEntry entry, int64_t now_ms) noexcept
     cdef int64_t first_unstable(self) noexcept

@@ -3,11 +3,13 @@
 `check` judges a batch and changes nothing; `adopt` takes over a batch that is in the log. Between them lies the write, so that a
 failed write leaves this table as it was. `replay` is `adopt` for what a log holds already.
 """
-from collections import deque
 from typing import NamedTuple
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memmove
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.object cimport PyObject
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.transaction_index import AbortedTransaction
@@ -26,6 +28,7 @@ cdef enum:
     LAST_EPOCH = 32767
     LAST_SEQUENCE = 2147483647
     DEFAULT_EXPIRATION_MS = 86400000
+    LEAST_ROOM = 4
 
 
 class ActiveProducer(NamedTuple):
@@ -153,13 +156,16 @@ cdef class ProducerStateTable:
         self.expiration_ms = expiration_ms
         self.clear(0)
 
+    def __dealloc__(self):
+        PyMem_Free(self.completed)
+
     def clear(self, int64_t end_offset) -> None:
         """Forget everything; the next batch expected is at `end_offset`."""
         self.entries = {}           # producer id -> ProducerEntry
         self.recent = None
-        self.ongoing = {}           # first offset of an open transaction -> producer id; offsets grow in dict order
+        self.first_open = self.last_open = NULL
         self.verifications = {}     # producer id -> Verification
-        self.unreplicated = deque()  # (marker offset, first offset); both grow: see adopt
+        self.first_completed = self.end_completed = 0
         self.end_offset = end_offset
 
     cdef ProducerEntry find(self, int64_t producer_id):
@@ -185,7 +191,7 @@ cdef class ProducerStateTable:
                 duplicate[0] = known[0]
                 return 1
         if (origin <= ORIGIN_COORDINATOR and batch.attributes & TRANSACTIONAL_BIT
-                and not self.has_open_transaction(batch.producer_id, batch.producer_epoch)):
+                and not has_open(entry, batch.producer_epoch)):
             if entry is not None and batch.producer_epoch < entry.producer_epoch:
                 refuse_epoch(batch, entry.producer_epoch)
             if verification_required and not is_control and (
@@ -248,8 +254,7 @@ cdef class ProducerStateTable:
 
     cpdef bint has_open_transaction(self, int64_t producer_id, int16_t producer_epoch):
         """Whether the producer has a transaction open here in exactly this epoch."""
-        cdef ProducerEntry entry = self.find(producer_id)
-        return entry is not None and entry.transaction_first_offset >= 0 and entry.producer_epoch == producer_epoch
+        return has_open(self.find(producer_id), producer_epoch)
 
     # ---- taking over a batch that is in the log ----
 
@@ -263,9 +268,8 @@ cdef class ProducerStateTable:
                                   self.stable_offset_without(entry.producer_id, marker_offset))
 
     cdef int adopt(self, const BatchFields *batch, const Marker *marker) except -1:
-        """Take over an appended batch; its offsets are final. Adding to a dict or deque is all that could fail."""
+        """Take over an appended batch; its offsets are final. Lack of memory is all that could fail."""
         cdef ProducerEntry entry
-        cdef int64_t marker_offset
         self.end_offset = batch_last_offset(batch) + 1
         if batch.producer_id < 0 or batch.attributes & CONTROL_BIT and marker.kind == NO_MARKER:
             return 0
@@ -278,21 +282,78 @@ cdef class ProducerStateTable:
         if marker.kind == NO_MARKER:
             entry.add_batch(batch)
             if batch.attributes & TRANSACTIONAL_BIT and entry.transaction_first_offset < 0:
-                entry.transaction_first_offset = batch.base_offset
-                self.ongoing[batch.base_offset] = batch.producer_id
+                self.open_transaction(entry, batch.base_offset)
             return 0
         entry.take_epoch(batch.producer_epoch)
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp_ms = marker.timestamp_ms
         if entry.transaction_first_offset >= 0:
-            # A completed transaction leaves when the high watermark passes its marker. One that began later and whose marker
-            # is lower can never again be the first: it is forgotten at once, and the deque's head is the smallest.
-            while self.unreplicated and self.unreplicated[len(self.unreplicated) - 1][1] >= entry.transaction_first_offset:
-                self.unreplicated.pop()
-            self.unreplicated.append((batch_last_offset(batch), entry.transaction_first_offset))
-            del self.ongoing[entry.transaction_first_offset]
-            entry.transaction_first_offset = -1
+            self.complete_transaction(entry, batch_last_offset(batch))
         return 0
+
+    # Open transactions are a chain through their producers, the earliest first: it begins and ends anywhere in no time, however
+    # many are open.
+
+    cdef int open_transaction(self, ProducerEntry entry, int64_t first_offset) noexcept:
+        """Behind all others: offsets grow."""
+        entry.transaction_first_offset = first_offset
+        entry.previous_open = self.last_open
+        entry.next_open = NULL
+        if self.last_open == NULL:
+            self.first_open = <PyObject *>entry
+        else:
+            (<ProducerEntry>self.last_open).next_open = <PyObject *>entry
+        self.last_open = <PyObject *>entry
+        return 0
+
+    cdef int close_transaction(self, ProducerEntry entry) noexcept:
+        if entry.previous_open == NULL:
+            self.first_open = entry.next_open
+        else:
+            (<ProducerEntry>entry.previous_open).next_open = entry.next_open
+        if entry.next_open == NULL:
+            self.last_open = entry.previous_open
+        else:
+            (<ProducerEntry>entry.next_open).previous_open = entry.previous_open
+        entry.transaction_first_offset = -1
+        return 0
+
+    cdef int complete_transaction(self, ProducerEntry entry, int64_t marker_offset) except -1:
+        """A completed transaction leaves when the high watermark passes its marker. One that began later and whose marker is
+        lower can never again be the first: it is forgotten at once, and the first that is left is the earliest."""
+        while (self.end_completed > self.first_completed
+               and self.completed[self.end_completed - 1].first_offset >= entry.transaction_first_offset):
+            self.end_completed -= 1
+        if self.end_completed == self.completed_room:
+            self.make_room()
+        self.completed[self.end_completed] = Completed(marker_offset, entry.transaction_first_offset)
+        self.end_completed += 1
+        return self.close_transaction(entry)
+
+    cdef int make_room(self) except -1:
+        """Move down, or grow once more than half is in use."""
+        cdef Py_ssize_t room = max(<Py_ssize_t>LEAST_ROOM, 2 * self.completed_room)
+        cdef Completed *larger
+        if self.first_completed > self.completed_room // 2:
+            self.end_completed -= self.first_completed
+            memmove(self.completed, self.completed + self.first_completed, self.end_completed * sizeof(Completed))
+            self.first_completed = 0
+            return 0
+        larger = <Completed *>PyMem_Realloc(self.completed, room * sizeof(Completed))
+        if larger == NULL:
+            raise MemoryError
+        self.completed, self.completed_room = larger, room
+        return 0
+
+    @property
+    def ongoing(self) -> dict[int, int]:
+        """Producer id by first offset of each open transaction, the earliest first."""
+        cdef PyObject *at = self.first_open
+        found = {}
+        while at != NULL:
+            found[(<ProducerEntry>at).transaction_first_offset] = (<ProducerEntry>at).producer_id
+            at = (<ProducerEntry>at).next_open
+        return found
 
     cdef int replay(self, const uint8_t *data, const BatchFields *batch) except -1:
         """Take over a batch found in the log; `data` is the whole of it."""
@@ -328,7 +389,7 @@ cdef class ProducerStateTable:
         if entry is not None and producer_epoch < entry.producer_epoch:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f'producer {producer_id}: found epoch {producer_epoch}, '
                              f'expected {entry.producer_epoch} or above')
-        if self.has_open_transaction(producer_id, producer_epoch):
+        if has_open(entry, producer_epoch):
             return None
         verification = self.verifications.get(producer_id)
         if verification is None:
@@ -361,10 +422,10 @@ cdef class ProducerStateTable:
         """The first offset of the earliest transaction that is open, or whose marker the high watermark has not passed; -1: none."""
         cdef int64_t first = -1
         cdef int64_t completed
-        for first in self.ongoing:
-            break
-        if self.unreplicated:
-            completed = self.unreplicated[0][1]
+        if self.first_open != NULL:
+            first = (<ProducerEntry>self.first_open).transaction_first_offset
+        if self.first_completed < self.end_completed:
+            completed = self.completed[self.first_completed].first_offset
             if first < 0 or completed < first:
                 return completed
         return first
@@ -376,15 +437,18 @@ cdef class ProducerStateTable:
 
     cdef int64_t stable_offset_without(self, int64_t producer_id, int64_t marker_offset) noexcept:
         """The last stable offset once the marker at `marker_offset` has ended this producer's transaction."""
-        for first, owner in self.ongoing.items():
-            if owner != producer_id:
-                return first
-        return marker_offset + 1
+        cdef PyObject *first = self.first_open
+        if first != NULL and (<ProducerEntry>first).producer_id == producer_id:
+            first = (<ProducerEntry>first).next_open
+        return marker_offset + 1 if first == NULL else (<ProducerEntry>first).transaction_first_offset
 
     cpdef on_high_watermark(self, int64_t high_watermark):
         """Forget the completed transactions whose marker is below it."""
-        while self.unreplicated and self.unreplicated[0][0] < high_watermark:
-            self.unreplicated.popleft()
+        while (self.first_completed < self.end_completed
+               and self.completed[self.first_completed].marker_offset < high_watermark):
+            self.first_completed += 1
+        if self.first_completed == self.end_completed:
+            self.first_completed = self.end_completed = 0
 
     # ---- lists and expiry ----
 
@@ -466,7 +530,8 @@ cdef class ProducerStateTable:
                 self.entries[entry.producer_id] = entry
                 if entry.transaction_first_offset >= 0:
                     open_transactions.append((entry.transaction_first_offset, entry.producer_id))
-        self.ongoing.update(sorted(open_transactions))
+        for first_offset, producer_id in sorted(open_transactions):
+            self.open_transaction(self.entries[producer_id], first_offset)
 
 
 cdef ProducerEntry read_snapshot_entry(const uint8_t *at):
@@ -482,6 +547,10 @@ cdef ProducerEntry read_snapshot_entry(const uint8_t *at):
     entry.transaction_first_offset = read_int64(at + 38)
     entry.cached = slot.last_offset >= 0
     return entry
+
+
+cdef inline bint has_open(ProducerEntry entry, int16_t producer_epoch) noexcept:
+    return entry is not None and entry.transaction_first_offset >= 0 and entry.producer_epoch == producer_epoch
 
 
 cdef int refuse_epoch(const BatchFields *batch, int current) except -1:

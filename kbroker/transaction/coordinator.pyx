@@ -10,12 +10,13 @@ from typing import NamedTuple
 from libc.stdint cimport int16_t, int64_t
 
 from kbroker.clock cimport Clock, Timer, Timers
+from kbroker.topics.partition cimport DurableWaiter
 from kbroker.topics.partitioner cimport partition_for
 from kbroker.transaction.endings cimport claimed, decide_with_bump, decide_without_bump, is_overflow_retry
 from kbroker.transaction.markers cimport MarkerSender
 from kbroker.transaction.state cimport (
-    STATUS_ONGOING, STATUS_PREPARE_ABORT, STATUS_PREPARE_EPOCH_FENCE, TransactionMetadata, TransactionRow, is_idle,
-    is_prepared,
+    STATUS_ONGOING, STATUS_PREPARE_ABORT, STATUS_PREPARE_EPOCH_FENCE, PartitionSet, TransactionMetadata, TransactionRow,
+    is_idle, is_prepared, set_of,
 )
 from kbroker.transaction.store cimport StatePartition, Step, TransactionStore
 
@@ -61,6 +62,14 @@ cdef class Asker:
         raise NotImplementedError
 
 
+cdef class WriteAsker(DurableWaiter):
+    """Who asks from C for what others are told by a dict."""
+
+    cdef int verified(self, dict errors) except -1:
+        """`errors`: by (topic, partition), a KafkaError where the coordinator refused."""
+        raise NotImplementedError
+
+
 cdef int answer(object done, object error, TransactionRow row) except -1:
     """Tell `done` the error, or the producer of `row`."""
     cdef int64_t producer_id = NO_ID
@@ -93,11 +102,13 @@ cdef class Ending(Step):
 
     cdef int send_markers(self, TransactionRow prepared) except -1:
         """Nothing else can happen to the id until the Complete row, which is pending already, is in the log."""
-        return self.coordinator._markers.send(self.metadata.transactional_id, prepared, self.owned.coordinator_epoch,
-                                              self.complete)
+        return self.coordinator._markers.send(self, prepared)
 
-    def complete(self):
-        self.coordinator.append_complete(self)
+    cdef int markers_durable(self) except -1:
+        if self.owned.is_lost:
+            return 0
+        self.store.settle(self.owned, self.metadata)
+        return self.coordinator.wake_waiting_adds(self.metadata.transactional_id)
 
 
 cdef class Adding(Step):
@@ -117,11 +128,19 @@ cdef class Adding(Step):
         if self.mode is None:
             self.done(code)
         elif code is NONE:
-            self.done({})
+            tell(self.done, {})
         else:
             told = error_for_produce(self.mode, code)
-            self.done({partition: KafkaError(told) for partition in self.partitions})
+            tell(self.done, {partition: KafkaError(told) for partition in self.partitions.members})
         return 0
+
+
+cdef int tell(object done, dict errors) except -1:
+    """Tell who asked for a write which partitions are refused."""
+    if isinstance(done, WriteAsker):
+        return (<WriteAsker>done).verified(errors)
+    done(errors)
+    return 0
 
 
 cdef class Initialising(Step):
@@ -133,27 +152,29 @@ cdef class Initialising(Step):
 
 
 cdef class TransactionCoordinator:
-    """Owns the state of every transactional.id. `transaction_version` gives the finalized level of that feature.
+    """Owns the state of every transactional.id. `transaction_version` is the finalized level of that feature, which no
+    request changes while the broker runs.
 
     Of `_waiting_adds`: by transactional.id, the timers of what waits for its previous transaction to be complete.
     """
 
-    def __init__(self, config, Clock clock, Timers timers, topics, producer_ids, *, transaction_version):
+    def __init__(self, config, Clock clock, Timers timers, topics, producer_ids, *, int transaction_version):
         self._config = config
         self._clock = clock
         self._timers = timers
         self._topics = topics
         self._producer_ids = producer_ids
         self._transaction_version = transaction_version
-        self._last_transaction_version = 0
         self._markers = MarkerSender(topics, clock, timers)
         self.store = TransactionStore(config, clock, timers, topics, self._resume)
+        self.store.row_version = value_version(transaction_version)
         self._waiting_adds = {}
+        self._alone = {}
+        topics.on_topic_deleted.append(self._on_topic_deleted)
         self._stops = []
 
     def start(self):
         """Load what `__transaction_state` says, finish what was decided, and begin to watch the time."""
-        self.transaction_version()
         self.store.start()
         config = self._config
         self._stops = [
@@ -207,7 +228,6 @@ cdef class TransactionCoordinator:
         else:
             initialising = Initialising.__new__(Initialising)
             initialising.done = done
-            self.transaction_version()
             self.store.append(owned, metadata, initialising)
 
     def _to_initialise(self, str transactional_id, int64_t timeout_ms):
@@ -259,8 +279,8 @@ cdef class TransactionCoordinator:
         `done` with an ErrorCode; CONCURRENT_TRANSACTIONS while anything is under way for the id. That comes first, as
         the producer may hold already the producer id and epoch that the pending row will bring into force.
         """
-        self.add(self.adding(transactional_id, producer_id, producer_epoch, partitions, client_transaction_version,
-                             done))
+        self.add(self.adding(transactional_id, producer_id, producer_epoch, set_of(partitions),
+                             client_transaction_version, done))
 
     cpdef add_partitions_in_turn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions,
                                  int client_transaction_version, done):
@@ -270,19 +290,19 @@ cdef class TransactionCoordinator:
         Kafka waits so on behalf of TV2 writes (KAFKA-18575). Older clients would sit out a backoff that is many times
         as long as the completion takes, in each transaction, so they are waited for as well.
         """
-        cdef Adding adding = self.adding(transactional_id, producer_id, producer_epoch, partitions,
+        cdef Adding adding = self.adding(transactional_id, producer_id, producer_epoch, set_of(partitions),
                                          client_transaction_version, done)
         adding.deadline_ms = self._clock.monotonic_ms() + ADD_RETRY_MAX_MS
         self.add(adding)
 
-    cdef Adding adding(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions,
+    cdef Adding adding(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, PartitionSet partitions,
                        int client_transaction_version, done):
         cdef Adding adding = Adding.__new__(Adding)
         adding.coordinator = self
         adding.transactional_id = transactional_id
         adding.producer_id = producer_id
         adding.producer_epoch = producer_epoch
-        adding.partitions = frozenset(partitions)
+        adding.partitions = partitions
         adding.client_transaction_version = client_transaction_version
         adding.deadline_ms = AT_ONCE
         adding.done = done
@@ -302,7 +322,7 @@ cdef class TransactionCoordinator:
             current = metadata.current
             if is_prepared(current.status):
                 raise busy(metadata)
-            if current.status != STATUS_ONGOING or not adding.partitions <= current.partitions:
+            if current.status != STATUS_ONGOING or not holds(current.partition_set, adding.partitions):
                 metadata.prepare_partitions(adding.partitions, adding.client_transaction_version,
                                             self._clock.wall_ms())
         except KafkaError as error:
@@ -334,25 +354,41 @@ cdef class TransactionCoordinator:
 
     # -- what a transactional write asks first -------------------------------------------------------------------
 
-    def add_or_verify_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions,
-                                 int produce_version, done):
-        """Have partitions of a Produce added to the transaction (TV2) or verified; `done` with those refused, and why.
+    cpdef add_or_verify_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
+                                   list partitions, int produce_version, done):
+        """Have Partitions of a Produce added to the transaction (TV2) or verified; `done` with those refused, and why: a
+        WriteAsker, or called with what that is told.
 
         Ask only for partitions where this producer has no open transaction.
         """
+        cdef PartitionSet written = self.set_of_written(partitions)
         cdef Adding adding
         mode = MODES[min(produce_version, PRODUCE_VERSIONS - 1)]
         if mode is ADD:
-            adding = self.adding(transactional_id, producer_id, producer_epoch, partitions, BUMPS_FROM, done)
+            adding = self.adding(transactional_id, producer_id, producer_epoch, written, BUMPS_FROM, done)
             adding.deadline_ms = self._clock.monotonic_ms() + ADD_RETRY_MAX_MS
             adding.mode = mode
             self.add(adding)
         elif self._config.transaction_partition_verification_enable:
-            answers = self.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
-            done({partition: KafkaError(error_for_produce(mode, code))
-                  for partition, code in answers.items() if code is not NONE})
+            answers = self.verify_partitions(transactional_id, producer_id, producer_epoch, written.members)
+            tell(done, {partition: KafkaError(error_for_produce(mode, code))
+                        for partition, code in answers.items() if code is not NONE})
         else:
-            done({})
+            tell(done, {})
+
+    cdef PartitionSet set_of_written(self, list partitions):
+        """Nearly every write is to one partition, and the set of it alone is made once."""
+        cdef PartitionSet alone
+        if len(partitions) != 1:
+            return set_of([(partition.topic, partition.partition) for partition in partitions])
+        only = partitions[0]
+        alone = self._alone.get(only)
+        if alone is None:
+            self._alone[only] = alone = set_of([(only.topic, only.partition)])
+        return alone
+
+    def _on_topic_deleted(self, _):
+        self._alone.clear()
 
     def add_or_verify_offsets_partition(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
                                         int partition, int request_version, done):
@@ -406,7 +442,7 @@ cdef class TransactionCoordinator:
                 decision = ending_with_bump(metadata, producer_id, producer_epoch, committed)
             else:
                 decision = ending_without_bump(metadata, producer_id, producer_epoch, committed)
-            if not isinstance(decision, ErrorCode):
+            if type(decision) is not ErrorCode:
                 self.prepare_end(metadata, decision, client_transaction_version)
             elif decision is not NONE:
                 raise KafkaError(decision)
@@ -420,14 +456,13 @@ cdef class TransactionCoordinator:
 
     cdef int abort_fenced(self, StatePartition owned, TransactionMetadata metadata, done) except -1:
         """Abort in the producer's place, at the epoch of the pending fence; NONE once the decision is durable."""
-        cdef int transaction_version = self.transaction_version()
         assert metadata.pending is not None and metadata.current.status == STATUS_ONGOING
         try:
-            self.prepare_end(metadata, STATUS_PREPARE_ABORT, transaction_version)
+            self.prepare_end(metadata, STATUS_PREPARE_ABORT, self._transaction_version)
         except KafkaError as error:
             metadata.abandon()
             return answer(done, error.code, None)
-        return self.append_decision(owned, metadata, done, transaction_version < BUMPS_FROM)
+        return self.append_decision(owned, metadata, done, self._transaction_version < BUMPS_FROM)
 
     cdef int prepare_end(self, TransactionMetadata metadata, int status, int transaction_version) except -1:
         """With TV2 the bump of an exhausted epoch needs the producer id that comes after it (KAFKA-18660, 20090)."""
@@ -445,13 +480,6 @@ cdef class TransactionCoordinator:
         ending.is_unstored_fence = is_unstored_fence
         return self.store.append(owned, metadata, ending)
 
-    cdef int append_complete(self, Ending ending) except -1:
-        """Every partition knows."""
-        if ending.owned.is_lost:
-            return 0
-        self.store.settle(ending.owned, ending.metadata)
-        return self.wake_waiting_adds(ending.metadata.transactional_id)
-
     def _resume(self, StatePartition owned not None):
         """After a load: a decision whose completion is not in the log is carried out again, whole."""
         cdef TransactionMetadata metadata
@@ -463,6 +491,7 @@ cdef class TransactionCoordinator:
                 metadata.prepare_complete(self._clock.wall_ms())
                 ending = Ending.__new__(Ending)
                 ending.coordinator = self
+                ending.store = self.store
                 ending.owned = owned
                 ending.metadata = metadata
                 ending.send_markers(prepared)
@@ -521,16 +550,8 @@ cdef class TransactionCoordinator:
             raise KafkaError(ErrorCode.INVALID_REQUEST, 'the transactional.id is empty')
         return self.store.owner(transactional_id)
 
-    cdef int transaction_version(self) except -1:
-        """The finalized level, which rows are written by from here on: asked for once in what a client asks for."""
-        cdef int level = self._transaction_version()
-        if level != self._last_transaction_version:
-            self._last_transaction_version = level
-            self.store.row_version = value_version(level)
-        return level
-
     cdef int check_row_can_hold(self, int client_transaction_version) except -1:
-        if self.transaction_version() == 0 and client_transaction_version > 0:
+        if self._transaction_version == 0 and client_transaction_version > 0:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'found a client of transaction version '
                              f'{client_transaction_version}, but transaction.version is finalized at 0')
         return 0
@@ -541,6 +562,10 @@ cdef TransactionMetadata known(StatePartition owned, str transactional_id):
     if metadata is None or not metadata.was_born():
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f'{transactional_id!r} is not known')
     return metadata
+
+
+cdef bint holds(PartitionSet partitions, PartitionSet wanted) except -1:
+    return wanted is partitions or wanted.members <= partitions.members
 
 
 cdef object busy(TransactionMetadata metadata):

@@ -70,16 +70,20 @@ cdef enum:
     EXHAUSTED_EPOCH = 32766
 
 
-cpdef decide_without_bump(state, bint committed):
+cdef list without_bump = [_WITHOUT_BUMP.get(state) for state in TransactionState]
+cdef list with_bump = [_WITH_BUMP.get(state) for state in TransactionState]
+
+
+cpdef decide_without_bump(int state, bint committed):
     """TV0 and TV1: EndTxn v0-4."""
-    return (<tuple>_WITHOUT_BUMP[state])[0 if committed else 1]
+    return (<tuple?>without_bump[state])[0 if committed else 1]
 
 
-cpdef decide_with_bump(state, int claim, bint committed):
+cpdef decide_with_bump(int state, int claim, bint committed):
     """TV2: EndTxn from v5 (KIP-890)."""
     if claim == FENCED:
         return _FENCED
-    return (<tuple>_WITH_BUMP[state])[claim + (0 if committed else COMMITS)]
+    return (<tuple?>with_bump[state])[claim + (0 if committed else COMMITS)]
 
 
 cpdef bint is_overflow_retry(TransactionRow current, int64_t producer_id, int16_t producer_epoch) noexcept:

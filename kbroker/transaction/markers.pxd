@@ -1,8 +1,7 @@
 # cython: language_level=3
-from libc.stdint cimport int32_t
-
 from kbroker.clock cimport Clock, Timers
 from kbroker.transaction.state cimport TransactionRow
+from kbroker.transaction.store cimport Step
 
 
 cdef class MarkerSender:
@@ -12,5 +11,5 @@ cdef class MarkerSender:
     cdef set sendings
     cdef dict found                 # Partition by (topic, partition), as far as asked for
 
-    cdef int send(self, str transactional_id, TransactionRow prepared, int32_t coordinator_epoch, done) except -1
+    cdef int send(self, Step ending, TransactionRow prepared) except -1
     cdef object partition(self, tuple topic_partition)

@@ -7,9 +7,10 @@ the partition's last stable offset stuck, so whatever is not known to be final i
 import enum
 import logging
 
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from kbroker.clock cimport Clock, Timers
 from kbroker.record.batch cimport (
@@ -18,6 +19,7 @@ from kbroker.record.batch cimport (
 from kbroker.topics.partition cimport DurableWaiter
 from kbroker.transaction.appends cimport append_batch, await_durable
 from kbroker.transaction.state cimport STATUS_PREPARE_COMMIT, TransactionRow
+from kbroker.transaction.store cimport Step
 from kbroker.wire.bytes cimport write_int16, write_int32, write_int64
 from kbroker.wire.crc32c cimport crc32c_update
 
@@ -73,25 +75,27 @@ cdef class MarkerSender:
         self.found = {}
         topics.on_topic_deleted.append(self._on_topic_deleted)
 
-    cdef int send(self, str transactional_id, TransactionRow prepared, int32_t coordinator_epoch, done) except -1:
-        """Append the marker of `prepared`, which is durable, to each of its partitions; `done` once all are durable.
+    cdef int send(self, Step ending, TransactionRow prepared) except -1:
+        """Append the marker of `prepared`, which is durable, to each of its partitions; `ending.markers_durable` once all are.
 
         A partition that does not exist any more needs none.
         """
         cdef Sending sending = Sending.__new__(Sending)
         sending.sender = self
-        sending.transactional_id = transactional_id
+        sending.ending = ending
         sending.prepared = prepared
-        sending.coordinator_epoch = coordinator_epoch
-        sending.done = done
-        sending.partitions = sorted(prepared.partitions) if len(prepared.partitions) > 1 else list(prepared.partitions)
-        sending.is_settled = bytearray(len(sending.partitions))
+        sending.partitions = prepared.partition_set.in_order()
         sending.unsettled = len(sending.partitions)
+        sending.is_settled = PyByteArray_FromStringAndSize(NULL, sending.unsettled)
+        memset(PyByteArray_AS_STRING(sending.is_settled), 0, sending.unsettled)
         self.sendings.add(sending)
         return sending.attempt(None)
 
     def stop(self):
-        """Leave everything as it is; no `done` is called any more."""
+        """Leave everything as it is; nobody is told any more."""
+        cdef Sending sending
+        for sending in self.sendings:
+            sending.is_over = True
         self.sendings.clear()
 
     cdef object partition(self, tuple topic_partition):
@@ -112,11 +116,10 @@ cdef class MarkerSender:
 cdef class Sending(DurableWaiter):
     """The markers of one transaction. Its partitions are known by their number in `partitions`."""
     cdef MarkerSender sender
-    cdef str transactional_id
+    cdef Step ending
     cdef TransactionRow prepared
-    cdef int32_t coordinator_epoch
-    cdef object done
-    cdef list partitions            # of (topic, partition)
+    cdef bint is_over               # told, or stopped
+    cdef tuple partitions           # of (topic, partition)
     cdef bytearray is_settled       # 0 or 1, by number
     cdef Py_ssize_t unsettled
     cdef list to_retry
@@ -126,11 +129,11 @@ cdef class Sending(DurableWaiter):
 
         Append to all first and wait afterwards, so that the markers share a flush.
         """
-        cdef list waits = []
-        cdef Py_ssize_t i, number
+        cdef list waits = None
+        cdef Py_ssize_t i, number, count = len(self.partitions) if numbers is None else len(numbers)
         cdef int64_t end_offset
         cdef uint8_t marker[MARKER_BYTES]
-        for i in range(len(self.partitions) if numbers is None else len(numbers)):
+        for i in range(count):
             number = i if numbers is None else numbers[i]
             if self.is_settled[number]:
                 continue
@@ -142,14 +145,16 @@ cdef class Sending(DurableWaiter):
                 self.write_marker(marker)
                 end_offset = append_batch(partition, marker, MARKER_BYTES, self.prepared.client_transaction_version)
             except KafkaError as error:
-                waits.append((number, None, error))
-            else:
-                waits.append((number, partition, end_offset))
-        for number, partition, outcome in waits:
-            if partition is None:
-                self.durable(number, outcome)
-            else:
-                await_durable(partition, outcome, self, number)
+                self.durable(number, error)
+                continue
+            if count == 1:
+                return await_durable(partition, end_offset, self, number)
+            if waits is None:
+                waits = []
+            waits.append((number, partition, end_offset))
+        if waits is not None:
+            for number, partition, end_offset in waits:
+                await_durable(partition, end_offset, self, number)
         return self.finish_if_settled()
 
     cdef int drop_topic(self, str topic) except -1:
@@ -175,12 +180,12 @@ cdef class Sending(DurableWaiter):
         write_int64(at + PRODUCER_ID_AT, self.prepared.producer_id)
         write_int16(at + PRODUCER_EPOCH_AT, self.prepared.producer_epoch)
         write_int16(at + CONTROL_TYPE_AT, COMMIT if self.prepared.status == STATUS_PREPARE_COMMIT else ABORT)
-        write_int32(at + COORDINATOR_EPOCH_AT, self.coordinator_epoch)
+        write_int32(at + COORDINATOR_EPOCH_AT, self.ending.owned.coordinator_epoch)
         write_int32(at + CRC_AT, <int32_t>crc32c_update(0, at + ATTRIBUTES_AT, MARKER_BYTES - ATTRIBUTES_AT))
         return 0
 
     cdef int durable(self, Py_ssize_t number, object error) except -1:
-        if self.is_settled[number] or self not in self.sender.sendings:
+        if self.is_over or self.is_settled[number]:
             return 0
         if error is not None:
             reaction = REACTIONS.get(error.code, Reaction.RETRY)
@@ -188,7 +193,8 @@ cdef class Sending(DurableWaiter):
             self.settle(number)
             return self.finish_if_settled()
         topic, partition = self.partitions[number]
-        logger.warning('%s: the %s marker of producer %d epoch %d failed on %s-%d: %s; will %s', self.transactional_id,
+        logger.warning('%s: the %s marker of producer %d epoch %d failed on %s-%d: %s; will %s',
+                       self.ending.metadata.transactional_id,
                        self.prepared.state.title, self.prepared.producer_id, self.prepared.producer_epoch, topic,
                        partition, error, reaction.value)
         if reaction is Reaction.RETRY:
@@ -199,12 +205,13 @@ cdef class Sending(DurableWaiter):
         return 0
 
     def retry(self):
-        if self in self.sender.sendings:
+        if not self.is_over:
             numbers, self.to_retry = self.to_retry, None
             self.attempt(numbers)
 
     cdef int finish_if_settled(self) except -1:
-        if self.unsettled == 0 and self in self.sender.sendings:
+        if self.unsettled == 0 and not self.is_over:
+            self.is_over = True
             self.sender.sendings.discard(self)
-            self.done()
+            return self.ending.markers_durable()
         return 0

@@ -146,17 +146,17 @@ cdef bytes checked(str text):
 
 
 cdef list topics_of(TransactionRow row):
-    if row.topics is None:
-        row.topics = grouped(row.partitions)
-    return row.topics
+    if row.partition_set.topics is None:
+        row.partition_set.topics = grouped(row.partition_set.in_order())
+    return row.partition_set.topics
 
 
-cdef list grouped(frozenset partitions):
-    """[(encoded topic, [partitions])], sorted."""
+cdef list grouped(tuple partitions):
+    """[(encoded topic, [partitions])] of what is sorted."""
     cdef list topics = []
     cdef list indexes = None
     cdef str last = None
-    for topic, partition in sorted(partitions) if len(partitions) > 1 else partitions:
+    for topic, partition in partitions:
         if topic != last:
             indexes = []
             topics.append((checked(topic), indexes))

@@ -22,6 +22,18 @@ cdef inline bint is_prepared(int status) noexcept:
     return status == STATUS_PREPARE_COMMIT or status == STATUS_PREPARE_ABORT
 
 
+cdef class PartitionSet:
+    cdef readonly frozenset members     # of (topic, partition)
+    cdef tuple sorted_members           # None until it was asked for
+    cdef list topics                    # the members by encoded name, as rows carry them; None until it was asked for
+
+    cdef PartitionSet union(self, PartitionSet other)
+    cdef tuple in_order(self)
+
+
+cpdef PartitionSet set_of(partitions)
+
+
 cdef class TransactionRow:
     cdef int status
     cdef readonly int64_t producer_id
@@ -33,8 +45,7 @@ cdef class TransactionRow:
     cdef readonly int64_t start_timestamp_ms
     cdef readonly int64_t previous_producer_id
     cdef readonly int64_t next_producer_id
-    cdef readonly frozenset partitions
-    cdef list topics                # the partitions by encoded name, as rows carry them, once that was asked for
+    cdef PartitionSet partition_set
 
     cdef TransactionRow copy(self)
     cdef bint is_exhausted(self) noexcept
@@ -50,7 +61,7 @@ cdef class TransactionMetadata:
     cdef public bint has_failed_epoch_fence
 
     cdef bint was_born(self) noexcept
-    cpdef TransactionRow prepare_partitions(self, partitions, int client_transaction_version, int64_t now_ms)
+    cpdef TransactionRow prepare_partitions(self, PartitionSet partitions, int client_transaction_version, int64_t now_ms)
     cpdef TransactionRow prepare_end(self, int status, int transaction_version, int64_t next_producer_id, int64_t now_ms)
     cpdef TransactionRow prepare_complete(self, int64_t now_ms)
     cpdef TransactionRow complete(self)

@@ -58,7 +58,7 @@ cdef enum:                          # the constants above, for C
     LAST_USABLE_EPOCH = 32766
     BUMPS_FROM = 2
 
-cdef frozenset NO_PARTITIONS = frozenset()
+cdef PartitionSet NO_PARTITIONS = set_of(())
 
 
 class IllegalTransition(Exception):
@@ -112,6 +112,27 @@ for _state, _entered in ENTERED_FROM.items():
     entered_from_bits[_state] = sum(1 << found for found in _entered)
 
 
+@cython.final
+cdef class PartitionSet:
+    """The partitions of a transaction, which never change, and what is made of them: rows share it."""
+
+    cdef PartitionSet union(self, PartitionSet other):
+        if not self.members:
+            return other
+        return self if other.members <= self.members else set_of(self.members | other.members)
+
+    cdef tuple in_order(self):
+        if self.sorted_members is None:
+            self.sorted_members = tuple(sorted(self.members))
+        return self.sorted_members
+
+
+cpdef PartitionSet set_of(partitions):
+    cdef PartitionSet found = PartitionSet.__new__(PartitionSet)
+    found.members = frozenset(partitions)
+    return found
+
+
 @cython.freelist(8)
 cdef class TransactionRow:
     """Everything that is known of a transactional.id at one moment. All but `last_producer_epoch` is stored.
@@ -135,7 +156,7 @@ cdef class TransactionRow:
         self.timeout_ms = timeout_ms
         self.last_update_timestamp_ms = last_update_timestamp_ms
         self.start_timestamp_ms = start_timestamp_ms
-        self.partitions = partitions
+        self.partition_set = set_of(partitions)
         self.previous_producer_id = previous_producer_id
         self.next_producer_id = next_producer_id
         self.last_producer_epoch = last_producer_epoch
@@ -144,6 +165,10 @@ cdef class TransactionRow:
     @property
     def state(self):
         return STATES[self.status]
+
+    @property
+    def partitions(self):
+        return self.partition_set.members
 
     @property
     def is_producer_epoch_exhausted(self):
@@ -183,8 +208,7 @@ cdef class TransactionRow:
         row.timeout_ms = self.timeout_ms
         row.last_update_timestamp_ms = self.last_update_timestamp_ms
         row.start_timestamp_ms = self.start_timestamp_ms
-        row.partitions = self.partitions
-        row.topics = self.topics
+        row.partition_set = self.partition_set
         row.previous_producer_id = self.previous_producer_id
         row.next_producer_id = self.next_producer_id
         row.last_producer_epoch = self.last_producer_epoch
@@ -263,14 +287,13 @@ cdef class TransactionMetadata:
         row.last_producer_epoch = self.current.producer_epoch if keep_last_epoch else NO_EPOCH
         return self.prepare(row)
 
-    cpdef TransactionRow prepare_partitions(self, partitions, int client_transaction_version, int64_t now_ms):
+    cpdef TransactionRow prepare_partitions(self, PartitionSet partitions, int client_transaction_version, int64_t now_ms):
         """`partitions` join the open transaction, or begin one."""
         cdef TransactionRow row = self.current.copy()
         if is_idle(row.status):
             row.start_timestamp_ms = now_ms
         row.status = STATUS_ONGOING
-        row.partitions = row.partitions.union(partitions)
-        row.topics = None
+        row.partition_set = row.partition_set.union(partitions)
         row.last_update_timestamp_ms = now_ms
         row.client_transaction_version = client_transaction_version
         return self.prepare(row)
@@ -315,8 +338,7 @@ cdef class TransactionMetadata:
         cdef TransactionRow row = self.current.copy()
         self.has_failed_epoch_fence = False
         row.status = STATUS_COMPLETE_COMMIT if row.status == STATUS_PREPARE_COMMIT else STATUS_COMPLETE_ABORT
-        row.partitions = NO_PARTITIONS
-        row.topics = None
+        row.partition_set = NO_PARTITIONS
         row.last_update_timestamp_ms = now_ms
         if row.next_producer_id != NO_ID:
             row.producer_id = row.next_producer_id
@@ -369,7 +391,7 @@ cdef class TransactionMetadata:
 cdef TransactionRow emptied(TransactionRow current, int32_t timeout_ms, int64_t now_ms):
     cdef TransactionRow row = current.copy()
     row.status = STATUS_EMPTY
-    row.partitions = NO_PARTITIONS
+    row.partition_set = NO_PARTITIONS
     row.start_timestamp_ms = NO_TIME
     row.timeout_ms = timeout_ms
     row.last_update_timestamp_ms = now_ms
@@ -390,12 +412,12 @@ cdef bint follows(TransactionRow current, TransactionRow row) except -1:
 cdef bint empty_follows(TransactionRow current, TransactionRow row) except -1:
     cdef bint same_or_next = row.producer_epoch in (current.producer_epoch, current.producer_epoch + 1)
     cdef bint rotated = row.producer_epoch == 0 and row.producer_id != current.producer_id
-    return (same_or_next or rotated) and not row.partitions and row.start_timestamp_ms == NO_TIME
+    return (same_or_next or rotated) and not row.partition_set.members and row.start_timestamp_ms == NO_TIME
 
 
 cdef bint ongoing_follows(TransactionRow current, TransactionRow row) except -1:
     return (row.has_producer_of(current) and row.timeout_ms == current.timeout_ms
-            and row.partitions >= current.partitions)
+            and row.partition_set.members >= current.partition_set.members)
 
 
 cdef bint prepared_follows(TransactionRow current, TransactionRow row) except -1:
@@ -408,7 +430,7 @@ cdef bint prepared_follows(TransactionRow current, TransactionRow row) except -1
     is_empty_abort = row.status == STATUS_PREPARE_ABORT and row.does_bump_epoch() and is_idle(current.status)
     return (producer_follows and row.timeout_ms == current.timeout_ms
             and (is_empty_abort or row.start_timestamp_ms == current.start_timestamp_ms)
-            and (row.partitions is current.partitions or row.partitions == current.partitions))
+            and (row.partition_set is current.partition_set or row.partitions == current.partitions))
 
 
 cdef bint completed_follows(TransactionRow current, TransactionRow row) except -1:
@@ -418,5 +440,5 @@ cdef bint completed_follows(TransactionRow current, TransactionRow row) except -
                             and row.previous_producer_id == current.producer_id)
     else:
         producer_follows = row.has_producer_of(current)
-    return (producer_follows and row.timeout_ms == current.timeout_ms and not row.partitions
+    return (producer_follows and row.timeout_ms == current.timeout_ms and not row.partition_set.members
             and row.start_timestamp_ms != NO_TIME)

@@ -24,6 +24,7 @@ cdef class Step(DurableWaiter):
 
     cdef int finish(self, object code) except -1
     cdef int appended(self, object code) except -1
+    cdef int markers_durable(self) except -1
 
 
 cdef class TransactionStore:

@@ -70,6 +70,10 @@ cdef class Step(DurableWaiter):
         """The row is durable and adopted: NONE. Or it is abandoned, or lost: the error for the client."""
         raise NotImplementedError
 
+    cdef int markers_durable(self) except -1:
+        """Of an ending whose markers were sent: every partition knows."""
+        raise NotImplementedError
+
 
 cdef class Tombstones(DurableWaiter):
     """Ids that are forgotten once their tombstones are durable."""

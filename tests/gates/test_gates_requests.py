@@ -32,8 +32,8 @@ INSTRUCTIONS = {
         'Fetch of 64 KiB': 18_900,  # 17,200
         'Fetch of 64 KiB behind the last one': 20_200,  # 18,318
         'Fetch of the last 64 KiB': 19_000,  # 17,246
-        'first Produce of a transaction': 34_500,  # 31,294
-        'EndTxn of one record': 31_600,  # 28,691
+        'first Produce of a transaction': 25_300,  # 22,949
+        'EndTxn of one record': 20_900,  # 18,969
     },
 }
 """By version of Python, which has its share in them: the most that a request may take, without the network."""
@@ -47,12 +47,12 @@ SYSTEM_CALLS = {
     ('Fetch of 64 KiB', 1): 4.4,  # 4.00
     ('Fetch of 64 KiB behind the last one', 1): 5.4,  # 5.00
     ('first Produce of a transaction', 1): 5.4,  # 5.07
-    ('EndTxn of one record', 1): 6.4,  # 6.01
+    ('EndTxn of one record', 1): 5.4,  # 5.02
     ('Produce of 300 B', BURST): 0.5,  # 0.21
     ('Produce of 16 KiB', BURST): 1.3,  # 0.65, more where it comes in smaller pieces
     ('Fetch of 64 KiB', BURST): 2.5,  # 1.15, likewise
     ('first Produce of a transaction', BURST): 2.5,  # 2.15
-    ('EndTxn of one record', BURST): 3.5,  # 3.15
+    ('EndTxn of one record', BURST): 2.5,  # 2.19
 }
 """The most that a request may take that comes alone after the answer to the last one, or with BURST - 1 others."""
 

@@ -1,12 +1,15 @@
 """The rules of idempotence and transactions on a partition, through the log that applies them."""
 import pytest
 from batches import T, data_batch, marker_batch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.origin import Origin
 from kbroker.log.producer_state import ProducerStateTable
+from kbroker.record.batch import set_base_offset
 
 LAST_SEQUENCE = 2**31 - 1
 EMPTY_SNAPSHOT = bytes.fromhex('000148674bc700000000')
@@ -246,3 +249,30 @@ def test_a_producer_that_expired_and_came_back_as_a_marker_is_no_fault_of_the_sn
     log.append(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
     log.close()
     assert check_partition(FileSystem(), log.directory) == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.booleans()), max_size=60), st.integers(1, 4))
+def test_open_and_completed_transactions_are_those_of_a_simple_model(steps, lag):
+    """Begun and ended in any order; the high watermark follows `lag` batches behind."""
+    table = ProducerStateTable()
+    is_open, completed = {}, []         # first offset by producer id; (marker offset, first offset)
+    for offset, (producer_id, ends) in enumerate(steps):
+        if ends:
+            batch = marker_batch(producer_id=producer_id, epoch=0, commit=offset % 2 == 0)
+        else:
+            batch = data_batch(producer_id=producer_id, epoch=0, sequence=offset, transactional=True)
+        set_base_offset(batch, offset)
+        others = [first for other, first in is_open.items() if other != producer_id]
+        row = table.replay_batch(batch)
+        if not ends:
+            is_open.setdefault(producer_id, offset)
+        elif producer_id in is_open:
+            if offset % 2:
+                last_stable_offset = min(others, default=offset + 1)
+                assert (row.first_offset, row.last_stable_offset) == (is_open[producer_id], last_stable_offset)
+            completed.append((offset, is_open.pop(producer_id)))
+        completed = [(marker, first) for marker, first in completed if marker >= offset - lag]
+        table.on_high_watermark(offset - lag)
+        assert list(table.ongoing.items()) == sorted((first, other) for other, first in is_open.items())
+        held_back = [*is_open.values(), *(first for _, first in completed)]
+        assert table.first_unstable_offset() == min(held_back, default=None)

@@ -403,7 +403,8 @@ def test_a_producer_that_is_told_of_its_next_producer_id_may_use_it_before_that_
     assert slow.add((1001, 0), version=2) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert slow.end((1001, 0), False, version=2).error is ErrorCode.CONCURRENT_TRANSACTIONS
     written = []
-    slow.coordinator.add_or_verify_partitions('tx-1', 1001, 0, [('orders', 0)], 12, written.append)
+    slow.coordinator.add_or_verify_partitions(
+        'tx-1', 1001, 0, [slow.topics.get('orders', 0)], 12, written.append)
     for _ in range(4):
         slow.flush()
     assert written == [{}]

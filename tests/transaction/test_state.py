@@ -12,6 +12,7 @@ from kbroker.transaction.state import (
     TransactionMetadata,
     TransactionRow,
     TransactionState,
+    set_of,
 )
 
 S = TransactionState
@@ -20,7 +21,7 @@ ONGOING = TransactionRow(S.ONGOING, 7, 3, 60000, 100, 100, ORDERS, 7)
 EMPTY = TransactionRow(S.EMPTY, 7, 3, 60000, 100, previous_producer_id=7)
 STEPS = {
     S.EMPTY: lambda metadata: metadata.prepare_epoch_increment(60000, None, 200),
-    S.ONGOING: lambda metadata: metadata.prepare_partitions([('orders', 1)], 0, 200),
+    S.ONGOING: lambda metadata: metadata.prepare_partitions(set_of([('orders', 1)]), 0, 200),
     S.PREPARE_COMMIT: lambda metadata: metadata.prepare_end(S.PREPARE_COMMIT, 0, -1, 200),
     S.PREPARE_ABORT: lambda metadata: metadata.prepare_end(S.PREPARE_ABORT, 2, -1, 200),
     S.DEAD: lambda metadata: metadata.prepare_dead(),
@@ -55,14 +56,14 @@ def test_a_step_is_refused_from_every_state_that_the_table_does_not_name(found, 
 @pytest.mark.parametrize('step', STEPS)
 def test_no_step_may_be_prepared_while_another_is_pending(step):
     metadata = TransactionMetadata('tx-1', EMPTY)
-    metadata.prepare_partitions(ORDERS, 0, 200)
+    metadata.prepare_partitions(set_of(ORDERS), 0, 200)
     with pytest.raises(IllegalTransition, match='pending'):
         STEPS[step](metadata)
 
 
 def test_an_abandoned_step_leaves_what_was_in_force():
     metadata = TransactionMetadata('tx-1', EMPTY)
-    metadata.prepare_partitions(ORDERS, 0, 200)
+    metadata.prepare_partitions(set_of(ORDERS), 0, 200)
     metadata.abandon()
     assert metadata.current == EMPTY
     assert metadata.pending is None

@@ -12,7 +12,7 @@ def ask(world, producer, version, partitions=(ORDERS,), transactional_id='tx-1')
     """A Produce. Returns the list that its answer, partition -> error code, comes into."""
     answers = []
     world.coordinator.add_or_verify_partitions(
-        transactional_id, *producer, partitions, version,
+        transactional_id, *producer, [world.topics.get(*partition) for partition in partitions], version,
         lambda errors: answers.append({partition: error.code for partition, error in errors.items()}))
     return answers
 
