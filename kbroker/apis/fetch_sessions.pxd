@@ -4,7 +4,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker.apis.fetch_request cimport AskedTopic, FetchRequest
 from kbroker.apis.waiting cimport Waiter, WaitingRoom
 from kbroker.clock cimport Clock
-from kbroker.log.log cimport LogSlice
+from kbroker.log.log_slice cimport LogSlice
 from kbroker.topics.partition cimport FetchWaiter
 
 

@@ -27,7 +27,7 @@ from kbroker.apis.answers cimport put_count, put_no_tags
 from kbroker.apis.frame_handler cimport Frame, FrameHandler
 from kbroker.apis.requests cimport LONGEST_STRING_BYTES, skip_tags, take_count, take_length, take_string
 from kbroker.clock cimport Clock
-from kbroker.log.log cimport Appended
+from kbroker.log.append_result cimport Appended
 from kbroker.log.producer_state cimport ORIGIN_CLIENT
 from kbroker.record.batch cimport (
     HEADER_READ, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT, BatchFields, batch_size_bytes, parse_header,

@@ -1,38 +1,15 @@
 # cython: language_level=3
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from kbroker.log.append_result cimport Appended, AppendResult
 from kbroker.log.fs cimport File
+from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.producer_state cimport Marker, ProducerStateTable
 from kbroker.log.segment cimport Segment
 from kbroker.record.batch cimport BatchFields
 
 
-cdef struct Appended:
-    int64_t base_offset
-    int64_t last_offset
-    int64_t append_time_ms          # -1 unless the topic stamps records with it, or for a duplicate that batch's timestamp
-    int64_t log_start_offset
-    bint is_duplicate
-
-
-cdef class AppendResult:
-    cdef readonly int64_t base_offset
-    cdef readonly int64_t last_offset
-    cdef readonly int64_t append_time_ms
-    cdef readonly int64_t log_start_offset
-    cdef readonly bint is_duplicate
-
-
-cdef AppendResult result_of(const Appended *appended)
 cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) except -1
-
-
-cdef class LogSlice:
-    cdef readonly File file
-    cdef readonly int64_t position
-    cdef readonly int64_t size_bytes
-    cdef readonly int64_t start_offset
-    cdef readonly int64_t end_offset
 
 
 cdef class Log:

@@ -4,30 +4,15 @@ from typing import Any
 from kbroker.clock import Clock
 from kbroker.config import LogConfig
 from kbroker.errors import KafkaError
+from kbroker.log.append_result import AppendResult
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
+from kbroker.log.log_slice import LogSlice
 from kbroker.log.producer_state import ProducerStateTable, Verification
 from kbroker.log.removals import Removals
 from kbroker.log.segment import Segment
 from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.record.batch import BatchHeader
-
-class AppendResult:
-    base_offset: int
-    last_offset: int
-    append_time_ms: int
-    log_start_offset: int
-    is_duplicate: bool
-    def __init__(self, base_offset: int, last_offset: int, append_time_ms: int = -1, log_start_offset: int = 0,
-                 is_duplicate: bool = False) -> None: ...
-
-class LogSlice:
-    file: File
-    position: int
-    size_bytes: int
-    start_offset: int
-    end_offset: int
-    def read(self) -> bytes: ...
 
 class Log:
     fs: FileSystem

@@ -14,8 +14,10 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.log.append_result cimport Appended, AppendResult, result_of
 from kbroker.log.fs cimport File
 from kbroker.log.fs import is_shortage
+from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.producer_state cimport (
     ABORT_MARKER, NO_MARKER, ORIGIN_REPLICATION, CachedBatch, Marker, ProducerStateTable, read_marker)
 from kbroker.log.recovery import Opening
@@ -38,33 +40,6 @@ cdef enum:
     ABORTED_BYTES = 16
 
 
-cdef class AppendResult:
-    """Where a batch went. `append_time_ms` is -1 unless the topic stamps records with it; a duplicate answers with the
-    offsets of the first append and that batch's timestamp."""
-
-    def __init__(self, int64_t base_offset, int64_t last_offset, int64_t append_time_ms=-1, int64_t log_start_offset=0,
-                 bint is_duplicate=False):
-        self.base_offset = base_offset
-        self.last_offset = last_offset
-        self.append_time_ms = append_time_ms
-        self.log_start_offset = log_start_offset
-        self.is_duplicate = is_duplicate
-
-    def __repr__(self):
-        return (f'AppendResult({self.base_offset}, {self.last_offset}, append_time_ms={self.append_time_ms}, '
-                f'log_start_offset={self.log_start_offset}, is_duplicate={self.is_duplicate})')
-
-
-cdef AppendResult result_of(const Appended *appended):
-    cdef AppendResult result = AppendResult.__new__(AppendResult)
-    result.base_offset = appended.base_offset
-    result.last_offset = appended.last_offset
-    result.append_time_ms = appended.append_time_ms
-    result.log_start_offset = appended.log_start_offset
-    result.is_duplicate = appended.is_duplicate
-    return result
-
-
 cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) except -1:
     """Read the header of the one batch that fills `size` bytes. CorruptBatchError if they are not that."""
     fault = parse_header(data, size, batch)
@@ -74,26 +49,6 @@ cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) excep
         raise CorruptBatchError(f'found a batch of {batch_size_bytes(batch)} bytes with {batch.last_offset_delta + 1} offsets, '
                                 f'expected {size} bytes and one offset or more')
     return 0
-
-
-cdef class LogSlice:
-    """Whole batches in a file. The first may begin below the offset asked for; all of them end below `end_offset`.
-
-    The file stays readable while the slice lives, also when its segment is deleted. Only a log makes one.
-    """
-
-    def __init__(self):
-        raise TypeError('a slice is read from a log, not made')
-
-    def read(self) -> bytes:
-        """The bytes. Raises OSError, and CorruptLogError if the file became shorter."""
-        data = self.file.read_at(self.size_bytes, self.position)
-        if len(data) != self.size_bytes:
-            raise CorruptLogError(f'{self.file.path}: found {len(data)} bytes at {self.position}, expected {self.size_bytes}')
-        return data
-
-    def __repr__(self):
-        return f'<LogSlice {self.size_bytes} bytes at {self.position} of {self.file.path}, offsets {self.start_offset}..{self.end_offset}>'
 
 
 cdef class Log:

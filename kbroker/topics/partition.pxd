@@ -2,7 +2,9 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from kbroker.log.log cimport Appended, Log, LogSlice
+from kbroker.log.append_result cimport Appended
+from kbroker.log.log cimport Log
+from kbroker.log.log_slice cimport LogSlice
 from kbroker.record.batch cimport BatchFields
 from kbroker.topics.gathering cimport Gatherer, Gathering
 

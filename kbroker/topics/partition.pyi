@@ -3,7 +3,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kbroker.errors import KafkaError
-from kbroker.log.log import AppendResult, Log, LogSlice
+from kbroker.log.append_result import AppendResult
+from kbroker.log.log import Log
+from kbroker.log.log_slice import LogSlice
 from kbroker.log.origin import Origin
 from kbroker.record.batch import BatchHeader
 from kbroker.topics.flusher import Flusher

@@ -16,7 +16,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memmove
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.log.log cimport Appended, Log, LogSlice, read_whole, result_of
+from kbroker.log.append_result cimport Appended, result_of
+from kbroker.log.log cimport Log, read_whole
+from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.origin import Origin
 from kbroker.record.batch cimport BatchFields
 from kbroker.topics.gathering cimport Gatherer, Gathering

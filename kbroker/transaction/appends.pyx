@@ -1,7 +1,8 @@
 """How the coordinator writes: straight into a Partition, and by its Python face into what merely looks like one."""
 from libc.stdint cimport int64_t, uint8_t
 
-from kbroker.log.log cimport Appended, read_whole
+from kbroker.log.append_result cimport Appended
+from kbroker.log.log cimport read_whole
 from kbroker.log.producer_state cimport ORIGIN_COORDINATOR
 from kbroker.record.batch cimport BatchFields
 from kbroker.topics.partition cimport COPIED, DurableWaiter, Partition

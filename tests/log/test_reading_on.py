@@ -5,7 +5,7 @@ import pytest
 from batches import data_batch
 
 from kbroker.log.fs import FileSystem, InterposedFile
-from kbroker.log.log import LogSlice
+from kbroker.log.log_slice import LogSlice
 from kbroker.log.origin import Origin
 from kbroker.record.batch import iter_batches
 

@@ -1,0 +1,10 @@
+"""Types of log_slice.pyx; the documentation stands there."""
+from kbroker.log.fs import File
+
+class LogSlice:
+    file: File
+    position: int
+    size_bytes: int
+    start_offset: int
+    end_offset: int
+    def read(self) -> bytes: ...
