@@ -35,8 +35,8 @@ PASSING = ('UNKNOWN_TOPIC_OR_PARTITION', 'NOT_LEADER_OR_FOLLOWER', 'LEADER_NOT_A
 """What a broker answers about a topic that is not everywhere in it yet."""
 MOST_AT_ONCE = 5000  # partitions; Kafka takes no change of more than 10,000 metadata records
 GO_LIMIT_S = 600
-DELETE_AT_ONCE = {'log.segment.delete.delay.ms': '1000'}
-"""So that what one cell wrote is gone when the next ones run."""
+DELETE_AT_ONCE = {'log.segment.delete.delay.ms': '100'}
+"""So that what one cell wrote is gone when the next one is measured."""
 
 # What kafka-run-class.sh hands to Java, and what kafka-server-start.sh adds.
 KAFKA_JAVA = ('-server', '-XX:+UseG1GC', '-XX:MaxGCPauseMillis=20',
@@ -120,10 +120,15 @@ class Floor(BenchServer):
     """bench/load/floor.c: no broker, but what bounds every broker here."""
 
     def start(self) -> None:
-        self.launch([str(build_floor()), self.address.rpartition(':')[2]])
+        self.launch([str(build_floor()), self.address.rpartition(':')[2], *self._options])
 
     def stop(self) -> None:
         self.kill9()
+
+
+def floor_with_files(directory: pathlib.Path) -> Broker:
+    directory.mkdir(parents=True)
+    return Floor(directory, str(directory))
 
 
 def kafka_tool(main_class: str, *arguments: str) -> list[str]:
@@ -234,6 +239,7 @@ PEERS = {peer.name: peer for peer in (
     Peer('kfake', 'page-cache', 'kfake', _kfake()),
     Peer('kbroker', 'page-cache', 'kbroker', _kbroker('page-cache')),
     Peer('floor', 'page-cache', 'floor', Floor),
+    Peer('floor-files', 'page-cache', 'floor', floor_with_files),
     Peer('kafka-flush', 'disk', 'kafka', _flushing_kafka, needs_warm_up=True),
     Peer('kfake-sync', 'disk', 'kfake', _kfake('-sync')),
     Peer('kbroker-disk', 'disk', 'kbroker', _kbroker('disk')),
@@ -316,13 +322,13 @@ class Site:
 
 
 class FloorSite(Site):
-    """Without topics: whatever it is asked for is there."""
+    """Without topics: whatever it is asked for is there. If there are files, a topic is all of them."""
 
     def create_topic(self, name: str, partitions: int) -> None:
-        pass
+        self.wait_until_taken(name, partitions)
 
     def delete_topic(self, name: str) -> None:
-        pass
+        os.kill(self.broker.pid, signal.SIGHUP)
 
 
 def site_of(peer: Peer, work: pathlib.Path) -> Site:

@@ -9,9 +9,11 @@ SMALL_RECORD, BATCH, LARGE = 'record=190,size=300', 'record=100,size=16384', 're
 ON_DISK, BOTH = ('disk',), ('page-cache', 'disk')
 MOST_BYTES = 2 << 30
 """What a cell writes at most, so that the page cache holds it."""
-DIVISIONS = {'page-cache': '', 'disk': ' (disk)', 'TLS': ' (TLS)'}
+DIVISIONS = {'TLS': ' (TLS)', 'disk': ' (disk)', 'page-cache': ''}
 """Peers of a division are compared; what is behind the name of a cell there. TLS is with the page cache."""
-FILES_A_PARTITION, OTHER_FILES = 3, 2000
+MANY_PARTITIONS = 1000  # beyond, some brokers take longer to make and delete them than to be measured
+FILES_A_PARTITION, OTHER_FILES = 1, 2000
+WINDOW_BATCHES, RECORDS_A_BATCH = 8192, 148  # of the large partition: what is read of it, which the page cache holds
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,10 @@ class Fill:
 
 @dataclass(frozen=True)
 class Cell:
-    """`loads` without their topic; the first one is what the cell is about."""
+    """`loads` without their topic; the first one is what the cell is about. Or what a real `client` does.
+
+    `rounds`: how often it is measured if nobody says otherwise. What is to be compared needs three.
+    """
 
     name: str
     loads: tuple[str, ...]
@@ -34,6 +39,8 @@ class Cell:
     is_cold: bool = False
     divisions: tuple[str, ...] = ('page-cache',)
     is_core: bool = False
+    rounds: int = 1
+    client: str | None = None
 
     def bound_loads(self, topic: str, count: int | None = None) -> list[str]:
         """With their topic, and bounded: by what they write, or by the count of the first one."""
@@ -56,11 +63,20 @@ class Cell:
         return {name, *(self.name_of(load.partition(':')[0], name) for load in self.loads)}
 
     @property
+    def only_writes(self) -> bool:
+        return bool(self.loads) and all(load.startswith(('produce', 'idle')) for load in self.loads)
+
+    @property
     def has_floor(self) -> bool:
         """Whether a server without a log can answer what this cell asks."""
         is_filled = self.fill is None or self.fill.load.startswith('produce')
-        return is_filled and not self.is_cold and all(load.startswith(('produce', 'idle')) or (
+        return bool(self.loads) and is_filled and not self.is_cold and all(load.startswith(('produce', 'idle')) or (
             load.startswith('fetch') and option(load, 'from', 0) == 0) for load in self.loads)
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether its system calls are counted, which takes another run."""
+        return bool(self.loads) and not self.is_cold and self.partitions <= MANY_PARTITIONS
 
     @property
     def connections(self) -> int:
@@ -100,17 +116,19 @@ def transactions(producers: int, records: int = 1, each: int = 1, version: int =
 
 
 def fetch(work: str, size: int, connections: int, fill: Fill, more: str = '', is_cold: bool = False,
-          is_core: bool = False) -> Cell:
+          **other: Any) -> Cell:
     return Cell(f'fetch {work}, {connections} x 1',
                 (f'fetch:size={size},connections={connections},partitions={fill.partitions}{more}',), fill.partitions,
-                fill, is_cold, is_core=is_core)
+                fill, is_cold, **other)
 
 
-def fills(quick: bool) -> dict[str, Fill]:
-    batches, ended, large = (500, 40, 300) if quick else (65_536, 4000, 65_536 * 2)
+def fills(quick: bool, large_gb: float) -> dict[str, Fill]:
+    batches, ended, large = (500, 40, 300) if quick else (65_536, 4000, int(large_gb * 1e9 / 16_384))
+    of_1_kb = 3000 if quick else 65_536  # a bit less than 15 records each
     found = {
         'plain': Fill('plain', 8, f'produce:{BATCH},connections=8,depth=5,partitions=8,count={batches}'),
         'large': Fill('large', 1, f'produce:{BATCH},connections=1,depth=5,partitions=1,count={large}'),
+        '1 KB': Fill('1-kb', 1, f'produce:record=1000,size=16384,depth=5,count={of_1_kb}'),
         'spread': Fill('spread', 100, f'produce:{BATCH},connections=4,depth=5,partitions=100,count={batches // 4}'),
     }
     for aborts in (0, 1, 50):
@@ -119,35 +137,44 @@ def fills(quick: bool) -> dict[str, Fill]:
     return found
 
 
-def cells(quick: bool, most_files: int) -> Iterator[Cell]:
+def cells(quick: bool, most_files: int, large_gb: float) -> Iterator[Cell]:
     """All of them, on as many partitions as a broker may have files for; `is_core` marks what the targets are about."""
-    filled = fills(quick)
-    for connections, depth in ((1, 5), (8, 5), (64, 1)):
-        yield produce('16 KiB', BATCH, connections, depth, is_core=True)
-    for connections, depth in ((8, 5), (64, 1)):
-        yield produce('300 B', SMALL_RECORD, connections, depth, is_core=True)
-    yield Cell('round trip of 1 record', (f'produce:{SMALL_RECORD}',), 1, is_core=True)
-    yield fetch('64 KiB', 1 << 16, 8, filled['plain'], is_core=True)
-    yield fetch('1 MiB', 1 << 20, 4, filled['plain'], is_core=True)
-    yield transactions(1, is_core=True)
-    yield transactions(64, is_core=True, divisions=BOTH)
-    yield transactions(512, is_core=True, divisions=BOTH)
+    filled = fills(quick, large_gb)
+    yield from (replace(cell, is_core=True, rounds=3) for cell in core(filled))
+    yield from (replace(cell, divisions=('TLS',)) for cell in (
+        produce('16 KiB', BATCH, 8, 5), produce('300 B', SMALL_RECORD, 8, 5),
+        Cell('round trip of 1 record', (f'produce:{SMALL_RECORD}',), 1), fetch('64 KiB', 1 << 16, 8, filled['plain']),
+        fetch('1 MiB', 1 << 20, 4, filled['plain']), transactions(64)))
+    yield from (replace(cell, rounds=1 if cell.partitions > MANY_PARTITIONS else 3)
+                for cell in curves(quick, most_files))
+    yield from (replace(cell, rounds=3) for cell in places(filled['large'], large_gb))
+    yield from (replace(cell, rounds=3) for cell in committed(filled))
+    yield from (replace(cell, rounds=3) for cell in real_clients(filled))
     yield from more_produce(quick)
     yield from more_fetch(filled)
-    for version in (1, 2):
+    for version in (2, 1):
         for producers in (1, 8, 64, 512):
             for records in (1, 100):
                 for each in (1, 10):
                     if (version, records, each) != (2, 1, 1) or producers == 8:
                         yield transactions(producers, records, each, version)
-    yield from curves(quick, most_files)
-    yield from (replace(cell, divisions=('TLS',)) for cell in (
-        produce('16 KiB', BATCH, 8, 5), produce('300 B', SMALL_RECORD, 8, 5),
-        Cell('round trip of 1 record', (f'produce:{SMALL_RECORD}',), 1), fetch('64 KiB', 1 << 16, 8, filled['plain']),
-        fetch('1 MiB', 1 << 20, 4, filled['plain']), transactions(64)))
+
+
+def core(filled: dict[str, Fill]) -> Iterator[Cell]:
+    for connections, depth in ((1, 5), (8, 5), (64, 1)):
+        yield produce('16 KiB', BATCH, connections, depth)
+    for connections, depth in ((8, 5), (64, 1)):
+        yield produce('300 B', SMALL_RECORD, connections, depth)
+    yield Cell('round trip of 1 record', (f'produce:{SMALL_RECORD}',), 1)
+    yield fetch('64 KiB', 1 << 16, 8, filled['plain'])
+    yield fetch('1 MiB', 1 << 20, 4, filled['plain'])
+    yield transactions(1)
+    yield transactions(64, divisions=BOTH)
+    yield transactions(512, divisions=BOTH)
 
 
 def more_produce(quick: bool) -> Iterator[Cell]:
+    yield produce('100 B', 'record=100,size=1', 8, 5)
     yield produce('1 KiB', 'record=1024,size=1', 8, 5)
     yield produce('16 KiB of 1 KiB records', 'record=1024,size=16384', 8, 5)
     for connections, depth in ((1, 5), (8, 2), (64, 1)):
@@ -171,22 +198,50 @@ def more_fetch(filled: dict[str, Fill]) -> Iterator[Cell]:
                    (f'fetch:size={size},connections=8,partitions=8,from=-1', beside))
     yield Cell('fetch and produce together', ('fetch:size=65536,connections=4,partitions=8,from=0',
                                               f'produce:{BATCH},connections=4,depth=5,partitions=8'))
+
+
+def committed(filled: dict[str, Fill]) -> Iterator[Cell]:
     for aborts in ('0', '1', '50'):
-        for committed, word in ((0, 'read_uncommitted'), (1, 'read_committed')):
-            yield fetch(f'1 MiB {word}, {aborts}% aborted', 1 << 20, 4, filled[aborts], f',committed={committed}')
+        for is_committed, word in ((0, 'read_uncommitted'), (1, 'read_committed')):
+            yield fetch(f'1 MiB {word}, {aborts}% aborted', 1 << 20, 4, filled[aborts], f',committed={is_committed}')
+
+
+def real_clients(filled: dict[str, Fill]) -> Iterator[Cell]:
+    for client in ('ProducerPerformance', 'EndToEndLatency', 'confluent-kafka producer'):
+        yield Cell(f'{client}, 1 KB', (), 1, client=client)
+    client = 'confluent-kafka consumer'
+    yield Cell(f'{client}, 1 KB', (), 1, filled['1 KB'], client=client)
 
 
 def curves(quick: bool, most_files: int) -> Iterator[Cell]:
-    """What should cost the same however much there is beside it."""
+    """What should cost the same however much there is beside it.
+
+    Requests go to partitions at random, as those of many clients do: a connection whose requests all go to one
+    partition lets a broker write several at once, and that would be the beginning of a curve.
+    """
     most = 100 if quick else 10_000
     most_partitions = min(most, max(1000, (most_files - OTHER_FILES) // FILES_A_PARTITION // 1000 * 1000))
-    for partitions in (1, 100, 1000, 10_000):
-        yield produce('300 B', SMALL_RECORD, 8, 5, min(partitions, most_partitions))
-    for connections in (1, 1000, 5000):
+    for partitions in (1, 100, 1000, most_partitions):
+        yield Cell(f'produce 300 B at random, 8 x 5, {partitions:,} partitions',
+                   (f'produce:{SMALL_RECORD},connections=8,depth=5,partitions={partitions},scattered=1',), partitions)
+    for partitions in (10, min(most, MANY_PARTITIONS)):
+        yield Cell(f'produce 300 B to 10 at random, 8 x 1, {partitions:,} partitions',
+                   (f'produce:record=190,size=3000,each=10,connections=8,partitions={partitions},scattered=1',),
+                   partitions)
+    for partitions in (1, 100, 1000, most_partitions):
+        yield Cell(f'fetch from all as they come, {partitions:,} partitions',
+                   (f'fetch:size=4096,each={partitions},partitions={partitions},session=1,from=-1',
+                    f'produce:{SMALL_RECORD},connections=2,partitions={partitions},scattered=1'), partitions)
+    for connections in (1, 1000, 5000):  # 64 are in the core
         yield produce('300 B', SMALL_RECORD, min(connections, most), 1, 64)
     yield Cell(f'produce 300 B, 8 x 5, {most:,} idle connections',
                (f'produce:{SMALL_RECORD},connections=8,depth=5,partitions=8', f'idle:connections={most}'))
-    large = fills(quick)['large']
-    end = option(large.load, 'count', 0) * 130
-    for place, offset in (('the beginning', 0), ('the middle', end // 2), ('near the end', end * 9 // 10)):
-        yield fetch(f'64 KiB from {place} of a large partition', 1 << 16, 4, large, f',from={offset}')
+
+
+def places(large: Fill, large_gb: float) -> Iterator[Cell]:
+    """A window that is read over and over, so that it is the place that differs, and not what the disk has to do."""
+    batches = option(large.load, 'count', 0)
+    window = min(WINDOW_BATCHES, batches // 3)
+    for place, first in (('end', batches - window), ('middle', batches // 2), ('beginning', 0)):
+        yield fetch(f'64 KiB from the {place} of {large_gb:g} GB', 1 << 16, 4, large,
+                    f',from={first * RECORDS_A_BATCH},span={window * RECORDS_A_BATCH}')

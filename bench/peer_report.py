@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import html
+import re
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from peer_brokers import PEERS
 from peer_cells import DIVISIONS
 
-FLOOR = 'floor'
+FLOOR, FLOOR_WITH_FILES = 'floor', 'floor-files'
 
 
 @dataclass
@@ -179,14 +181,43 @@ def judged(results: Results, target: Target, cell: str, theirs: str | None, foun
     """What the floor does not reach either is the limit of the client, or of the kernel where it is CPU."""
     if reaches(target, found):
         return 'met'
-    bound = results.ratio(cell, FLOOR, theirs, target.figure) if theirs else None
-    if bound is None or reaches(target, bound):
-        return '**short**'
-    return f'the {"kernel" if target.figure.startswith("cpu") else "client"}\'s limit: floor {bound:.2f} x'
+    for floor in (FLOOR_WITH_FILES, FLOOR):
+        bound = results.ratio(cell, floor, theirs, target.figure) if theirs else None
+        if bound is not None and not reaches(target, bound):
+            return f'the {"kernel" if target.figure.startswith("cpu") else "client"}\'s limit: {floor} {bound:.2f} x'
+    return '**short**'
 
 
 def reaches(target: Target, found: float) -> bool:
     return found >= target.limit if target.is_least else found <= target.limit
+
+
+# ---- curves
+
+CURVES = {  # what grows, or where it is; the first point is what the others are held against
+    'partitions, a request to one': r'produce 300 B at random, 8 x 5, ([\d,]+) partitions$',
+    'partitions, a request to ten': r'produce 300 B to 10 at random, 8 x 1, ([\d,]+) partitions$',
+    'partitions, fetched by one session': r'fetch from all as they come, ([\d,]+) partitions \(fetch\)$',
+    'connections': r'produce 300 B, ([\d,]+) x 1(?:, 64 partitions)?$',
+    'place in a log': r'fetch 64 KiB from the (\w+) of .* GB, 4 x 1$',
+}
+FLAT = 1.2
+
+
+def curves(results: Results) -> Iterator[str]:
+    """The broker's CPU for each request along what should not matter, and the most by which it rises on the way."""
+    yield f'| what grows | peer | broker CPU us each | most rise, at most {FLAT} x | |'
+    yield '|---|---|---|--:|---|'
+    for what, pattern in CURVES.items():
+        points = sorted(((found[1], cell) for cell in results.cells() if (found := re.match(pattern, cell))),
+                        key=lambda point: int(point[0].replace(',', '')) if point[0][0].isdigit() else 0)
+        for peer in PEERS:
+            costs = [(point, cost) for point, cell in points
+                     if (cost := results.median(cell, peer, 'cpu_us')) is not None]
+            if len(costs) > 1:
+                rise = max(later / earlier for (_, earlier), (_, later) in combinations(costs, 2))
+                yield (f'| {what} | {peer} | {", ".join(f"{point}: {cost:.2f}" for point, cost in costs)} | '
+                       f'{rise:.2f} x | {"met" if rise <= FLAT else "**short**"} |')
 
 
 # ---- the chart

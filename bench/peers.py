@@ -1,6 +1,6 @@
 """kbroker, Apache Kafka and kfake side by side: the same loads on each, one after the other, over and over.
 
-    python bench/peers.py [--set core|all] [--cells PATTERN] [--peers NAMES] [--rounds N] [--seconds S] [--quick]
+    python bench/peers.py [--set core|rest|all] [--cells PATTERN] [--peers NAMES] [--rounds N] [--seconds S] [--quick]
     python bench/peers.py --report
 
 Peers of the page cache (kafka, kfake, kbroker: the defaults of the first two), peers that have synced what they answer
@@ -15,11 +15,14 @@ its rounds when the file holds so many in which each peer had its turn. So the s
 given again, goes on where it was, and parts (--cells, --peers) come together in one table, which `--report` prints and
 writes beside as peers.md and peers.svg. --list says what there is; --anew forgets the cells it is about to measure.
 
-`floor` is no broker: a server that reads and throws away, or sends what lies in its memory. Where it is not as many
-times as fast as a peer as the target asks, the target is beyond what kernel and load generator allow here.
+`floor` is no broker: a server that reads and throws away, or sends what lies in its memory; `floor-files` writes what
+it reads, to a file for each partition, and does no more. Where one of them is not as many times as fast as a peer as
+the target asks, the target is beyond what kernel and load generator allow here.
 
 A cell or a peer that fails is a row that says why. Needs a quiet machine; Java and Maven for Kafka, Go for kfake,
-strace for system calls. The set `core` is what the targets are about. With --quick everything runs once for a moment,
+strace for system calls. The set `core` is what the targets are about; of the `rest` curves, places in a large log,
+aborted transactions and real clients have three rounds, everything else one, if --rounds says nothing else. A log of
+--large-gb must fit on the disk once for each peer. With --quick everything runs once for a moment,
 into a file of its own, with whatever peers there are, and the figures mean nothing.
 """
 from __future__ import annotations
@@ -59,7 +62,8 @@ from peer_brokers import (  # noqa: E402
     versions,
 )
 from peer_cells import BATCH, DIVISIONS, LARGE, SMALL_RECORD, Cell, cells, option  # noqa: E402
-from peer_report import IDLE, RECOVERY, START, Results, Row, chart, table, verdicts  # noqa: E402
+from peer_clients import CLIENTS  # noqa: E402
+from peer_report import FLOOR, IDLE, RECOVERY, START, Results, Row, chart, curves, table, verdicts  # noqa: E402
 from stopping import workplace  # noqa: E402
 
 TRACED_REQUESTS, TRACED_LIMIT_S = 2000, 10
@@ -71,12 +75,15 @@ TRACED = -1  # the round of what is measured while tracing
 
 @dataclasses.dataclass
 class Plan:
-    rounds: int
+    rounds: int | None  # as many as a cell asks for
     seconds: float
     warm_up_s: float
     recovery_gb: float
     recovery_partitions: int
     quick: bool
+
+    def rounds_of(self, cell: Cell) -> int:
+        return self.rounds or cell.rounds
 
 
 class Notebook:
@@ -121,7 +128,8 @@ class Notebook:
             yield f'{head}; UTC {", ".join(began)}.'
 
     def report(self) -> str:
-        text = '\n'.join([*self._heads(), '', *verdicts(self.results), '', *table(self.results)]) + '\n'
+        text = '\n'.join([*self._heads(), '', *verdicts(self.results), '', *curves(self.results), '',
+                          *table(self.results)]) + '\n'
         self._place.with_suffix('.md').write_text(text)
         self._place.with_suffix('.svg').write_text(chart(self.results))
         return text
@@ -166,6 +174,10 @@ class CellRun:
             if not site.broker.is_running:
                 site.broker.start()
             with self._topic(cell, site) as topic:
+                if cell.client:
+                    figures = CLIENTS[cell.client](site, topic, self._plan.seconds)
+                    self._notebook.add(Row(name, site.peer.name, number, figures))
+                    return
                 if cell.is_cold:
                     drop_from_page_cache(site.broker.directory, topic)
                 measured = site.load(cell.bound_loads(topic), self._plan.seconds, 0 if cell.is_cold else None)
@@ -265,7 +277,7 @@ def measure_all(notebook: Notebook, plan: Plan, wanted: list[Cell], peers: list[
     for division in DIVISIONS:
         here = [peer for peer in peers if peer.division == division]
         missing = [cell for cell in wanted if division in cell.divisions
-                   and rounds_of(notebook, cell, taking(cell, here)) < plan.rounds]
+                   and rounds_of(notebook, cell, taking(cell, here)) < plan.rounds_of(cell)]
         with ExitStack() as stack:
             work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
             sites = list(started(notebook, plan, stack, work, here if missing else []))
@@ -280,7 +292,8 @@ def measure_all(notebook: Notebook, plan: Plan, wanted: list[Cell], peers: list[
 
 
 def taking(cell: Cell, peers: list[Peer]) -> list[Peer]:
-    return [peer for peer in peers if cell.has_floor or not peer.is_floor]
+    return [peer for peer in peers
+            if not peer.is_floor or (cell.has_floor if peer.name == FLOOR else cell.only_writes)]
 
 
 def rounds_of(notebook: Notebook, cell: Cell, peers: list[Peer]) -> int:
@@ -312,12 +325,13 @@ def measure_cell(cell_run: CellRun, notebook: Notebook, plan: Plan, cell: Cell, 
                  is_traced: bool) -> None:
     """The peers take turns until there are as many rounds as there should be; who is first changes."""
     peers = [site.peer for site in sites]
+    missing = plan.rounds_of(cell) - rounds_of(notebook, cell, peers)
     first_number = 1 + max((row.round for row in notebook.results.rows), default=0)  # no round goes on in another run
-    for number in range(first_number, first_number + plan.rounds - rounds_of(notebook, cell, peers) if peers else 0):
+    for number in range(first_number, first_number + missing if peers else 0):
         first = number % len(sites)
         for site in sites[first:] + sites[:first]:
             cell_run.measure(cell, site, number)
-    for site in sites if is_traced and not cell.is_cold else []:
+    for site in sites if is_traced and cell.is_traced else []:
         cell_run.trace(cell, site)
 
 
@@ -332,7 +346,7 @@ def measure_other_things(notebook: Notebook, plan: Plan, peer: Peer) -> None:
 
     if peer.division != 'page-cache' or peer.is_floor:
         return
-    for number in range(len(notebook.results.rounds({START}, peer.name)), plan.rounds):
+    for number in range(len(notebook.results.rounds({START}, peer.name)), plan.rounds or 3):
         within(START, lambda work, number=number: measure_start(peer, work, number))  # type: ignore[misc]
     for name, partitions, gb in ((RECOVERY.format(gb=plan.recovery_gb), max(1, round(plan.recovery_gb * 1.2)),
                                   plan.recovery_gb),
@@ -352,20 +366,22 @@ def head(plan: Plan) -> str:
 
 
 @click.command(help=__doc__)
-@click.option('--set', 'chosen', type=click.Choice(['core', 'all']), default='core', show_default=True)
+@click.option('--set', 'chosen', type=click.Choice(['core', 'rest', 'all']), default='core', show_default=True)
 @click.option('--cells', 'pattern', default='', help='Only cells with names in which this regular expression is found.')
 @click.option('--peers', 'names', default=','.join(PEERS), show_default=True)
-@click.option('--rounds', default=3, show_default=True)
+@click.option('--rounds', type=click.IntRange(1), help='Three or one, as it is said above, if not given.')
 @click.option('--seconds', default=3.0, show_default=True, help='Of a measurement; a tenth more is not counted.')
 @click.option('--warm-up', 'warm_up_s', default=25.0, show_default=True, help='Of a Java machine, in seconds.')
 @click.option('--recovery-gb', default=10.0, show_default=True)
+@click.option('--large-gb', default=2.0, show_default=True, help='Of the log of which places are compared.')
 @click.option('--quick', is_flag=True, help='Everything once for a moment, to see that it works.')
 @click.option('--out', type=click.Path(path_type=pathlib.Path), help='bench/out/peers.jsonl if not given.')
 @click.option('--anew', is_flag=True, help='Forget what --out holds of the chosen cells and peers.')
 @click.option('--list', 'only_list', is_flag=True, help='Only say how many rounds of each cell --out holds.')
 @click.option('--report', 'only_report', is_flag=True, help='Only say again what --out holds.')
-def main(chosen: str, pattern: str, names: str, rounds: int, seconds: float, warm_up_s: float, recovery_gb: float,
-         quick: bool, out: pathlib.Path | None, anew: bool, only_list: bool, only_report: bool) -> None:
+def main(chosen: str, pattern: str, names: str, rounds: int | None, seconds: float, warm_up_s: float,
+         recovery_gb: float, large_gb: float, quick: bool, out: pathlib.Path | None, anew: bool, only_list: bool,
+         only_report: bool) -> None:
     if unknown := set(names.split(',')) - set(PEERS):
         raise click.ClickException(f'no such peers: {", ".join(sorted(unknown))}')
     plan = Plan(rounds, seconds, warm_up_s, recovery_gb, 1000, quick)
@@ -375,8 +391,8 @@ def main(chosen: str, pattern: str, names: str, rounds: int, seconds: float, war
     notebook = Notebook(out or OUT / ('quick.jsonl' if quick else 'peers.jsonl'))
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # for the brokers
-    wanted = [dataclasses.replace(cell, divisions=divisions) for cell in cells(quick, most_files)
-              if (chosen == 'all' or cell.is_core) and (divisions := tuple(
+    wanted = [dataclasses.replace(cell, divisions=divisions) for cell in cells(quick, most_files, large_gb)
+              if (chosen == 'all' or cell.is_core == (chosen == 'core')) and (divisions := tuple(
                   division for division in cell.divisions if re.search(pattern, cell.name_in(division))))]
     if only_report:
         click.echo(notebook.report(), nl=False)
@@ -384,7 +400,7 @@ def main(chosen: str, pattern: str, names: str, rounds: int, seconds: float, war
     if only_list:
         click.echo('\n'.join(listed(notebook, wanted, peers)))
         return
-    has_others = not pattern or bool(re.search(pattern, f'{START} {RECOVERY}'))
+    has_others = chosen != 'rest' and (not pattern or bool(re.search(pattern, f'{START} {RECOVERY}')))
     if anew:
         others = {row.cell for row in notebook.results.rows if row.cell.startswith((START, IDLE, 'recovery'))}
         notebook.forget({name for cell in wanted for division in cell.divisions for name in cell.names_in(division)}

@@ -27,13 +27,14 @@ class Stopped(BaseException):
 
 
 @contextlib.contextmanager
-def workplace() -> Iterator[None]:
-    """Temporary directories lie in one that is removed. SIGTERM, SIGINT and SIGHUP raise Stopped meanwhile.
+def workplace(directory: str | None = None) -> Iterator[None]:
+    """Temporary directories lie in one that is removed, in `directory` if that is given.
 
-    Behind it no child process is left and no directory; after a signal it ends the process, at once, since a client of
-    a broker that is gone would wait for it. Only for the main thread.
+    SIGTERM, SIGINT and SIGHUP raise Stopped meanwhile. Behind it no child process is left and no directory; after a
+    signal it ends the process, at once, since a client of a broker that is gone would wait for it. Only for the main
+    thread.
     """
-    work = pathlib.Path(tempfile.mkdtemp(prefix='bench-'))
+    work = pathlib.Path(tempfile.mkdtemp(prefix='bench-', dir=directory))
     tempfile.tempdir = str(work)
     told, tell = os.pipe()
     os.set_blocking(tell, False)

@@ -16,7 +16,7 @@ from live import ROOT, LiveBroker
 
 sys.path.append(str(ROOT / 'bench'))
 
-from peer_report import Results, Row, verdicts
+from peer_report import Results, Row, curves, verdicts
 from transaction_cost import LEAST_BLOCKS, interval, judged
 
 STOP_LIMIT_S = 60
@@ -74,12 +74,15 @@ def address():
 
 @pytest.mark.parametrize('loads', [
     ['produce:connections=2,depth=3,partitions=4,each=3,count=50'],
+    ['produce:connections=2,depth=3,partitions=4,scattered=1,count=50'],
     ['produce:connections=2,acks=1,size=300,partitions=4,count=50', 'idle:connections=20'],
     ['transaction:connections=3,records=2,each=2,partitions=4,aborts=50,count=20'],
     ['transaction:connections=3,records=2,each=2,partitions=4,version=1,count=20'],
     ['stream:connections=2,depth=3,partitions=4,commit_ms=10,count=50', 'stream:depth=3,partitions=4,count=50'],
     ['fetch:partitions=4,each=2,connections=2,depth=2,once=1', 'fetch:partitions=4,each=4,committed=1,count=20'],
     ['fetch:partitions=4,each=4,from=-1,wait_ms=10,count=20', 'produce:partitions=4,count=50'],
+    ['fetch:partitions=4,each=4,session=1,from=-1,wait_ms=10,count=20', 'produce:partitions=4,count=50'],
+    ['fetch:partitions=4,session=1,from=2,span=5,count=20'],
 ], ids=lambda loads: ' beside '.join(load.partition(':')[0] for load in loads))
 def test_the_load_generator_finishes_what_it_was_asked_for(address, loads):
     lines = run(['bench/load_generator.py', address, '--seconds', '20', '--warm-up', '0',
@@ -104,15 +107,17 @@ def test_the_load_generator_says_which_error_codes_came(address):
 def test_the_bench_of_peers_measures_those_that_there_are(tmp_path):
     """Without Java and Go, which take longer than all of this."""
     out = tmp_path / 'peers.jsonl'
-    pattern = 'produce 300 B, 8 x 5$|fetch 64 KiB, 8|transactions of 1, 64 producers, version 2'
-    arguments = ['bench/peers.py', '--quick', '--peers', 'kbroker,kbroker-disk', '--cells', pattern, '--out', str(out)]
+    pattern = 'produce 300 B, 8 x 5$|fetch 64 KiB, 8|transactions of 1, 64 producers, version 2( .disk.)?$|confluent'
+    arguments = ['bench/peers.py', '--quick', '--set', 'all', '--peers', 'kbroker,kbroker-disk', '--cells', pattern,
+                 '--out', str(out)]
     lines = run(arguments).splitlines()
     table = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines if line.startswith('| ')]
     head = next(index for index, row in enumerate(table) if row[:2] == ['cell', 'peer'])
     assert {(row[0], row[1]) for row in table[head + 1:]} == {
         ('produce 300 B, 8 x 5', 'kbroker'), ('fetch 64 KiB, 8 x 1', 'kbroker'),
         ('transactions of 1, 64 producers, version 2', 'kbroker'),
-        ('transactions of 1, 64 producers, version 2 (disk)', 'kbroker-disk')}
+        ('transactions of 1, 64 producers, version 2 (disk)', 'kbroker-disk'),
+        ('confluent-kafka producer, 1 KB', 'kbroker'), ('confluent-kafka consumer, 1 KB', 'kbroker')}
     assert not [row for row in table if '**' in row[2]]
     assert ElementTree.parse(out.with_suffix('.svg')).getroot().tag.endswith('svg')
     assert out.with_suffix('.md').read_text() == run([*arguments, '--report'])
@@ -138,16 +143,17 @@ def assert_measured(peer, directory):
 
 def test_the_bench_of_peers_goes_on_where_it_was(tmp_path):
     """In parts: what the file holds is not measured again, and is in the table."""
-    arguments = ['bench/peers.py', '--quick', '--peers', 'kbroker,floor', '--out', str(tmp_path / 'peers.jsonl')]
+    peers = ('kbroker', 'floor', 'floor-files')
+    arguments = ['bench/peers.py', '--quick', '--peers', ','.join(peers), '--out', str(tmp_path / 'peers.jsonl')]
     run([*arguments, '--cells', 'round trip'])
     listed = run([*arguments, '--cells', 'round trip|produce 16 KiB, 1 x', '--list']).splitlines()
     assert listed == ['0  produce 16 KiB, 1 x 5', '1  round trip of 1 record']
     table = run([*arguments, '--cells', 'round trip|produce 16 KiB, 1 x']).splitlines()
     rows = [tuple(cell.strip() for cell in line.split('|')[1:3]) for line in table if line.startswith('| ')]
-    for row in itertools.product(('round trip of 1 record', 'produce 16 KiB, 1 x 5'), ('kbroker', 'floor')):
+    for row in itertools.product(('round trip of 1 record', 'produce 16 KiB, 1 x 5'), peers):
         assert rows.count(row) == 1
     held = [json.loads(line) for line in (tmp_path / 'peers.jsonl').read_text().splitlines()]
-    assert len([row for row in held if row.get('cell') == 'round trip of 1 record' and 'rate' in row['figures']]) == 2
+    assert len([row for row in held if row.get('cell') == 'round trip of 1 record' and 'rate' in row['figures']]) == 3
 
 
 def judgements(produced):
@@ -167,6 +173,18 @@ def test_a_target_beyond_what_the_floor_reaches_is_no_fault_of_the_broker():
         'per second': '**short**', 'broker CPU each': '**short**'}
     assert judgements({'kafka': (100, 10), 'kbroker': (300, 3), 'floor': (290, 3.5)}) == {
         'per second': 'met', 'broker CPU each': 'met'}
+
+
+def test_a_curve_is_judged_by_the_most_by_which_it_rises():
+    """It may fall: a broker that does more at once does it cheaper."""
+    costs = {'1': 9, '100': 3, '1,000': 3.5, '10,000': 4.2}
+    rows = [Row(f'produce 300 B at random, 8 x 5, {partitions} partitions', peer, 1, {'cpu_us': cost * scale})
+            for partitions, cost in costs.items() for peer, scale in (('kafka', 1), ('kbroker', 2))]
+    rows.append(Row('produce 300 B at random, 8 x 5, 20,000 partitions', 'kbroker', 1, {'cpu_us': 6}))
+    judged_curves = [[cell.strip() for cell in line.split('|')[1:-1]] for line in curves(Results(rows))][2:]
+    assert [(peer, points, rise, said) for _, peer, points, rise, said in judged_curves] == [
+        ('kafka', '1: 9.00, 100: 3.00, 1,000: 3.50, 10,000: 4.20', '1.40 x', '**short**'),
+        ('kbroker', '1: 18.00, 100: 6.00, 1,000: 7.00, 10,000: 8.40, 20,000: 6.00', '1.40 x', '**short**')]
 
 
 def test_a_loss_is_judged_by_the_interval_of_its_median():

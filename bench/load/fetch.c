@@ -1,5 +1,6 @@
-/* Fetch, version 12, without sessions: a cursor for each request in flight, with `each` partitions that it follows by
- * the offsets of the batches that come. */
+/* Fetch, version 12: a cursor for each request in flight, with `each` partitions that it follows by the offsets of the
+ * batches that come. With a `session` the first request names them all and the next ones those that moved, as a
+ * consumer's do (KIP-227); without one all are named each time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,9 +15,17 @@ struct position {
     bool is_at_end; /* where a load that reads once stops */
 };
 
+struct cursors {
+    int32_t session, epoch; /* 0, -1: there is none */
+    int *moved;             /* of the session: which partitions its next request names */
+    int moved_count;
+    struct position positions[]; /* of the first cursor, of the second, ... */
+};
+
 static struct position *cursor_of(const struct connection *connection, uint32_t number) {
     const struct load_options *options = &connection->load->options;
-    return (struct position *)connection->own + (number % (uint32_t)options->depth) * (uint32_t)options->each;
+    struct cursors *cursors = connection->own;
+    return cursors->positions + (number % (uint32_t)options->depth) * (uint32_t)options->each;
 }
 
 static void prepare(struct load *load) {
@@ -39,7 +48,7 @@ static void write_list_offsets(struct connection *connection, struct writer *wri
     write_string(writer, options->topic);
     write_uvarint(writer, (uint32_t)cursors + 1);
     for (int i = 0; i < cursors; i++) {
-        write_int32(writer, ((struct position *)connection->own)[i].partition);
+        write_int32(writer, ((struct cursors *)connection->own)->positions[i].partition);
         write_int32(writer, -1);
         write_int64(writer, LATEST);
         write_uvarint(writer, 0);
@@ -63,7 +72,7 @@ static void find_ends(struct connection *connection) {
             read_int32(&reader);
             skip_tags(&reader);
             for (int i = 0; i < cursors; i++) {
-                struct position *position = (struct position *)connection->own + i;
+                struct position *position = &((struct cursors *)connection->own)->positions[i];
                 if (position->partition == partition)
                     position->offset = offset;
             }
@@ -74,23 +83,46 @@ static void find_ends(struct connection *connection) {
 
 static void open_cursors(struct connection *connection) {
     const struct load_options *options = &connection->load->options;
-    int cursors = options->depth * options->each;
-    struct position *positions = calloc((size_t)cursors, sizeof *positions);
-    for (int i = 0; i < cursors; i++)
-        positions[i] = (struct position){(connection->index * cursors + i) % options->partitions, options->from, false};
-    connection->own = positions;
+    int count = options->depth * options->each;
+    struct cursors *cursors = calloc(1, sizeof *cursors + (size_t)count * sizeof *cursors->positions);
+    cursors->epoch = options->session ? 0 : -1;
+    cursors->moved = calloc((size_t)count, sizeof *cursors->moved);
+    cursors->moved_count = options->each;
+    for (int i = 0; i < count; i++) {
+        cursors->positions[i].partition = (connection->index * count + i) % options->partitions;
+        cursors->positions[i].offset = options->from;
+        cursors->moved[i] = i;
+    }
+    connection->own = cursors;
     if (options->from < 0)
         find_ends(connection);
+}
+
+static void write_partition(struct writer *writer, const struct position *position, int size) {
+    write_int32(writer, position->partition);
+    write_int32(writer, -1); /* leader epoch */
+    write_int64(writer, position->offset);
+    write_int32(writer, -1); /* last fetched epoch */
+    write_int64(writer, -1); /* log start offset */
+    write_int32(writer, size);
+    write_uvarint(writer, 0);
+}
+
+static bool is_over(const struct load_options *options, const struct position *cursor) {
+    if (!options->once)
+        return false;
+    for (int i = 0; i < options->each; i++)
+        if (!cursor[i].is_at_end)
+            return false;
+    return true;
 }
 
 static bool write_request(struct connection *connection, struct writer *writer, uint32_t number) {
     struct load *load = connection->load;
     const struct load_options *options = &load->options;
+    struct cursors *cursors = connection->own;
     const struct position *cursor = cursor_of(connection, number);
-    bool has_more = false;
-    for (int i = 0; i < options->each; i++)
-        has_more |= !cursor[i].is_at_end;
-    if (!has_more || !may_begin(load))
+    if (is_over(options, cursor) || !may_begin(load))
         return false;
     uint8_t *frame = start_request(writer, FETCH, VERSION, (int32_t)number);
     write_int32(writer, -1); /* replica */
@@ -98,21 +130,18 @@ static bool write_request(struct connection *connection, struct writer *writer, 
     write_int32(writer, 1); /* min bytes */
     write_int32(writer, options->each == 1 ? options->size : EVERYTHING_BYTES);
     write_int8(writer, (int8_t)options->committed);
-    write_int32(writer, 0); /* session */
-    write_int32(writer, -1);
-    write_uvarint(writer, 2);
-    write_string(writer, options->topic);
-    write_uvarint(writer, (uint32_t)options->each + 1);
-    for (int i = 0; i < options->each; i++) {
-        write_int32(writer, cursor[i].partition);
-        write_int32(writer, -1); /* leader epoch */
-        write_int64(writer, cursor[i].offset);
-        write_int32(writer, -1); /* last fetched epoch */
-        write_int64(writer, -1); /* log start offset */
-        write_int32(writer, options->size);
+    write_int32(writer, cursors->session);
+    write_int32(writer, cursors->epoch);
+    if (cursors->moved_count) {
+        write_uvarint(writer, 2);
+        write_string(writer, options->topic);
+        write_uvarint(writer, (uint32_t)cursors->moved_count + 1);
+        for (int i = 0; i < cursors->moved_count; i++)
+            write_partition(writer, &cursor[cursors->moved[i]], options->size);
         write_uvarint(writer, 0);
+    } else {
+        write_uvarint(writer, 1);
     }
-    write_uvarint(writer, 0);
     write_uvarint(writer, 1); /* forgotten topics: none */
     write_string(writer, ""); /* rack */
     write_uvarint(writer, 0);
@@ -134,6 +163,19 @@ static uint64_t follow(struct position *position, const uint8_t *data, size_t si
     return records;
 }
 
+static int64_t end_of(const struct load_options *options, int64_t readable) {
+    return options->span && options->from + options->span < readable ? options->from + options->span : readable;
+}
+
+/* A full Fetch was answered with a session, or one of the session was. */
+static void go_on_with(struct cursors *cursors, int32_t session) {
+    if (!session || (cursors->session && session != cursors->session))
+        die("session %d is answered with %d", cursors->session, session);
+    cursors->session = session;
+    cursors->epoch = cursors->epoch == INT32_MAX ? 1 : cursors->epoch + 1;
+    cursors->moved_count = 0;
+}
+
 static size_t read_partition(struct connection *connection, struct reader *reader, struct position *cursor) {
     struct load *load = connection->load;
     int32_t index = read_int32(reader);
@@ -150,17 +192,20 @@ static size_t read_partition(struct connection *connection, struct reader *reade
     const uint8_t *records = read_bytes(reader, size);
     skip_tags(reader);
     count_error(load, code);
-    struct position *position = cursor;
-    while (position < cursor + load->options.each && position->partition != index)
-        position++;
-    if (position == cursor + load->options.each)
+    const struct load_options *options = &load->options;
+    int number = (index - cursor->partition + options->partitions) % options->partitions; /* they follow one another */
+    if (index < 0 || number < 0 || number >= options->each)
         die("partition %d came, which nobody asked for", index);
+    struct position *position = &cursor[number];
     load->figures.records += follow(position, records, size);
-    if (load->options.from >= 0
-        && position->offset >= (load->options.committed ? last_stable_offset : high_watermark)) {
-        position->is_at_end = load->options.once;
-        if (!load->options.once)
-            position->offset = load->options.from > log_start_offset ? load->options.from : log_start_offset;
+    struct cursors *cursors = connection->own;
+    if (options->session && size)
+        cursors->moved[cursors->moved_count++] = number;
+    int64_t readable = options->committed ? last_stable_offset : high_watermark;
+    if (options->from >= 0 && position->offset >= end_of(options, readable)) {
+        position->is_at_end = options->once;
+        if (!options->once)
+            position->offset = options->from > log_start_offset ? options->from : log_start_offset;
     }
     return size;
 }
@@ -171,7 +216,9 @@ static void read_answer(struct connection *connection, struct reader *reader, ui
     size_t size = 0;
     read_int32(reader); /* throttle time */
     count_error(load, read_int16(reader));
-    read_int32(reader); /* session */
+    int32_t session = read_int32(reader);
+    if (load->options.session)
+        go_on_with(connection->own, session);
     for (int topics = read_array(reader); topics; topics--) {
         skip_string(reader);
         for (int partitions = read_array(reader); partitions; partitions--)

@@ -1,11 +1,19 @@
 /* What the processors, the kernel and the load generator allow: a server that does as good as nothing.
  *
- *     floor PORT
+ *     floor PORT [DIRECTORY]
  *
  * It knows the generator's ApiVersions, Produce and Fetch, and no more of them than it must: a Produce is read, thrown
  * away and answered, nothing in it looked at; a Fetch from offset 0 gets batches that were made once, as many bytes as
- * it asks for, and hears that they are all there is. One thread; it waits where a socket is full. */
+ * it asks for, and hears that they are all there is. One thread; it waits where a socket is full.
+ *
+ * With a directory the records are written, in there, to a file for each partition, which is what no broker can do
+ * without: what one receive brings for a partition in a row goes out in one write, into space reserved as kbroker does
+ * it. SIGHUP removes the files. */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -28,11 +36,17 @@ enum {
     MOST_FETCHED_BYTES = 1 << 20,
     MOST_PARTITIONS = 256, HEAD_BYTES_A_PARTITION = 96,
     MOST_EVENTS = 256,
+    MOST_FILES = 16384, MOST_PIECES = 1024,
+    FIRST_RESERVED_BYTES = 1 << 16, MOST_RESERVED_BYTES = 1 << 24,
+    LARGEST_HEAD_BYTES = 512, /* of a Produce, before its first partition */
+    LARGEST_PARTITION_HEAD_BYTES = 9,
 };
 
 struct client {
     int socket;
-    size_t to_skip; /* of a Produce whose head has come */
+    size_t left; /* of a Produce whose head has come */
+    size_t to_write; /* of those, for this partition */
+    int partition, partitions_left;
     uint32_t correlation_id; /* its */
     size_t kept_bytes; /* the beginning of a request */
     uint8_t kept[LARGEST_SMALL_BYTES];
@@ -107,6 +121,73 @@ static void answer_produce(uint32_t correlation_id) {
     end_request(&answer, frame);
 }
 
+static size_t least(size_t one, size_t other) { return one < other ? one : other; }
+static size_t most(size_t one, size_t other) { return one > other ? one : other; }
+
+/* ---- files */
+
+static struct file {
+    int handle;
+    int64_t size, reserved;
+} files[MOST_FILES];
+static const char *directory; /* NULL: nothing is written */
+static struct iovec pieces[MOST_PIECES]; /* that wait to be written, all to one partition */
+static size_t pieces_count, pieces_bytes;
+static int pieces_partition;
+
+static void name_file(char *name, size_t size, int partition) { snprintf(name, size, "%s/%d", directory, partition); }
+
+static struct file *file_of(int partition) {
+    if (partition < 0 || partition >= MOST_FILES)
+        die("partition %d, expected at most %d", partition, MOST_FILES - 1);
+    struct file *file = &files[partition];
+    char name[4096];
+    if (!file->handle) {
+        name_file(name, sizeof name, partition);
+        file->handle = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+        if (file->handle < 0)
+            die("%s: %s", name, strerror(errno));
+    }
+    return file;
+}
+
+static void write_pieces(void) {
+    if (!pieces_count)
+        return;
+    struct file *file = file_of(pieces_partition);
+    int64_t end = file->size + (int64_t)pieces_bytes;
+    if (end > file->reserved) {
+        size_t chunk = most(FIRST_RESERVED_BYTES, least((size_t)file->size, MOST_RESERVED_BYTES));
+        file->reserved = file->size + (int64_t)most(chunk, pieces_bytes);
+        fallocate(file->handle, FALLOC_FL_KEEP_SIZE, file->size, file->reserved - file->size); /* or else it is slower */
+    }
+    if (pwritev(file->handle, pieces, (int)pieces_count, file->size) != (ssize_t)pieces_bytes)
+        die("partition %d is not written: %s", pieces_partition, strerror(errno));
+    file->size = end;
+    pieces_count = pieces_bytes = 0;
+}
+
+static void add_piece(int partition, const uint8_t *data, size_t size) {
+    if (pieces_count == MOST_PIECES || (pieces_count && pieces_partition != partition))
+        write_pieces();
+    pieces_partition = partition;
+    pieces[pieces_count++] = (struct iovec){(uint8_t *)data, size};
+    pieces_bytes += size;
+}
+
+static void remove_files(void) {
+    char name[4096];
+    for (int partition = 0; partition < MOST_FILES; partition++)
+        if (files[partition].handle) {
+            close(files[partition].handle);
+            name_file(name, sizeof name, partition);
+            unlink(name);
+            files[partition] = (struct file){0};
+        }
+}
+
+/* ---- requests */
+
 /* The next partition that is asked for: its head into the answer, its batches behind that. */
 static size_t answer_partition(struct reader *asked, struct writer *head) {
     int32_t index = read_int32(asked);
@@ -176,13 +257,50 @@ static void serve(struct client *client, int api_key, uint32_t correlation_id, s
     answer_fetch(client->socket, reader, correlation_id);
 }
 
+/* What comes before the partitions. */
+static void begin_to_write(struct client *client, struct reader *reader) {
+    read_bytes(reader, (size_t)read_int16(reader)); /* client id */
+    skip_tags(reader);
+    skip_string(reader); /* transactional id */
+    read_bytes(reader, sizeof(int16_t) + sizeof(int32_t)); /* acks, timeout */
+    if (read_array(reader) != 1)
+        die("a Produce to more than one topic");
+    skip_string(reader);
+    client->partitions_left = read_array(reader);
+}
+
+/* Of the Produce under way, as much as has come: returns what is behind it. */
+static const uint8_t *take_records(struct client *client, const uint8_t *at, const uint8_t *end) {
+    while (client->partitions_left) {
+        if (!client->to_write) {
+            if ((size_t)(end - at) < least(LARGEST_PARTITION_HEAD_BYTES, client->left))
+                return at;
+            struct reader reader = {at, end};
+            client->partition = read_int32(&reader);
+            client->to_write = (size_t)read_array(&reader) + 1; /* with the byte of their tags: then a head follows */
+            client->left -= (size_t)(reader.at - at);
+            at = reader.at;
+        }
+        size_t now = least((size_t)(end - at), client->to_write);
+        if (!now)
+            return at;
+        add_piece(client->partition, at, now);
+        at += now;
+        client->left -= now;
+        client->to_write -= now;
+        client->partitions_left -= !client->to_write;
+    }
+    size_t now = least((size_t)(end - at), client->left);
+    client->left -= now;
+    return at + now;
+}
+
 /* As much as there is whole. Returns what is left. */
 static const uint8_t *serve_all(struct client *client, const uint8_t *at, const uint8_t *end) {
     for (;;) {
-        if (client->to_skip) {
-            size_t now = (size_t)(end - at) < client->to_skip ? (size_t)(end - at) : client->to_skip;
-            at += now;
-            if ((client->to_skip -= now))
+        if (client->left) {
+            at = take_records(client, at, end);
+            if (client->left)
                 return at;
             answer_produce(client->correlation_id);
         }
@@ -194,9 +312,13 @@ static const uint8_t *serve_all(struct client *client, const uint8_t *at, const 
         read_int16(&reader);
         uint32_t correlation_id = (uint32_t)read_int32(&reader);
         if (api_key == PRODUCE) {
+            if (directory && (size_t)(end - at) < least(size, LARGEST_HEAD_BYTES))
+                return at;
+            if (directory)
+                begin_to_write(client, &reader);
             client->correlation_id = correlation_id;
-            client->to_skip = size - REQUEST_HEAD_BYTES;
-            at += REQUEST_HEAD_BYTES;
+            client->left = size - (size_t)(reader.at - at);
+            at = reader.at;
             continue;
         }
         if (size > LARGEST_SMALL_BYTES)
@@ -224,6 +346,7 @@ static void be_ready(struct client *client) {
     const uint8_t *left = serve_all(client, from, end);
     client->kept_bytes = (size_t)(end - left);
     memcpy(client->kept, left, client->kept_bytes);
+    write_pieces();
     if (answer.at != answers)
         send_all(client->socket, &(struct iovec){answers, (size_t)(answer.at - answers)}, 1);
 }
@@ -247,13 +370,22 @@ static int listen_at(int port) {
     return listener;
 }
 
+static volatile sig_atomic_t is_to_forget;
+
+static void note_hangup(int number) { is_to_forget = number; }
+
 int main(int argc, char **argv) {
+    signal(SIGHUP, note_hangup);
+    directory = argc > 2 ? argv[2] : NULL;
     make_batches();
     int listener = listen_at(argc > 1 ? atoi(argv[1]) : 0), epoll = epoll_create1(0);
     watch(epoll, listener, NULL);
     for (;;) {
         struct epoll_event events[MOST_EVENTS];
         int count = epoll_wait(epoll, events, MOST_EVENTS, -1);
+        if (is_to_forget)
+            remove_files();
+        is_to_forget = 0;
         for (int i = 0; i < count; i++) {
             if (events[i].data.ptr) {
                 be_ready(events[i].data.ptr);

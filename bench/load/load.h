@@ -53,6 +53,7 @@ struct load_options {
     int record;     /* bytes of a record's value */
     int records;    /* in each partition of a transaction */
     int acks;
+    int scattered;  /* produce: over partitions at random */
     int aborts;     /* percent of transactions */
     int version;    /* of transactions: 1 or 2 */
     int commit_ms;  /* of a stream: how long a transaction lasts; 0: without */
@@ -60,6 +61,8 @@ struct load_options {
     int wait_ms;    /* of a fetch at the end */
     int64_t from;   /* offset of the first fetch, -1: the end */
     int once;       /* do not begin anew at the end of the log */
+    int64_t span;   /* of a fetch: offsets from `from` on, behind which it begins anew; 0: to the end */
+    int session;    /* fetch as consumers do (KIP-227): all partitions once, then those whose position moved */
     int64_t count;  /* of requests or transactions, over all connections; 0: as long as there is time */
     int tls;
 };
@@ -69,6 +72,7 @@ struct load {
     struct load_options options;
     size_t request_bytes, answer_bytes;
     bool has_ended; /* no new work */
+    bool commits, has_just_committed; /* of a stream: between its work, and in what was read last */
     uint64_t begun; /* requests or transactions */
     int busy;       /* connections with something in flight or waiting to be tried again */
     struct figures figures, measured;

@@ -17,7 +17,7 @@
 #include "load.h"
 #include "machine.h"
 
-enum { MAX_LOADS = 8, MAX_EVENTS = 256, DRAIN_S = 30, MAX_CONNECTIONS = 20000, MAX_MEMORY = 1 << 30 };
+enum { MAX_LOADS = 8, MAX_EVENTS = 256, DRAIN_S = 30, LATE_NS = 1000000, MAX_CONNECTIONS = 20000, MAX_MEMORY = 1 << 30 };
 
 static struct load loads[MAX_LOADS];
 static int loads_count;
@@ -48,7 +48,19 @@ static const struct {
     {"committed", offsetof(struct load_options, committed), 0, 1},
     {"wait_ms", offsetof(struct load_options, wait_ms), 0, 60000},
     {"once", offsetof(struct load_options, once), 0, 1},
+    {"scattered", offsetof(struct load_options, scattered), 0, 1},
+    {"session", offsetof(struct load_options, session), 0, 1},
     {"tls", offsetof(struct load_options, tls), 0, 1},
+};
+
+static const struct {
+    const char *name;
+    size_t at;
+    int64_t least;
+} wide_names[] = {
+    {"from", offsetof(struct load_options, from), -1},
+    {"span", offsetof(struct load_options, span), 0},
+    {"count", offsetof(struct load_options, count), 0},
 };
 
 static int64_t number_of(const char *name, const char *text, int64_t least, int64_t most) {
@@ -67,10 +79,11 @@ static void set_option(struct load_options *options, const char *name, const cha
         strcpy(options->topic, text);
         return;
     }
-    if (!strcmp(name, "from") || !strcmp(name, "count")) {
-        *(strcmp(name, "from") ? &options->count : &options->from) = number_of(name, text, -1, INT64_MAX);
-        return;
-    }
+    for (size_t i = 0; i < sizeof wide_names / sizeof *wide_names; i++)
+        if (!strcmp(name, wide_names[i].name)) {
+            *(int64_t *)((char *)options + wide_names[i].at) = number_of(name, text, wide_names[i].least, INT64_MAX);
+            return;
+        }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i].name)) {
             *(int *)((char *)options + names[i].at) = (int)number_of(name, text, names[i].least, names[i].most);
@@ -98,6 +111,8 @@ static void add_load(char *text) {
     }
     if (load->options.acks == 0)
         die("without acks there are no answers, so there is nothing to measure");
+    if (load->options.session && (load->options.depth != 1 || load->options.each > load->options.partitions))
+        die("a session has one Fetch at a time, and each partition once");
     if (load->kind == &transaction_kind && load->options.depth != 1)
         die("a producer has one transaction at a time");
 }
@@ -169,6 +184,13 @@ static void wait_for_events(int epoll, uint64_t resume_at_ns, uint64_t next_phas
         be_ready(events[i].data.ptr, events[i].events, epoll);
 }
 
+/* Where commits interrupt the work, measuring begins and ends with one: the time between two is whole. */
+static bool is_between_transactions(void) {
+    bool is_between = loads->has_just_committed || !loads->commits;
+    loads->has_just_committed = false;
+    return is_between;
+}
+
 static void run(int epoll, double seconds, double warm_up_s, int broker_pid) {
     enum { WARMING_UP, MEASURING, DRAINING } phase = WARMING_UP;
     uint64_t next_phase_ns = clock_ns() + (uint64_t)(warm_up_s * 1e9);
@@ -177,7 +199,8 @@ static void run(int epoll, double seconds, double warm_up_s, int broker_pid) {
         if (!is_busy()) /* what is bounded in count may be done before the time is over, even that of the warm-up */
             break;
         uint64_t now_ns = clock_ns();
-        if (now_ns >= next_phase_ns) {
+        bool is_between = is_between_transactions();
+        if (now_ns >= next_phase_ns && (is_between || phase == DRAINING)) {
             if (phase == DRAINING)
                 die("answers are missing %d seconds after the end", DRAIN_S);
             if (phase == WARMING_UP)
@@ -187,7 +210,7 @@ static void run(int epoll, double seconds, double warm_up_s, int broker_pid) {
             next_phase_ns = now_ns + (uint64_t)((phase == WARMING_UP ? seconds : DRAIN_S) * 1e9);
             phase++;
         }
-        wait_for_events(epoll, resume(now_ns, epoll), next_phase_ns);
+        wait_for_events(epoll, resume(now_ns, epoll), next_phase_ns > now_ns ? next_phase_ns : now_ns + LATE_NS);
     }
     if (phase != DRAINING)
         end_to_measure(broker_pid);

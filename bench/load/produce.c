@@ -1,4 +1,5 @@
-/* Produce, version 12: requests of equal size, each to `each` partitions, going around all of the topic's.
+/* Produce, version 12: requests of equal size, each to `each` partitions, going around all of the topic's, or
+ * `scattered` over them: a client without keys fills a batch for one partition and then takes any other.
  *
  * A request is built once; what differs from one to the next (its number, its partitions) is patched into the place. */
 #include <stdlib.h>
@@ -54,6 +55,14 @@ static void prepare(struct load *load) {
     load->answer_bytes = ANSWER_BYTES + (size_t)options->each * ANSWER_BYTES_A_PARTITION;
 }
 
+/* Without a pattern, the same in every run (splitmix64). */
+static uint64_t scattered(uint64_t value) {
+    value *= 0x9e3779b97f4a7c15u;
+    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
+    value = (value ^ value >> 27) * 0x94d049bb133111ebu;
+    return value ^ value >> 31;
+}
+
 static bool write_request(struct connection *connection, struct writer *writer, uint32_t number) {
     struct load *load = connection->load;
     const struct load_options *options = &load->options;
@@ -64,8 +73,8 @@ static bool write_request(struct connection *connection, struct writer *writer, 
     if (number < (uint32_t)options->depth)
         memcpy(frame, pattern->frame, pattern->size);
     place_int32(frame + CORRELATION_ID_AT, (int32_t)number);
-    uint64_t first = ((uint64_t)connection->index + (uint64_t)number * (uint64_t)options->connections)
-                     * (uint64_t)options->each;
+    uint64_t turn = (uint64_t)connection->index + (uint64_t)number * (uint64_t)options->connections;
+    uint64_t first = (options->scattered ? scattered(turn + 1) : turn) * (uint64_t)options->each;
     for (int i = 0; i < options->each; i++)
         place_int32(frame + pattern->first_partition_at + (size_t)i * pattern->partition_step,
                     (int32_t)((first + (uint64_t)i) % (uint64_t)options->partitions));

@@ -41,6 +41,7 @@ static void prepare(struct load *load) {
     load->own = pattern;
     load->request_bytes = 512 + 2 * sizeof load->options.topic + pattern->size;
     load->answer_bytes = ANSWER_BYTES;
+    load->commits = load->has_just_committed = options->commit_ms > 0; /* before it begins it is between two, too */
 }
 
 static void open_stream(struct connection *connection) {
@@ -131,6 +132,7 @@ static void read_answer(struct connection *connection, struct reader *reader, ui
         stream->has_failed = true;
     } else if (stream->phase == ENDING) {
         load->figures.transactions++;
+        load->has_just_committed = true;
         stream->producer.identity.base_sequence = 0;
         stream->phase = IDLE;
     } else {
