@@ -19,10 +19,6 @@ DIRECTIVES = {
     'linetrace': DEBUG,
 }
 
-# What most requests pass through, plain Python compiled as it is: its annotations stay words.
-COMPILED_PYTHON = ('kbroker/apis/context.py',)
-PYTHON_DIRECTIVES = {'language_level': 3, 'annotation_typing': False, 'linetrace': DEBUG}
-
 sources = sorted(source for package in ('kbroker', 'kbroker_tools') for source in pathlib.Path(package).rglob('*.pyx'))
 JOBS = os.cpu_count() or 1
 
@@ -42,6 +38,6 @@ def compiled(paths, directives):
 
 
 setup(
-    ext_modules=[*compiled(sources, DIRECTIVES), *compiled(map(pathlib.Path, COMPILED_PYTHON), PYTHON_DIRECTIVES)],
+    ext_modules=compiled(sources, DIRECTIVES),
     options={'build_ext': {'parallel': JOBS}},
 )

@@ -13,17 +13,19 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcmp
 
+from kbroker.apis.context cimport Api, RequestContext
 from kbroker.apis.frame_handler cimport Frame, FrameHandler
 from kbroker.apis.requests cimport skip_tags
+from kbroker.protocol.codec cimport decode_some
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take
 from kbroker.topics.gathering cimport Gathering
 from kbroker.wire.frames cimport FrameServer
 
-from kbroker.apis.context import NO_REPLY, Api, RequestContext
+from kbroker.apis.context import NO_REPLY
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
-from kbroker.protocol.codec import EncodeError, decode_prefix, encode_segments
+from kbroker.protocol.codec import decode_prefix, encode_segments
 
 logger = logging.getLogger('kbroker.apis')
 
@@ -51,24 +53,28 @@ def served_apis():
 
 
 cdef class Served:
-    """One Api with what dispatch needs at hand: message classes and the version from which headers have tags."""
-    cdef object api
+    """One Api with what dispatch needs at hand: message classes and the versions from which headers have tags."""
+    cdef Api api
     cdef FrameHandler frame_handler     # None for most
     cdef object request_class
     cdef object response_class
     cdef int min_version
     cdef int max_version
     cdef int tags_from
+    cdef int answer_tags_from
 
-    def __init__(self, api):
+    def __init__(self, Api api not None):
         name = api.key.name.title().replace('_', '')
         self.api = api
         self.frame_handler = api.frame_handler
         self.request_class = getattr(messages, f'{name}Request')
         self.response_class = getattr(messages, f'{name}Response')
         self.min_version, self.max_version = api.min_version, api.max_version
-        self.tags_from = next((version for version in range(self.min_version, self.max_version + 1)
-                               if request_header_version(api.key, version) >= 2), self.max_version + 1)
+        versions = range(self.min_version, self.max_version + 1)
+        self.tags_from = next((version for version in versions if request_header_version(api.key, version) >= 2),
+                              self.max_version + 1)
+        self.answer_tags_from = next((version for version in versions
+                                      if response_header_version(api.key, version) >= 1), self.max_version + 1)
 
 
 cdef class Dispatcher(FrameServer):
@@ -199,8 +205,10 @@ cdef class Dispatcher(FrameServer):
 
     cdef int _call(self, Served served, connection, client_id, view, Frame *frame) except -1:
         """Decode, handle, and answer unless the handler has parked the request."""
+        cdef RequestContext context
+        cdef Py_ssize_t end
         # Kafka ignores bytes behind a request, and librdkafka puts three there when it asks for all topics.
-        request, _ = decode_prefix(served.request_class, view, frame.version, frame.position)
+        request = decode_some(served.request_class, view, frame.version, frame.position, False, &end)
         context = self._context(served, connection, client_id, frame)
         try:
             response = served.api.handle(context, request)
@@ -215,31 +223,17 @@ cdef class Dispatcher(FrameServer):
             context.reply(response)
         return 0
 
-    cdef object _context(self, Served served, connection, client_id, Frame *frame):
-        sequence = frame.sequence
-        return RequestContext(self._broker, served.api.key, frame.version, frame.correlation_id, client_id, connection.client_host,
-                              connection.connection_id, replier(connection, sequence, served),
-                              lambda: connection.let_next_pass(sequence), connection.close,
-                              connection.listener_name)
-
-
-cdef object replier(connection, sequence, Served served):
-    """How a context answers."""
-    def reply(context, response):
-        if response is NO_REPLY:
-            connection.reply(sequence, None)
-            return
-        prefix = context.correlation_id.to_bytes(4, 'big', signed=True)
-        if response_header_version(served.api.key, context.version) >= 1:
-            prefix += b'\0'
-        try:
-            segments = encode_segments(response, context.version, prefix)
-        except EncodeError:
-            logger.exception('the answer to %s v%d cannot be encoded', served.api.key.name, context.version)
-            connection.close('its answer cannot be encoded')
-        else:
-            connection.reply(sequence, segments)
-    return reply
+    cdef RequestContext _context(self, Served served, connection, client_id, Frame *frame):
+        cdef RequestContext context = RequestContext.__new__(RequestContext)
+        context.broker = self._broker
+        context.api_key = served.api.key
+        context.version = frame.version
+        context.correlation_id = frame.correlation_id
+        context.client_id = client_id
+        context.connection = connection
+        context.sequence = frame.sequence
+        context.answer_has_tags = frame.version >= served.answer_tags_from
+        return context
 
 
 cdef int reply_unsupported_api_versions(connection, sequence, Served served, int32_t correlation_id) except -1:

@@ -1,10 +1,13 @@
 """Types of fetch.pyx; the documentation stands there."""
 from typing import Any
 
+from kbroker.apis.context import Api
 from kbroker.apis.frame_handler import FrameHandler
 from kbroker.apis.waiting import Waiter
 from kbroker.errors import ErrorCode
 from kbroker.topics.partition import Partition
+
+API: Api
 
 class Fetch(Waiter):
     def look_again(self) -> None: ...

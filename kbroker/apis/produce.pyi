@@ -2,9 +2,11 @@
 from collections.abc import Iterable
 from typing import Any
 
+from kbroker.apis.context import Api
 from kbroker.apis.frame_handler import FrameHandler
 from kbroker.errors import ErrorCode, KafkaError
 
+API: Api
 ADMIN_CLIENT_ID: str
 WITHOUT_LOG_START_OFFSET: frozenset[ErrorCode]
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbroker.clock import Clock, Timers
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import ClassicGroup, GroupState
 from kbroker.group.membership import Membership
-from kbroker.group.offsets import Commit, CommitDone, FetchedOffset, Offsets, TopicPartition
+from kbroker.group.offsets import Commit, FetchedOffset, Offsets
 from kbroker.group.records import OFFSETS_TOPIC
 from kbroker.group.shard import Shard, TransactionalProducer
 from kbroker.record.batch import NO_SEQUENCE
 from kbroker.topics.partitioner import partition_for
+
+if TYPE_CHECKING:
+    from kbroker.group.offsets import CommitDone, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ class Coordinated:
     def __init__(self, partition: Any, config: Any, clock: Clock, timers: Timers):
         self.shard = Shard(partition, clock, config.message_max_bytes - BATCH_OVERHEAD_BYTES)
         self.membership = Membership(self.shard, config, clock, timers)
-        self.offsets = Offsets(self.shard, self.membership, config, clock)
+        self.offsets = Offsets(self.shard, self.membership.sessions, config, clock)
 
 
 class GroupCoordinator:

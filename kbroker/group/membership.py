@@ -10,7 +10,6 @@ request in at once, which must not find a group half changed.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 from collections import deque
@@ -21,6 +20,7 @@ from kbroker.clock import Clock, Timers
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import ClassicGroup, GroupState, Member
 from kbroker.group.records import group_row, group_value, topics_of_subscription
+from kbroker.group.sessions import Sessions
 from kbroker.group.shard import Shard
 from kbroker.protocol.messages import JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
 
@@ -57,6 +57,7 @@ class Membership:
         self._config = config
         self._clock = clock
         self._timers = timers
+        self.sessions = Sessions(clock, timers, self._session_ended)
         self._outbox: deque[tuple[Callable[[Any], None], Any]] = deque()
         shard.on_group_row = self._assignment_is_durable
 
@@ -65,7 +66,7 @@ class Membership:
         """After loading: each member gets its session timeout to heartbeat; a group above group.max.size rebalances."""
         for group in list(self._shard.groups.values()):
             for member in group.members.values():
-                self._restart_session(group, member)
+                self.sessions.restart(group, member)
             if len(group.members) > self._config.group_max_size:
                 self._rebalance_or_complete(group)
 
@@ -161,7 +162,7 @@ class Membership:
         joining.is_new = True
         joining.join_done = done
         group.add(joining, protocol_type)
-        self._restart_session(group, joining, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self.sessions.restart(group, joining, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(group)
 
     def _join_again(self, group: ClassicGroup, member: Member, joining: Member, done: Reply) -> None:
@@ -186,12 +187,12 @@ class Membership:
         assert joining.group_instance_id is not None
         member = group.members[group.static_member_ids[joining.group_instance_id]]
         old_leader_id = group.leader_id
-        before = dataclasses.replace(member)
+        before = member.as_it_is()
         self._answer_join_with(member, ErrorCode.FENCED_INSTANCE_ID)
         self._answer_sync_with(member, ErrorCode.FENCED_INSTANCE_ID)
         group.rename_static_member(member, joining.member_id)
         self._update(member, joining)
-        self._restart_session(group, member)
+        self.sessions.restart(group, member)
         if group.state is not GroupState.STABLE or group.select_protocol() != group.protocol_name:
             member.join_done = done
             self._rebalance_or_complete(group)
@@ -227,7 +228,7 @@ class Membership:
     def _undo_replacement(self, group: ClassicGroup, member: Member, before: Member) -> None:
         group.rename_static_member(member, before.member_id)
         self._update(member, before)
-        self._restart_session(group, member)
+        self.sessions.restart(group, member)
 
     def _update(self, member: Member, joining: Member) -> None:
         member.protocols = joining.protocols
@@ -307,7 +308,7 @@ class Membership:
             done, member.join_done, member.is_new = member.join_done, None, False
             if done is not None:
                 self._outbox.append((done, self._join_response(group, member)))
-            self._restart_session(group, member)
+            self.sessions.restart(group, member)
         generation = group.generation
         group.sync_timer = self._timers.after(group.rebalance_timeout_ms, lambda: self._expire_syncs(group, generation))
 
@@ -354,7 +355,7 @@ class Membership:
         if not group.unsynced_member_ids and group.sync_timer is not None:
             group.sync_timer.cancel()
         if group.state is GroupState.STABLE:
-            self._restart_session(group, member)
+            self.sessions.restart(group, member)
             self._outbox.append((done, self._sync_response(group, member)))
             return
         self._answer_sync_with(member, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier try
@@ -391,7 +392,7 @@ class Membership:
             member.assignment = assignments.get(member.member_id, b'')
             done, member.sync_done = member.sync_done, None
             if done is not None:
-                self._restart_session(group, member)
+                self.sessions.restart(group, member)
                 self._outbox.append((done, self._sync_response(group, member)))
 
     def _sync_response(self, group: ClassicGroup, member: Member) -> Any:
@@ -404,7 +405,7 @@ class Membership:
             member.assignment = b''
             if member.sync_done is not None:
                 self._answer_sync_with(member, code)
-                self._restart_session(group, member)
+                self.sessions.restart(group, member)
 
     @then_answer
     def _expire_syncs(self, group: ClassicGroup, generation: int) -> None:
@@ -425,15 +426,9 @@ class Membership:
         group = self.group(request.group_id)
         member = group.check_member(request.member_id, request.group_instance_id)
         group.check_generation(request.generation_id)
-        self._restart_session(group, member)
+        self.sessions.restart(group, member)
         if group.state is GroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-
-    def touch(self, group: ClassicGroup, member_id: str) -> None:
-        """An offset commit shows that the member lives, as a heartbeat does."""
-        member = group.members.get(member_id)
-        if member is not None and group.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE):
-            self._restart_session(group, member)
 
     @then_answer
     def leave(self, request: Any) -> Any:
@@ -472,26 +467,9 @@ class Membership:
             self._remove(group, member)
         return True
 
-    def _restart_session(self, group: ClassicGroup, member: Member, timeout_ms: int | None = None) -> None:
-        """Expect the next sign of life within `timeout_ms`, by default the session timeout.
-
-        A running timer is left alone where it comes early enough: it looks at the deadline when it is due.
-        """
-        timeout_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
-        deadline_ms = member.session_deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        timer = member.session_timer
-        if timer is not None and timer.callback is not None and timer.deadline_ms <= deadline_ms:
-            return
-        if timer is not None:
-            timer.cancel()
-        member.session_timer = self._timers.after(timeout_ms, lambda: self._expire_session(group, member))
-
     @then_answer
-    def _expire_session(self, group: ClassicGroup, member: Member) -> None:
-        left_ms = member.session_deadline_ms - self._clock.monotonic_ms()
-        if left_ms > 0:
-            member.session_timer = self._timers.after(left_ms, lambda: self._expire_session(group, member))
-        elif group.members.get(member.member_id) is member and not member.is_waiting:
+    def _session_ended(self, group: ClassicGroup, member: Member) -> None:
+        if group.members.get(member.member_id) is member and not member.is_waiting:
             log.info('member %r of group %r did not heartbeat in time', member.member_id, group.group_id)
             self._remove(group, member)
             self._after_removal(group)

@@ -246,12 +246,6 @@ def decode_prefix(message_class, data, int version, Py_ssize_t position=0):
 
 @cython.final
 cdef class Writer:
-    """A growing buffer, and the segments that are already closed."""
-    cdef:
-        uint8_t *start
-        Py_ssize_t size
-        Py_ssize_t capacity
-        list segments           # None when only bytes may come out
 
     def __cinit__(self, list segments):
         self.capacity = 512
@@ -262,15 +256,6 @@ cdef class Writer:
 
     def __dealloc__(self):
         PyMem_Free(self.start)
-
-    cdef inline uint8_t *room(self, Py_ssize_t bytes_count) except NULL:
-        """Space for so many bytes more, counted as written."""
-        cdef uint8_t *at
-        if bytes_count > self.capacity - self.size:
-            self.grow(bytes_count)
-        at = self.start + self.size
-        self.size += bytes_count
-        return at
 
     cdef int grow(self, Py_ssize_t bytes_count) except -1:
         cdef Py_ssize_t capacity
@@ -519,6 +504,10 @@ def encode(message, int version) -> bytes:
 def encode_segments(message, int version, bytes prefix=b'') -> list:
     """As `encode`, in pieces: a `records` field that holds no bytes but an object with `size_bytes` (a slice of a file)
     becomes an element of the list, between the bytes before and after it. `prefix` goes before the first byte."""
+    return encode_segments_behind(message, version, prefix)
+
+
+cdef list encode_segments_behind(object message, int version, bytes prefix):
     cdef list segments = []
     cdef Writer out = encode_some(message, version, prefix, segments)
     if out.size:

@@ -59,6 +59,7 @@ cdef class Layout:
         Py_ssize_t *slots
         Py_ssize_t count
 
+    cdef Py_ssize_t place_of(self, object name, Py_ssize_t expected) except -2
     cdef object new_default(self, Py_ssize_t i)
 
 

@@ -3,11 +3,14 @@
 A `Plan` is what one struct looks like in one version: steps in wire order, each an operation and the offset of the slot
 that the value lives in, so that a step moves a pointer instead of looking a name up.
 """
+import sys
+
 cimport cython
 from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_GET_ITEM
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.object cimport PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.type cimport PyType_Check
 from libc.stdint cimport int64_t
 
@@ -16,6 +19,17 @@ cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         pass
     object PyType_GenericAlloc(PyTypeObject *type, Py_ssize_t items)
+    Py_ssize_t PyVectorcall_NARGS(size_t flags)
+
+
+cdef extern from *:
+    """
+    /* What a call of the class, with its arguments by name, does instead of __new__ and __init__. */
+    static inline void kb_set_constructor(PyObject *cls, PyObject *(*construct)(PyObject *, PyObject **, size_t, PyObject *)) {
+        ((PyTypeObject *)cls)->tp_vectorcall = (vectorcallfunc)construct;
+    }
+    """
+    void set_constructor "kb_set_constructor"(type cls, object (*construct)(PyObject *, PyObject **, size_t, PyObject *))
 
 
 cdef dict OPS = {
@@ -29,24 +43,9 @@ cdef Py_ssize_t MOST_TAGS = 64                  # the codec keeps a bit for each
 cdef class Message:
     """What every message and nested struct derives from: keyword construction, equality, repr.
 
-    A subclass has __slots__ and, as `_layout`, the `Layout` of them.
+    A subclass has __slots__ and, as `_layout`, the `Layout` of them. A call of it goes to `construct`: a request makes
+    several messages, and through an __init__ that takes any keywords each would cost several times as much.
     """
-
-    def __init__(self, **values):
-        cdef PyObject *value
-        cdef Layout layout = type(self)._layout
-        cdef Py_ssize_t i, given = 0
-        for i in range(layout.count):
-            value = PyDict_GetItem(values, <object>PyList_GET_ITEM(layout.names, i))
-            if value != NULL:
-                given += 1
-                set_slot(<PyObject *>self, layout.slots[i], value)
-            else:
-                default = layout.new_default(i)
-                set_slot(<PyObject *>self, layout.slots[i], <PyObject *>default)
-        if given != len(values):
-            unknown = sorted(set(values).difference(layout.names))
-            raise TypeError(f'{type(self).__name__} has no field {unknown[0]!r}')
 
     def __eq__(self, other):
         if type(self) is not type(other):
@@ -56,6 +55,27 @@ cdef class Message:
     def __repr__(self):
         cdef Layout layout = type(self)._layout
         return f'{type(self).__name__}({", ".join(f"{name}={getattr(self, name)!r}" for name in layout.names)})'
+
+
+cdef object construct(PyObject *cls, PyObject **values, size_t flags, PyObject *names):
+    """A message with these values, of which `names` has the names, and with defaults for the rest."""
+    cdef Layout layout = (<type>cls)._layout
+    cdef object message = PyType_GenericAlloc(<PyTypeObject *>cls, 0)
+    cdef Py_ssize_t i, place = 0, given = 0 if names == NULL else PyTuple_GET_SIZE(<object>names)
+    if PyVectorcall_NARGS(flags):
+        raise TypeError(f'{(<type>cls).__name__} takes its fields by name')
+    for i in range(given):
+        name = <object>PyTuple_GET_ITEM(<object>names, i)
+        place = layout.place_of(name, place)
+        if place < 0:
+            raise TypeError(f'{(<type>cls).__name__} has no field {name!r}')
+        set_slot(<PyObject *>message, layout.slots[place], values[i])
+    if given < layout.count:
+        for i in range(layout.count):
+            if get_slot(<PyObject *>message, layout.slots[i]) == NULL:
+                default = layout.new_default(i)
+                set_slot(<PyObject *>message, layout.slots[i], <PyObject *>default)
+    return message
 
 
 cdef bint equal_fields(PyObject *one, PyObject *other, Layout layout) except -1:
@@ -78,13 +98,25 @@ cdef class Layout:
         self.slots = <Py_ssize_t *>PyMem_Calloc(self.count or 1, sizeof(Py_ssize_t))
         if self.slots == NULL:
             raise MemoryError
-        self.names = names
+        self.names = [sys.intern(name) for name in names]
         self.defaults = defaults
         for i in range(self.count):
             self.slots[i] = slot_offset(getattr(cls, names[i]))
+        set_constructor(cls, construct)
 
     def __dealloc__(self):
         PyMem_Free(self.slots)
+
+    cdef Py_ssize_t place_of(self, object name, Py_ssize_t expected) except -2:
+        """Which field has the name, -1 if none. Calls name fields in their order, and by the interned string."""
+        cdef Py_ssize_t i
+        for i in range(expected, self.count):
+            if PyList_GET_ITEM(self.names, i) == <PyObject *>name:
+                return i
+        for i in range(self.count):
+            if <object>PyList_GET_ITEM(self.names, i) == name:
+                return i
+        return -1
 
     cdef object new_default(self, Py_ssize_t i):
         """What field `i` starts as. Lists and structs are new ones each time: they can be changed."""

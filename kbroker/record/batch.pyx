@@ -261,18 +261,23 @@ cdef bytes as_bytes(blob):
     return bytes(memoryview(blob))
 
 
+cdef list NO_HEADERS = []
+
+
 cdef list as_headers(headers):
     if not headers:
-        return []
+        return NO_HEADERS
     return [(name.encode('utf-8', 'surrogateescape'), as_bytes(content)) for name, content in headers]
 
 
 cdef tuple as_row(record, int64_t base_offset, int64_t next_delta):
     """(offset delta, timestamp, key, value, headers) of a Record or a (timestamp_ms, key, value[, headers]) tuple."""
     cdef int64_t delta = next_delta
-    if isinstance(record, tuple):
-        timestamp_ms, key, value, *rest = record
-        headers = rest[0] if rest else ()
+    if type(record) is tuple and len(<tuple>record) == 3:
+        timestamp_ms, key, value = <tuple>record
+        headers = NO_HEADERS
+    elif isinstance(record, tuple):
+        timestamp_ms, key, value, headers = record
     else:
         timestamp_ms, key, value, headers = record.timestamp_ms, record.key, record.value, record.headers
         if record.offset >= 0:
@@ -322,7 +327,7 @@ def encode_batch(records, *, int64_t base_offset=0, int32_t partition_leader_epo
     cdef list rows = as_rows(records, base_offset)
     last_offset_delta = last_delta_of(rows, last_offset_delta)
     if max_timestamp_ms is None:
-        max_timestamp_ms = max((row[1] for row in rows), default=-1)
+        max_timestamp_ms = max([(<tuple>row)[1] for row in rows]) if rows else -1
     if not rows:
         compression, delete_horizon_ms, base_timestamp_ms = 0, None, -1
     elif delete_horizon_ms is not None:

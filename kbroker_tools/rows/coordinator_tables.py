@@ -128,7 +128,8 @@ class OffsetsTable:
                  for at, committed in offsets.committed(group_id).items()]
         found.sort(key=lambda row: (-row[1].commit_timestamp_ms, row[0]))
         for at, committed in found:
-            yield (*at, committed.offset, committed.leader_epoch, committed.metadata, committed.commit_timestamp_ms)
+            yield (at.group_id, at.topic, at.partition, committed.offset, committed.leader_epoch, committed.metadata,
+                   committed.commit_timestamp_ms)
 
 
 def _keep(found: dict[str, Any], row: Row, name: str) -> None:

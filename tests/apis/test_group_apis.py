@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from group_world import GROUP, OFFSETS_TOPIC, World, subscription
+from in_process import InProcessConnection, read_answer
 
 from kbroker.apis import (
     delete_groups,
@@ -22,6 +23,7 @@ from kbroker.apis import (
 from kbroker.apis.context import RequestContext
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol import messages
+from kbroker.protocol.api_keys import response_header_version
 from kbroker.protocol.codec import decode, encode
 
 NAMES = {
@@ -52,6 +54,20 @@ class Transactions:
         done(self.error)
 
 
+class AskedOnce(InProcessConnection):
+    """`came` has the answer once it has come."""
+
+    def __init__(self, request, version):
+        super().__init__(1)
+        self._asked = request, version
+        self.came = []
+
+    def reply(self, sequence, segments):
+        assert not self.came, 'answered twice'
+        super().reply(sequence, segments)
+        self.came.append(read_answer(*self._asked, self.replies[0]))
+
+
 class Wire:
     """A connection to a broker that has groups."""
 
@@ -75,24 +91,9 @@ class Wire:
         name = NAMES[module]
         request_class, response_class = getattr(messages, f'{name}Request'), getattr(messages, f'{name}Response')
         request = decode(request_class, encode(request_class(**fields), version), version)
-        came = []
-
-        def reply(context, response):
-            assert not came, 'answered twice'
-            came.append(decode(response_class, encode(response, version), version))
-
-        context = RequestContext(
-            self.broker,
-            module.API.key,
-            version,
-            1,
-            self.client_id,
-            '127.0.0.1',
-            1,
-            reply,
-            lambda: None,
-            lambda reason: None,
-        )
+        connection = AskedOnce(request, version)
+        context = RequestContext(self.broker, module.API.key, version, 1, self.client_id, connection, 0,
+                                 response_header_version(module.API.key, version) >= 1)
         try:
             response = module.API.handle(context, request)
         except KafkaError as error:
@@ -101,9 +102,9 @@ class Wire:
             else:
                 response = module.API.error_response(request, error.code, str(error), version)
         if response is not None:
-            reply(context, response)
-        self.came = came
-        return came[0] if came else None
+            context.reply(response)
+        self.came = connection.came
+        return self.came[0] if self.came else None
 
     def topic_id(self, name):
         return self.world.topics.topic(name).topic_id

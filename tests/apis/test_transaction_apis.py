@@ -257,17 +257,18 @@ def test_the_strict_epoch_rule_applies_from_version_2(world, version, code):
 def test_markers_are_answered_when_all_are_durable():
     world = World(immediate=False)
     request = messages.WriteTxnMarkersRequest
-    answers = []
+    connection = InProcessConnection(1)
     broker = SimpleNamespace(topics=world.topics, clock=world.clock)
-    context = RequestContext(broker, api('WriteTxnMarkers').key, 1, 1, 'client', 'localhost', 1,
-                             lambda context, response: answers.append(response), lambda: None, lambda reason: None)
-    assert api('WriteTxnMarkers').handle(context, request(markers=[request.WritableTxnMarker(
+    context = RequestContext(broker, api('WriteTxnMarkers').key, 1, 1, 'client', connection, 0, True)
+    asked = request(markers=[request.WritableTxnMarker(
         producer_id=1, producer_epoch=0, transaction_result=True, coordinator_epoch=0,
-        topics=[request.WritableTxnMarkerTopic(name='orders', partition_indexes=[0, 1])])])) is None
+        topics=[request.WritableTxnMarkerTopic(name='orders', partition_indexes=[0, 1])])])
+    assert api('WriteTxnMarkers').handle(context, asked) is None
     world.topics.get('orders', 0).flush()
-    assert answers == []
+    assert connection.replies == []
     world.topics.get('orders', 1).fail_waiters(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
-    codes = [partition.error_code for partition in answers[0].markers[0].topics[0].partitions]
+    answer = read_answer(asked, 1, connection.replies[0])
+    codes = [partition.error_code for partition in answer.markers[0].topics[0].partitions]
     assert codes == [0, ErrorCode.KAFKA_STORAGE_ERROR]
 
 

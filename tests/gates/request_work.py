@@ -14,7 +14,9 @@ from kbroker.protocol.messages import (
     FetchRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
+    OffsetCommitRequest,
     ProduceRequest,
+    TxnOffsetCommitRequest,
 )
 
 Ask = Callable[[Any, int], Any]
@@ -24,6 +26,7 @@ Requests = list[tuple[Any, int]]
 
 BATCHES = {300: (1, 220), 16_384: (140, 105)}
 """By about how many bytes a batch has: how many records of how many bytes make it."""
+GROUP = 'gate'
 SETTINGS = {'kbroker.durability': 'page-cache', 'transaction.state.log.num.partitions': '1',
             'offsets.topic.num.partitions': '1'}
 
@@ -37,8 +40,8 @@ class Work:
         topics = [CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
                   for name in ('produced', 'fetched', 'transacted')]
         assert_sound(ask(CreateTopicsRequest(timeout_ms=10_000, topics=topics), 7))
-        # Makes the coordinator's topic.
-        assert_sound(ask(FindCoordinatorRequest(key='gate', key_type=1), 3))
+        for key_type in (0, 1):  # makes the coordinators' topics
+            assert_sound(ask(FindCoordinatorRequest(key='gate', key_type=key_type), 3))
 
     def produce(self, count: int, size_bytes: int) -> Requests:
         return [(self._produce('produced', size_bytes), 12)] * count
@@ -89,6 +92,25 @@ class Work:
                                            producer_epoch=producer_epoch, committed=True), 5))
         return requests
 
+    def commit_offsets(self, count: int) -> Requests:
+        """Each commits the offset of one partition, for a group without members."""
+        request = OffsetCommitRequest
+        return [(request(group_id=GROUP, topics=[request.OffsetCommitRequestTopic(name='transacted', partitions=[
+            request.OffsetCommitRequestPartition(committed_offset=number)])]), 9) for number in range(count)]
+
+    def commit_offsets_in_transactions(self, count: int) -> Requests:
+        """Each the offset of one partition, in a transaction that writes has begun (TV2: nothing comes between)."""
+        request = TxnOffsetCommitRequest
+        requests = []
+        for number, (transactional_id, producer_id, producer_epoch) in enumerate(self._producers(count)):
+            assert_sound(self._ask(self._transactional_produce(transactional_id, producer_id, producer_epoch), 12))
+            requests.append((request(
+                transactional_id=transactional_id, group_id=GROUP, producer_id=producer_id,
+                producer_epoch=producer_epoch, topics=[request.TxnOffsetCommitRequestTopic(
+                    name='transacted', partitions=[request.TxnOffsetCommitRequestPartition(
+                        committed_offset=number)])]), 5))
+        return requests
+
     def _producers(self, count: int) -> Iterator[tuple[str, int, int]]:
         for _ in range(count):
             self._transactional_ids += 1
@@ -119,6 +141,8 @@ WORKS: dict[str, Callable[[Work, int], Requests]] = {
     'Fetch of the last 64 KiB': lambda work, count: work.fetch_last(count, 65_536),
     'first Produce of a transaction': Work.begin_transactions,
     'EndTxn of one record': Work.end_transactions,
+    'OffsetCommit of one partition': Work.commit_offsets,
+    'TxnOffsetCommit of one partition': Work.commit_offsets_in_transactions,
 }
 
 

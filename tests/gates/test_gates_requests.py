@@ -34,6 +34,8 @@ INSTRUCTIONS = {
         'Fetch of the last 64 KiB': 19_000,  # 17,246
         'first Produce of a transaction': 25_300,  # 22,949
         'EndTxn of one record': 20_900,  # 18,969
+        'OffsetCommit of one partition': 49_800,  # 45,296
+        'TxnOffsetCommit of one partition': 82_300,  # 74,836
     },
 }
 """By version of Python, which has its share in them: the most that a request may take, without the network."""

@@ -3,7 +3,11 @@
 import struct
 
 import pytest
+from fakes import MemoryPartition
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kbroker.clock import ManualClock
 from kbroker.errors import CorruptLogError
 from kbroker.group.classic import GroupState
 from kbroker.group.records import (
@@ -14,12 +18,16 @@ from kbroker.group.records import (
     group_row,
     group_tombstone,
     group_value,
-    offset_row,
     offset_tombstone,
     read_row,
     restore_group,
     topics_of_subscription,
 )
+from kbroker.group.shard import Shard, TransactionalProducer
+from kbroker.protocol.messages import OffsetCommitKey, OffsetCommitValue
+from kbroker.protocol.rows import encode_row_key, encode_row_value
+from kbroker.record.batch import encode_batch
+from kbroker.record.records import decode_records
 
 T = 1_700_000_000_000
 KEY = OffsetKey('g1', 't', 0)
@@ -60,17 +68,79 @@ GROUP_V3 = (
 )
 
 
+def appended(keys, offsets, producer=None):
+    """The batch that a shard appends for these offsets."""
+    partition = MemoryPartition('__consumer_offsets', 0)
+    partition.log_end_offset = 70
+    answers = []
+    clock = ManualClock()
+    clock.set_wall_ms(T + 5)
+    Shard(partition, clock, 1000).append_offsets(keys, offsets, answers.append, producer)
+    assert answers == [None]
+    assert [offset.log_offset for offset in offsets] == list(range(70, 70 + len(offsets)))
+    return partition.stored[0]
+
+
+def rows_of(batch):
+    return [(record.key, record.value) for record in decode_records(batch)]
+
+
 def test_an_offset_is_written_in_version_4_with_the_id_of_its_topic():
-    row = offset_row(KEY, CommittedOffset(5, -1, '', T, topic_id=TOPIC_ID))
-    assert row == (
+    assert rows_of(appended([KEY], [CommittedOffset(5, -1, '', T, topic_id=TOPIC_ID)])) == [(
         KEY_BYTES,
         bytes.fromhex('00040000000000000005ffffffff010000018bcfe56800010010000102030405060708090a0b0c0d0e0f'),
-    )
+    )]
 
 
 def test_an_offset_with_a_retention_of_its_own_is_written_in_version_1():
-    row = offset_row(KEY, CommittedOffset(5, 9, 'm', T, T + 1000))
-    assert row == (KEY_BYTES, struct.pack('>hq', 1, 5) + text('m') + struct.pack('>qq', T, T + 1000))
+    assert rows_of(appended([KEY], [CommittedOffset(5, 9, 'm', T, T + 1000)])) == [
+        (KEY_BYTES, struct.pack('>hq', 1, 5) + text('m') + struct.pack('>qq', T, T + 1000))]
+
+
+NAMES = st.text(st.characters(codec='utf-8'), max_size=200)
+TIMES = st.integers(-1, 2**62)
+OFFSETS = st.integers(-1, 2**63 - 1)
+COMMITTED = st.tuples(
+    st.builds(OffsetKey, NAMES, NAMES, st.integers(0, 2**31 - 1)),
+    st.builds(CommittedOffset, OFFSETS, st.integers(-1, 2**31 - 1), NAMES, TIMES, st.none(),
+              st.just(bytes(16)) | st.binary(min_size=16, max_size=16))
+    # A row with an expiry has neither leader epoch nor topic id.
+    | st.builds(CommittedOffset, OFFSETS, st.just(-1), NAMES, TIMES, st.integers(0, 2**63 - 1)),
+)
+
+
+def as_messages(key, committed):
+    """The row as the tables and the codec write it."""
+    key = OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)
+    value = OffsetCommitValue(
+        offset=committed.offset, leader_epoch=committed.leader_epoch, metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms, topic_id=committed.topic_id)
+    if committed.expire_timestamp_ms is None:
+        return encode_row_key(key), encode_row_value(value, 4)
+    value.expire_timestamp = committed.expire_timestamp_ms
+    return encode_row_key(key), encode_row_value(value, 1)
+
+
+@given(st.lists(COMMITTED, min_size=1, max_size=70), st.none() | st.tuples(st.integers(0, 2**63 - 1), st.just(3)))
+def test_the_batch_of_a_commit_is_what_the_codec_makes_of_its_rows(committed, producer):
+    keys, offsets = map(list, zip(*committed, strict=True))
+    rows = [(T + 5, *as_messages(*row)) for row in committed]
+    if producer is None:
+        expected = encode_batch(rows, base_offset=70)
+        found = appended(keys, offsets)
+    else:
+        expected = encode_batch(rows, base_offset=70, producer_id=producer[0], producer_epoch=producer[1],
+                                transactional=True)
+        found = appended(keys, offsets, TransactionalProducer(*producer))
+    assert found == bytes(expected)
+
+
+@given(COMMITTED)
+def test_what_is_appended_is_what_a_load_would_read(committed):
+    """Offsets are adopted as the coordinator made them, not read back from the log: both must come to the same."""
+    key, offset = committed
+    (record,) = decode_records(appended([key], [offset]))
+    assert read_row(record.key, record.value, record.offset) == OffsetRow(key, offset)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """Committed offsets: when they count, who may commit, how they go."""
 
 import pytest
-from group_world import GROUP, Client, World, stable_group, subscription
+from group_world import GROUP, Answer, Client, World, stable_group, subscription
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.offsets import FetchedOffset
+from kbroker.group.offsets import Commit, FetchedOffset, NewOffset
 
 ORDERS = ('orders', 0)
 PAYMENTS = ('payments', 1)
@@ -40,6 +40,17 @@ def test_a_commit_is_not_visible_before_it_is_durable():
     world.flush()
     assert answer.code is ErrorCode.NONE
     assert world.offset(ORDERS) == 5
+
+
+def test_an_expiring_commit_says_the_same_before_and_after_a_restart():
+    """Its row has no room for a leader epoch: what was fetched before a restart must not know more than after it."""
+    world = World()
+    answer = Answer()
+    world.groups.commit(Commit(GROUP, {ORDERS: NewOffset(5, 9)}, retention_ms=1000), 4, answer)
+    assert answer.code is ErrorCode.NONE
+    before = world.fetched(ORDERS)
+    world.restart()
+    assert world.fetched(ORDERS) == before == FetchedOffset(ErrorCode.NONE, 5, -1, '')
 
 
 def test_a_commit_that_was_not_durable_is_gone_after_a_crash():

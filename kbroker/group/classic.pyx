@@ -1,22 +1,18 @@
 """A classic group: who its members are and where its rebalance stands. No timers, no log: `membership` moves it."""
 
-from __future__ import annotations
-
 import enum
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
-from kbroker.clock import Timer
+from libc.stdint cimport int32_t, int64_t
+
+from kbroker.clock cimport Timer
+
 from kbroker.errors import ErrorCode, KafkaError
 
 CONSUMER_PROTOCOL_TYPE = 'consumer'
 MAX_MEMBER_NAME_LENGTH = 249
 """The longest group.instance.id that Kafka's clients accept (KIP-345)."""
-Protocols = Sequence[tuple[str, bytes]]
-"""Assignors that a member offers, best first, each with the member's metadata for it."""
 
 
 class GroupState(enum.Enum):
@@ -29,7 +25,7 @@ class GroupState(enum.Enum):
     DEAD = 'Dead'
 
 
-TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
+TRANSITIONS = {
     GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
     GroupState.PREPARING_REBALANCE: frozenset({GroupState.COMPLETING_REBALANCE, GroupState.EMPTY, GroupState.DEAD}),
     GroupState.COMPLETING_REBALANCE: frozenset({GroupState.STABLE, GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
@@ -41,96 +37,103 @@ Stable: the leader's assignment is durable. Back to Preparing: a join, a leave o
 nobody joined. Dead: the group's tombstone is in the log, not yet durable; nothing leaves that state."""
 
 
-@dataclass(slots=True, eq=False)
-class Member:
-    """`join_done` and `sync_done` are the parked answers: a member has at most one of each."""
+cdef object IS_DEAD = GroupState.DEAD
 
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    protocols: Protocols
-    assignment: bytes = b''
-    is_new: bool = False
-    """Its first join is still parked: it does not know its id, so it cannot heartbeat."""
-    join_done: Callable[[Any], None] | None = None
-    sync_done: Callable[[Any], None] | None = None
-    session_timer: Timer | None = None
-    session_deadline_ms: int = 0
-    """When the session ends, in monotonic time; the timer may be earlier."""
+
+cdef class Member:
+    """One member. `protocols`: the assignors that it offers, best first, each with the member's metadata for it.
+
+    `is_new`: its first join is still parked: it does not know its id, so it cannot heartbeat. `join_done` and
+    `sync_done` are the parked answers, at most one of each. `session_deadline_ms`: when the session ends, in monotonic
+    time; the timer may be earlier.
+    """
+
+    def __init__(self, str member_id not None, str group_instance_id, str client_id not None, str client_host not None,
+                 int32_t rebalance_timeout_ms, int32_t session_timeout_ms, protocols, bytes assignment not None=b''):
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols
+        self.assignment = assignment
+
+    def as_it_is(self):
+        """What a JoinGroup said of it, to go back to."""
+        return Member(self.member_id, self.group_instance_id, self.client_id, self.client_host,
+                      self.rebalance_timeout_ms, self.session_timeout_ms, self.protocols, self.assignment)
 
     @property
-    def is_static(self) -> bool:
+    def is_static(self):
         return self.group_instance_id is not None
 
     @property
-    def is_waiting(self) -> bool:
+    def is_waiting(self):
         """Parked in a join or a sync: the broker owes it an answer, so its session does not run out."""
         return not self.is_new and (self.join_done is not None or self.sync_done is not None)
 
-    def metadata(self, protocol_name: str | None) -> bytes:
+    def metadata(self, protocol_name):
         """What the member sent for this assignor; empty when it does not know it."""
-        return next((metadata for name, metadata in self.protocols if name == protocol_name), b'')
+        for name, metadata in self.protocols:
+            if name == protocol_name:
+                return metadata
+        return b''
 
 
-@dataclass(slots=True, eq=False)
-class ClassicGroup:
-    """State of one group. A group with `protocol_type` None is a simple one: offsets, no members ever."""
+cdef class ClassicGroup:
+    """State of one group. A group with `protocol_type` None is a simple one: offsets, no members ever.
 
-    group_id: str
-    state_since_ms: int | None = None
-    """Wall time of the last transition; None when loaded from a row that does not know it."""
-    state: GroupState = GroupState.EMPTY
-    previous_state: GroupState = GroupState.EMPTY
-    generation: int = 0
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    leader_id: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
-    static_member_ids: dict[str, str] = field(default_factory=dict)
-    """group.instance.id -> member id (KIP-345)."""
-    pending_members: dict[str, Timer] = field(default_factory=dict)
-    """Ids given out with MEMBER_ID_REQUIRED that have not joined yet (KIP-394)."""
-    unsynced_member_ids: set[str] = field(default_factory=set)
-    stored_generation: int = -1
-    """The generation whose assignments were appended: a leader that syncs twice does not overrule itself."""
-    subscribed_topics: frozenset[str] | None = None
-    """None: the members' metadata does not tell."""
-    member_added: bool = False
-    """Somebody joined since the initial rebalance delay was last extended."""
-    join_timer: Timer | None = None
-    sync_timer: Timer | None = None
+    `state_since_ms`: wall time of the last transition; None when loaded from a row that does not know it. `members` by
+    id; `static_member_ids` by group.instance.id (KIP-345). `pending_members`: timers by ids given out with
+    MEMBER_ID_REQUIRED that have not joined yet (KIP-394). `stored_generation`: the one whose assignments were appended: a
+    leader that syncs twice does not overrule itself. `subscribed_topics`: None if the members' metadata does not tell.
+    `member_added`: somebody joined since the initial rebalance delay was last extended.
+    """
 
-    def transition_to(self, state: GroupState, now_ms: int) -> None:
+    def __init__(self, str group_id not None, *, state_since_ms=None, state=GroupState.EMPTY, int32_t generation=0,
+                 str protocol_type=None, str protocol_name=None):
+        self.group_id = group_id
+        self.state_since_ms = state_since_ms
+        self.state = state
+        self.previous_state = GroupState.EMPTY
+        self.generation = generation
+        self.protocol_type = protocol_type
+        self.protocol_name = protocol_name
+        self.members = {}
+        self.static_member_ids = {}
+        self.pending_members = {}
+        self.unsynced_member_ids = set()
+        self.stored_generation = -1
+
+    def transition_to(self, state, int64_t now_ms):
         """Raises AssertionError for a transition that is not in the table: a bug, never a client's doing."""
         if state not in TRANSITIONS[self.state]:
             raise AssertionError(f'group {self.group_id!r}: {self.state.value} -> {state.value} is no transition')
         self.previous_state, self.state, self.state_since_ms = self.state, state, now_ms
 
-    def is_in(self, *states: GroupState) -> bool:
+    def is_in(self, *states):
         return self.state in states
 
     @property
-    def is_blank(self) -> bool:
+    def is_blank(self):
         """Nobody ever joined or committed: it exists for pending members alone."""
         return self.generation == 0 and not self.members and not self.pending_members and self.protocol_type is None
 
-    def is_leader(self, member_id: str) -> bool:
+    def is_leader(self, member_id):
         return self.leader_id == member_id
 
     @property
-    def rebalance_timeout_ms(self) -> int:
+    def rebalance_timeout_ms(self):
         """The longest that any member asks for."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        return max([member.rebalance_timeout_ms for member in self.members.values()], default=0)
 
-    def new_member_id(self, client_id: str, group_instance_id: str | None) -> str:
+    def new_member_id(self, client_id, group_instance_id):
         """A readable part, cut so that the whole fits the protocol's strings whatever the client calls itself, and a
         UUID."""
         return f'{(group_instance_id or client_id)[:MAX_MEMBER_NAME_LENGTH]}-{uuid.uuid4()}'
 
-    def check_member(self, member_id: str, group_instance_id: str | None) -> Member:
+    cpdef Member check_member(self, str member_id, str group_instance_id):
         """The member. UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID when its group.instance.id belongs to a newer one
         (KIP-345)."""
         if group_instance_id is not None:
@@ -143,23 +146,23 @@ class ClassicGroup:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_MEMBER_ID, f'group {self.group_id} has no instance {group_instance_id}'
                 )
-        member = self.members.get(member_id)
+        cdef Member member = self.members.get(member_id)
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {self.group_id} has no member {member_id!r}')
         return member
 
-    def check_generation(self, generation: int) -> None:
+    cpdef check_generation(self, int32_t generation):
         if generation != self.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f'found generation {generation}, expected {self.generation}')
 
-    def check_alive(self) -> None:
+    cpdef check_alive(self):
         """COORDINATOR_NOT_AVAILABLE for a group whose deletion is on its way to the disk: the client comes again."""
-        if self.state is GroupState.DEAD:
+        if self.state is IS_DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group {self.group_id} is being deleted')
 
     # Members
 
-    def add(self, member: Member, protocol_type: str) -> None:
+    def add(self, Member member not None, protocol_type):
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader_id is None:
@@ -168,7 +171,7 @@ class ClassicGroup:
         if member.group_instance_id is not None:
             self.static_member_ids[member.group_instance_id] = member.member_id
 
-    def remove(self, member: Member) -> None:
+    def remove(self, Member member not None):
         """Forget the member and its timer. The parked answers are the caller's to give first."""
         if member.session_timer is not None:
             member.session_timer.cancel()
@@ -179,7 +182,7 @@ class ClassicGroup:
         if self.is_leader(member.member_id):
             self.leader_id = next(iter(self.members), None)
 
-    def rename_static_member(self, member: Member, member_id: str) -> None:
+    def rename_static_member(self, Member member not None, member_id):
         """The instance came back under a new member id; its place, assignment and leadership stay (KIP-345)."""
         assert member.group_instance_id is not None
         renamed = {member_id if known is member else key: known for key, known in self.members.items()}
@@ -192,21 +195,21 @@ class ClassicGroup:
         member.member_id = member_id
         self.static_member_ids[member.group_instance_id] = member_id
 
-    def has_room_for(self, member_id: str, max_size: int) -> bool:
+    def has_room_for(self, member_id, max_size):
         """group.max.size. While a rebalance gathers its members those that have joined count: so a group that is too
         large (the setting was lowered) sheds the ones that come last."""
         if self.is_in(GroupState.EMPTY, GroupState.DEAD):
             return True
         member = self.members.get(member_id)
         if self.state is GroupState.PREPARING_REBALANCE:
-            joined = sum(other.join_done is not None for other in self.members.values())
+            joined = sum([other.join_done is not None for other in self.members.values()])
             return (member is not None and member.join_done is not None) or joined < max_size
         return member is not None or len(self.members) < max_size
 
-    def everyone_joined(self) -> bool:
-        return not self.pending_members and all(member.join_done is not None for member in self.members.values())
+    def everyone_joined(self):
+        return not self.pending_members and all([member.join_done is not None for member in self.members.values()])
 
-    def elect_joined_leader(self) -> bool:
+    def elect_joined_leader(self):
         """Keep the leader if it joined, else take the first member that did. False when nobody did."""
         leader = self.members.get(self.leader_id or '')
         if leader is not None and leader.join_done is None:
@@ -218,7 +221,7 @@ class ClassicGroup:
 
     # Protocols
 
-    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+    def supports(self, protocol_type, protocols):
         """May a member with these assignors be in the group? One of them must be known to all its members."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
@@ -226,11 +229,11 @@ class ClassicGroup:
             name for name, _ in protocols
         )
 
-    def common_protocols(self) -> set[str]:
+    def common_protocols(self):
         offers = [{name for name, _ in member.protocols} for member in self.members.values()]
         return set.intersection(*offers) if offers else set()
 
-    def select_protocol(self) -> str:
+    def select_protocol(self):
         """Each member votes for the first of its assignors that all know; most votes win, then the one voted for
         first."""
         common = self.common_protocols()
@@ -241,7 +244,7 @@ class ClassicGroup:
         )
         return votes.most_common(1)[0][0]
 
-    def start_generation(self, now_ms: int, topics_of: Callable[[bytes], list[str]]) -> None:
+    def start_generation(self, int64_t now_ms, topics_of):
         """Everyone who is awaited has joined: next generation, with an assignor, or Empty without one.
 
         `topics_of` reads the topics of a consumer's subscription; ValueError when it cannot.
@@ -256,7 +259,7 @@ class ClassicGroup:
             self.transition_to(GroupState.EMPTY, now_ms)
         self.note_subscriptions(topics_of)
 
-    def note_subscriptions(self, topics_of: Callable[[bytes], list[str]]) -> None:
+    def note_subscriptions(self, topics_of):
         """Work out `subscribed_topics` for the generation that starts or was loaded."""
         self.subscribed_topics = None
         if not self.members:
@@ -268,7 +271,7 @@ class ClassicGroup:
                 return
             self.subscribed_topics = frozenset(topic for topics in subscriptions for topic in topics)
 
-    def is_subscribed_to(self, topic: str) -> bool:
+    def is_subscribed_to(self, topic):
         """Is the topic read by a member? Unknown counts as yes for consumers: their offsets are not to be dropped."""
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL_TYPE

@@ -1,0 +1,89 @@
+"""OffsetCommit (key 8), versions 2-10.
+
+Answered when the offsets are durable. Versions 2-4 may set a retention of their own; 6 brings leader epochs (KIP-320),
+7 static membership (KIP-345), 9 GROUP_ID_NOT_FOUND for a generation of an unknown group (KIP-848); 10 names topics by
+id (KIP-848): UNKNOWN_TOPIC_ID. Partitions that do not exist are refused one by one, the others are committed.
+"""
+from kbroker.apis.context cimport Api, RequestContext
+from kbroker.apis.offset_commits cimport offsets_to_commit
+from kbroker.group.offsets cimport Commit
+
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import OffsetCommitResponse
+
+cdef enum:
+    VERSION_WITH_IDS = 10
+
+cdef object UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+cdef object UNKNOWN_TOPIC_ID = ErrorCode.UNKNOWN_TOPIC_ID
+cdef object TopicResponse = OffsetCommitResponse.OffsetCommitResponseTopic
+cdef object PartitionResponse = OffsetCommitResponse.OffsetCommitResponsePartition
+
+
+def handle(RequestContext context not None, request):
+    topics = context.broker.topics
+    # Found once: a topic may be deleted while the disk is awaited.
+    if context.version >= VERSION_WITH_IDS:
+        hosted = [topics.topic_by_id(topic.topic_id) for topic in request.topics]
+    else:
+        hosted = [topics.topic(topic.name) for topic in request.topics]
+
+    def done(results):
+        context.reply(answer(request.topics, hosted, results, context.version))
+
+    offsets = offsets_to_commit(request.topics, hosted)
+    if not offsets:
+        done({})
+        return
+    context.broker.groups.commit(
+        Commit(
+            request.group_id,
+            offsets,
+            request.generation_id_or_member_epoch,
+            request.member_id,
+            request.group_instance_id,
+            request.retention_time_ms,
+        ),
+        context.version,
+        done,
+    )
+
+
+cdef object answer(list topics, list hosted, dict results, int version):
+    return OffsetCommitResponse(
+        topics=[answer_topic(topics[i], hosted[i], results, version) for i in range(len(topics))])
+
+
+cdef object answer_topic(topic, known, dict results, int version):
+    """A topic of the answer; `known` is it as it was hosted, or None."""
+    if known is None:
+        return refuse_topic(topic, UNKNOWN_TOPIC_ID if version >= VERSION_WITH_IDS else UNKNOWN_TOPIC_OR_PARTITION)
+    name = known.name
+    return TopicResponse(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            PartitionResponse(partition_index=partition.partition_index,
+                              error_code=results.get((name, partition.partition_index), UNKNOWN_TOPIC_OR_PARTITION))
+            for partition in topic.partitions
+        ],
+    )
+
+
+cdef object refuse_topic(topic, code):
+    return TopicResponse(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            PartitionResponse(partition_index=partition.partition_index, error_code=code)
+            for partition in topic.partitions
+        ],
+    )
+
+
+def error_response(request, code, message, version):
+    return OffsetCommitResponse(topics=[refuse_topic(topic, code) for topic in request.topics])
+
+
+API = Api(ApiKey.OFFSET_COMMIT, 2, 10, handle, error_response)

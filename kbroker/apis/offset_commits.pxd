@@ -1,0 +1,3 @@
+# cython: language_level=3
+
+cdef dict offsets_to_commit(list topics, list hosted)

@@ -1,0 +1,30 @@
+"""What OffsetCommit and TxnOffsetCommit share: the partitions that they name, looked up, and how both answer."""
+from libc.stdint cimport int32_t
+
+from kbroker.group.offsets cimport NewOffset
+
+
+cdef dict offsets_to_commit(list topics, list hosted):
+    """A NewOffset for each of the partitions that exist, by topic and partition.
+
+    `topics` are those of the request, `hosted` has each of them as it is hosted, or None.
+    """
+    cdef dict found = {}
+    cdef NewOffset new
+    cdef int32_t index
+    cdef Py_ssize_t i, count
+    for i in range(len(topics)):
+        known = hosted[i]
+        if known is None:
+            continue
+        name, topic_id, count = known.name, known.topic_id, len(known.partitions)
+        for partition in <list?>topics[i].partitions:
+            index = partition.partition_index
+            if 0 <= index < count:
+                new = NewOffset.__new__(NewOffset)
+                new.offset = partition.committed_offset
+                new.leader_epoch = partition.committed_leader_epoch
+                new.metadata = partition.committed_metadata
+                new.topic_id = topic_id
+                found[name, index] = new
+    return found

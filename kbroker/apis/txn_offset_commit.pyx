@@ -1,0 +1,98 @@
+"""TxnOffsetCommit (key 28), versions 0-5.
+
+Offsets that count when the producer's transaction commits. Version 2 brings leader epochs (KIP-320); 3 the consumer's
+generation, which fences its successors' predecessors (KIP-447); 4 knows TRANSACTION_ABORTABLE, and 5 adds the partition
+of `__consumer_offsets` to the transaction by itself (KIP-890); up to 4 AddOffsetsToTxn must have done so. Answered when
+the offsets are durable. Versions 0-1 get COORDINATOR_NOT_AVAILABLE for COORDINATOR_LOAD_IN_PROGRESS, which their
+clients do not know.
+"""
+from kbroker.apis.context cimport Api, RequestContext
+from kbroker.apis.offset_commits cimport offsets_to_commit
+from kbroker.group.offsets cimport Commit
+from kbroker.group.shard cimport TransactionalProducer
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.shard import coordinator_error
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import TxnOffsetCommitResponse
+
+cdef enum:
+    VERSION_WITH_LOAD_IN_PROGRESS = 2
+    VERSION_THAT_ADDS = 5
+
+cdef object UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+cdef object COORDINATOR_LOAD_IN_PROGRESS = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+cdef object COORDINATOR_NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+cdef object TopicResponse = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+cdef object PartitionResponse = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
+
+
+def handle(RequestContext context not None, request):
+    groups, topics = context.broker.groups, context.broker.topics
+    cdef dict offsets = offsets_to_commit(request.topics, [topics.topic(topic.name) for topic in request.topics])
+    if not offsets:
+        return respond(request, offsets, context.version)
+    if not request.group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, 'the group id is empty')
+    commit = Commit(request.group_id, offsets, request.generation_id, request.member_id, request.group_instance_id)
+
+    def done(results):
+        context.reply(respond(request, results, context.version))
+
+    def verified(error):
+        try:
+            if error is not None:
+                raise coordinator_error(error)
+            groups.commit_transactional(
+                commit, TransactionalProducer(request.producer_id, request.producer_epoch, guard), done
+            )
+        except KafkaError as refused:
+            done(dict.fromkeys(offsets, refused.code))
+
+    guard = groups.start_verification(
+        request.group_id, request.producer_id, request.producer_epoch,
+        supports_epoch_bump=context.version >= VERSION_THAT_ADDS
+    )
+    if guard is None:  # the transaction is open in this partition already
+        verified(None)
+    else:
+        context.broker.transactions.add_or_verify_offsets_partition(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            groups.partition_of(request.group_id),
+            context.version,
+            verified,
+        )
+    return None
+
+
+cdef object respond(request, dict results, int version):
+    return TxnOffsetCommitResponse(topics=[
+        TopicResponse(
+            name=topic.name,
+            partitions=[
+                answer_partition(partition.partition_index, results.get(
+                    (topic.name, partition.partition_index), UNKNOWN_TOPIC_OR_PARTITION), version)
+                for partition in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ])
+
+
+cdef object answer_partition(index, code, int version):
+    if version < VERSION_WITH_LOAD_IN_PROGRESS and code is COORDINATOR_LOAD_IN_PROGRESS:
+        code = COORDINATOR_NOT_AVAILABLE
+    return PartitionResponse(partition_index=index, error_code=code)
+
+
+def error_response(request, code, message, int version):
+    return TxnOffsetCommitResponse(topics=[
+        TopicResponse(name=topic.name, partitions=[
+            answer_partition(partition.partition_index, code, version) for partition in topic.partitions])
+        for topic in request.topics
+    ])
+
+
+API = Api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, handle, error_response)

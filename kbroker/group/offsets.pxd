@@ -1,0 +1,49 @@
+# cython: language_level=3
+from libc.stdint cimport int32_t, int64_t
+
+from kbroker.clock cimport Clock
+from kbroker.group.classic cimport ClassicGroup
+from kbroker.group.records cimport OffsetKey
+from kbroker.group.sessions cimport Sessions
+from kbroker.group.shard cimport Shard, TransactionalProducer
+
+
+cdef class NewOffset:
+    cdef readonly int64_t offset
+    cdef readonly int32_t leader_epoch
+    cdef readonly str metadata
+    cdef readonly bytes topic_id
+
+
+cdef class Commit:
+    cdef readonly str group_id
+    cdef readonly dict offsets
+    cdef readonly int32_t generation
+    cdef readonly str member_id
+    cdef readonly str group_instance_id
+    cdef readonly int64_t retention_ms
+
+    cdef bint names_member(self) except -1
+    cdef bint is_standalone(self, ClassicGroup group) except -1
+
+
+cdef class FetchedOffset:
+    cdef readonly object error
+    cdef readonly int64_t offset
+    cdef readonly int32_t leader_epoch
+    cdef readonly str metadata
+
+
+cdef class Offsets:
+    cdef Shard _shard
+    cdef Sessions _sessions
+    cdef Py_ssize_t _longest_metadata       # in characters
+    cdef int64_t _retention_ms
+    cdef Clock _clock
+
+    cpdef commit(self, Commit commit, int version, done)
+    cpdef commit_transactional(self, Commit commit, TransactionalProducer producer, done)
+    cdef ClassicGroup group_of(self, Commit commit, missing)
+    cdef append(self, Commit commit, done, TransactionalProducer producer)
+    cpdef dict fetch(self, str group_id, partitions, bint require_stable)
+    cdef FetchedOffset fetch_one(self, OffsetKey key, bint require_stable)

@@ -1,0 +1,53 @@
+"""Types of offsets.pyx; the documentation stands there."""
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kbroker.clock import Clock
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.sessions import Sessions
+from kbroker.group.shard import Done, Shard, TransactionalProducer
+
+TopicPartition = tuple[str, int]
+CommitDone = Callable[[dict[TopicPartition, ErrorCode]], None]
+
+class NewOffset:
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+    topic_id: bytes
+    def __init__(self, offset: int, leader_epoch: int = -1, metadata: str | None = '',
+                 topic_id: bytes = ...) -> None: ...
+
+class Commit:
+    group_id: str
+    offsets: dict[TopicPartition, NewOffset]
+    generation: int
+    member_id: str
+    group_instance_id: str | None
+    retention_ms: int
+    def __init__(self, group_id: str, offsets: dict[TopicPartition, NewOffset], generation: int = -1,
+                 member_id: str = '', group_instance_id: str | None = None, retention_ms: int = -1) -> None: ...
+
+class FetchedOffset:
+    error: ErrorCode
+    offset: int
+    leader_epoch: int
+    metadata: str
+    def __init__(self, error: ErrorCode = ..., offset: int = -1, leader_epoch: int = -1,
+                 metadata: str = '') -> None: ...
+
+class OffsetsUnderWay:
+    def __call__(self, error: KafkaError | None) -> None: ...
+
+class Offsets:
+    def __init__(self, shard: Shard, sessions: Sessions, config: Any, clock: Clock) -> None: ...
+    def commit(self, commit: Commit, version: int, done: CommitDone) -> None: ...
+    def commit_transactional(self, commit: Commit, producer: TransactionalProducer, done: CommitDone) -> None: ...
+    def fetch(self, group_id: str, partitions: Iterable[TopicPartition],
+              require_stable: bool) -> dict[TopicPartition, FetchedOffset]: ...
+    def fetch_all(self, group_id: str, require_stable: bool) -> dict[TopicPartition, FetchedOffset]: ...
+    def delete(self, group_id: str, partitions: Sequence[TopicPartition], done: CommitDone) -> None: ...
+    def delete_group(self, group_id: str, done: Done) -> None: ...
+    def forget_topic(self, topic: str, done: Done) -> None: ...
+    def forget_deleted_topics(self, is_known: Callable[[bytes], bool], done: Done) -> None: ...
+    def expire(self, done: Done) -> None: ...

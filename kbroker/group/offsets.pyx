@@ -1,0 +1,347 @@
+"""Committing, fetching, deleting and expiring the offsets of a shard's groups."""
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
+
+from kbroker.clock cimport Clock
+from kbroker.group.classic cimport ClassicGroup
+from kbroker.group.records cimport CommittedOffset, OffsetKey, offset_key
+from kbroker.group.sessions cimport Sessions
+from kbroker.group.shard cimport Shard, TransactionalProducer
+from kbroker.topics.partition cimport DurableWaiter
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.classic import CONSUMER_PROTOCOL_TYPE, GroupState
+from kbroker.group.records import NO_TOPIC_ID, group_tombstone, offset_tombstone
+from kbroker.group.shard import coordinator_error
+
+cdef object NONE = ErrorCode.NONE
+cdef object EMPTY = GroupState.EMPTY
+cdef object COMPLETING_REBALANCE = GroupState.COMPLETING_REBALANCE
+cdef object GROUP_ID_NOT_FOUND = ErrorCode.GROUP_ID_NOT_FOUND
+cdef object ILLEGAL_GENERATION = ErrorCode.ILLEGAL_GENERATION
+
+
+cdef class NewOffset:
+    """What a client commits for one partition. `topic_id` is that of the topic that exists now."""
+
+    def __init__(self, int64_t offset, int32_t leader_epoch=-1, str metadata='', bytes topic_id not None=NO_TOPIC_ID):
+        self.offset = offset
+        self.leader_epoch = leader_epoch
+        self.metadata = metadata
+        self.topic_id = topic_id
+
+
+cdef class Commit:
+    """An OffsetCommit or the group's half of a TxnOffsetCommit, with the partitions that exist.
+
+    `offsets` has a NewOffset by topic and partition. `retention_ms`: until when they are kept, from now; -1: as
+    offsets.retention.minutes says. OffsetCommit versions 2 to 4.
+    """
+
+    def __init__(self, str group_id not None, dict offsets not None, int32_t generation=-1, str member_id not None='',
+                 str group_instance_id=None, int64_t retention_ms=-1):
+        self.group_id = group_id
+        self.offsets = offsets
+        self.generation = generation
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.retention_ms = retention_ms
+
+    cdef bint names_member(self) except -1:
+        return self.generation >= 0 or self.member_id != '' or self.group_instance_id is not None
+
+    cdef bint is_standalone(self, ClassicGroup group) except -1:
+        """A consumer without group management, or an administrator: free to commit while nobody else is there."""
+        return self.generation < 0 and group.state is EMPTY
+
+
+cdef class FetchedOffset:
+    """One partition's answer; `offset` is -1 when there is none."""
+
+    def __init__(self, error=NONE, int64_t offset=-1, int32_t leader_epoch=-1, str metadata not None=''):
+        self.error = error
+        self.offset = offset
+        self.leader_epoch = leader_epoch
+        self.metadata = metadata
+
+    def _fields(self):
+        return self.error, self.offset, self.leader_epoch, self.metadata
+
+    def __eq__(self, other):
+        return isinstance(other, FetchedOffset) and self._fields() == (<FetchedOffset>other)._fields()
+
+    __hash__ = None
+
+    def __repr__(self):
+        return f'FetchedOffset{self._fields()!r}'
+
+
+cdef FetchedOffset NO_OFFSET = FetchedOffset()
+cdef FetchedOffset UNSTABLE = FetchedOffset(ErrorCode.UNSTABLE_OFFSET_COMMIT)
+
+
+cdef class OffsetsUnderWay(DurableWaiter):
+    """What a commit waits for the disk with."""
+    cdef list keys
+    cdef dict results           # an error code for each partition
+    cdef object done
+
+    def __call__(self, error):
+        self.durable(0, error)
+
+    cdef int durable(self, Py_ssize_t part, object error) except -1:
+        cdef OffsetKey key
+        if error is not None:
+            code = coordinator_error(error).code
+            for key in self.keys:
+                self.results[key.topic, key.partition] = code
+        self.done(self.results)
+        return 0
+
+
+cdef class Offsets:
+    """The offset operations of one shard. Changes become visible by replay, answers leave when they are durable."""
+
+    def __init__(self, Shard shard not None, Sessions sessions not None, config, Clock clock not None):
+        self._shard = shard
+        self._sessions = sessions
+        self._longest_metadata = config.offset_metadata_max_bytes
+        self._retention_ms = config.offsets_retention_minutes * 60_000
+        self._clock = clock
+
+    # Commit
+
+    cpdef commit(self, Commit commit, int version, done):
+        """OffsetCommit. `done` gets an error code for each partition, once the offsets are durable.
+
+        For all partitions: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE; GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before version 9) for a generation of no
+        group.
+        """
+        cdef ClassicGroup group = self.group_of(commit, GROUP_ID_NOT_FOUND if version >= 9 else ILLEGAL_GENERATION)
+        if group is not None:
+            check_commit(group, commit)
+            self._sessions.touch(group, commit.member_id)
+        self.append(commit, done, None)
+
+    cpdef commit_transactional(self, Commit commit, TransactionalProducer producer, done):
+        """TxnOffsetCommit, when the transaction holds the partition: the offsets are pending until the marker. `done`
+        as in `commit`.
+
+        For all partitions: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE. Not so
+        a rebalance: the generation, if the client names one, is fence enough (KIP-447).
+        """
+        cdef ClassicGroup group = self.group_of(commit, ILLEGAL_GENERATION)
+        if group is not None:
+            group.check_alive()
+            if commit.names_member() and not commit.is_standalone(group):
+                group.check_member(commit.member_id, commit.group_instance_id)
+                group.check_generation(commit.generation)
+        self.append(commit, done, producer)
+
+    cdef ClassicGroup group_of(self, Commit commit, missing):
+        """None for the first commit of a group without members, which its own replay creates."""
+        cdef ClassicGroup group = self._shard.groups.get(commit.group_id)
+        if group is None and commit.generation >= 0:
+            raise KafkaError(missing, f'group {commit.group_id} does not exist')
+        return group
+
+    cdef append(self, Commit commit, done, TransactionalProducer producer):
+        cdef int64_t now_ms = self._clock.wall_ms()
+        cdef CommittedOffset committed
+        cdef NewOffset new
+        cdef dict results = {}
+        cdef list keys = [], offsets = []
+        cdef OffsetsUnderWay under_way
+        expire_timestamp_ms = None
+        if commit.retention_ms != -1:
+            expire_timestamp_ms = INT64_MAX if commit.retention_ms > INT64_MAX - now_ms else now_ms + commit.retention_ms
+        for partition, new in commit.offsets.items():
+            metadata = new.metadata or ''
+            if len(metadata) > self._longest_metadata:
+                results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            results[partition] = NONE
+            committed = CommittedOffset.__new__(CommittedOffset)
+            committed.offset = new.offset
+            committed.metadata = metadata
+            committed.commit_timestamp_ms = now_ms
+            committed.expire_timestamp_ms = expire_timestamp_ms
+            # A row with an expiry has no room for these two: memory is what a replay would come to.
+            committed.leader_epoch = new.leader_epoch if expire_timestamp_ms is None else -1
+            committed.topic_id = new.topic_id if expire_timestamp_ms is None else NO_TOPIC_ID
+            keys.append(offset_key(commit.group_id, partition[0], partition[1]))
+            offsets.append(committed)
+        if not keys:
+            done(results)
+            return
+        under_way = OffsetsUnderWay.__new__(OffsetsUnderWay)
+        under_way.keys = keys
+        under_way.results = results
+        under_way.done = done
+        self._shard.append_offsets(keys, offsets, under_way, producer)
+
+    # Fetch
+
+    cpdef dict fetch(self, str group_id, partitions, bint require_stable):
+        """OffsetFetch of named partitions. An unknown group has offsets like any other: none."""
+        return {
+            (topic, partition): self.fetch_one(offset_key(group_id, topic, partition), require_stable)
+            for topic, partition in partitions
+        }
+
+    def fetch_all(self, str group_id, bint require_stable):
+        """OffsetFetch of all that the group has committed."""
+        return {
+            (key.topic, key.partition): self.fetch_one(key, require_stable)
+            for key in self._shard.offsets.committed(group_id)
+        }
+
+    cdef FetchedOffset fetch_one(self, OffsetKey key, bint require_stable):
+        cdef CommittedOffset found
+        cdef FetchedOffset fetched
+        if require_stable and not self._shard.offsets.is_stable(key):
+            return UNSTABLE
+        found = self._shard.offsets.committed(key.group_id).get(key)
+        if found is None:
+            return NO_OFFSET
+        fetched = FetchedOffset.__new__(FetchedOffset)
+        fetched.error = NONE
+        fetched.offset = found.offset
+        fetched.leader_epoch = found.leader_epoch
+        fetched.metadata = found.metadata
+        return fetched
+
+    # Delete and expire
+
+    def delete(self, group_id, partitions, done):
+        """OffsetDelete (KIP-496). GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP when the group's members are no consumers, so
+        that their topics are unknown; GROUP_SUBSCRIBED_TO_TOPIC for a partition of a topic that a member reads."""
+        group = self._shard.groups.get(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'group {group_id} does not exist')
+        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f'group {group_id} has {len(group.members)} members')
+        results = {
+            (topic, partition): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic) else ErrorCode.NONE
+            for topic, partition in partitions
+        }
+        known = set(self._shard.offsets.keys_to_forget(group_id))
+        keys = [
+            OffsetKey(group_id, topic, partition)
+            for (topic, partition), code in results.items()
+            if code is ErrorCode.NONE
+        ]
+        rows = [offset_tombstone(key) for key in keys if key in known]
+
+        def durable(error):
+            if error is not None:
+                results.update(dict.fromkeys(((key.topic, key.partition) for key in keys), error.code))
+            done(results)
+
+        if rows:
+            self._shard.append(rows, durable)
+        else:
+            done(results)
+
+    def delete_group(self, group_id, done):
+        """DeleteGroups. GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP. Until the tombstones are durable the group is Dead."""
+        group = self._shard.groups.get(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'group {group_id} does not exist')
+        if group.state is not GroupState.EMPTY:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f'group {group_id} has {len(group.members)} members')
+        self._bury(group, done)
+
+    def _bury(self, group, done):
+        for timer in group.pending_members.values():
+            timer.cancel()
+        group.pending_members.clear()
+        group.transition_to(GroupState.DEAD, self._clock.wall_ms())
+        rows = [offset_tombstone(key) for key in self._shard.offsets.keys_to_forget(group.group_id)]
+        self._shard.append([*rows, group_tombstone(group.group_id)], done)
+
+    def forget_topic(self, topic, done):
+        """The topic is gone: tombstones for its offsets, whatever group they are of."""
+        self._forget([key for key in self._shard.offsets.all_keys() if key.topic == topic], done)
+
+    def forget_deleted_topics(self, is_known, done):
+        """After loading: offsets of topics whose deletion became durable when the tombstones did not. Told by the
+        topic's id."""
+        self._forget(
+            [
+                key
+                for group_id in self._shard.offsets.group_ids()
+                for key, committed in self._shard.offsets.committed(group_id).items()
+                if committed.topic_id != NO_TOPIC_ID and not is_known(committed.topic_id)
+            ],
+            done,
+        )
+
+    def _forget(self, keys, done):
+        if keys:
+            self._shard.append([offset_tombstone(key) for key in keys], done)
+
+    def expire(self, done):
+        """Offsets beyond their retention go, and then the empty groups that have none (KIP-211)."""
+        for group in list(self._shard.groups.values()):
+            expired = [
+                key
+                for key, committed in self._shard.offsets.committed(group.group_id).items()
+                if self._is_expired(group, key, committed)
+            ]
+            kept = len(self._shard.offsets.committed(group.group_id)) - len(expired)
+            if (
+                group.state is GroupState.EMPTY
+                and not kept
+                and not group.pending_members
+                and not self._shard.offsets.has_open_work(group.group_id)
+            ):
+                self._bury(group, done)
+            else:
+                self._forget(expired, done)
+
+    def _is_expired(self, group, key, CommittedOffset committed not None):
+        since_ms = kept_since_ms(group, committed)
+        if since_ms is None or group.is_subscribed_to(key.topic):
+            return False
+        if not self._shard.offsets.is_stable(key) or self._shard.offsets.is_in_flight(key):
+            return False
+        now_ms = self._clock.wall_ms()
+        if committed.expire_timestamp_ms is not None:
+            return now_ms >= committed.expire_timestamp_ms
+        return now_ms - since_ms >= self._retention_ms
+
+
+cdef object kept_since_ms(group, CommittedOffset committed):
+    """From when the retention counts (KIP-211): the last commit for groups without members and for topics that the
+    members of a stable group of consumers do not read; for other groups the time that the last member left, None
+    while there are some."""
+    if group.protocol_type is None:
+        return committed.commit_timestamp_ms
+    if group.state is GroupState.EMPTY:
+        return committed.commit_timestamp_ms if group.state_since_ms is None else group.state_since_ms
+    if (
+        group.state is GroupState.STABLE
+        and group.protocol_type == CONSUMER_PROTOCOL_TYPE
+        and group.subscribed_topics is not None
+    ):
+        return committed.commit_timestamp_ms
+    return None
+
+
+cdef int check_commit(ClassicGroup group, Commit commit) except -1:
+    group.check_alive()
+    if commit.is_standalone(group):
+        return 0
+    if not commit.names_member():
+        if group.state is EMPTY:
+            return 0
+        raise KafkaError(
+            ErrorCode.UNKNOWN_MEMBER_ID, f'group {group.group_id} has members, and the commit names none'
+        )
+    group.check_member(commit.member_id, commit.group_instance_id)
+    group.check_generation(commit.generation)
+    if group.state is COMPLETING_REBALANCE:
+        # The member knows its generation but has no assignment in it yet: it commits again after its sync.
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+    return 0

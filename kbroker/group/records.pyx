@@ -1,0 +1,261 @@
+"""Rows of `__consumer_offsets`: what they say, and how they are written.
+
+A key is the row's type (int16) and body, a value its version (int16) and body; a null value is a tombstone. Offsets are
+written in version 4, or in 1 when the client asked for an own retention, the only version with an expiry time; groups
+in version 3. Rows of other protocols (KIP-848, share and streams groups) are none of ours: they are left where they
+are.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from kbroker.wire.bytes cimport read_int16
+
+from kbroker.errors import CorruptLogError, ProtocolError
+from kbroker.group.classic import ClassicGroup, GroupState, Member
+from kbroker.protocol.codec import decode_prefix
+from kbroker.protocol.messages import (
+    ConsumerProtocolSubscription,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    LegacyOffsetCommitKey,
+    LegacyOffsetCommitValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from kbroker.protocol.rows import (
+    TYPE_BYTES,
+    RowError,
+    decode_row_key,
+    decode_row_value,
+    encode_row_key,
+    encode_row_value,
+)
+
+OFFSETS_TOPIC = '__consumer_offsets'
+NO_TOPIC_ID = bytes(16)
+OFFSET_VERSION, EXPIRING_OFFSET_VERSION, GROUP_VERSION = 4, 1, 3
+
+cdef dict value_classes = {
+    key_class.row_type: value_class
+    for key_class, value_class in (
+        (LegacyOffsetCommitKey, LegacyOffsetCommitValue),
+        (OffsetCommitKey, OffsetCommitValue),
+        (GroupMetadataKey, GroupMetadataValue),
+    )
+}
+
+
+cdef class OffsetKey:
+    """Whose offset it is. Sorts by group, topic and partition."""
+
+    def __init__(self, str group_id not None, str topic not None, int32_t partition):
+        self.group_id = group_id
+        self.topic = topic
+        self.partition = partition
+
+    def __hash__(self):
+        return hash(self.topic) ^ self.partition * <Py_ssize_t>0x9e3779b1
+
+    def __eq__(self, other):
+        if not isinstance(other, OffsetKey):
+            return NotImplemented
+        return (self.partition == (<OffsetKey>other).partition and self.topic == (<OffsetKey>other).topic
+                and self.group_id == (<OffsetKey>other).group_id)
+
+    def __lt__(self, OffsetKey other not None):
+        return (self.group_id, self.topic, self.partition) < (other.group_id, other.topic, other.partition)
+
+    def __repr__(self):
+        return f'OffsetKey({self.group_id!r}, {self.topic!r}, {self.partition})'
+
+
+cdef class CommittedOffset:
+    """An offset as its row states it. `log_offset` is the row's own offset, which orders transactional commits."""
+
+    def __init__(self, int64_t offset, int32_t leader_epoch, str metadata not None, int64_t commit_timestamp_ms,
+                 expire_timestamp_ms=None, bytes topic_id not None=NO_TOPIC_ID, int64_t log_offset=-1):
+        self.offset = offset
+        self.leader_epoch = leader_epoch
+        self.metadata = metadata
+        self.commit_timestamp_ms = commit_timestamp_ms
+        self.expire_timestamp_ms = expire_timestamp_ms
+        self.topic_id = topic_id
+        self.log_offset = log_offset
+
+    def _fields(self):
+        return (self.offset, self.leader_epoch, self.metadata, self.commit_timestamp_ms, self.expire_timestamp_ms,
+                self.topic_id, self.log_offset)
+
+    def __eq__(self, other):
+        return isinstance(other, CommittedOffset) and self._fields() == (<CommittedOffset>other)._fields()
+
+    __hash__ = None
+
+    def __repr__(self):
+        return f'CommittedOffset{self._fields()!r}'
+
+
+cdef class OffsetRow:
+    """Of a tombstone `committed` is None."""
+
+    def __init__(self, OffsetKey key not None, CommittedOffset committed):
+        self.key = key
+        self.committed = committed
+
+    def __eq__(self, other):
+        return (isinstance(other, OffsetRow) and self.key == (<OffsetRow>other).key
+                and self.committed == (<OffsetRow>other).committed)
+
+    __hash__ = None
+
+    def __repr__(self):
+        return f'OffsetRow({self.key!r}, {self.committed!r})'
+
+
+cdef class GroupRow:
+    """`value` is a GroupMetadataValue, None of a tombstone."""
+
+    def __init__(self, str group_id, value):
+        self.group_id = group_id
+        self.value = value
+
+    def __eq__(self, other):
+        return (isinstance(other, GroupRow) and self.group_id == (<GroupRow>other).group_id
+                and self.value == (<GroupRow>other).value)
+
+    __hash__ = None
+
+    def __repr__(self):
+        return f'GroupRow({self.group_id!r}, {self.value!r})'
+
+
+cdef OffsetKey offset_key(str group_id, str topic, int32_t partition):
+    cdef OffsetKey key = OffsetKey.__new__(OffsetKey)
+    key.group_id = group_id
+    key.topic = topic
+    key.partition = partition
+    return key
+
+
+def offset_tombstone(OffsetKey key not None):
+    """Key and value of the record, as of those below."""
+    return encode_row_key(OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)), None
+
+
+def group_row(group_id, value):
+    return group_tombstone(group_id)[0], encode_row_value(value, GROUP_VERSION)
+
+
+def group_tombstone(group_id):
+    return encode_row_key(GroupMetadataKey(group=group_id)), None
+
+
+cpdef object read_row(bytes key, bytes value, int64_t log_offset):
+    """The row, or None for one of a type that is not ours.
+
+    CorruptLogError when it cannot be read, or was written in a version from the future: going on would lose offsets.
+    """
+    value_class = None
+    try:
+        if key is None:
+            raise RowError('found no key')
+        if PyBytes_GET_SIZE(key) >= TYPE_BYTES:
+            value_class = value_classes.get(read_int16(<const uint8_t *>PyBytes_AS_STRING(key)))
+            if value_class is None:
+                return None
+        named = decode_row_key(OFFSETS_TOPIC, key)
+        found = None if value is None else decode_row_value(value_class, value)
+    except RowError as error:
+        raise CorruptLogError(f'{OFFSETS_TOPIC}: the row at offset {log_offset} cannot be read: {error}') from error
+    if value_class is GroupMetadataValue:
+        return GroupRow(named.group, found)
+    return OffsetRow(offset_key(named.group, named.topic, named.partition),
+                     None if found is None else committed_of(found, log_offset))
+
+
+cdef CommittedOffset committed_of(found, int64_t log_offset):
+    cdef CommittedOffset committed = CommittedOffset.__new__(CommittedOffset)
+    committed.offset = found.offset
+    committed.metadata = found.metadata
+    committed.commit_timestamp_ms = found.commit_timestamp
+    committed.log_offset = log_offset
+    committed.leader_epoch = -1
+    committed.topic_id = NO_TOPIC_ID
+    if not isinstance(found, LegacyOffsetCommitValue):
+        committed.leader_epoch = found.leader_epoch
+        committed.topic_id = found.topic_id
+        if found.expire_timestamp != -1:
+            committed.expire_timestamp_ms = found.expire_timestamp
+    return committed
+
+
+cpdef Py_ssize_t row_bytes(tuple row) except -1:
+    """What the row takes in a batch, or a little more."""
+    key, value = row
+    return len(key) + len(value or b'') + 32
+
+
+def group_value(group, assignments):
+    """The row that keeps the group's generation, with these assignments by member id; a member without one gets
+    none."""
+    return GroupMetadataValue(
+        protocol_type=group.protocol_type or '',
+        generation=group.generation,
+        protocol=group.protocol_name,
+        leader=group.leader_id,
+        current_state_timestamp=-1 if group.state_since_ms is None else group.state_since_ms,
+        members=[
+            GroupMetadataValue.MemberMetadata(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.metadata(group.protocol_name),
+                assignment=assignments.get(member.member_id, b''),
+            )
+            for member in group.members.values()
+        ],
+    )
+
+
+def restore_group(group_id, value):
+    """The group that a row describes: Stable with its members, or Empty."""
+    group = ClassicGroup(
+        group_id,
+        state_since_ms=None if value.current_state_timestamp == -1 else value.current_state_timestamp,
+        state=GroupState.STABLE if value.members else GroupState.EMPTY,
+        generation=value.generation,
+        protocol_type=value.protocol_type or None,
+        protocol_name=value.protocol,
+    )
+    for row in value.members:
+        group.add(
+            Member(
+                row.member_id,
+                row.group_instance_id,
+                row.client_id,
+                row.client_host,
+                # Version 0 has none: the session timeout stood for both.
+                row.rebalance_timeout or row.session_timeout,
+                row.session_timeout,
+                [(value.protocol or '', row.subscription)],
+                row.assignment,
+            ),
+            value.protocol_type,
+        )
+    group.leader_id = value.leader
+    group.note_subscriptions(topics_of_subscription)
+    return group
+
+
+def topics_of_subscription(metadata):
+    """The topics of a consumer's metadata: int16 version, then a ConsumerProtocolSubscription, whose version 0 every
+    later one starts with. ValueError when it is none."""
+    try:
+        subscription, _ = decode_prefix(ConsumerProtocolSubscription, metadata, 0, 2)
+    except ProtocolError as error:
+        raise ValueError(f'not the metadata of a consumer: {error}') from error
+    return list(subscription.topics)

@@ -1,0 +1,10 @@
+"""Types of sessions.pyx; the documentation stands there."""
+from collections.abc import Callable
+
+from kbroker.clock import Clock, Timers
+from kbroker.group.classic import ClassicGroup, Member
+
+class Sessions:
+    def __init__(self, clock: Clock, timers: Timers, on_silence: Callable[[ClassicGroup, Member], None]) -> None: ...
+    def restart(self, group: ClassicGroup, member: Member, timeout_ms: int = ...) -> None: ...
+    def touch(self, group: ClassicGroup, member_id: str) -> None: ...

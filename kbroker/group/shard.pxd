@@ -1,0 +1,32 @@
+# cython: language_level=3
+from libc.stdint cimport int16_t, int64_t
+
+from kbroker.clock cimport Clock
+from kbroker.group.offset_table cimport OffsetTable
+from kbroker.group.records cimport CommittedOffset, GroupRow, OffsetKey
+from kbroker.record.batch cimport BatchHeader
+
+
+cdef class TransactionalProducer:
+    cdef readonly int64_t producer_id
+    cdef readonly int16_t producer_epoch
+    cdef readonly object guard
+
+
+cdef class Shard:
+    cdef readonly object partition
+    cdef readonly dict groups               # ClassicGroup by group id
+    cdef readonly OffsetTable offsets
+    cdef public object on_group_row
+    cdef object _appended                   # a deque
+    cdef Clock _clock
+    cdef Py_ssize_t _max_batch_bytes
+    cdef bint _loading
+
+    cpdef append_offsets(self, list keys, list offsets, done, TransactionalProducer producer)
+    cdef bytearray encode(self, list keys, list offsets, TransactionalProducer producer)
+    cdef replay_appended(self, BatchHeader header, list keys, list offsets)
+    cdef replay_records(self, BatchHeader header, batch)
+    cdef replay_offset(self, BatchHeader header, OffsetKey key, CommittedOffset committed)
+    cdef replay_group(self, GroupRow row)
+    cdef _simple_group(self, str group_id)

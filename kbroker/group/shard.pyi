@@ -1,0 +1,34 @@
+"""Types of shard.pyx; the documentation stands there."""
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kbroker.clock import Clock
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.classic import ClassicGroup
+from kbroker.group.offset_table import OffsetTable
+from kbroker.group.records import CommittedOffset, OffsetKey, Row
+from kbroker.record.batch import BatchHeader
+
+Done = Callable[[KafkaError | None], None]
+
+COORDINATOR_ERRORS: dict[ErrorCode, ErrorCode]
+
+def coordinator_error(error: KafkaError) -> KafkaError: ...
+
+class TransactionalProducer:
+    producer_id: int
+    producer_epoch: int
+    guard: Any
+    def __init__(self, producer_id: int, producer_epoch: int, guard: Any = None) -> None: ...
+
+class Shard:
+    partition: Any
+    groups: dict[str, ClassicGroup]
+    offsets: OffsetTable
+    on_group_row: Callable[[ClassicGroup, Any], None]
+    def __init__(self, partition: Any, clock: Clock, max_batch_bytes: int) -> None: ...
+    def load(self) -> None: ...
+    def append(self, rows: Sequence[Row], done: Done) -> None: ...
+    def append_offsets(self, keys: list[OffsetKey], offsets: list[CommittedOffset], done: Done,
+                       producer: TransactionalProducer | None) -> None: ...
+    def replay(self, header: BatchHeader, batch: memoryview) -> None: ...

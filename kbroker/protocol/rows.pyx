@@ -1,0 +1,106 @@
+"""Keys and values of the coordinators' topics: an int16, then a message.
+
+In a key the int16 is the type of the row, and the body is version 0 of its key message. The types of
+`__consumer_offsets`, `__transaction_state` and `__share_group_state` overlap, so a key is read with the topic that it
+comes from. In a value the int16 is the version of the body. A null value is a tombstone and never gets here.
+"""
+import functools
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int16_t, uint8_t
+
+from kbroker.protocol.codec cimport decode_some, encode_some
+from kbroker.wire.bytes cimport read_int16, write_int16
+
+from kbroker.errors import ProtocolError
+from kbroker.protocol import messages, schema
+
+cdef enum:
+    TYPE_SIZE = 2
+
+TYPE_BYTES = TYPE_SIZE
+
+cdef dict key_prefixes = {}     # the type of the row as it is written, by the class of the key
+
+
+class RowError(ValueError):
+    """A key or value is not what its table says, or of a version that this broker does not know."""
+
+
+@functools.cache
+def row_classes(topic):
+    """The classes of key and value of each type of row that the topic has."""
+    return {
+        declaration.key: (
+            getattr(messages, declaration.name), getattr(messages, declaration.name.removesuffix('Key') + 'Value')
+        )
+        for declaration in schema.declarations().values()
+        if declaration.kind == 'row'
+        and declaration.topic == topic
+        and declaration.name.endswith('Key')
+        and declaration.key is not None
+    }
+
+
+def encode_row_key(key) -> bytes:
+    """Raises EncodeError."""
+    prefix = key_prefixes.get(type(key))
+    if prefix is None:
+        prefix = key_prefixes[type(key)] = prefix_of(key)
+    return encode_some(key, 0, prefix, None).close_segment()
+
+
+cdef bytes prefix_of(key):
+    if key.row_type is None or key.row_topic is None or row_classes(key.row_topic)[key.row_type][0] is not type(key):
+        raise TypeError(f'{type(key).__name__} is not the key of a row')
+    return int16_bytes(key.row_type)
+
+
+cdef bytes int16_bytes(int number):
+    cdef bytes written = PyBytes_FromStringAndSize(NULL, TYPE_SIZE)
+    write_int16(<uint8_t *>PyBytes_AS_STRING(written), <int16_t>number)
+    return written
+
+
+def encode_row_value(value, int version) -> bytes:
+    """Raises EncodeError."""
+    return encode_some(value, version, int16_bytes(version), None).close_segment()
+
+
+def decode_row_key(topic, data):
+    """The key of a row of `topic`; None when its type is unknown, as it is after a downgrade: skip the row then.
+
+    Raises RowError when the bytes do not fit the type.
+    """
+    classes = row_classes(topic).get(first_int16(data, 'key'))
+    return None if classes is None else decode_rest(classes[0], data, 0)
+
+
+def decode_row_value(value_class, data):
+    """Raises RowError, for a version that `value_class` does not have too."""
+    cdef int version = first_int16(data, value_class)
+    first, last = value_class.versions
+    if not first <= version <= last:
+        raise RowError(f'{value_class.__name__} version {version} found, {first} to {last} expected')
+    return decode_rest(value_class, data, version)
+
+
+cdef int first_int16(data, what) except? -1:
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if view.len < TYPE_SIZE:
+            name = what if isinstance(what, str) else what.__name__
+            raise RowError(f'{name} of {view.len} bytes, at least {TYPE_SIZE} expected')
+        return read_int16(<const uint8_t *>view.buf)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object decode_rest(message_class, data, int version):
+    cdef Py_ssize_t end
+    try:
+        return decode_some(message_class, data, version, TYPE_SIZE, True, &end)
+    except ProtocolError as error:
+        raise RowError(str(error)) from None
