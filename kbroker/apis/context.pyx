@@ -79,10 +79,10 @@ cdef class RequestContext:
 cdef class Api:
     """A served API: `ApiVersions` is derived from these, one per file of this room.
 
-    `handle`: called with the context and the request; None for an Api that has a `frame_handler`, which serves requests
-    from their bytes. `error_response` builds the answer to a request that failed as a whole: (request, code, message,
-    version) -> response, or None where the request wants no answer. `advertised_min_version`: the lowest version that
-    ApiVersions names, where it differs from the lowest that is served.
+    `handle`: called with the context and the request; None for an Api whose `frame_handler`, which serves requests from
+    their bytes, serves every version. `error_response` builds the answer to a request that failed as a whole: (request,
+    code, message, version) -> response, or None where the request wants no answer. `advertised_min_version`: the lowest
+    version that ApiVersions names, where it differs from the lowest that is served.
     """
 
     def __init__(self, key, int min_version, int max_version, handle, error_response=None, advertised_min_version=None,

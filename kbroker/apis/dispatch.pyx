@@ -150,6 +150,8 @@ cdef class Dispatcher(FrameServer):
         if served.frame_handler is None:
             return self._call(served, connection, client_id, view, frame)
         answer = self._serve(served, connection, client_id, frame)
+        if answer is NotImplemented:
+            return self._call(served, connection, client_id, view, frame)
         if answer is not None:
             connection.reply(frame.sequence, [answer])
         return 0

@@ -8,7 +8,8 @@ cdef class FrameHandler:
     """
 
     cdef object serve(self, object broker, object connection, object client_id, const Frame *frame):
-        """The answer as bytes, its header included; None if the connection has it, or gets it later.
+        """The answer as bytes, its header included; None if the connection has it, or gets it later; NotImplemented, and
+        nothing has happened, for a version that the Api's `handle` serves.
 
         Raises ProtocolError for a body that does not parse; then nothing has happened.
         """

@@ -31,15 +31,15 @@ cdef class TransactionCoordinator:
 
     cpdef add_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions,
                          int client_transaction_version, done)
-    cpdef add_partitions_in_turn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions,
-                                 int client_transaction_version, done)
+    cpdef add_partitions_in_turn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
+                                 PartitionSet partitions, int client_transaction_version, done)
     cpdef end_txn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, bint committed,
                   int client_transaction_version, done)
     cpdef add_or_verify_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
                                    list partitions, int produce_version, done)
     cdef Adding adding(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, PartitionSet partitions,
                        int client_transaction_version, done)
-    cdef PartitionSet set_of_written(self, list partitions)
+    cdef PartitionSet set_of_partitions(self, list partitions)
     cdef int add(self, Adding adding) except -1
     cdef StatePartition owner(self, str transactional_id)
     cdef int abort_fenced(self, StatePartition owned, TransactionMetadata metadata, done) except -1

@@ -8,7 +8,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.topics.partition import Partition
 from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.producer_ids import ProducerIds
-from kbroker.transaction.state import TopicPartition, TransactionRow
+from kbroker.transaction.state import PartitionSet, TopicPartition, TransactionRow
 from kbroker.transaction.store import TransactionStore
 
 ADD_RETRY_BACKOFF_MS: int
@@ -44,7 +44,7 @@ class TransactionCoordinator:
                        partitions: Iterable[TopicPartition], client_transaction_version: int,
                        done: Callable[[ErrorCode], None]) -> None: ...
     def add_partitions_in_turn(self, transactional_id: str | None, producer_id: int, producer_epoch: int,
-                               partitions: Iterable[TopicPartition], client_transaction_version: int,
+                               partitions: PartitionSet, client_transaction_version: int,
                                done: Callable[[ErrorCode], None]) -> None: ...
     def verify_partitions(self, transactional_id: str | None, producer_id: int, producer_epoch: int,
                           partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]: ...

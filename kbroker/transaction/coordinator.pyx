@@ -282,15 +282,15 @@ cdef class TransactionCoordinator:
         self.add(self.adding(transactional_id, producer_id, producer_epoch, set_of(partitions),
                              client_transaction_version, done))
 
-    cpdef add_partitions_in_turn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions,
-                                 int client_transaction_version, done):
+    cpdef add_partitions_in_turn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
+                                 PartitionSet partitions, int client_transaction_version, done):
         """`add_partitions`, but what is under way is waited for, up to ADD_RETRY_MAX_MS, before it is refused.
 
         A producer hears of its ending before that is complete, and may be back with its next transaction by then.
         Kafka waits so on behalf of TV2 writes (KAFKA-18575). Older clients would sit out a backoff that is many times
         as long as the completion takes, in each transaction, so they are waited for as well.
         """
-        cdef Adding adding = self.adding(transactional_id, producer_id, producer_epoch, set_of(partitions),
+        cdef Adding adding = self.adding(transactional_id, producer_id, producer_epoch, partitions,
                                          client_transaction_version, done)
         adding.deadline_ms = self._clock.monotonic_ms() + ADD_RETRY_MAX_MS
         self.add(adding)
@@ -350,7 +350,7 @@ cdef class TransactionCoordinator:
         """Make the partition of `__consumer_offsets` that holds `group_id` part of the transaction."""
         partitions = len(self._topics.ensure_internal(OFFSETS_TOPIC).partitions)
         self.add_partitions_in_turn(transactional_id, producer_id, producer_epoch,
-                                    [(OFFSETS_TOPIC, partition_for(group_id, partitions))], 0, done)
+                                    set_of([(OFFSETS_TOPIC, partition_for(group_id, partitions))]), 0, done)
 
     # -- what a transactional write asks first -------------------------------------------------------------------
 
@@ -361,7 +361,7 @@ cdef class TransactionCoordinator:
 
         Ask only for partitions where this producer has no open transaction.
         """
-        cdef PartitionSet written = self.set_of_written(partitions)
+        cdef PartitionSet written = self.set_of_partitions(partitions)
         cdef Adding adding
         mode = MODES[min(produce_version, PRODUCE_VERSIONS - 1)]
         if mode is ADD:
@@ -376,8 +376,8 @@ cdef class TransactionCoordinator:
         else:
             tell(done, {})
 
-    cdef PartitionSet set_of_written(self, list partitions):
-        """Nearly every write is to one partition, and the set of it alone is made once."""
+    cdef PartitionSet set_of_partitions(self, list partitions):
+        """Of Partitions. Nearly every write is to one, and the set of it alone is made once."""
         cdef PartitionSet alone
         if len(partitions) != 1:
             return set_of([(partition.topic, partition.partition) for partition in partitions])

@@ -5,6 +5,8 @@ import importlib
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from in_process import InProcessConnection, frame_of, read_answer
 from transaction_world import STATE_TOPIC, World
 
@@ -107,6 +109,49 @@ def test_a_producer_adds_partitions(world, version):
         ('orders', 0): NONE, ('orders', 2): NONE, ('audit', 0): NONE}
     assert world.row().partitions == {('orders', 0), ('orders', 2), ('audit', 0)}
     assert world.row().client_transaction_version == 0
+
+
+TOPIC_NAMES = st.sampled_from(['orders', 'audit', 'ä' * 70, '', '__transaction_state'])
+
+
+@given(version=st.integers(0, 3), name=st.sampled_from(['tx-1', '', 'nobody']),
+       topics=st.lists(st.tuples(TOPIC_NAMES, st.lists(st.integers(-1, 2**31 - 1) | st.integers(0, 2), max_size=3)),
+                       max_size=3))
+def test_the_answer_has_a_code_for_each_partition_asked_for(version, name, topics):
+    """The request is read, and the answer written, by hand; the codec, which reads the table, is the judge."""
+    world = World()
+    world.init()
+    topic_class = messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    response = call(world, 'AddPartitionsToTxn', version, v3_and_below_transactional_id=name,
+                    v3_and_below_producer_id=1000, v3_and_below_producer_epoch=0, v3_and_below_topics=[
+                        topic_class(name=topic, partitions=partitions) for topic, partitions in topics])
+    found = [(topic.name, partition.partition_index, ErrorCode(partition.partition_error_code))
+             for topic in response.results_by_topic_v3_and_below for partition in topic.results_by_partition]
+    wanted = [(topic, partition) for topic, partitions in topics for partition in partitions]
+    refused = {(topic, partition): ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic == STATE_TOPIC
+               else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic, partition in wanted
+               if topic == STATE_TOPIC or world.topics.find(topic, partition) is None}
+    code = {'tx-1': NONE, '': ErrorCode.INVALID_REQUEST, 'nobody': ErrorCode.INVALID_PRODUCER_ID_MAPPING}[name]
+    if refused and name:
+        code = ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert [topic.name for topic in response.results_by_topic_v3_and_below] == [topic for topic, _ in topics]
+    assert found == [(*each, refused.get(each, code) if name else code) for each in wanted]
+    assert world.row().partitions == (set(wanted) if code is NONE else set())
+
+
+@pytest.mark.parametrize('version', range(4))
+def test_partitions_that_do_not_parse_close_the_connection_and_add_nothing(world, version):
+    request = messages.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id='tx-1', v3_and_below_producer_id=1000, v3_and_below_topics=[
+            messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name='orders', partitions=[0, 1])])
+    frame = frame_of(request, version)
+    broker = SimpleNamespace(transactions=world.coordinator, topics=world.topics)
+    body = len(encode(request, version)) - (version == 3)       # what tags behind the body say is not looked at
+    for size in range(len(frame) - body - (version == 3), len(frame) - (version == 3)):
+        connection = InProcessConnection(1)
+        Dispatcher(broker, [api('AddPartitionsToTxn')]).handle(connection, 0, memoryview(bytearray(frame[:size])))
+        assert connection.closed is not None and connection.replies == []
+    assert world.states() == ['Empty']
 
 
 @pytest.mark.parametrize(('name', 'version'), [('AddPartitionsToTxn', 3), ('AddOffsetsToTxn', 3)])

@@ -9,6 +9,7 @@ from building import batch_of
 from in_process import read_answer
 
 from kbroker.protocol.messages import (
+    AddPartitionsToTxnRequest,
     CreateTopicsRequest,
     EndTxnRequest,
     FetchRequest,
@@ -83,6 +84,14 @@ class Work:
         """Each the first Produce of a transaction, by a producer of its own (TV2: nothing comes before it)."""
         return [(self._transactional_produce(*producer), 12) for producer in self._producers(count)]
 
+    def add_partitions(self, count: int) -> Requests:
+        """Each begins a transaction, as clients did before TV2."""
+        topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name='transacted', partitions=[0])]
+        return [(AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=transactional_id, v3_and_below_producer_id=producer_id,
+            v3_and_below_producer_epoch=producer_epoch, v3_and_below_topics=topics), 3)
+            for transactional_id, producer_id, producer_epoch in self._producers(count)]
+
     def end_transactions(self, count: int) -> Requests:
         """Each commits the record of an open transaction."""
         requests = []
@@ -140,6 +149,7 @@ WORKS: dict[str, Callable[[Work, int], Requests]] = {
     'Fetch of 64 KiB behind the last one': lambda work, count: work.fetch_on(count, 65_536),
     'Fetch of the last 64 KiB': lambda work, count: work.fetch_last(count, 65_536),
     'first Produce of a transaction': Work.begin_transactions,
+    'AddPartitionsToTxn of one partition': Work.add_partitions,
     'EndTxn of one record': Work.end_transactions,
     'OffsetCommit of one partition': Work.commit_offsets,
     'TxnOffsetCommit of one partition': Work.commit_offsets_in_transactions,

@@ -33,6 +33,7 @@ INSTRUCTIONS = {
         'Fetch of 64 KiB behind the last one': 20_200,  # 18,318
         'Fetch of the last 64 KiB': 19_000,  # 17,246
         'first Produce of a transaction': 25_300,  # 22,949
+        'AddPartitionsToTxn of one partition': 22_300,  # 20,212
         'EndTxn of one record': 20_900,  # 18,969
         'OffsetCommit of one partition': 49_800,  # 45,296
         'TxnOffsetCommit of one partition': 82_300,  # 74,836

@@ -1,0 +1,270 @@
+"""AddPartitionsToTxn (key 24), versions 0-5: partitions join a transaction before they are written to.
+
+Versions 0-3 come from producers, one transaction each; PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before 2. Versions 4
+and 5 carry many transactions and can merely verify (KIP-890); brokers send them to each other, so that internal topics
+are allowed there. A producer adds its offsets with AddOffsetsToTxn, and is denied internal topics here.
+
+A producer whose previous transaction is not complete yet waits for that a little before CONCURRENT_TRANSACTIONS.
+If one partition of a transaction fails nothing of it is added, and the others answer OPERATION_NOT_ATTEMPTED.
+
+Versions 0-3 are read and answered by hand, as EndTxn: each transaction of a client from before TV2 begins with one.
+"""
+from functools import partial
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from kbroker.apis.answers cimport put_count, put_no_tags
+from kbroker.apis.frame_handler cimport Frame, FrameHandler
+from kbroker.apis.requests cimport skip_tags, take_count, take_string
+from kbroker.transaction.coordinator cimport TransactionCoordinator
+from kbroker.wire.bytes cimport (
+    Cursor, put_unsigned_varint, read_int16, read_int32, read_int64, take, write_int16, write_int32,
+)
+
+from kbroker.apis.context import Api
+from kbroker.apis.producer_fencing import told_to_producer
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import AddPartitionsToTxnResponse
+from kbroker.transaction.state import EPOCH_BUMPS_FROM
+
+TransactionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
+TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+
+FIRST_BATCHED_VERSION = 4
+FIRST_VERSION_WITH_FENCED = 2
+INTERNAL_TOPICS = frozenset({'__consumer_offsets', '__transaction_state'})
+
+cdef enum:
+    FIRST_BATCHED = 4
+    FLEXIBLE_VERSION = 3
+    LEAST_ANSWER_BYTES = 16         # more than everything beside the topics
+    PARTITION_ANSWER_BYTES = 3      # of a partition, beside what the request has of it
+
+cdef object NONE = ErrorCode.NONE
+
+
+# ---- versions 0-3
+
+
+@cython.final
+cdef class AddingUnderWay:
+    """Where the answer goes: back to the caller while `is_being_served`, later to the connection. It repeats the request's
+    topics, with a code for each partition."""
+    cdef bint is_being_served
+    cdef bytes answer
+    cdef object connection
+    cdef int64_t sequence
+    cdef int version
+    cdef int32_t correlation_id
+    cdef bytes topics               # as they came
+    cdef list wanted                # (topic, partition) of each partition
+
+    cdef int read_topics(self, Cursor *cursor) except -1:
+        cdef bint flexible = self.version >= FLEXIBLE_VERSION
+        cdef const uint8_t *start = cursor.at
+        cdef const uint8_t *text = NULL
+        cdef Py_ssize_t length
+        self.wanted = []
+        for _ in range(take_count(cursor, flexible, 3 if flexible else 6)):
+            length = take_string(cursor, flexible, False, &text)
+            topic = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
+            for _ in range(take_count(cursor, flexible, 4)):
+                self.wanted.append((topic, read_int32(take(cursor, 4))))
+            if flexible:
+                skip_tags(cursor)
+        self.topics = PyBytes_FromStringAndSize(<const char *>start, cursor.at - start)
+        return 0
+
+    def added(self, code):
+        self.tell(code, None)
+
+    cdef int tell(self, object code, dict results) except -1:
+        """Answer with the same code for each partition, or by `results`."""
+        self.answer = self.encoded(code, results)
+        if not self.is_being_served:
+            self.connection.reply(self.sequence, [self.answer])
+        return 0
+
+    cdef bytes encoded(self, object code, dict results):
+        """The answer, its header included."""
+        cdef uint8_t *start = <uint8_t *>malloc(LEAST_ANSWER_BYTES + PyBytes_GET_SIZE(self.topics)
+                                                + PARTITION_ANSWER_BYTES * len(self.wanted))
+        cdef uint8_t *end
+        if start == NULL:
+            raise MemoryError
+        try:
+            end = self.put(start, code, results)
+            return PyBytes_FromStringAndSize(<const char *>start, end - start)
+        finally:
+            free(start)
+
+    cdef uint8_t *put(self, uint8_t *at, object code, dict results) except NULL:
+        cdef bint flexible = self.version >= FLEXIBLE_VERSION
+        cdef int16_t told = 0 if code is NONE else self.told(code)
+        cdef const uint8_t *text = NULL
+        cdef Py_ssize_t length, topics, partitions, number = 0
+        cdef Cursor cursor
+        cursor.at = <const uint8_t *>PyBytes_AS_STRING(self.topics)
+        cursor.end = cursor.at + PyBytes_GET_SIZE(self.topics)
+        write_int32(at, self.correlation_id)
+        at = put_no_tags(at + 4, flexible)
+        write_int32(at, 0)          # throttle_time_ms
+        topics = take_count(&cursor, flexible, 1)
+        at = put_count(at + 4, topics, flexible)
+        for _ in range(topics):
+            length = take_string(&cursor, flexible, False, &text)
+            if flexible:
+                at = put_unsigned_varint(at, length + 1)
+            else:
+                write_int16(at, <int16_t>length)
+                at += 2
+            memcpy(at, text, length)
+            partitions = take_count(&cursor, flexible, 4)
+            at = put_count(at + length, partitions, flexible)
+            for _ in range(partitions):
+                memcpy(at, take(&cursor, 4), 4)
+                write_int16(at + 4, told if results is None else self.told(results[self.wanted[number]]))
+                at = put_no_tags(at + 6, flexible)
+                number += 1
+            if flexible:
+                skip_tags(&cursor)
+                at = put_no_tags(at, True)
+        return put_no_tags(at, flexible)
+
+    cdef int16_t told(self, object code) except? -2:
+        return told_to_producer(code, self.version, FIRST_VERSION_WITH_FENCED)
+
+
+cdef class AddPartitionsHandler(FrameHandler):
+
+    cdef object serve(self, object broker, object connection, object client_id, const Frame *frame):
+        """Tagged fields behind the body say nothing that is known."""
+        cdef TransactionCoordinator coordinator
+        cdef AddingUnderWay under_way
+        cdef Cursor cursor
+        cdef const uint8_t *text = NULL
+        cdef Py_ssize_t length
+        cdef int64_t producer_id
+        cdef int16_t producer_epoch
+        if frame.version >= FIRST_BATCHED:
+            return NotImplemented
+        coordinator = broker.transactions
+        under_way = AddingUnderWay.__new__(AddingUnderWay)
+        under_way.connection = connection
+        under_way.sequence = frame.sequence
+        under_way.version = frame.version
+        under_way.correlation_id = frame.correlation_id
+        cursor.at = frame.start + frame.position
+        cursor.end = frame.start + frame.size
+        length = take_string(&cursor, frame.version >= FLEXIBLE_VERSION, False, &text)
+        producer_id = read_int64(take(&cursor, 8))
+        producer_epoch = read_int16(take(&cursor, 2))
+        under_way.read_topics(&cursor)
+        under_way.is_being_served = True
+        partitions, refused = resolve(broker.topics, under_way.wanted)
+        if length == 0:
+            under_way.tell(ErrorCode.INVALID_REQUEST, None)
+        elif refused:
+            under_way.tell(NONE, all_or_nothing(under_way.wanted, refused))
+        else:
+            coordinator.add_partitions_in_turn(
+                PyUnicode_DecodeUTF8(<const char *>text, length, NULL), producer_id, producer_epoch,
+                coordinator.set_of_partitions(partitions), 0, under_way.added)
+        under_way.is_being_served = False
+        return under_way.answer
+
+
+cdef tuple resolve(topics, list wanted):
+    """The Partitions, and what is to be told of those that are none for a producer."""
+    partitions = []
+    refused = {}
+    for topic_partition in wanted:
+        found = topics.find(*topic_partition)
+        if (<tuple>topic_partition)[0] in INTERNAL_TOPICS:
+            refused[topic_partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif found is None:
+            refused[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            partitions.append(found)
+    return partitions, refused
+
+
+# ---- versions 4 and 5
+
+
+def handle_batched(context, request):
+    """Answer when the last transaction has its result."""
+    response = AddPartitionsToTxnResponse(results_by_transaction=[])
+    unanswered = len(request.transactions)
+
+    def finish(transaction, results):
+        nonlocal unanswered
+        response.results_by_transaction.append(TransactionResult(
+            transactional_id=transaction.transactional_id,
+            topic_results=topic_results(transaction.topics, results, context.version)))
+        unanswered -= 1
+        if unanswered == 0:
+            context.reply(response)
+
+    for transaction in request.transactions:
+        add_or_verify(context, transaction, partial(finish, transaction))
+    if not request.transactions:
+        context.reply(response)
+
+
+def add_or_verify(context, transaction, done):
+    wanted = partitions_of(transaction.topics)
+    refused = refuse_missing(context, wanted)
+    coordinator = context.broker.transactions
+    who = transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
+    if refused:
+        done(all_or_nothing(wanted, refused))
+    elif transaction.verify_only:
+        done(coordinator.verify_partitions(*who, wanted))
+    else:
+        coordinator.add_partitions(*who, wanted, EPOCH_BUMPS_FROM, lambda code: done(each(wanted, code)))
+
+
+def partitions_of(topics):
+    return [(topic.name, partition) for topic in topics for partition in topic.partitions]
+
+
+def refuse_missing(context, wanted):
+    return {partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for partition in wanted
+            if context.broker.topics.find(*partition) is None}
+
+
+def each(wanted, code):
+    return dict.fromkeys(wanted, code)
+
+
+def all_or_nothing(wanted, refused):
+    return each(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
+
+
+def topic_results(topics, results, version):
+    return [TopicResult(name=topic.name, results_by_partition=[
+        PartitionResult(partition_index=partition, partition_error_code=told_to_producer(
+            results[topic.name, partition], version, FIRST_VERSION_WITH_FENCED))
+        for partition in topic.partitions]) for topic in topics]
+
+
+def respond_to_one(topics, results, version):
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topic_results(topics, results, version))
+
+
+def error_response(request, code, _message, version):
+    if version >= FIRST_BATCHED_VERSION:
+        return AddPartitionsToTxnResponse(error_code=int(code), results_by_transaction=[])
+    topics = request.v3_and_below_topics
+    return respond_to_one(topics, each(partitions_of(topics), code), version)
+
+
+API = Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, handle_batched, error_response, frame_handler=AddPartitionsHandler())
