@@ -43,7 +43,7 @@ bench: $(VENV)/installed-for-tests build  ## Ratios to the references, in the sa
 	$(PY) bench/broker.py
 	$(PY) bench/spark.py
 
-bench-peers: $(VENV)/installed-for-tests build  ## Beside Apache Kafka and kfake: two hours of a quiet machine; stopped, it goes on where it was.
+bench-peers: $(VENV)/installed-for-tests build  ## Beside Apache Kafka and kfake: half an hour of a quiet machine, an hour with BENCH_ARGS='--set all'; stopped, it goes on where it was.
 	$(PY) bench/peers.py $(BENCH_ARGS)
 	$(PY) bench/transaction_cost.py
 

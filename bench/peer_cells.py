@@ -11,7 +11,7 @@ MOST_BYTES = 2 << 30
 """What a cell writes at most, so that the page cache holds it."""
 DIVISIONS = {'TLS': ' (TLS)', 'disk': ' (disk)', 'page-cache': ''}
 """Peers of a division are compared; what is behind the name of a cell there. TLS is with the page cache."""
-MANY_PARTITIONS = 1000  # beyond, some brokers take longer to make and delete them than to be measured
+MANY_PARTITIONS = 1000  # more of them take some brokers longer to make and delete than they are measured
 FILES_A_PARTITION, OTHER_FILES = 1, 2000
 WINDOW_BATCHES, RECORDS_A_BATCH = 8192, 148  # of the large partition: what is read of it, which the page cache holds
 
@@ -23,6 +23,10 @@ class Fill:
     name: str
     partitions: int
     load: str
+
+    @property
+    def least_bytes(self) -> int:
+        return option(self.load, 'count', 0) * option(self.load, 'size', 0)
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,8 @@ class Cell:
 
     @property
     def is_traced(self) -> bool:
-        """Whether its system calls are counted, which takes another run."""
-        return bool(self.loads) and not self.is_cold and self.partitions <= MANY_PARTITIONS
+        """Whether its system calls are counted, which takes another run, and with transactions a long one."""
+        return self.is_core
 
     @property
     def connections(self) -> int:
@@ -152,7 +156,7 @@ def cells(quick: bool, most_files: int, large_gb: float) -> Iterator[Cell]:
     yield from (replace(cell, rounds=3) for cell in real_clients(filled))
     yield from more_produce(quick)
     yield from more_fetch(filled)
-    for version in (2, 1):
+    for version in (1, 2):
         for producers in (1, 8, 64, 512):
             for records in (1, 100):
                 for each in (1, 10):

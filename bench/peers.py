@@ -34,6 +34,7 @@ import pathlib
 import platform
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -218,6 +219,9 @@ class CellRun:
             return
         topic = f'filled-{cell.fill.name}'
         if (topic, site.peer.name) not in self._filled:
+            free_bytes = shutil.disk_usage(tempfile.gettempdir()).free
+            if free_bytes < cell.fill.least_bytes * 1.02:
+                raise LoadError(f'{cell.fill.least_bytes:,} bytes are to be written, {free_bytes:,} are free')
             site.create_topic(topic, cell.fill.partitions)
             site.load([f'{cell.fill.load},topic={topic}'], FILL_LIMIT_S, 0)
             self._filled.add((topic, site.peer.name))

@@ -138,6 +138,13 @@ void open_connection(struct connection *connection, const char *host, const char
         die("epoll: %s", strerror(errno));
 }
 
+void close_connection(struct connection *connection) {
+    if (!connection->load->kind->close)
+        return;
+    fcntl(connection->socket, F_SETFL, 0);
+    connection->load->kind->close(connection);
+}
+
 /* ---- out */
 
 static void watch(struct connection *connection, bool wants_to_write, int epoll) {

@@ -229,4 +229,4 @@ static void read_answer(struct connection *connection, struct reader *reader, ui
     add_to_histogram(&load->figures.latency, latency_ns);
 }
 
-const struct load_kind fetch_kind = {"fetch", prepare, open_cursors, write_request, read_answer};
+const struct load_kind fetch_kind = {"fetch", prepare, open_cursors, write_request, read_answer, NULL};

@@ -6,4 +6,4 @@ static void prepare(struct load *load) {
     load->answer_bytes = 8192;
 }
 
-const struct load_kind idle_kind = {"idle", prepare, NULL, NULL, NULL};
+const struct load_kind idle_kind = {"idle", prepare, NULL, NULL, NULL, NULL};

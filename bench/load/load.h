@@ -39,6 +39,10 @@ struct load_kind {
     bool (*write)(struct connection *connection, struct writer *writer, uint32_t number);
     /* The answer to a request, behind its header. */
     void (*read)(struct connection *connection, struct reader *reader, uint32_t number, uint64_t latency_ns);
+    /* When all is over, blocking again: waits for what the broker still has to do. EndTxn is answered before the
+     * markers are written, and who deletes their topic then keeps Kafka busy for half a minute; a producer can begin
+     * anew when they are there. May be NULL. */
+    void (*close)(struct connection *connection);
 };
 
 extern const struct load_kind produce_kind, fetch_kind, transaction_kind, stream_kind, idle_kind;
@@ -114,6 +118,7 @@ int read_partition_of_produce(struct reader *reader); /* one partition of its an
 void open_connection(struct connection *connection, const char *host, const char *port, int epoll);
 void be_ready(struct connection *connection, uint32_t events, int epoll); /* epoll's events */
 void begin_requests(struct connection *connection, int epoll);
+void close_connection(struct connection *connection);
 uint64_t resume(uint64_t now_ns, int epoll); /* those whose time has come; when the next one's comes, or 0 */
 
 #endif

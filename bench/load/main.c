@@ -145,6 +145,12 @@ static void open_loads(char *address, int epoll) {
     }
 }
 
+static void close_loads(void) {
+    for (struct load *load = loads; load < loads + loads_count; load++)
+        for (int i = 0; i < load->options.connections; i++)
+            close_connection(&load->connections[i]);
+}
+
 static bool is_busy(void) {
     int busy = 0;
     for (struct load *load = loads; load < loads + loads_count; load++)
@@ -264,6 +270,7 @@ int main(int argc, char **argv) {
     open_loads(argv[1], epoll);
     began = read_clocks(broker_pid);
     run(epoll, seconds, warm_up_s, broker_pid);
+    close_loads();
     print_figures();
     return 0;
 }

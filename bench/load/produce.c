@@ -112,4 +112,4 @@ int read_partition_of_produce(struct reader *reader) {
     return code;
 }
 
-const struct load_kind produce_kind = {"produce", prepare, NULL, write_request, read_answer};
+const struct load_kind produce_kind = {"produce", prepare, NULL, write_request, read_answer, NULL};

@@ -143,4 +143,9 @@ static void read_answer(struct connection *connection, struct reader *reader, ui
     }
 }
 
-const struct load_kind stream_kind = {"stream", prepare, open_stream, write_request, read_answer};
+static void wait_for_markers(struct connection *connection) {
+    if (connection->load->commits && !((struct stream *)connection->own)->has_failed)
+        introduce_producer(connection, true, 2);
+}
+
+const struct load_kind stream_kind = {"stream", prepare, open_stream, write_request, read_answer, wait_for_markers};

@@ -88,6 +88,11 @@ static void open_transactions(struct connection *connection) {
     state->step = first_step(connection->load);
 }
 
+static void wait_for_markers(struct connection *connection) {
+    if (!((struct state *)connection->own)->has_failed)
+        introduce_producer(connection, true, connection->load->options.version);
+}
+
 static bool begin_transaction(struct connection *connection) {
     struct load *load = connection->load;
     struct state *state = connection->own;
@@ -177,4 +182,5 @@ static void read_answer(struct connection *connection, struct reader *reader, ui
     }
 }
 
-const struct load_kind transaction_kind = {"transaction", prepare, open_transactions, write_request, read_answer};
+const struct load_kind transaction_kind = {"transaction", prepare, open_transactions, write_request, read_answer,
+                                             wait_for_markers};
