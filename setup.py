@@ -23,7 +23,7 @@ sources = sorted(source for package in ('kbroker', 'kbroker_tools') for source i
 JOBS = os.cpu_count() or 1
 
 
-def compiled(paths, directives):
+def compiled(paths):
     extensions = [
         Extension(
             '.'.join(path.with_suffix('').parts),
@@ -33,11 +33,11 @@ def compiled(paths, directives):
         )
         for path in paths
     ]
-    return cythonize(extensions, compiler_directives=directives, nthreads=JOBS,
+    return cythonize(extensions, compiler_directives=DIRECTIVES, nthreads=JOBS,
                      build_dir='build/cython-debug' if DEBUG else 'build/cython')
 
 
 setup(
-    ext_modules=compiled(sources, DIRECTIVES),
+    ext_modules=compiled(sources),
     options={'build_ext': {'parallel': JOBS}},
 )

@@ -36,7 +36,7 @@ INSTRUCTIONS = {
         'AddPartitionsToTxn of one partition': 22_300,  # 20,212
         'EndTxn of one record': 20_900,  # 18,969
         'OffsetCommit of one partition': 49_800,  # 45,296
-        'TxnOffsetCommit of one partition': 82_300,  # 74,836
+        'TxnOffsetCommit of one partition': 80_700,  # 73,335
     },
 }
 """By version of Python, which has its share in them: the most that a request may take, without the network."""
@@ -51,11 +51,15 @@ SYSTEM_CALLS = {
     ('Fetch of 64 KiB behind the last one', 1): 5.4,  # 5.00
     ('first Produce of a transaction', 1): 5.4,  # 5.07
     ('EndTxn of one record', 1): 5.4,  # 5.02
+    ('OffsetCommit of one partition', 1): 4.4,  # 4.07
+    ('TxnOffsetCommit of one partition', 1): 5.4,  # 5.00
     ('Produce of 300 B', BURST): 0.5,  # 0.21
     ('Produce of 16 KiB', BURST): 1.3,  # 0.65, more where it comes in smaller pieces
     ('Fetch of 64 KiB', BURST): 2.5,  # 1.15, likewise
     ('first Produce of a transaction', BURST): 2.5,  # 2.15
     ('EndTxn of one record', BURST): 2.5,  # 2.19
+    ('OffsetCommit of one partition', BURST): 1.5,  # 1.15
+    ('TxnOffsetCommit of one partition', BURST): 2.5,  # 2.15
 }
 """The most that a request may take that comes alone after the answer to the last one, or with BURST - 1 others."""
 
