@@ -208,7 +208,8 @@ class PartitionCheck:
             return
         if size_bytes > LARGEST_SEGMENT_BYTES:
             self._error(name, -1, f'found {size_bytes} bytes, expected at most {LARGEST_SEGMENT_BYTES}')
-        self._end_indexes(indexes, is_needed=size_bytes > 0)
+        may_have_none = is_last and self.recovered_from is not None     # made for the first entry, or by a clean stop
+        self._end_indexes(indexes, is_needed=size_bytes > 0 and not may_have_none)
         self._check_transaction_index(base_offset, aborted)
         self.is_mended = False
 

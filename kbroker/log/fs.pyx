@@ -466,6 +466,11 @@ class FileSystem:
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def subdirectories(self, path: str) -> list[str]:
+        """Their names, in one look."""
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)
 

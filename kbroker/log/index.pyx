@@ -4,8 +4,8 @@
   0  int32  last offset of a batch - base offset       0  int64  greatest timestamp in the segment so far
   4  int32  position of that batch in the .log         8  int32  last offset of the batch that has it - base offset
 
-Keys grow strictly. While a segment is appended to, its index files have their full size, the unused part being zeros
-(a sparse file costs no space); sealing trims them. After an unclean stop an index that was not sealed is rebuilt,
+Keys grow strictly. An index file is made for its first entry, which a segment of a few KiB does not have, or by sealing.
+While entries are added it has its full size, the unused part being zeros (a sparse file costs no space); sealing trims it. After an unclean stop an index that was not sealed is rebuilt,
 never read, so the newest entries may wait in memory and go to the file many at a time, with a write that can fail in
 an orderly way where a store into mapped memory would kill the process. Reads are from the mapped file.
 """

@@ -634,7 +634,7 @@ cdef class Log:
         return self.maker is None and self.failure is None and (
             self.is_unclosed or len(self.rolled) > 0 or self.flushed_offset < self.log_end_offset or self.leader_epochs.is_unsynced
             or (self.directory_changed_at >= 0 and self.log_end_offset > 0)
-            or (self.active.size_bytes > 0 and not self.active.offset_index.sealed))
+            or self.active.is_appended_to)
 
     def seal(self) -> None:
         """What a clean stop writes before the sync."""

@@ -469,12 +469,12 @@ class LogManager:
     def _list_partitions(self) -> set[PartitionKey]:
         """The partitions on the disk. A directory that is none, nor one that is out of use, is refused."""
         found = set()
-        for name in sorted(self.fs.listdir(self.directory)):
-            path = os.path.join(self.directory, name)
-            if name in NOT_PARTITIONS or not self.fs.is_directory(path):
+        for name in sorted(self.fs.subdirectories(self.directory)):
+            if name in NOT_PARTITIONS:
                 continue
             parsed = parse_directory_name(name)
             if parsed is None:
+                path = os.path.join(self.directory, name)
                 raise LogDirectoryError(f'{path}: found a directory that is not named <topic>-<partition>. Kafka does '
                                         'not start on such a log directory, and nor does this broker: move it away')
             if not parsed.state:

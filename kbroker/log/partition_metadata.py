@@ -36,7 +36,10 @@ def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:
     A power cut before the first flush of a new partition tears the file; nobody was told of any record then.
     """
     path = os.path.join(directory, FILE_NAME)
-    text = fs.read_file(path).decode('utf-8', 'replace').rstrip('\0') if fs.exists(path) else ''
+    try:
+        text = fs.read_file(path).decode('utf-8', 'replace').rstrip('\0')
+    except FileNotFoundError:
+        text = ''
     if _BEGINNING.startswith(text) or _TORN_ID.fullmatch(text):
         return None
     match = re.fullmatch(r'version: *(\d+)\r?\ntopic_id: *(\S+)\s*', text)

@@ -21,14 +21,13 @@ from kbroker.log.checkpoints import LEADER_EPOCH_FILE
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.producer_state import ProducerStateTable
-from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, RecoveryResult, Segment, file_name
+from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, RecoveryResult, Segment
 from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.log.swap import finish_swaps, parse_file_name
 
 CUT_SUFFIX = '.cut'
 TEMPORARY_SUFFIX = '.tmp'
 COPY_BYTES = 1 << 20
-LOG_FILE_OF_A_NEW_LOG = file_name(0, LOG_SUFFIX)
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +54,16 @@ class Opening:
     recovered: list[Segment] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        sizes = {LOG_FILE_OF_A_NEW_LOG: 0} if self.is_new else self._find_files()
+        if self.is_new:
+            self.snapshots = ProducerSnapshots(self.fs, self.directory, [])
+            self.leader_epochs = LeaderEpochs(self.fs, self.directory, read=False)
+            self.segments = [Segment(self.fs, self.directory, 0, self.config, self.clock.wall_ms(),
+                                     file_sizes={LOG_SUFFIX: 0})]
+        else:
+            self._find_and_recover()
+
+    def _find_and_recover(self) -> None:
+        sizes = self._find_files()
         self.snapshots = ProducerSnapshots(self.fs, self.directory, list(sizes))
         if not self.clean:
             self.snapshots.remove_damaged()

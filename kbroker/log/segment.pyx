@@ -84,13 +84,14 @@ cdef class Segment:
         self.index_interval_bytes = config.index_interval_bytes
         self.allocation_limit_bytes = config.segment_bytes
         self.allocates_all = config.preallocate
-        self.offset_index = OffsetIndex(fs, self.path(OFFSET_INDEX_SUFFIX + suffix + index_suffix), base_offset, config.segment_index_bytes,
+        stem = self.path('')
+        self.offset_index = OffsetIndex(fs, f'{stem}{OFFSET_INDEX_SUFFIX}{suffix}{index_suffix}', base_offset, config.segment_index_bytes,
                                         file_bytes=sizes.get(OFFSET_INDEX_SUFFIX, -1))
-        self.time_index = TimeIndex(fs, self.path(TIME_INDEX_SUFFIX + suffix + index_suffix), base_offset, config.segment_index_bytes,
+        self.time_index = TimeIndex(fs, f'{stem}{TIME_INDEX_SUFFIX}{suffix}{index_suffix}', base_offset, config.segment_index_bytes,
                                     file_bytes=sizes.get(TIME_INDEX_SUFFIX, -1))
-        self.transactions = TransactionIndex(fs, self.path(TRANSACTION_INDEX_SUFFIX + suffix + index_suffix), base_offset,
+        self.transactions = TransactionIndex(fs, f'{stem}{TRANSACTION_INDEX_SUFFIX}{suffix}{index_suffix}', base_offset,
                                              exists=TRANSACTION_INDEX_SUFFIX in sizes)
-        self.log_file = LazyFile(fs, self.path(LOG_SUFFIX + suffix))
+        self.log_file = LazyFile(fs, f'{stem}{LOG_SUFFIX}{suffix}')
         if LOG_SUFFIX not in sizes:
             self.log_file.get(True)
 
@@ -146,7 +147,7 @@ cdef class Segment:
     cdef int reserve(self, int64_t size) except -1:
         """Make room for a batch: in the indexes if it will be indexed, and on the disk, in chunks that grow with the segment."""
         cdef int64_t chunk
-        if self.bytes_since_entry > self.index_interval_bytes or self.offset_index.sealed:
+        if self.bytes_since_entry > self.index_interval_bytes:
             self.offset_index.make_room()
             self.time_index.make_room()
         if self.size_bytes + size <= self.allocated_bytes:
@@ -435,6 +436,11 @@ cdef class Segment:
     def is_bare(self) -> bool:
         """Whether there are no batches, and no index that speaks of some: nothing to check, nor to recover."""
         return self.size_bytes == 0 and not self.offset_index.entries and not self.time_index.entries and not self.transactions.exists
+
+    @property
+    def is_appended_to(self) -> bool:
+        """Whether there was an append since it was opened, which sealing has still to follow."""
+        return self.remembered > 0
 
     def close_file(self) -> None:
         """Give the descriptor back until the segment is next used."""

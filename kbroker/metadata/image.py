@@ -83,19 +83,9 @@ class TopicImage:
     partitions: tuple[PartitionImage, ...] = ()
     configs: dict[str, str] = field(default_factory=dict)
 
-    def position_of(self, index: int) -> int:
-        """Where partition `index` stands or would stand: a snapshot may state partitions in any order."""
-        return bisect_left(self.partitions, index, key=attrgetter('index'))
-
     def has_partition(self, index: int) -> bool:
-        position = self.position_of(index)
+        position = bisect_left(self.partitions, index, key=attrgetter('index'))
         return position < len(self.partitions) and self.partitions[position].index == index
-
-    def with_partition(self, partition: PartitionImage) -> TopicImage:
-        """The topic with `partition` added, or in the place of its former self."""
-        position = self.position_of(partition.index)
-        rest = position + self.has_partition(partition.index)
-        return replace(self, partitions=(*self.partitions[:position], partition, *self.partitions[rest:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +133,9 @@ class MetadataImage:
     delegation_tokens: dict[str, Any] = field(default_factory=dict)
     open_transaction: list[Any] | None = None
     """Records since a BeginTransaction; they count once EndTransaction is read."""
+    _changing: dict[bytes, dict[int, PartitionImage]] = field(default_factory=dict)
+    """Within a batch: the partitions of the topics of which it has changed some, by index. For each topic once a tuple
+    is made of them: a batch may have thousands."""
 
     @property
     def metadata_version(self) -> int:
@@ -176,6 +169,7 @@ class MetadataImage:
                 self._apply(record)
             else:
                 self.open_transaction.append(record)
+        self._settle()
 
     def _apply(self, record: Any) -> None:
         _REPLAY[type(record)](self, record)
@@ -278,24 +272,41 @@ class MetadataImage:
         configs = self.configs.get((ResourceType.TOPIC, record.name), {})
         self._put_topic(TopicImage(record.name, record.topic_id, configs=configs))
 
+    def _partitions_of(self, topic: TopicImage) -> dict[int, PartitionImage]:
+        """To be changed."""
+        partitions = self._changing.get(topic.topic_id)
+        if partitions is None:
+            partitions = {partition.index: partition for partition in topic.partitions}
+            self._changing[topic.topic_id] = partitions
+        return partitions
+
+    def _settle(self) -> None:
+        """Put what was changed of partitions into their topics. A snapshot may state them in any order."""
+        for topic_id, partitions in self._changing.items():
+            in_order = tuple(partitions[index] for index in sorted(partitions))
+            self._put_topic(replace(self.topics_by_id[topic_id], partitions=in_order))
+        self._changing.clear()
+
     def _partition(self, record: messages.PartitionRecord) -> None:
-        self._put_topic(self._topic_of(record.topic_id).with_partition(PartitionImage.of(record)))
+        self._partitions_of(self._topic_of(record.topic_id))[record.partition_id] = PartitionImage.of(record)
 
     def _partition_change(self, record: messages.PartitionChangeRecord) -> None:
         topic = self._topic_of(record.topic_id)
-        if not topic.has_partition(record.partition_id):
+        partitions = self._partitions_of(topic)
+        if record.partition_id not in partitions:
             self._refuse(f'found a change of partition {record.partition_id} of {topic.name}, which does not exist')
-        partition = topic.partitions[topic.position_of(record.partition_id)]
-        self._put_topic(topic.with_partition(partition.merge(record)))
+        partitions[record.partition_id] = partitions[record.partition_id].merge(record)
 
     def _remove_topic(self, record: messages.RemoveTopicRecord) -> None:
         topic = self._topic_of(record.topic_id)
+        self._changing.pop(topic.topic_id, None)
         del self.topics[topic.name], self.topics_by_id[topic.topic_id]
         self.configs.pop((ResourceType.TOPIC, topic.name), None)
 
     def _clear_elr(self, record: messages.ClearElrRecord) -> None:
         if record.topic_name and record.topic_name not in self.topics:
             self._refuse(f'found ClearElr of topic {record.topic_name}, which does not exist')
+        self._settle()
         for topic in [self.topics[record.topic_name]] if record.topic_name else list(self.topics.values()):
             self._put_topic(replace(topic, partitions=tuple(
                 replace(partition, eligible_leader_replicas=(), last_known_elr=()) for partition in topic.partitions)))

@@ -20,7 +20,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(__file_
 from in_process import InProcessBroker, InProcessConnection, frame_of  # noqa: E402
 from request_work import SETTINGS, WORKS, Work, assert_answered  # noqa: E402
 
-WARM_UP = 10
+WARM_UP = 20
 
 
 class Sink(InProcessConnection):

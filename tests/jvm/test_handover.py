@@ -5,6 +5,7 @@ import confluent_kafka
 import pytest
 from apache_kafka import LiveKafka, dump_log
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from history import LIMIT_S, a_history
 from live import LiveBroker
 
@@ -74,3 +75,25 @@ def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path,
     finally:
         first.kill9()
         second.kill9()
+
+
+def test_kafka_opens_what_a_killed_broker_left_without_index_files(tmp_path):
+    """This broker makes an index file for its first entry, or when it stops."""
+    killed, kafka = LiveBroker(tmp_path / 'data'), LiveKafka(tmp_path / 'data')
+    try:
+        killed.start()
+        admin = AdminClient({'bootstrap.servers': killed.address})
+        admin.create_topics([NewTopic('orders', 2, 1)])['orders'].result(LIMIT_S)
+        producer = confluent_kafka.Producer({'bootstrap.servers': killed.address, 'enable.idempotence': True})
+        for partition in (0, 1):
+            producer.produce('orders', f'plain {partition}', partition=partition)
+        assert producer.flush(LIMIT_S) == 0
+        killed.kill9()
+        assert not list((tmp_path / 'data').glob('orders-*/*index'))
+        kafka.start()
+        assert set(committed_values(kafka.address)) == {'plain 0', 'plain 1'}
+        kafka.stop()
+        assert len(list((tmp_path / 'data').glob('orders-*/*index'))) == 4
+    finally:
+        killed.kill9()
+        kafka.kill9()

@@ -629,6 +629,12 @@ def state_of(log):
     )
 
 
+def missing_indexes(log):
+    """Of the segment that is appended to: they are made for their first entry."""
+    paths = [log.segments[-1].path(kind) for kind in ('.index', '.timeindex')]
+    return [path for path in paths if not os.path.exists(path)]
+
+
 def test_a_power_cut_at_any_change_of_a_cleaning_loses_nothing(tmp_path):
     """Before it, inside each of its jobs, inside the swaps, behind it: the next start shows the same, and cleans it."""
     number, is_cut = 0, True
@@ -663,7 +669,7 @@ def test_a_power_cut_at_any_change_of_a_cleaning_loses_nothing(tmp_path):
             assert [
                 finding
                 for finding in check_partition(again.manager.fs, found.directory)
-                if finding.severity is Severity.ERROR
+                if finding.severity is Severity.ERROR and finding.file not in missing_indexes(found)
             ] == []
             again.cleaner.start()
             again.run()

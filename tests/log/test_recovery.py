@@ -6,7 +6,7 @@ import pytest
 from batches import T, data_batch, marker_batch
 
 from kbroker.errors import CorruptLogError
-from kbroker.log.check import check_partition
+from kbroker.log.check import PartitionCheck, check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.origin import Origin
@@ -57,6 +57,30 @@ def test_the_producers_of_a_recovered_log_are_in_a_snapshot_once_it_was_closed(o
     again.close()
     assert open_log().snapshots.offsets == [2]
     assert [producer.producer_id for producer in open_log().producer_state.active_producers()] == [7]
+
+
+@pytest.mark.parametrize('is_clean', [True, False])
+def test_index_files_are_made_for_their_first_entry_or_by_a_clean_stop(open_log, is_clean):
+    """Thousands of partitions that get a record each had three files made for it, of which nobody read two."""
+    log = open_log(index_interval_bytes=1000)
+
+    def index_files():
+        return {name for name in os.listdir(log.directory) if name.endswith('index')}
+
+    log.append(data_batch(), Origin.CLIENT, 0)
+    log.flush()
+    assert index_files() == set()
+    log.close(clean=is_clean)
+    both = {'00000000000000000000.index', '00000000000000000000.timeindex'}
+    assert index_files() == (both if is_clean else set())
+    findings = PartitionCheck(FileSystem(), log.directory, recovered_from=None if is_clean else 0).run().findings
+    assert findings == []
+    log = open_log(clean_shutdown=is_clean, index_interval_bytes=1000)
+    while log.size_bytes < 3000:
+        log.append(data_batch(1, value=b'x' * 300), Origin.CLIENT, 0)
+    assert index_files() == both
+    log.close()
+    assert check_partition(FileSystem(), log.directory) == []
 
 
 def test_damage_before_valid_batches_cuts_there_and_keeps_what_was_cut(open_log, caplog):

@@ -115,6 +115,22 @@ def test_partitions_may_come_in_any_order(with_topic: MetadataImage) -> None:
     assert after.topics_by_id[TOPIC_ID] is after.topics['t']
 
 
+def test_within_a_batch_each_record_finds_what_those_before_it_have_changed(with_topic: MetadataImage) -> None:
+    """The partitions of a topic are put together once for all records of a batch."""
+    eligible = {'eligible_leader_replicas': [1], 'last_known_elr': [1]}
+    config = ConfigRecord(resource_type=2, resource_name='t', name='a', value='1')
+    after = replayed(partition(1, **eligible), change(**eligible), ClearElrRecord(topic_name='t'), config,
+                     change(last_known_elr=[2]), image=with_topic).topics['t']
+    assert [found.eligible_leader_replicas for found in after.partitions] == [(), ()]
+    assert [found.last_known_elr for found in after.partitions] == [(2,), ()]
+    assert (after.partitions[0].partition_epoch, after.configs) == (2, {'a': '1'})
+    other = bytes(16)
+    again = replayed(change(leader=1), RemoveTopicRecord(topic_id=TOPIC_ID), TopicRecord(name='t', topic_id=other),
+                     partition(topic_id=other), image=with_topic)
+    assert again.topics == {'t': again.topics_by_id[other]}
+    assert again.topics['t'].partitions[0].leader_epoch == 0
+
+
 def test_removing_a_topic_removes_its_configs(with_topic: MetadataImage) -> None:
     config = ConfigRecord(resource_type=2, resource_name='t', name='retention.ms', value='1')
     after = replayed(config, RemoveTopicRecord(topic_id=TOPIC_ID), image=with_topic)
