@@ -77,23 +77,25 @@ cdef class Gathering:
 
     cdef int loan_ends(self) except -1:
         cdef Gatherer gatherer
-        for gatherer in self.borrowers:
-            gatherer.has_borrowed = False
-            gatherer.take_over()
-        self.borrowers.clear()
+        if self.borrowers:
+            for gatherer in self.borrowers:
+                gatherer.has_borrowed = False
+                gatherer.take_over()
+            self.borrowers = []
         return 0
 
     cpdef settle(self):
         """Have everybody write, and those whom that makes gather more, until nothing is left."""
         cdef Py_ssize_t i = 0
         cdef Gatherer gatherer
-        while i < len(self.gatherers):
-            gatherer = self.gatherers[i]
-            i += 1
-            gatherer.is_gathered = False
-            gatherer.settle()
-        self.gatherers.clear()
-        self.used = 0
+        if self.gatherers:
+            while i < len(self.gatherers):
+                gatherer = self.gatherers[i]
+                i += 1
+                gatherer.is_gathered = False
+                gatherer.settle()
+            self.gatherers.clear()
+            self.used = 0
 
     def turn_ends(self):
         self.settle()
