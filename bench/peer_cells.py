@@ -154,6 +154,8 @@ def cells(quick: bool, most_files: int, large_gb: float) -> Iterator[Cell]:
     yield from (replace(cell, rounds=3) for cell in places(filled['large'], large_gb))
     yield from (replace(cell, rounds=3) for cell in committed(filled))
     yield from (replace(cell, rounds=3) for cell in real_clients(filled))
+    yield from (replace(cell, rounds=3) for cell in (
+        produce('16 KiB', BATCH, 64, 1, 8), produce('300 B', SMALL_RECORD, 64, 1, 8)))  # in the core each has its own
     yield from more_produce(quick)
     yield from more_fetch(filled)
     for version in (1, 2):
@@ -193,8 +195,8 @@ def more_produce(quick: bool) -> Iterator[Cell]:
 
 
 def more_fetch(filled: dict[str, Fill]) -> Iterator[Cell]:
-    yield fetch('64 KiB cold', 1 << 16, 8, filled['plain'], ',once=1', is_cold=True)
-    yield fetch('1 MiB cold', 1 << 20, 4, filled['plain'], ',once=1', is_cold=True)
+    yield fetch('64 KiB cold', 1 << 16, 8, filled['plain'], ',once=1', is_cold=True, rounds=3)
+    yield fetch('1 MiB cold', 1 << 20, 4, filled['plain'], ',once=1', is_cold=True, rounds=3)
     yield fetch('100 partitions at once', 1 << 16, 4, filled['spread'], ',each=100')
     beside = f'produce:{BATCH},connections=2,depth=2,partitions=8'
     for size, name in ((1 << 16, '64 KiB'), (1 << 20, '1 MiB')):
