@@ -33,7 +33,8 @@ class Fill:
 class Cell:
     """`loads` without their topic; the first one is what the cell is about. Or what a real `client` does.
 
-    `rounds`: how often it is measured if nobody says otherwise. What is to be compared needs three.
+    `rounds`: how often it is measured if nobody says otherwise. What is to be compared needs three. `warm_up_s`: longer
+    than usual, where each of many partitions has files to make first.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Cell:
     is_core: bool = False
     rounds: int = 1
     client: str | None = None
+    warm_up_s: float | None = None
 
     def bound_loads(self, topic: str, count: int | None = None) -> list[str]:
         """With their topic, and bounded: by what they write, or by the count of the first one."""
@@ -149,7 +151,8 @@ def cells(quick: bool, most_files: int, large_gb: float) -> Iterator[Cell]:
         produce('16 KiB', BATCH, 8, 5), produce('300 B', SMALL_RECORD, 8, 5),
         Cell('round trip of 1 record', (f'produce:{SMALL_RECORD}',), 1), fetch('64 KiB', 1 << 16, 8, filled['plain']),
         fetch('1 MiB', 1 << 20, 4, filled['plain']), transactions(64)))
-    yield from (replace(cell, rounds=1 if cell.partitions > MANY_PARTITIONS else 3)
+    yield from (replace(cell, rounds=1 if cell.partitions > MANY_PARTITIONS else 3,
+                        warm_up_s=None if quick or cell.partitions < MANY_PARTITIONS else cell.partitions / 200)
                 for cell in curves(quick, most_files))
     yield from (replace(cell, rounds=3) for cell in places(filled['large'], large_gb))
     yield from (replace(cell, rounds=3) for cell in committed(filled))

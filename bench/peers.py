@@ -181,7 +181,8 @@ class CellRun:
                     return
                 if cell.is_cold:
                     drop_from_page_cache(site.broker.directory, topic)
-                measured = site.load(cell.bound_loads(topic), self._plan.seconds, 0 if cell.is_cold else None)
+                measured = site.load(cell.bound_loads(topic), self._plan.seconds,
+                                     0 if cell.is_cold else cell.warm_up_s)
         except FAULTS as fault:
             self._notebook.add(Row(name, site.peer.name, number, fault=str(fault) or type(fault).__name__))
             return
