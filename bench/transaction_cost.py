@@ -161,7 +161,10 @@ def fill(site: Site, topic: str, records: int) -> None:
 
 
 def wait_until_gone(directory: pathlib.Path, topic: str) -> None:
-    """LoadError if files of a topic that was deleted are still there after GONE_LIMIT_S."""
+    """LoadError if files of a topic that was deleted are still there after GONE_LIMIT_S.
+
+    They are another process's to remove, and it tells nobody: one can only look again.
+    """
     deadline = time.monotonic() + GONE_LIMIT_S
     while any(topic in name for _, directories, files in os.walk(directory) for name in (*directories, *files)):
         if time.monotonic() > deadline:

@@ -7,7 +7,6 @@ from kbroker.apis.frame_handler import FrameHandler
 from kbroker.errors import ErrorCode
 from kbroker.transaction.state import TopicPartition
 
-FIRST_BATCHED_VERSION: int
 FIRST_VERSION_WITH_FENCED: int
 INTERNAL_TOPICS: frozenset[str]
 API: Api

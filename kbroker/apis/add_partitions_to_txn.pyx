@@ -37,7 +37,6 @@ TransactionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 
-FIRST_BATCHED_VERSION = 4
 FIRST_VERSION_WITH_FENCED = 2
 INTERNAL_TOPICS = frozenset({'__consumer_offsets', '__transaction_state'})
 
@@ -261,7 +260,7 @@ def respond_to_one(topics, results, version):
 
 
 def error_response(request, code, _message, version):
-    if version >= FIRST_BATCHED_VERSION:
+    if version >= FIRST_BATCHED:
         return AddPartitionsToTxnResponse(error_code=int(code), results_by_transaction=[])
     topics = request.v3_and_below_topics
     return respond_to_one(topics, each(partitions_of(topics), code), version)

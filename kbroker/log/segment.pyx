@@ -182,8 +182,8 @@ cdef class Segment:
     cdef int gather(self, const uint8_t *data, int64_t size, bint borrow) noexcept:
         """Have a batch written by `write_gathered`, until when the bytes must stay, or until `own_gathered` those that are
         borrowed."""
-        cdef iovec *last = &self.gathered[self.gathered_count - 1]
-        if self.gathered_count and <const uint8_t *>last.iov_base + last.iov_len == data:
+        cdef iovec *last = NULL if self.gathered_count == 0 else &self.gathered[self.gathered_count - 1]
+        if last != NULL and <const uint8_t *>last.iov_base + last.iov_len == data:
             last.iov_len += size
         else:
             if not borrow and self.own_count == self.gathered_count:

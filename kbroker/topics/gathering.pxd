@@ -2,6 +2,10 @@
 from libc.stdint cimport int64_t, uint8_t
 
 
+cdef enum:
+    LARGEST_KEPT_BYTES = 64 * 1024  # from here on a copy would gain nothing
+
+
 cdef class Gatherer:
     cdef bint is_gathered       # among those that `settle` will call
     cdef bint has_borrowed      # bytes that go away when the loan ends

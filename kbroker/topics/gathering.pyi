@@ -1,7 +1,5 @@
 """Types of gathering.pyx; the documentation stands there."""
 
-LARGEST_BYTES: int
-
 class Gatherer: ...
 
 class Gathering:

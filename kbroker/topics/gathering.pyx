@@ -9,9 +9,6 @@ from libc.stdlib cimport free, malloc
 
 cdef enum:
     ARENA_BYTES = 256 * 1024
-    LARGEST = 64 * 1024             # from here on a copy would gain nothing
-
-LARGEST_BYTES = LARGEST
 
 
 cdef class Gatherer:
@@ -48,7 +45,7 @@ cdef class Gathering:
         return len(self.gatherers) > 0
 
     cdef uint8_t *take_room(self, Py_ssize_t size) except NULL:
-        """A place for at most LARGEST bytes, which stay until their gatherer has written them: that may be now."""
+        """A place for at most LARGEST_KEPT_BYTES, which stay until their gatherer has written them: that may be now."""
         if size > ARENA_BYTES - self.used:
             self.make_room()
         self.used += size

@@ -21,14 +21,12 @@ from kbroker.log.log cimport Log, read_whole
 from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.origin import Origin
 from kbroker.record.batch cimport BatchFields
-from kbroker.topics.gathering cimport Gatherer, Gathering
+from kbroker.topics.gathering cimport LARGEST_KEPT_BYTES, Gatherer, Gathering
+
 from kbroker.record.batch import read_header
-from kbroker.topics.gathering import LARGEST_BYTES
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
-
-cdef Py_ssize_t LARGEST = LARGEST_BYTES
 
 
 cdef class FetchSlice:
@@ -212,7 +210,7 @@ cdef class Partition(Gatherer):
                        Gather gather=AT_ONCE) except -1:
         """As `append`, for a batch whose header is read and fits its size. Unless AT_ONCE it is perhaps not written before
         the turn ends."""
-        if gather != AT_ONCE and self.is_busy() and (size <= LARGEST or gather == BORROWED):
+        if gather != AT_ONCE and self.is_busy() and (size <= LARGEST_KEPT_BYTES or gather == BORROWED):
             return self.gather(data, size, batch, origin, guard, transaction_version, verification_required, appended,
                                gather == BORROWED)
         self.log.append_at(data, size, batch, origin, self.leader_epoch, guard, transaction_version,
@@ -255,7 +253,7 @@ cdef class Partition(Gatherer):
     cdef int take_over(self) except -1:
         cdef int64_t size = self.log.active.borrowed_bytes()
         cdef uint8_t *into
-        if size > LARGEST:
+        if size > LARGEST_KEPT_BYTES:
             return self.write_file()
         if size:
             into = self._gathering.take_room(size)      # for which this may have been written
