@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbroker_tools.spark.datasource import KafkaLogDataSource, open_place
+from kbroker_tools.spark.datasource import KafkaLogDataSource
 from kbroker_tools.spark.identity import Identity, identify
 from kbroker_tools.spark.ledger import IngestError, JobFacts, Ledger, Progress
 from kbroker_tools.spark.options import BY_NAME, Options, parse_options
@@ -22,6 +22,7 @@ from kbroker_tools.spark.planning import Partition, Place, Slice, chosen_partiti
 from kbroker_tools.spark.schema import ddl
 from kbroker_tools.spark.skipped import Skipped
 from kbroker_tools.spark.stream import to_json
+from kbroker_tools.spark.tasks import open_place
 from kbroker_tools.spark.values import UNDECODED, ValueFormat, needed_package
 
 if TYPE_CHECKING:

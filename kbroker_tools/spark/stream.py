@@ -24,14 +24,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from kbroker_tools.spark.datasource import (
-    TaskPartition,
-    asks_for_outcomes,
-    open_place,
-    read_options,
-    settle_imports,
-    tell,
-)
 from kbroker_tools.spark.file_ranges import DataLossError
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.planning import (
@@ -45,6 +37,7 @@ from kbroker_tools.spark.planning import (
 )
 from kbroker_tools.spark.schema import wanted_fields
 from kbroker_tools.spark.skipped import PLAN, Skipped, keep_only
+from kbroker_tools.spark.tasks import TaskPartition, open_place, read_task, wants_outcomes, write_skipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,10 +157,10 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[InputPartition]:
         place, skipped = self._look(), Skipped()
         slices = list(self._slices(place, from_json(start), from_json(end), skipped))
-        tasks = place.tasks(slices, self.options, with_outcomes=asks_for_outcomes(self.fields))
+        tasks = place.tasks(slices, self.options, with_outcomes=wants_outcomes(self.fields))
         batch = name_of(start, end)
         named_tasks = [(f'{batch}-{task.name}', task) for task in tasks]
-        self._tell_plan(batch, [name for name, _ in named_tasks], skipped)
+        self._write_plan(batch, [name for name, _ in named_tasks], skipped)
         return [TaskPartition(each) for each in named_tasks]
 
     def _slices(self, place: Place, begin: Offsets, ends: Offsets, skipped: Skipped) -> Iterator[Slice]:
@@ -200,21 +193,20 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             skipped.lose(*each, first, end, text)
             logger.warning('%s. This was passed over', text)
 
-    def _tell_plan(self, batch: str, tasks: list[str], skipped: Skipped) -> None:
-        """In `skippedTo`, what is lost before any task begins; what an earlier attempt at the micro-batch has told
-        goes, where its tasks were others. OSError."""
+    def _write_plan(self, batch: str, tasks: list[str], skipped: Skipped) -> None:
+        """Write what was lost before any task began into `skippedTo`. OSError.
+
+        An earlier attempt at the micro-batch may have had other tasks; their files are deleted.
+        """
         if self.options['skippedTo'] is not None:
             keep_only(Path(self.options['skippedTo']), batch, tasks)
-            tell(skipped, self.options, batch)
-            tell(Skipped(), self.options, PLAN)
+            write_skipped(skipped, self.options, batch)
+            write_skipped(Skipped(), self.options, PLAN)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is not None:
-            settle_imports()
             name, task = partition.value
-            given = read_options(self.options)
-            yield from task.read(self.fields, given)
-            tell(given.skipped, self.options, name)
+            yield from read_task(task, name, self.fields, self.options)
 
 
 def name_of(start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> str:

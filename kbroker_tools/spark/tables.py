@@ -18,10 +18,10 @@ from kbroker.errors import KafkaError
 from kbroker.record.batch import BatchHeader, check_crc
 from kbroker.record.control import read_end_txn_marker
 from kbroker_tools.rows.coordinator_replay import replay_groups, replay_transactions, transaction_rows
-from kbroker_tools.spark.datasource import TaskPartition, open_place, settle_imports
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.planning import Place, chosen_partitions
 from kbroker_tools.spark.schema import COMPRESSIONS, check_columns
+from kbroker_tools.spark.tasks import TaskPartition, freeze_imports, open_place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +121,7 @@ class TableReader(DataSourceReader):
         if partition.value is None:
             return
         import pyarrow as pa
-        settle_imports()
+        freeze_imports()
         types = {name: arrow_type(text, pa) for name, text in self.types.items()}
         schema = pa.schema([(name, types[name]) for name in self.columns])
         place = open_place(self.options)

@@ -6,9 +6,9 @@ import threading
 import pytest
 from spark_rows import LogFiles, rows
 
-from kbroker_tools.spark.datasource import open_place
 from kbroker_tools.spark.file_ranges import DataLossError
 from kbroker_tools.spark.options import OptionError, parse_options
+from kbroker_tools.spark.tasks import open_place
 
 WRITES = 1500
 KEYS = 12

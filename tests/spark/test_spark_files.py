@@ -464,8 +464,8 @@ def test_a_swap_that_is_not_over(segmented, monkeypatch):
 
 
 def test_offline_bounds_are_those_of_the_broker_s_log(log):
-    from kbroker_tools.spark.datasource import open_place
     from kbroker_tools.spark.options import parse_options
+    from kbroker_tools.spark.tasks import open_place
     log.write('a', producer_id=1)
     log.write('b', producer_id=2)
     log.end(1)

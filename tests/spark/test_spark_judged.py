@@ -11,8 +11,8 @@ from apache_kafka import LiveKafka
 from confluent_kafka.admin import AdminClient, NewTopic
 from live import LiveBroker
 
-from kbroker_tools.spark.datasource import open_place
 from kbroker_tools.spark.options import parse_options
+from kbroker_tools.spark.tasks import open_place
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
 
