@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
+from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE
 from kbroker.log.checkpoints import HIGH_WATERMARK_FILE, LOG_START_OFFSET_FILE, read_partition_offsets
 from kbroker.log.checkpoints import PartitionOffsets as CheckpointedOffsets
 from kbroker.log.directory_names import METADATA_DIRECTORY, parse_directory_name
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OFFSETS_TOPIC = '__consumer_offsets'
-TRANSACTION_TOPIC = '__transaction_state'
-INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTION_TOPIC))
 META_PROPERTIES_FILE = 'meta.properties'
 NOBODY = -1
 METADATA_ATTEMPTS = 5
@@ -259,18 +257,18 @@ class DirectoryView:
     def transactions(self) -> list[TransactionListing]:
         """The last row of every id, as `__transaction_state` has it."""
         from kbroker_tools.rows.coordinator_replay import replay_transactions
-        return [TransactionListing(transactional_id, self._leader(TRANSACTION_TOPIC, partition), row.producer_id,
+        return [TransactionListing(transactional_id, self._leader(TRANSACTION_STATE, partition), row.producer_id,
                                    row.state.title)
-                for partition, reader in self._readers(TRANSACTION_TOPIC, None)
+                for partition, reader in self._readers(TRANSACTION_STATE, None)
                 for transactional_id, row in sorted(replay_transactions(reader.batches()).items())]
 
     def transaction(self, transactional_id: str) -> TransactionInfo | None:
         from kbroker_tools.rows.coordinator_replay import replay_transactions
-        for partition, reader in self._readers(TRANSACTION_TOPIC, transactional_id):
+        for partition, reader in self._readers(TRANSACTION_STATE, transactional_id):
             row = replay_transactions(reader.batches(), transactional_id).get(transactional_id)
             if row is not None:
                 return TransactionInfo(
-                    transactional_id, self._leader(TRANSACTION_TOPIC, partition), row.producer_id, row.producer_epoch,
+                    transactional_id, self._leader(TRANSACTION_STATE, partition), row.producer_id, row.producer_epoch,
                     row.state.title, row.timeout_ms, None if row.start_timestamp_ms < 0 else row.start_timestamp_ms,
                     row.partitions)
         return None
@@ -283,7 +281,7 @@ class DirectoryView:
         """What the last rows imply: Stable with members, Empty without. A rebalance leaves no row until it is over,
         but in the consumer protocol (KIP-848), whose rows tell of every step."""
         for partition, state in self._group_states(group_id):
-            found = state.group(group_id, self._leader(OFFSETS_TOPIC, partition), self._topic_name)
+            found = state.group(group_id, self._leader(CONSUMER_OFFSETS, partition), self._topic_name)
             if found is not None:
                 return found
         return None
@@ -294,7 +292,7 @@ class DirectoryView:
 
     def _group_states(self, group_id: str | None) -> Iterator[tuple[int, GroupState]]:
         from kbroker_tools.rows.coordinator_replay import replay_groups
-        for partition, reader in self._readers(OFFSETS_TOPIC, group_id):
+        for partition, reader in self._readers(CONSUMER_OFFSETS, group_id):
             yield partition, replay_groups(reader.batches(), group_id)
 
     def _readers(self, topic: str, key: str | None) -> Iterator[tuple[int, PartitionReader]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker_tools.command import SETTINGS, Command, ToolError, cluster_options, json_option, open_view, version_option
 from kbroker_tools.render import Output
 
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
     from kbroker_tools.rows.decoders import Formatter
     from kbroker_tools.view import View
 
-TOPICS = {'transaction': '__transaction_state', 'offsets': '__consumer_offsets',
-          'group-metadata': '__consumer_offsets'}
+TOPICS = {'transaction': TRANSACTION_STATE, 'offsets': CONSUMER_OFFSETS, 'group-metadata': CONSUMER_OFFSETS}
 NEVER_MADE = {
-    '__transaction_state': 'no transaction was ever begun there; the first transactional producer makes it',
-    '__consumer_offsets': 'no group was ever there and no offset committed; the first consumer group makes it',
+    TRANSACTION_STATE: 'no transaction was ever begun there; the first transactional producer makes it',
+    CONSUMER_OFFSETS: 'no group was ever there and no offset committed; the first consumer group makes it',
 }
 POLL_INTERVAL_S = 0.5
 

@@ -8,7 +8,6 @@ from kbroker.errors import ErrorCode
 from kbroker.transaction.state import TopicPartition
 
 FIRST_VERSION_WITH_FENCED: int
-INTERNAL_TOPICS: frozenset[str]
 API: Api
 
 class AddingUnderWay:

@@ -29,6 +29,7 @@ from kbroker.wire.bytes cimport (
 from kbroker.apis.context import Api
 from kbroker.apis.producer_fencing import told_to_producer
 from kbroker.errors import ErrorCode
+from kbroker.internal_topics import INTERNAL_TOPICS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AddPartitionsToTxnResponse
 from kbroker.transaction.state import EPOCH_BUMPS_FROM
@@ -38,7 +39,6 @@ TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 
 FIRST_VERSION_WITH_FENCED = 2
-INTERNAL_TOPICS = frozenset({'__consumer_offsets', '__transaction_state'})
 
 cdef enum:
     FIRST_BATCHED = 4

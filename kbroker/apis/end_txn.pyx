@@ -15,6 +15,7 @@ from kbroker.apis.answers cimport put_no_tags
 from kbroker.apis.frame_handler cimport Frame, FrameHandler
 from kbroker.apis.requests cimport take_string
 from kbroker.transaction.coordinator cimport Asker, TransactionCoordinator
+from kbroker.transaction.state cimport EPOCH_BUMPS_FROM
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int64, take, write_int16, write_int32, write_int64
 
 from kbroker.apis.context import Api
@@ -27,7 +28,6 @@ cdef enum:
     VERSION_WITH_FENCED = 2
     FLEXIBLE_VERSION = 3
     VERSION_WITH_BUMP = 5
-    CLIENT_TRANSACTION_VERSION = 2  # of one that sends VERSION_WITH_BUMP
     MOST_ANSWER_BYTES = 32
 
 cdef object NONE = ErrorCode.NONE
@@ -101,7 +101,7 @@ cdef class EndTxnHandler(FrameHandler):
         under_way.version = frame.version
         under_way.correlation_id = frame.correlation_id
         coordinator.end_txn(transactional_id, request.producer_id, request.producer_epoch, request.committed,
-                            CLIENT_TRANSACTION_VERSION if frame.version >= VERSION_WITH_BUMP else 0, under_way)
+                            EPOCH_BUMPS_FROM if frame.version >= VERSION_WITH_BUMP else 0, under_way)
         under_way.is_being_served = False
         return under_way.answer
 

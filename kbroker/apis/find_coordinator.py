@@ -12,10 +12,11 @@ from typing import Any
 
 from kbroker.apis.context import Api, RequestContext
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import FindCoordinatorResponse
 
-INTERNAL_TOPIC_OF = {0: '__consumer_offsets', 1: '__transaction_state'}
+INTERNAL_TOPIC_OF = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
 """By key type: group, transactional.id."""
 
 

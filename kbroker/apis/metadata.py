@@ -12,11 +12,11 @@ from typing import Any
 from kbroker.apis.authorized_operations import CLUSTER, TOPIC
 from kbroker.apis.context import Api, RequestContext
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import MetadataResponse
 from kbroker.topics.partition import Partition
-from kbroker.topics.registry import INTERNAL_TOPICS
 from kbroker.topics.topic import Topic
 
 NO_ID = bytes(16)

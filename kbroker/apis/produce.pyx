@@ -46,6 +46,7 @@ from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ProduceResponse
 from kbroker.record.batch import CorruptBatchError
+from kbroker.transaction.verification import PRODUCE_VERSION_THAT_ADDS
 
 ADMIN_CLIENT_ID = '__admin_client'
 WITHOUT_LOG_START_OFFSET = frozenset({
@@ -60,10 +61,11 @@ cdef enum:
     ZSTD_VERSION = 7
     ERROR_MESSAGE_VERSION = 8
     FLEXIBLE_VERSION = 9
-    IMPLICIT_ADD_VERSION = 12
     TOPIC_ID_VERSION = 13
     TOPIC_ID_BYTES = 16
     FEWEST_PARTS = 8
+
+cdef int IMPLICIT_ADD_VERSION = PRODUCE_VERSION_THAT_ADDS
 
 TopicProduceResponse = ProduceResponse.TopicProduceResponse
 PartitionProduceResponse = ProduceResponse.PartitionProduceResponse

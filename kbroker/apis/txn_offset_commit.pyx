@@ -15,10 +15,10 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.shard import coordinator_error
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import TxnOffsetCommitResponse
+from kbroker.transaction.verification import TXN_OFFSET_COMMIT_VERSION_THAT_ADDS
 
 cdef enum:
     VERSION_WITH_LOAD_IN_PROGRESS = 2
-    VERSION_THAT_ADDS = 5
 
 cdef object UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 cdef object COORDINATOR_LOAD_IN_PROGRESS = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -51,7 +51,7 @@ def handle(RequestContext context not None, request):
 
     guard = groups.start_verification(
         request.group_id, request.producer_id, request.producer_epoch,
-        supports_epoch_bump=context.version >= VERSION_THAT_ADDS
+        supports_epoch_bump=context.version >= TXN_OFFSET_COMMIT_VERSION_THAT_ADDS
     )
     if guard is None:  # the transaction is open in this partition already
         verified(None)

@@ -12,8 +12,8 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import ClassicGroup, GroupState
 from kbroker.group.membership import Membership
 from kbroker.group.offsets import Commit, FetchedOffset, Offsets
-from kbroker.group.records import OFFSETS_TOPIC
 from kbroker.group.shard import Shard, TransactionalProducer
+from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.record.batch import NO_SEQUENCE
 from kbroker.topics.partitioner import partition_for
 
@@ -62,7 +62,7 @@ class GroupCoordinator:
         read."""
         self._topics.on_topic_created.append(self._topic_created)
         self._topics.on_topic_deleted.append(self._topic_deleted)
-        topic = self._topics.topic(OFFSETS_TOPIC)
+        topic = self._topics.topic(CONSUMER_OFFSETS)
         if topic is not None:
             self._load(topic)
         self._stop_sweep = self._timers.every(self._config.offsets_retention_check_interval_ms, self.sweep)
@@ -88,11 +88,11 @@ class GroupCoordinator:
         log.info('%d groups loaded', sum(len(part.shard.groups) for part in self._parts))
 
     def _topic_created(self, topic: Any) -> None:
-        if topic.name == OFFSETS_TOPIC and not self._parts:
+        if topic.name == CONSUMER_OFFSETS and not self._parts:
             self._load(topic)
 
     def _topic_deleted(self, topic: Any) -> None:
-        if topic.name == OFFSETS_TOPIC:
+        if topic.name == CONSUMER_OFFSETS:
             for part in self._parts:
                 part.membership.stop_sessions()
             self._parts = []
@@ -107,7 +107,7 @@ class GroupCoordinator:
     def partition_of(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that the group lives in."""
         if not self._parts:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f'{OFFSETS_TOPIC} does not exist yet')
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f'{CONSUMER_OFFSETS} does not exist yet')
         return partition_for(group_id, len(self._parts))
 
     def _part(self, group_id: str) -> Coordinated:

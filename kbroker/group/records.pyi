@@ -4,7 +4,6 @@ from typing import Any
 
 from kbroker.group.classic import ClassicGroup
 
-OFFSETS_TOPIC: str
 NO_TOPIC_ID: bytes
 OFFSET_VERSION: int
 EXPIRING_OFFSET_VERSION: int

@@ -13,6 +13,7 @@ from kbroker.wire.bytes cimport read_int16
 
 from kbroker.errors import CorruptLogError, ProtocolError
 from kbroker.group.classic import ClassicGroup, GroupState, Member
+from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.protocol.codec import decode_prefix
 from kbroker.protocol.messages import (
     ConsumerProtocolSubscription,
@@ -32,7 +33,6 @@ from kbroker.protocol.rows import (
     encode_row_value,
 )
 
-OFFSETS_TOPIC = '__consumer_offsets'
 NO_TOPIC_ID = bytes(16)
 OFFSET_VERSION, EXPIRING_OFFSET_VERSION, GROUP_VERSION = 4, 1, 3
 
@@ -164,10 +164,10 @@ cpdef object read_row(bytes key, bytes value, int64_t log_offset):
             value_class = value_classes.get(read_int16(<const uint8_t *>PyBytes_AS_STRING(key)))
             if value_class is None:
                 return None
-        named = decode_row_key(OFFSETS_TOPIC, key)
+        named = decode_row_key(CONSUMER_OFFSETS, key)
         found = None if value is None else decode_row_value(value_class, value)
     except RowError as error:
-        raise CorruptLogError(f'{OFFSETS_TOPIC}: the row at offset {log_offset} cannot be read: {error}') from error
+        raise CorruptLogError(f'{CONSUMER_OFFSETS}: the row at offset {log_offset} cannot be read: {error}') from error
     if value_class is GroupMetadataValue:
         return GroupRow(named.group, found)
     return OffsetRow(offset_key(named.group, named.topic, named.partition),

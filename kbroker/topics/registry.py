@@ -8,6 +8,7 @@ from functools import partial
 
 from kbroker.config import Config, LogConfig
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS
 from kbroker.log.checkpoints import PartitionOffsets
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
@@ -20,11 +21,6 @@ from kbroker.topics.partition import Partition
 from kbroker.topics.topic import Topic
 
 logger = logging.getLogger('kbroker.topics')
-
-CONSUMER_OFFSETS = '__consumer_offsets'
-TRANSACTION_STATE = '__transaction_state'
-INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
-
 
 OpenLog = Callable[[str, int, bytes, LogConfig], Log]
 """LogManager.open_log, or create_log for what is new."""

@@ -13,7 +13,6 @@ from kbroker.transaction.store import TransactionStore
 
 ADD_RETRY_BACKOFF_MS: int
 ADD_RETRY_MAX_MS: int
-OFFSETS_TOPIC: str
 
 class ProducerAnswer(NamedTuple):
     error: ErrorCode

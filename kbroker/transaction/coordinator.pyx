@@ -15,13 +15,14 @@ from kbroker.topics.partitioner cimport partition_for
 from kbroker.transaction.endings cimport claimed, decide_with_bump, decide_without_bump, is_overflow_retry
 from kbroker.transaction.markers cimport MarkerSender
 from kbroker.transaction.state cimport (
-    STATUS_ONGOING, STATUS_PREPARE_ABORT, STATUS_PREPARE_EPOCH_FENCE, PartitionSet, TransactionMetadata, TransactionRow,
+    EPOCH_BUMPS_FROM, EXHAUSTED_PRODUCER_EPOCH, NEVER_TIMES_OUT_MS, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, STATUS_ONGOING,
+    STATUS_PREPARE_ABORT, STATUS_PREPARE_EPOCH_FENCE, PartitionSet, TransactionMetadata, TransactionRow,
     is_idle, is_prepared, set_of,
 )
 from kbroker.transaction.store cimport StatePartition, Step, TransactionStore
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.transaction.state import EXHAUSTED_PRODUCER_EPOCH, NEVER_TIMES_OUT_MS, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.transaction.state_log import value_version
 from kbroker.transaction.verification import Mode, error_for_produce, error_for_write
 
@@ -31,14 +32,10 @@ ADD_RETRY_BACKOFF_MS = 20
 """Kafka's add.partitions.to.txn.retry.backoff.ms; the completion of a transaction cuts it short."""
 ADD_RETRY_MAX_MS = 100
 """Kafka's add.partitions.to.txn.retry.backoff.max.ms."""
-OFFSETS_TOPIC = '__consumer_offsets'
 
 
 cdef enum:
-    NO_ID = -1
-    NO_EPOCH = -1
-    BUMPS_FROM = 2                  # EPOCH_BUMPS_FROM
-    AT_ONCE = -1
+    NO_DEADLINE = -1
     PRODUCE_VERSIONS = 32           # more than there are: what the last is, is every one after it
 
 cdef object NONE = ErrorCode.NONE
@@ -72,8 +69,8 @@ cdef class WriteAsker(DurableWaiter):
 
 cdef int answer(object done, object error, TransactionRow row) except -1:
     """Tell `done` the error, or the producer of `row`."""
-    cdef int64_t producer_id = NO_ID
-    cdef int16_t producer_epoch = NO_EPOCH
+    cdef int64_t producer_id = NO_PRODUCER_ID
+    cdef int16_t producer_epoch = NO_PRODUCER_EPOCH
     if error is NONE:
         producer_id, producer_epoch = row.producer_id, row.producer_epoch
     if isinstance(done, Asker):
@@ -122,7 +119,7 @@ cdef class Adding(Step):
         self.coordinator.add(self)
 
     cdef int appended(self, object code) except -1:
-        if (code is CONCURRENT_TRANSACTIONS and self.deadline_ms != AT_ONCE
+        if (code is CONCURRENT_TRANSACTIONS and self.deadline_ms != NO_DEADLINE
                 and self.coordinator._clock.monotonic_ms() < self.deadline_ms):
             return self.coordinator.add_later(self.transactional_id, self.attempt)
         if self.mode is None:
@@ -209,7 +206,7 @@ cdef class TransactionCoordinator:
         cdef TransactionRow row
         cdef Initialising initialising
         try:
-            if (producer_id == NO_ID) != (producer_epoch == NO_EPOCH):
+            if (producer_id == NO_PRODUCER_ID) != (producer_epoch == NO_PRODUCER_EPOCH):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'found producer id {producer_id} with epoch '
                                  f'{producer_epoch}, expected both or neither')
             if transactional_id is None:
@@ -254,7 +251,7 @@ cdef class TransactionCoordinator:
         """
         cdef TransactionRow current = metadata.current
         check_not_busy(metadata)
-        expected_epoch = None if producer_epoch == NO_EPOCH else producer_epoch
+        expected_epoch = None if producer_epoch == NO_PRODUCER_EPOCH else producer_epoch
         if (expected_epoch is not None and metadata.was_born()
                 and producer_id != current.producer_id
                 and not (producer_id == current.previous_producer_id and expected_epoch >= EXHAUSTED_PRODUCER_EPOCH)):
@@ -304,7 +301,7 @@ cdef class TransactionCoordinator:
         adding.producer_epoch = producer_epoch
         adding.partitions = partitions
         adding.client_transaction_version = client_transaction_version
-        adding.deadline_ms = AT_ONCE
+        adding.deadline_ms = NO_DEADLINE
         adding.done = done
         return adding
 
@@ -348,9 +345,9 @@ cdef class TransactionCoordinator:
 
     def add_offsets(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, str group_id, done):
         """Make the partition of `__consumer_offsets` that holds `group_id` part of the transaction."""
-        partitions = len(self._topics.ensure_internal(OFFSETS_TOPIC).partitions)
+        partitions = len(self._topics.ensure_internal(CONSUMER_OFFSETS).partitions)
         self.add_partitions_in_turn(transactional_id, producer_id, producer_epoch,
-                                    set_of([(OFFSETS_TOPIC, partition_for(group_id, partitions))]), 0, done)
+                                    set_of([(CONSUMER_OFFSETS, partition_for(group_id, partitions))]), 0, done)
 
     # -- what a transactional write asks first -------------------------------------------------------------------
 
@@ -365,7 +362,7 @@ cdef class TransactionCoordinator:
         cdef Adding adding
         mode = MODES[min(produce_version, PRODUCE_VERSIONS - 1)]
         if mode is ADD:
-            adding = self.adding(transactional_id, producer_id, producer_epoch, written, BUMPS_FROM, done)
+            adding = self.adding(transactional_id, producer_id, producer_epoch, written, EPOCH_BUMPS_FROM, done)
             adding.deadline_ms = self._clock.monotonic_ms() + ADD_RETRY_MAX_MS
             adding.mode = mode
             self.add(adding)
@@ -394,13 +391,13 @@ cdef class TransactionCoordinator:
                                         int partition, int request_version, done):
         """The same for a TxnOffsetCommit and its partition of `__consumer_offsets`; the client does the waiting."""
         mode = Mode.of_txn_offset_commit(request_version)
-        wanted = (OFFSETS_TOPIC, partition)
+        wanted = (CONSUMER_OFFSETS, partition)
 
         def finish(code):
             done(None if code is NONE else KafkaError(error_for_write(mode, code)))
 
         if mode is ADD:
-            self.add_partitions(transactional_id, producer_id, producer_epoch, [wanted], BUMPS_FROM, finish)
+            self.add_partitions(transactional_id, producer_id, producer_epoch, [wanted], EPOCH_BUMPS_FROM, finish)
         elif self._config.transaction_partition_verification_enable:
             finish(self.verify_partitions(transactional_id, producer_id, producer_epoch, [wanted])[wanted])
         else:
@@ -438,7 +435,7 @@ cdef class TransactionCoordinator:
             owned = self.owner(transactional_id)
             metadata = known(owned, transactional_id)
             self.check_row_can_hold(client_transaction_version)
-            if client_transaction_version >= BUMPS_FROM:
+            if client_transaction_version >= EPOCH_BUMPS_FROM:
                 decision = ending_with_bump(metadata, producer_id, producer_epoch, committed)
             else:
                 decision = ending_without_bump(metadata, producer_id, producer_epoch, committed)
@@ -462,12 +459,12 @@ cdef class TransactionCoordinator:
         except KafkaError as error:
             metadata.abandon()
             return answer(done, error.code, None)
-        return self.append_decision(owned, metadata, done, self._transaction_version < BUMPS_FROM)
+        return self.append_decision(owned, metadata, done, self._transaction_version < EPOCH_BUMPS_FROM)
 
     cdef int prepare_end(self, TransactionMetadata metadata, int status, int transaction_version) except -1:
         """With TV2 the bump of an exhausted epoch needs the producer id that comes after it (KAFKA-18660, 20090)."""
-        cdef int64_t next_producer_id = NO_ID
-        if transaction_version >= BUMPS_FROM and metadata.current.is_exhausted():
+        cdef int64_t next_producer_id = NO_PRODUCER_ID
+        if transaction_version >= EPOCH_BUMPS_FROM and metadata.current.is_exhausted():
             next_producer_id = self._producer_ids.next()
         metadata.prepare_end(status, transaction_version, next_producer_id, self._clock.wall_ms())
         return 0

@@ -11,7 +11,7 @@ import enum
 from libc.stdint cimport int16_t, int64_t
 
 from kbroker.errors import ErrorCode
-from kbroker.transaction.state cimport TransactionRow
+from kbroker.transaction.state cimport EXHAUSTED_PRODUCER_EPOCH, TransactionRow
 from kbroker.transaction.state import TransactionState
 
 Decision = TransactionState | ErrorCode
@@ -67,7 +67,6 @@ cdef enum:
     OVERFLOWED = 2
     FENCED = 3
     COMMITS = 3         # columns before those of aborts
-    EXHAUSTED_EPOCH = 32766
 
 
 cdef list without_bump = [_WITHOUT_BUMP.get(state) for state in TransactionState]
@@ -88,7 +87,7 @@ cpdef decide_with_bump(int state, int claim, bint committed):
 
 cpdef bint is_overflow_retry(TransactionRow current, int64_t producer_id, int16_t producer_epoch) noexcept:
     """Whether the pair is the last one of the producer id that the current one replaced."""
-    return (current.previous_producer_id == producer_id and producer_epoch == EXHAUSTED_EPOCH
+    return (current.previous_producer_id == producer_id and producer_epoch == EXHAUSTED_PRODUCER_EPOCH
             and current.producer_epoch == 0)
 
 

@@ -2,6 +2,16 @@
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 
+cpdef enum:
+    NO_PRODUCER_ID = -1
+    NO_PRODUCER_EPOCH = -1
+    NO_TIMESTAMP = -1
+    MAX_PRODUCER_EPOCH = 32767          # only the coordinator uses it: in a fence, or in a producer id's last markers
+    EXHAUSTED_PRODUCER_EPOCH = 32766    # from here on, the next bump that a client would see needs a new producer id
+    NEVER_TIMES_OUT_MS = 2147483647     # the timeout of a producer in two-phase commit (KIP-939)
+    EPOCH_BUMPS_FROM = 2                # the transaction version from which each ending bumps the epoch (KIP-890)
+
+
 cdef enum Status:                   # TransactionState, for C
     STATUS_EMPTY = 0
     STATUS_ONGOING = 1

@@ -38,26 +38,6 @@ from kbroker.errors import ErrorCode, KafkaError
 
 TopicPartition = tuple[str, int]
 
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
-NO_TIMESTAMP = -1
-MAX_PRODUCER_EPOCH = 32767
-"""Only ever used by the coordinator: in a fence, or in the last markers of a producer id."""
-EXHAUSTED_PRODUCER_EPOCH = MAX_PRODUCER_EPOCH - 1
-"""From here on the next bump a client would see needs a new producer id."""
-NEVER_TIMES_OUT_MS = 2147483647
-"""The timeout stored for a producer in two-phase commit (KIP-939), which only its own decision ends."""
-EPOCH_BUMPS_FROM = 2
-"""The transaction version from which each ending bumps the epoch (KIP-890)."""
-
-cdef enum:                          # the constants above, for C
-    NO_ID = -1
-    NO_EPOCH = -1
-    NO_TIME = -1
-    LARGEST_EPOCH = 32767
-    LAST_USABLE_EPOCH = 32766
-    BUMPS_FROM = 2
-
 cdef PartitionSet NO_PARTITIONS = set_of(())
 
 
@@ -216,10 +196,10 @@ cdef class TransactionRow:
         return row
 
     cdef bint is_exhausted(self) noexcept:
-        return self.producer_epoch >= LAST_USABLE_EPOCH
+        return self.producer_epoch >= EXHAUSTED_PRODUCER_EPOCH
 
     cdef bint does_bump_epoch(self) noexcept:
-        return self.client_transaction_version >= BUMPS_FROM
+        return self.client_transaction_version >= EPOCH_BUMPS_FROM
 
     cdef bint has_producer_of(self, TransactionRow other) noexcept:
         return self.producer_id == other.producer_id and self.producer_epoch == other.producer_epoch
@@ -255,7 +235,7 @@ cdef class TransactionMetadata:
         return f'TransactionMetadata({self.transactional_id!r}, current={self.current}, pending={self.pending})'
 
     cdef bint was_born(self) noexcept:
-        return self.current.producer_epoch != NO_EPOCH
+        return self.current.producer_epoch != NO_PRODUCER_EPOCH
 
     # -- steps: each sets `pending` and returns it ---------------------------------------------------------------
 
@@ -270,7 +250,7 @@ cdef class TransactionMetadata:
             raise IllegalTransition(f'{self!r}: an exhausted epoch cannot be incremented')
         row = emptied(current, timeout_ms, now_ms)
         if expected_epoch is None:
-            row.producer_epoch, row.last_producer_epoch = current.producer_epoch + 1, NO_EPOCH
+            row.producer_epoch, row.last_producer_epoch = current.producer_epoch + 1, NO_PRODUCER_EPOCH
         elif not self.was_born() or expected_epoch == current.producer_epoch:
             row.producer_epoch, row.last_producer_epoch = current.producer_epoch + 1, current.producer_epoch
         elif expected_epoch != current.last_producer_epoch:
@@ -284,7 +264,7 @@ cdef class TransactionMetadata:
         cdef TransactionRow row = emptied(self.current, timeout_ms, now_ms)
         row.producer_id = producer_id
         row.producer_epoch = 0
-        row.last_producer_epoch = self.current.producer_epoch if keep_last_epoch else NO_EPOCH
+        row.last_producer_epoch = self.current.producer_epoch if keep_last_epoch else NO_PRODUCER_EPOCH
         return self.prepare(row)
 
     cpdef TransactionRow prepare_partitions(self, PartitionSet partitions, int client_transaction_version, int64_t now_ms):
@@ -302,7 +282,7 @@ cdef class TransactionMetadata:
         """The epoch at which the coordinator itself will abort. Never stored: `prepare_end` or `abandon` follows."""
         cdef TransactionRow row = self.current.copy()
         row.status = STATUS_PREPARE_EPOCH_FENCE
-        if not self.has_failed_epoch_fence and row.producer_epoch != LARGEST_EPOCH:
+        if not self.has_failed_epoch_fence and row.producer_epoch != MAX_PRODUCER_EPOCH:
             row.producer_epoch += 1
         return self.prepare(row)
 
@@ -315,22 +295,22 @@ cdef class TransactionMetadata:
         Under TV2 the bump of the Prepare row is the fence, and bumping before would bump twice (KAFKA-19367).
         """
         cdef TransactionRow fence = self.take_fence(), row
-        cdef bint bumps_epoch = transaction_version >= BUMPS_FROM
+        cdef bint bumps_epoch = transaction_version >= EPOCH_BUMPS_FROM
         if fence is not None and not bumps_epoch:
             row = self.current.copy()
             row.producer_epoch = fence.producer_epoch
-            row.last_producer_epoch = NO_EPOCH
+            row.last_producer_epoch = NO_PRODUCER_EPOCH
             self.current = row
         row = self.current.copy()
         if bumps_epoch:
             row.last_producer_epoch = row.producer_epoch
-            row.producer_epoch = min(row.producer_epoch + 1, <int>LARGEST_EPOCH)
+            row.producer_epoch = min(row.producer_epoch + 1, <int>MAX_PRODUCER_EPOCH)
         if is_idle(row.status):
             row.start_timestamp_ms = now_ms
         row.status = status
         row.next_producer_id = next_producer_id
         row.last_update_timestamp_ms = now_ms
-        row.client_transaction_version = BUMPS_FROM if bumps_epoch else 0
+        row.client_transaction_version = EPOCH_BUMPS_FROM if bumps_epoch else 0
         return self.prepare(row)
 
     cpdef TransactionRow prepare_complete(self, int64_t now_ms):
@@ -340,10 +320,10 @@ cdef class TransactionMetadata:
         row.status = STATUS_COMPLETE_COMMIT if row.status == STATUS_PREPARE_COMMIT else STATUS_COMPLETE_ABORT
         row.partition_set = NO_PARTITIONS
         row.last_update_timestamp_ms = now_ms
-        if row.next_producer_id != NO_ID:
+        if row.next_producer_id != NO_PRODUCER_ID:
             row.producer_id = row.next_producer_id
             row.producer_epoch = 0
-        row.next_producer_id = NO_ID
+        row.next_producer_id = NO_PRODUCER_ID
         return self.prepare(row)
 
     def prepare_dead(self):
@@ -392,10 +372,10 @@ cdef TransactionRow emptied(TransactionRow current, int32_t timeout_ms, int64_t 
     cdef TransactionRow row = current.copy()
     row.status = STATUS_EMPTY
     row.partition_set = NO_PARTITIONS
-    row.start_timestamp_ms = NO_TIME
+    row.start_timestamp_ms = NO_TIMESTAMP
     row.timeout_ms = timeout_ms
     row.last_update_timestamp_ms = now_ms
-    row.next_producer_id = NO_ID
+    row.next_producer_id = NO_PRODUCER_ID
     return row
 
 
@@ -412,7 +392,7 @@ cdef bint follows(TransactionRow current, TransactionRow row) except -1:
 cdef bint empty_follows(TransactionRow current, TransactionRow row) except -1:
     cdef bint same_or_next = row.producer_epoch in (current.producer_epoch, current.producer_epoch + 1)
     cdef bint rotated = row.producer_epoch == 0 and row.producer_id != current.producer_id
-    return (same_or_next or rotated) and not row.partition_set.members and row.start_timestamp_ms == NO_TIME
+    return (same_or_next or rotated) and not row.partition_set.members and row.start_timestamp_ms == NO_TIMESTAMP
 
 
 cdef bint ongoing_follows(TransactionRow current, TransactionRow row) except -1:
@@ -441,4 +421,4 @@ cdef bint completed_follows(TransactionRow current, TransactionRow row) except -
     else:
         producer_follows = row.has_producer_of(current)
     return (producer_follows and row.timeout_ms == current.timeout_ms and not row.partition_set.members
-            and row.start_timestamp_ms != NO_TIME)
+            and row.start_timestamp_ms != NO_TIMESTAMP)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kbroker.internal_topics import TRANSACTION_STATE
 from kbroker.protocol.messages import TransactionLogValue
 from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value
 from kbroker.record.records import decode_records
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from kbroker.topics.partition import Partition
 
 logger = logging.getLogger(__name__)
-
-TOPIC = '__transaction_state'
 
 Row = tuple[bytes, bytes | None]
 """Key and value; without a value the transactional.id is forgotten."""
@@ -55,7 +54,8 @@ def _read_rows(partition: Partition) -> Iterator[tuple[str, TransactionRow | Non
             try:
                 yield decode_row(record.key, record.value)
             except RowError as error:
-                logger.warning('%s-%d, offset %d: skipped, %s', TOPIC, partition.partition, record.offset, error)
+                logger.warning('%s-%d, offset %d: skipped, %s', TRANSACTION_STATE, partition.partition, record.offset,
+                               error)
 
 
 def decode_row(key: bytes | None, value: bytes | None) -> tuple[str, TransactionRow | None]:
@@ -63,7 +63,7 @@ def decode_row(key: bytes | None, value: bytes | None) -> tuple[str, Transaction
 
     Raises RowError for a type, version or state that is not known.
     """
-    row_key = decode_row_key(TOPIC, key or b'')
+    row_key = decode_row_key(TRANSACTION_STATE, key or b'')
     if row_key is None:
         raise RowError(f'found a key of unknown type in {key!r}')
     return row_key.transactional_id, None if value is None else _decode_value(value)

@@ -18,6 +18,7 @@ from kbroker.transaction.state cimport (
 )
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.internal_topics import TRANSACTION_STATE
 from kbroker.record.batch import encode_batch
 from kbroker.topics.append_errors import APPEND_ERRORS
 from kbroker.transaction import state_log
@@ -107,7 +108,7 @@ cdef class TransactionStore:
 
     def start(self):
         """Load every state partition: ids are found from when all that was read of their partition is durable."""
-        topic = self._topics.topic(state_log.TOPIC)
+        topic = self._topics.topic(TRANSACTION_STATE)
         if topic is not None:
             self._on_topic_created(topic)
 
@@ -136,7 +137,7 @@ cdef class TransactionStore:
         """The partition of an id. Raises NOT_COORDINATOR without one, COORDINATOR_LOAD_IN_PROGRESS until it is read."""
         cdef StatePartition owned
         if not self._owned:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f'{state_log.TOPIC} does not exist')
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f'{TRANSACTION_STATE} does not exist')
         owned = self._owned[partition_for(transactional_id, len(self._owned))]
         if owned.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -279,14 +280,14 @@ cdef class TransactionStore:
 
     def _on_topic_created(self, topic):
         """Partitions that are added later change nothing until the next start: ids would belong elsewhere at once."""
-        if topic.name != state_log.TOPIC or self._owned:
+        if topic.name != TRANSACTION_STATE or self._owned:
             return
         self._owned = [StatePartition(partition) for partition in topic.partitions]
         for owned in self._owned:
             self._load(owned)
 
     def _on_topic_deleted(self, topic):
-        if topic.name == state_log.TOPIC:
+        if topic.name == TRANSACTION_STATE:
             self.stop()
 
     def _load(self, StatePartition owned):
@@ -295,7 +296,7 @@ cdef class TransactionStore:
             if owned.is_lost:
                 return
             if error is not None:
-                logger.error('%s-%d cannot be loaded: %s', state_log.TOPIC, owned.partition.partition, error)
+                logger.error('%s-%d cannot be loaded: %s', TRANSACTION_STATE, owned.partition.partition, error)
                 return
             for transactional_id, row in state_log.read_all(owned.partition).items():
                 owned.transactions[transactional_id] = TransactionMetadata(transactional_id, row)
@@ -309,5 +310,5 @@ cdef object told(object partition, object error):
     """What a client is told when an append, or its way to the disk, has failed; NONE where `error` is None."""
     if error is None:
         return NONE
-    logger.warning('appending to %s-%d failed: %s', state_log.TOPIC, partition.partition, error)
+    logger.warning('appending to %s-%d failed: %s', TRANSACTION_STATE, partition.partition, error)
     return APPEND_ERRORS.get(error.code, error.code)

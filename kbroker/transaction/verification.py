@@ -9,6 +9,11 @@ import enum
 
 from kbroker.errors import ErrorCode
 
+PRODUCE_VERSION_THAT_ADDS = 12
+"""From here on a Produce adds its partitions to the transaction."""
+TXN_OFFSET_COMMIT_VERSION_THAT_ADDS = 5
+"""From here on a TxnOffsetCommit adds its partition of `__consumer_offsets` to the transaction."""
+
 
 class Mode(enum.Enum):
     """What is asked before the first write to a partition in a transaction."""
@@ -21,11 +26,15 @@ class Mode(enum.Enum):
 
     @staticmethod
     def of_produce(version: int) -> Mode:
-        return Mode.ADD if version >= 12 else Mode.VERIFY if version >= 11 else Mode.VERIFY_LEGACY
+        if version >= PRODUCE_VERSION_THAT_ADDS:
+            return Mode.ADD
+        return Mode.VERIFY if version >= 11 else Mode.VERIFY_LEGACY
 
     @staticmethod
     def of_txn_offset_commit(version: int) -> Mode:
-        return Mode.ADD if version >= 5 else Mode.VERIFY if version >= 4 else Mode.VERIFY_LEGACY
+        if version >= TXN_OFFSET_COMMIT_VERSION_THAT_ADDS:
+            return Mode.ADD
+        return Mode.VERIFY if version >= 4 else Mode.VERIFY_LEGACY
 
 
 _UNREACHABLE = dict.fromkeys((ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kbroker.errors import CorruptLogError, LogDirectoryError
+from kbroker.internal_topics import TRANSACTION_STATE
 from kbroker.log.check import Finding, PartitionCheck, PartitionReport, Severity
 from kbroker.log.checkpoints import (
     CLEANER_FILE,
@@ -289,24 +290,24 @@ class DirectoryCheck:
     # ---- transaction state against partitions ----
 
     def _check_transactions(self, image: MetadataImage | None) -> None:
-        from kbroker_tools.checking.transaction_check import STATE_TOPIC, TransactionCheck
-        owned = {task.partition: task for task in self.tasks if task.topic == STATE_TOPIC}
+        from kbroker_tools.checking.transaction_check import TransactionCheck
+        owned = {task.partition: task for task in self.tasks if task.topic == TRANSACTION_STATE}
         if image is None and not owned:
             return      # partitions that were copied from somewhere: who wrote them is not known here
-        topic = image.topics.get(STATE_TOPIC) if image is not None else None
+        topic = image.topics.get(TRANSACTION_STATE) if image is not None else None
         expected = len(topic.partitions) if topic is not None else max(owned, default=-1) + 1
         is_whole = image is not None and all(
-            (STATE_TOPIC, partition) in self._read for partition in range(expected))
+            (TRANSACTION_STATE, partition) in self._read for partition in range(expected))
         check = TransactionCheck({
             partition: PartitionReader(self.fs, task.path).batches() for partition, task in sorted(owned.items())
-            if (STATE_TOPIC, partition) in self._read})
+            if (TRANSACTION_STATE, partition) in self._read})
         paths = {(task.topic, task.partition): task.path for task in self.tasks}
         known = {key for key, _ in self._partitions_of(image)} | set(paths) if image is not None else None
         for remark in check.run({key: self.reports[key].open_transactions for key in self._read}, known):
             path = paths[remark.topic_partition]
             is_error = remark.is_error and is_whole and self.holder is None
             file, position = self._place(path, remark.offset)
-            hint = '' if is_whole or not remark.is_error else f' (not all of {STATE_TOPIC} can be read here)'
+            hint = '' if is_whole or not remark.is_error else f' (not all of {TRANSACTION_STATE} can be read here)'
             (self._error if is_error else self._warn)(file, remark.message + hint, position)
 
     def _place(self, path: str, offset: int) -> tuple[str, int]:

@@ -5,15 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kbroker.internal_topics import TRANSACTION_STATE
 from kbroker.log.check import OpenTransaction
 from kbroker.transaction.state import PREPARED, TransactionRow, TransactionState
-from kbroker.transaction.state_log import TOPIC as STATE_TOPIC
 from kbroker_tools.rows.coordinator_replay import Batches, transaction_rows
 
 TopicPartition = tuple[str, int]
 OpenTransactions = Mapping[TopicPartition, list[OpenTransaction]]
-
-__all__ = ['STATE_TOPIC', 'Remark', 'TransactionCheck']
 
 SHOWN_PARTITIONS = 3
 IN_TRANSACTION = PREPARED | {TransactionState.ONGOING}
@@ -102,7 +100,7 @@ def _judge_row(life: _Life, open_transactions: OpenTransactions,
     row = life.row
     if row.state not in IN_TRANSACTION:
         return
-    place = STATE_TOPIC, life.partition
+    place = TRANSACTION_STATE, life.partition
     whose = f'{life.transactional_id!r} is {row.state.title} in epoch {row.producer_epoch}'
     gone = sorted(key for key in row.partitions if known is not None and key not in known)
     if gone:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.errors import KafkaError
+from kbroker.internal_topics import TRANSACTION_STATE
 from kbroker_tools.command import (
     SETTINGS,
     Command,
@@ -60,10 +61,10 @@ def read_history(view: View, transactional_id: str, all_partitions: bool, output
                  command: str = 'kbroker-transactions') -> History:
     """ToolError for an id that nothing is known of; KafkaError, OSError."""
     from kbroker_tools.history.events import history_of
-    from kbroker_tools.rows.transaction_rows import TOPIC, producer_ids
+    from kbroker_tools.rows.transaction_rows import producer_ids
     rows = _rows_of(view, transactional_id)
     ids = {producer_id for stored in rows if stored.row is not None for producer_id in producer_ids(stored.row)}
-    there = [(name, partition.partition) for name, topic in view.topics().items() if name != TOPIC
+    there = [(name, partition.partition) for name, topic in view.topics().items() if name != TRANSACTION_STATE
              for partition in topic.partitions]
     named = {partition for stored in rows if stored.row is not None for partition in stored.row.partitions}
     unread = [f'{topic}-{partition} is not there (any more)' for topic, partition in sorted(named - set(there))]
@@ -80,10 +81,10 @@ def read_history(view: View, transactional_id: str, all_partitions: bool, output
 
 
 def _rows_of(view: View, transactional_id: str) -> list[StoredRow]:
-    from kbroker_tools.rows.transaction_rows import TOPIC, partition_of, stored_rows
+    from kbroker_tools.rows.transaction_rows import partition_of, stored_rows
     partition = partition_of(view, transactional_id)
     if partition is None:
-        raise ToolError(f'found no {TOPIC} in {view.place}: no transactional id was ever used there')
+        raise ToolError(f'found no {TRANSACTION_STATE} in {view.place}: no transactional id was ever used there')
     rows = []
     others: set[str] = set()
     for stored in stored_rows(view, [partition]):
@@ -92,8 +93,8 @@ def _rows_of(view: View, transactional_id: str) -> list[StoredRow]:
         else:
             others.add(stored.transactional_id)
     if not rows:
-        raise ToolError(f'found no row of {transactional_id!r} in {TOPIC}-{partition} of {view.place}, where it would '
-                        f'be; rows of {len(others):,} other ids are there')
+        raise ToolError(f'found no row of {transactional_id!r} in {TRANSACTION_STATE}-{partition} of {view.place}, '
+                        f'where it would be; rows of {len(others):,} other ids are there')
     return rows
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kbroker.internal_topics import TRANSACTION_STATE
 from kbroker.transaction.state import NEVER_TIMES_OUT_MS, TransactionRow, TransactionState
 from kbroker_tools.history.transaction_lives import CLOCK_SKEW_MS, Evidence, Hanging, Life, Part, add_evidence, lives_in
 from kbroker_tools.render import words_for_count, words_for_duration
@@ -14,7 +15,6 @@ from kbroker_tools.timeline.transactions_of_partition import Marker, Outcome
 UNFINISHED_AFTER_MS = 10_000
 """A decided transaction whose markers are not all written after so long is stuck, not busy."""
 
-STATE_TOPIC = '__transaction_state'
 _SAYS = {Outcome.COMMITTED: 'commit', Outcome.ABORTED: 'abort'}
 
 
@@ -109,7 +109,7 @@ class _Teller:
             before = stored.row
 
     def _tell_row(self, stored: StoredRow, kind: str, details: str) -> None:
-        self._add(stored.timestamp_ms, None, kind, f'{STATE_TOPIC}-{stored.partition}', stored.offset, details)
+        self._add(stored.timestamp_ms, None, kind, f'{TRANSACTION_STATE}-{stored.partition}', stored.offset, details)
 
     # -- one transaction
 
@@ -142,7 +142,7 @@ class _Teller:
         for position, stored in enumerate(life.rows):
             row = stored.row
             assert row is not None
-            where = f'{STATE_TOPIC}-{stored.partition}'
+            where = f'{TRANSACTION_STATE}-{stored.partition}'
             if position == 0 and row.state is not TransactionState.ONGOING:
                 self._tell_what_was_compacted(numbered, row)
             if row.state is TransactionState.ONGOING:
@@ -162,7 +162,7 @@ class _Teller:
         number, life = numbered
         if row.state is TransactionState.PREPARE_ABORT and not row.partitions:
             return
-        self._add(life.begin_ms, numbered, 'begin', STATE_TOPIC, None,
+        self._add(life.begin_ms, numbered, 'begin', TRANSACTION_STATE, None,
                   f'as its {row.state.title} row says; the rows of it before were compacted away')
         if life.partitions is None:
             self._doubt(number, ': which partitions its rows named, so whether a marker is missing')
@@ -290,5 +290,5 @@ def _unknown_rows(rows: list[StoredRow]) -> Iterator[str]:
     if first is None or first.state is not TransactionState.EMPTY or first.producer_epoch > 0:
         left = 'a tombstone' if first is None else f'{first.state.title} at epoch {first.producer_epoch}'
         yield (f'what happened before: compaction has left no row before offset {rows[0].offset} of '
-               f'{STATE_TOPIC}-{rows[0].partition} ({left})')
+               f'{TRANSACTION_STATE}-{rows[0].partition} ({left})')
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.group.offset_table import OffsetTable
-from kbroker.group.records import OFFSETS_TOPIC, GroupRow, OffsetRow, read_row
+from kbroker.group.records import GroupRow, OffsetRow, read_row
+from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.protocol.codec import decode_prefix
 from kbroker.protocol.messages import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -158,7 +159,7 @@ class GroupState:
 
     def _replay_consumer_row(self, record: Record) -> None:
         """A row of KIP-848; those of share and streams groups are not looked at."""
-        key: Any = decode_row_key(OFFSETS_TOPIC, record.key)
+        key: Any = decode_row_key(CONSUMER_OFFSETS, record.key)
         if key is None or self._only not in (None, key.group_id):
             return
         if isinstance(key, ConsumerGroupMetadataKey):

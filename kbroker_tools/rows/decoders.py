@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from kbroker.errors import CorruptLogError, ProtocolError
+from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.protocol import messages, schema
 from kbroker.protocol.codec import decode_prefix
 from kbroker.protocol.json import JsonWriter, TextOf, bytes_text, json_text, object_text, string_text
@@ -34,7 +35,6 @@ from kbroker.protocol.plan import Message
 from kbroker.protocol.rows import TYPE_BYTES, row_classes
 from kbroker.transaction.state import TransactionState
 
-OFFSETS_TOPIC, TRANSACTIONS_TOPIC = '__consumer_offsets', '__transaction_state'
 SHARE_TOPIC, REMOTE_LOG_TOPIC = '__share_group_state', '__remote_log_metadata'
 CONSUMER_PROTOCOL = 'consumer'
 DELETED = '<DELETE>'
@@ -385,8 +385,8 @@ def quorum_record_text(control_type: int, value: bytes) -> str:
 
 DECODERS: dict[str, Callable[[str], Decoder]] = {
     'string': lambda _: StringDecoder(),
-    'offsets': lambda compat: RowDecoder(OFFSETS_TOPIC, compat),
-    'transaction': lambda compat: RowDecoder(TRANSACTIONS_TOPIC, compat),
+    'offsets': lambda compat: RowDecoder(CONSUMER_OFFSETS, compat),
+    'transaction': lambda compat: RowDecoder(TRANSACTION_STATE, compat),
     'share-group-state': lambda compat: RowDecoder(SHARE_TOPIC, compat),
     'cluster-metadata': lambda _: ClusterMetadataDecoder(),
     'remote-log-metadata': lambda _: RemoteLogMetadataDecoder(),

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.errors import KafkaError
+from kbroker.internal_topics import TRANSACTION_STATE
 from kbroker.protocol.rows import RowError
 from kbroker.record.records import decode_records
 from kbroker.topics.partitioner import partition_for
 from kbroker.transaction.state import NO_PRODUCER_ID, TransactionRow
-from kbroker.transaction.state_log import TOPIC, decode_row
+from kbroker.transaction.state_log import decode_row
 
 if TYPE_CHECKING:
     from kbroker_tools.view import View
@@ -30,7 +31,7 @@ class StoredRow(NamedTuple):
 def stored_rows(view: View, partitions: Iterable[int]) -> Iterator[StoredRow]:
     """Rows of unknown type or version are passed over, as the coordinator does. KafkaError, OSError."""
     for partition in partitions:
-        for header, batch in view.batches(TOPIC, partition):
+        for header, batch in view.batches(TRANSACTION_STATE, partition):
             if header.is_control:
                 continue
             for record in decode_records(batch):
@@ -44,13 +45,13 @@ def stored_rows(view: View, partitions: Iterable[int]) -> Iterator[StoredRow]:
 
 def is_wholly_here(view: View) -> bool:
     """Whether every row is to be found: a directory need not have all partitions, which other brokers may hold."""
-    topic = view.topics().get(TOPIC)
+    topic = view.topics().get(TRANSACTION_STATE)
     if view.is_live or topic is None:
         return view.is_live
     numbers = [partition.partition for partition in topic.partitions]
     try:
         for number in numbers:
-            next(view.batches(TOPIC, number), None)
+            next(view.batches(TRANSACTION_STATE, number), None)
     except KafkaError:
         return False
     return numbers == list(range(len(numbers)))
@@ -58,13 +59,13 @@ def is_wholly_here(view: View) -> bool:
 
 def partition_of(view: View, transactional_id: str) -> int | None:
     """The partition of `__transaction_state` that an id belongs to; None while there is no such topic."""
-    topic = view.topics().get(TOPIC)
+    topic = view.topics().get(TRANSACTION_STATE)
     return None if topic is None else partition_for(transactional_id, len(topic.partitions))
 
 
 def transactional_ids(view: View) -> dict[int, str]:
     """Whose each producer id is, or was, as far as rows are left to tell."""
-    topic = view.topics().get(TOPIC)
+    topic = view.topics().get(TRANSACTION_STATE)
     owners: dict[int, str] = {}
     if topic is None:
         return owners

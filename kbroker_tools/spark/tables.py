@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kbroker.errors import KafkaError
+from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.record.batch import BatchHeader, check_crc
 from kbroker.record.control import read_end_txn_marker
 from kbroker_tools.rows.coordinator_replay import replay_groups, replay_transactions, transaction_rows
@@ -26,8 +27,6 @@ from kbroker_tools.spark.tasks import TaskPartition, freeze_imports, open_place
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TRANSACTION_TOPIC = '__transaction_state'
-OFFSETS_TOPIC = '__consumer_offsets'
 ROWS_OF_A_BATCH = 5_000
 TASKS = 8
 """Of a table, unless minPartitions says otherwise, and one more for each cut through a partition: a task costs more
@@ -61,8 +60,8 @@ SCHEMAS = {
     'segments': f'{PARTITION}, base_offset bigint, size_bytes bigint, modified timestamp, has_index boolean, '
                 'has_transaction_index boolean, is_active boolean',
 }
-BY_COORDINATOR = {'transactions': TRANSACTION_TOPIC, 'transaction_history': TRANSACTION_TOPIC,
-                  'offsets': OFFSETS_TOPIC, 'groups': OFFSETS_TOPIC}
+BY_COORDINATOR = {'transactions': TRANSACTION_STATE, 'transaction_history': TRANSACTION_STATE,
+                  'offsets': CONSUMER_OFFSETS, 'groups': CONSUMER_OFFSETS}
 
 Row = tuple[Any, ...]
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.record.batch import BatchHeader
 from kbroker.record.control import ControlType, read_end_txn_marker
 from kbroker_tools.stuck.facts import (
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 TopicPartition = tuple[str, int]
 
-STATE_TOPIC, OFFSETS_TOPIC = '__transaction_state', '__consumer_offsets'
 LOOK_BACK_OFFSETS = 100_000
 """How far before a transaction its producer's last marker is looked for."""
 LOOK_AHEAD_OFFSETS = 100_000
@@ -168,7 +168,7 @@ class Gatherer:
 
     def _state_partitions(self, transactional_id: str | None) -> list[int]:
         """Where the rows of the id are, or may be. A directory need not say how many partitions there are in all."""
-        partitions = _partitions_of(self.topics.get(STATE_TOPIC))
+        partitions = _partitions_of(self.topics.get(TRANSACTION_STATE))
         if transactional_id is None or not self._view.is_live or not partitions:
             return partitions
         from kbroker.topics.partitioner import partition_for
@@ -267,9 +267,9 @@ class Gatherer:
             return []
         found = {(offset.topic, offset.partition) for offset in offsets}
         found.update(pair for member in (group.members if group else ()) for pair in member.assignment)
-        if OFFSETS_TOPIC in self.topics:
+        if CONSUMER_OFFSETS in self.topics:
             from kbroker.topics.partitioner import partition_for
-            found.add((OFFSETS_TOPIC, partition_for(group_id, len(self.topics[OFFSETS_TOPIC].partitions))))
+            found.add((CONSUMER_OFFSETS, partition_for(group_id, len(self.topics[CONSUMER_OFFSETS].partitions))))
         return sorted((topic, partition) for topic, partition in found
                       if partition in _partitions_of(self.topics.get(topic)))
 
@@ -283,7 +283,7 @@ class Gatherer:
         """Groups whose offsets the open transaction commits: who reads and writes in one is the producer."""
         partitions = {at, *(transaction.partitions if transaction else ())}
         found: list[Writer] = []
-        for index in sorted(index for name, index in partitions if name == OFFSETS_TOPIC):
+        for index in sorted(index for name, index in partitions if name == CONSUMER_OFFSETS):
             if (producer_id, index) not in self._known_writers:
                 self._known_writers[producer_id, index] = [
                     Writer(group_id, self._members(group_id))
@@ -297,13 +297,14 @@ class Gatherer:
         from kbroker.record.records import decode_records
         found: set[str] = set()
         try:
-            first_offset = next((holder.transaction_first_offset for holder in self._holders(OFFSETS_TOPIC, partition)
-                                 if holder.producer_id == producer_id), None)
+            first_offset = next((
+                holder.transaction_first_offset for holder in self._holders(CONSUMER_OFFSETS, partition)
+                if holder.producer_id == producer_id), None)
             if first_offset is None:
                 return found
-            for header, batch in self._view.batches(OFFSETS_TOPIC, partition, first_offset):
+            for header, batch in self._view.batches(CONSUMER_OFFSETS, partition, first_offset):
                 if header.producer_id == producer_id and not header.is_control:
-                    keys = (decode_row_key(OFFSETS_TOPIC, record.key or b'') for record in decode_records(batch))
+                    keys = (decode_row_key(CONSUMER_OFFSETS, record.key or b'') for record in decode_records(batch))
                     found.update(key.group for key in keys if isinstance(key, OffsetCommitKey))
         except (KafkaError, RowError):
             return found

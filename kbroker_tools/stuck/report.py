@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker_tools.render import Output, printable, words_for_count, words_for_duration, words_for_time
 from kbroker_tools.stuck.causes import Verdict
 from kbroker_tools.stuck.facts import Facts, HeldGroup, Writer
 from kbroker_tools.view import GroupMember, ProducerInfo
 
-OFFSETS_TOPIC = '__consumer_offsets'
 LABEL_WIDTH = 13
 PLAIN_WIDTH = 100
 MOST_NAMED = 10
@@ -93,7 +93,7 @@ def _facts(facts: Facts, verdict: Verdict) -> Iterator[tuple[str, str]]:
 
 
 def _consumers(facts: Facts) -> Iterator[str]:
-    if facts.topic == OFFSETS_TOPIC:
+    if facts.topic == CONSUMER_OFFSETS:
         groups = _some(repr(writer.group_id) for writer in facts.writers) or 'a group'
         yield (f'members of {groups} that ask for stable offsets are told UNSTABLE_OFFSET_COMMIT, and wait')
     elif not facts.groups:

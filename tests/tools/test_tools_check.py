@@ -22,6 +22,7 @@ from tools_runner import ROOT, command_line, run_tool
 
 from kbroker.clock import ManualClock
 from kbroker.config import Config, LogConfig
+from kbroker.internal_topics import TRANSACTION_STATE
 from kbroker.log.check import OpenTransaction, Severity
 from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
 from kbroker.log.log import Log
@@ -32,7 +33,7 @@ from kbroker.transaction.state_log import encode_row
 from kbroker_tools import check as command
 from kbroker_tools.check import Session, main
 from kbroker_tools.checking.directory_check import DirectoryCheck
-from kbroker_tools.checking.transaction_check import STATE_TOPIC, TransactionCheck
+from kbroker_tools.checking.transaction_check import TransactionCheck
 from kbroker_tools.render import Output
 
 ARCHIVES = sorted((pathlib.Path(__file__).parent.parent / 'data' / 'kafka-directories').glob('*.tgz'))
@@ -407,8 +408,8 @@ def test_without_all_of_the_transaction_state_nobody_is_accused(directory):
     partition = directory / 'orders-1'
     rewrite(partition, batches_of(partition)[:-1])
     forget_checkpoints(directory)
-    shutil.rmtree(directory / f'{STATE_TOPIC}-0')
-    shutil.rmtree(directory / f'{STATE_TOPIC}-1')
+    shutil.rmtree(directory / f'{TRANSACTION_STATE}-0')
+    shutil.rmtree(directory / f'{TRANSACTION_STATE}-1')
     assert errors_in(directory) == []
     assert any('not all of __transaction_state' in finding.message for finding in findings_in(directory))
 
@@ -434,7 +435,8 @@ def remarks(states, opened, known=frozenset({A, B}), **options):
 def test_an_ongoing_transaction_is_open_where_it_says():
     assert remarks([(S.ONGOING, 1)], {A: (5, 1), B: (5, 1)}) == []
     ((is_error, place, message),) = remarks([(S.ONGOING, 1)], {A: (5, 1)})
-    assert (is_error, place) == (False, (STATE_TOPIC, 0)) and 'names orders-1, where it has written nothing' in message
+    assert (is_error, place) == (False, (TRANSACTION_STATE, 0))
+    assert 'names orders-1, where it has written nothing' in message
 
 
 def test_a_decision_that_is_not_carried_out_yet_is_a_warning():

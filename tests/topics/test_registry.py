@@ -3,9 +3,9 @@ import pytest
 from in_process import InProcessBroker
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
-from kbroker.topics.registry import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 
 def record():

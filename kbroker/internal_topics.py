@@ -1,0 +1,5 @@
+"""Names of the internal topics, in which the coordinators keep their state."""
+
+CONSUMER_OFFSETS = '__consumer_offsets'
+TRANSACTION_STATE = '__transaction_state'
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
