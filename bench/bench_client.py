@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from live import ROOT, LiveBroker
+from support.broker_process import ROOT, BrokerProcess
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
@@ -43,7 +43,7 @@ def records(request):
 
 @pytest.fixture(scope='module')
 def address(tmp_path_factory, records):
-    broker = LiveBroker(tmp_path_factory.mktemp('bench'))
+    broker = BrokerProcess(tmp_path_factory.mktemp('bench'))
     broker.start()
     producer = Producer({'bootstrap.servers': broker.address, 'linger.ms': 5, 'queue.buffering.max.messages': records})
     for _ in range(records):

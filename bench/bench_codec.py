@@ -13,8 +13,8 @@ from kafka.protocol.consumer.fetch import FetchRequest as KafkaPythonFetchReques
 from kafka.protocol.metadata.metadata import MetadataResponse as KafkaPythonMetadataResponse
 from kafka.protocol.producer.produce import ProduceRequest as KafkaPythonProduceRequest
 from kafka.protocol.producer.transaction import EndTxnRequest as KafkaPythonEndTxnRequest
-from protocol.message_strategies import as_values
 from reference import codec as reference
+from support.message_strategies import as_values
 
 from kbroker.protocol.codec import decode, encode, encode_segments
 from kbroker.protocol.messages import (

@@ -2,7 +2,7 @@
 from collections import deque
 
 import pytest
-from tools_world import PartitionLog
+from support.in_memory_view import InMemoryLog
 
 from kbroker.record.batch import iter_batches
 from kbroker_tools.timeline.transactions_of_partition import replay
@@ -14,7 +14,7 @@ PRODUCERS = 20
 
 @pytest.fixture(scope='module')
 def data():
-    log = PartitionLog()
+    log = InMemoryLog()
     for number in range(TRANSACTIONS):
         for _ in range(BATCHES):
             log.write(number % PRODUCERS, 0, number)

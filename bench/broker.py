@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'tests'))
 
-from live import LiveBroker
+from support.broker_process import BrokerProcess
 
 TICKS_PER_S = os.sysconf('SC_CLK_TCK')
 VALUE = os.urandom(512).hex().encode()
@@ -99,9 +99,9 @@ def resident_mb(pid: int) -> float:
 
 
 @contextmanager
-def running_broker(durability: str) -> Iterator[LiveBroker]:
+def running_broker(durability: str) -> Iterator[BrokerProcess]:
     with tempfile.TemporaryDirectory() as directory:
-        broker = LiveBroker(pathlib.Path(directory) / 'data', {'kbroker.durability': durability})
+        broker = BrokerProcess(pathlib.Path(directory) / 'data', {'kbroker.durability': durability})
         broker.start()
         try:
             yield broker
@@ -128,7 +128,7 @@ def measure_start(times: int) -> list[Row]:
     return [*rows, Row('resident when idle', f'{idle_mb:.0f} MB', '')]
 
 
-def first_answer(broker: LiveBroker) -> None:
+def first_answer(broker: BrokerProcess) -> None:
     broker.start()
     host, _, port = broker.address.rpartition(':')
     with socket.create_connection((host, int(port)), LIMIT_S) as connection:
@@ -141,7 +141,7 @@ def create_topic(address: str, name: str) -> None:
     admin.create_topics([NewTopic(name, 1)])[name].result(LIMIT_S)
 
 
-def measure_produce(broker: LiveBroker, durability: str, records: int) -> Row:
+def measure_produce(broker: BrokerProcess, durability: str, records: int) -> Row:
     create_topic(broker.address, 'produced')
     producer = Producer({'bootstrap.servers': broker.address, 'enable.idempotence': True, 'linger.ms': 5,
                          'queue.buffering.max.messages': 100_000, 'queue.buffering.max.kbytes': 1_048_576})
@@ -162,7 +162,7 @@ def produce_all(producer: Producer, topic: str, records: int) -> None:
     assert producer.flush(LIMIT_S) == 0
 
 
-def measure_consume(broker: LiveBroker, durability: str, records: int) -> Row:
+def measure_consume(broker: BrokerProcess, durability: str, records: int) -> Row:
     """From the first record on: before it librdkafka waits half a second of its own accord."""
     consumer = Consumer({'bootstrap.servers': broker.address, 'group.id': 'bench', 'enable.auto.commit': False,
                          'fetch.message.max.bytes': 10_485_760, 'queued.max.messages.kbytes': 262_144})
@@ -185,7 +185,7 @@ def row_of_records(name: str, span: Span, records: int) -> Row:
                f'{records / span.seconds:,.0f}/s, {span.broker_cpu_s / records * 1e6:.2f} us CPU each', span.noise())
 
 
-def measure_transactions(broker: LiveBroker, durability: str, transactions: int) -> Row:
+def measure_transactions(broker: BrokerProcess, durability: str, transactions: int) -> Row:
     """One record each, one after the other."""
     create_topic(broker.address, 'transacted')
     producer = Producer({'bootstrap.servers': broker.address, 'transactional.id': 'bench', 'linger.ms': 0})

@@ -27,8 +27,8 @@ import click
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'tests'))
 
-from apache_kafka import classpath
-from live import ROOT
+from support.apache_kafka import classpath
+from support.broker_process import ROOT
 
 from kbroker.record.batch import encode_batch, set_base_offset
 

@@ -23,11 +23,11 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
 
-from apache_kafka import LiveKafka, classpath  # noqa: E402
-from certificates import make_certificates  # noqa: E402
-from live import LiveBroker, Process  # noqa: E402
 from load_generator import OUT, LoadError, Measurement, build_floor, has_tls, run  # noqa: E402
 from stopping import Stopped  # noqa: E402
+from support.apache_kafka import KafkaProcess, classpath  # noqa: E402
+from support.broker_process import BrokerProcess, Process  # noqa: E402
+from support.certificates import make_certificates  # noqa: E402
 
 ADMIN_LIMIT_S = 300
 READY_LIMIT_S = 120
@@ -76,7 +76,7 @@ class WithTls:
     has_only_tls = False
 
 
-class ServerKafka(WithTls, LiveKafka):
+class ServerKafka(WithTls, KafkaProcess):
     """Apache Kafka in the Java machine that its own script gives to a server, not the small one of the tests."""
 
     def launch(self, arguments: list[str]) -> None:
@@ -84,7 +84,7 @@ class ServerKafka(WithTls, LiveKafka):
         super().launch(['java', *SERVER_HEAP, *KAFKA_JAVA, '-cp', classpath(), *arguments[main:]])
 
 
-class Kbroker(WithTls, LiveBroker):
+class Kbroker(WithTls, BrokerProcess):
     pass
 
 

@@ -40,10 +40,10 @@ import click
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / 'tests'), str(ROOT / 'bench')]
 
-from apache_kafka import LiveKafka  # noqa: E402
 from broker import TICKS_PER_S, machine_cpu_s, process_cpu_s  # noqa: E402
-from live import LiveBroker  # noqa: E402
 from spark_topics import KEY_BYTES, Filler, Topic, value_of  # noqa: E402
+from support.apache_kafka import KafkaProcess  # noqa: E402
+from support.broker_process import BrokerProcess  # noqa: E402
 
 from kbroker.record.compression import Compression  # noqa: E402
 
@@ -156,8 +156,8 @@ class Bench:
         self.work = work
         self.spark = session(work)
         stack.callback(self.spark.stop)
-        self.kbroker = LiveBroker(work / 'kbroker', {'kbroker.durability': 'page-cache'})
-        self.kafka = LiveKafka(work / 'kafka')
+        self.kbroker = BrokerProcess(work / 'kbroker', {'kbroker.durability': 'page-cache'})
+        self.kafka = KafkaProcess(work / 'kafka')
         for broker in (self.kbroker, self.kafka):
             stack.callback(broker.kill9)
             broker.start()

@@ -6,11 +6,11 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-pytest.register_assert_rewrite('live', 'apache_kafka', 'fakes', 'behaviours')
+pytest.register_assert_rewrite('support', 'behaviours')
 
-from apache_kafka import LiveKafka  # noqa: E402
-from live import PROMPT, LiveBroker  # noqa: E402
-from requirements import check_tools  # noqa: E402
+from support.apache_kafka import KafkaProcess  # noqa: E402
+from support.broker_process import PROMPT, BrokerProcess  # noqa: E402
+from support.machine_requirements import check_tools  # noqa: E402
 
 
 def pytest_addoption(parser):
@@ -24,22 +24,22 @@ def pytest_runtest_setup(item):
 
 def pytest_collection_modifyitems(config, items):
     if hasattr(config, 'workerinput'):
-        from dealing import dealt
-        items.sort(key=lambda item: dealt(item.nodeid))
+        from support.xdist_scheduling import priority
+        items.sort(key=lambda item: priority(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """How a run in several processes (-n 2) deals out its tests."""
-    from dealing import Dealer
-    return Dealer(config, log)
+    from support.xdist_scheduling import Scheduler
+    return Scheduler(config, log)
 
 
 class Brokers:
     """Starts broker processes and ends them. No broker may meet anything that it does not expect."""
 
     def __init__(self, against, directory):
-        self._type = LiveKafka if against == 'apache-kafka' else LiveBroker
+        self._type = KafkaProcess if against == 'apache-kafka' else BrokerProcess
         self._directory = directory
         self._started = []
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from live import ROOT, LiveBroker
+from support.broker_process import ROOT, BrokerProcess
 
 sys.path.append(str(ROOT / 'bench'))
 
@@ -62,7 +62,7 @@ def test_the_bench_of_spark_prints_its_tables():
 def address():
     """Of a broker with a topic of four partitions."""
     with tempfile.TemporaryDirectory() as directory:
-        broker = LiveBroker(pathlib.Path(directory) / 'data', {'kbroker.durability': 'page-cache'})
+        broker = BrokerProcess(pathlib.Path(directory) / 'data', {'kbroker.durability': 'page-cache'})
         broker.start()
         try:
             admin = AdminClient({'bootstrap.servers': broker.address})

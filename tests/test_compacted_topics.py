@@ -1,7 +1,7 @@
 """Compaction behind a whole broker: the internal topics stay small, and say after a restart what they said before."""
 
 import pytest
-from in_process import InProcessBroker
+from support.in_process_broker import InProcessBroker
 
 from kbroker.log.check import Severity, check_partition
 from kbroker.protocol.messages import (

@@ -4,7 +4,7 @@ import shutil
 import subprocess
 
 import pytest
-from tools_runner import ROOT, SCRIPTS, install_programs
+from support.command_runner import ROOT, SCRIPTS, install_programs
 
 LINES = {
     'bash': '''source {file}

@@ -13,10 +13,10 @@ import re
 
 import kio.index
 import pytest
-from filled_messages import filled
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
+from support.filled_messages import filled
 
 from kbroker.protocol import messages, schema
 from kbroker.protocol.codec import encode

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from tools_runner import ROOT, SCRIPTS, install_programs
+from support.command_runner import ROOT, SCRIPTS, install_programs
 
 from kbroker.main import serve
 

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from building import batch_of, build
-from in_process import InProcessBroker, InProcessConnection
+from support.in_process_broker import InProcessBroker, InProcessConnection
+from support.message_builder import batch_of, build
 
 from kbroker.errors import ErrorCode
-from kbroker.log.fs import sync_inline
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
-
-
-class HeldDisk:
-    """Makes the flusher's syncs when told, so that a test sees what happens before the disk has the bytes."""
-
-    def __init__(self) -> None:
-        self.is_held = False
-        self.kick: Callable[[], None] = lambda: None
-        """The flusher's, for what is appended when a sync is made."""
-        self._syncs: list[Any] = []
-
-    def sync(self, files: Any, done: Any) -> None:
-        self._syncs.append((files, done))
-        if not self.is_held:
-            self.let_go()
-
-    def let_go(self) -> None:
-        self.is_held = False
-        while self._syncs:
-            sync_inline(*self._syncs.pop(0))
-            if not self._syncs:
-                self.kick()
 
 
 class Parked:

@@ -1,14 +1,15 @@
-"""A broker in the process for each test, the disk in the test's hands, and a client."""
+"""Fixtures: an in-process broker for each test, a disk whose syncs the test may hold, and a client."""
 import pytest
-from api_client import ApiClient, HeldDisk, TransactionalClient
-from in_process import InProcessBroker
+from api_client import ApiClient, TransactionalClient
+from support.held_disk import HeldDisk
+from support.in_process_broker import InProcessBroker
 
 FEW = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.partitions': '1'}
 
 
 @pytest.fixture
 def disk():
-    return HeldDisk()
+    return HeldDisk(is_held=False)
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def start_node(tmp_path, disk):
         return node.__enter__()
 
     yield start
-    disk.let_go()
+    disk.release()
     for node in started:
         node.__exit__(None, None, None)
 

@@ -5,12 +5,12 @@ import resource
 import tempfile
 
 import pytest
-from building import batch_of, build
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from in_process import InProcessBroker, frame_of, read_answer
-from log.faulty_fs import FailingFileSystem
-from network.network_peers import Peer, frame
+from support.faulty_file_systems import FailingFileSystem
+from support.in_process_broker import InProcessBroker, frame_of, read_answer
+from support.message_builder import batch_of, build
+from support.socket_peers import Peer, frame
 
 from kbroker.apis.dispatch import Dispatcher, served_apis
 from kbroker.errors import ErrorCode

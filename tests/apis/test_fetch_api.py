@@ -162,7 +162,7 @@ def test_a_fetch_waits_until_the_disk_has_what_was_appended(client, disk):
     disk.is_held = True
     client.produce(client.batch(b'a'), acks=1)
     assert not waiting.is_answered
-    disk.let_go()
+    disk.release()
     client.broker.turn()
     assert waiting.is_answered
 

@@ -1,8 +1,8 @@
 """The hand-written reader and writer of Fetch against the generic codec, which is the judge, in every version."""
 import pytest
-from filled_messages import filled
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.filled_messages import filled
 
 from kbroker.apis import fetch_request
 from kbroker.errors import ProtocolError

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from group_world import GROUP, OFFSETS_TOPIC, World, subscription
-from in_process import InProcessConnection, read_answer
+from support.group_coordinator import GROUP, OFFSETS_TOPIC, World, subscription
+from support.in_process_broker import InProcessConnection, read_answer
 
 from kbroker.apis import (
     delete_groups,

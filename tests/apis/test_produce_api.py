@@ -126,7 +126,7 @@ def test_acks_all_waits_for_the_disk(client, disk):
     disk.is_held = True
     waiting = client.begin_produce(client.batch())
     assert not waiting.is_answered and client.list_offset(-1).offset == 0
-    disk.let_go()
+    disk.release()
     assert waiting.is_answered and client.list_offset(-1).offset == 1
 
 
@@ -147,7 +147,7 @@ def test_several_requests_of_a_connection_share_a_flush_and_are_answered_in_orde
     connection = client.broker.connect()
     waiting = [client.begin_produce(client.batch(), connection=connection) for _ in range(3)]
     assert connection.replies == []
-    disk.let_go()
+    disk.release()
     assert len(connection.replies) == 3 and waiting[0].is_answered
 
 
@@ -162,9 +162,8 @@ def test_acks_zero_is_never_answered_and_a_fault_closes_the_connection(client):
 def test_a_failed_flush_is_answered_as_such(client, disk):
     disk.is_held = True
     waiting = client.begin_produce(client.batch())
-    ((_, done),) = disk._syncs
-    disk._syncs.clear()
-    done(OSError(28, 'No space left on device'))
+    assert len(disk.jobs) == 1
+    disk.finish(OSError(28, 'No space left on device'))
     client.broker.turn()
     assert waiting.answer.responses[0].partition_responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert client.produce(client.batch()).error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -179,7 +178,7 @@ def test_a_duplicate_is_answered_as_the_first_time_was(client, disk):
     first = client.begin_produce(client.batch(**IDEMPOTENT, base_sequence=6))
     again = client.begin_produce(client.batch(**IDEMPOTENT, base_sequence=6))
     assert not first.is_answered and not again.is_answered, 'a duplicate is as durable as what it repeats'
-    disk.let_go()
+    disk.release()
     assert again.answer.responses[0].partition_responses[0].base_offset == 6
 
 
@@ -237,7 +236,7 @@ def test_a_first_batch_waits_for_the_coordinator_that_adds_its_partition(client,
     disk.is_held = True
     waiting = producer.begin_produce(producer.batch())
     assert client.broker.topics.get('orders', 0).log_end_offset == 0, 'the partition is not in the transaction yet'
-    disk.let_go()
+    disk.release()
     assert waiting.is_answered and client.list_offset(-1).offset == 1
 
 

@@ -2,9 +2,9 @@
 import random
 
 import pytest
-from filled_messages import filled
 from hypothesis import given
 from hypothesis import strategies as st
+from support.filled_messages import filled
 
 from kbroker.apis.produce import API, as_read, as_written
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError

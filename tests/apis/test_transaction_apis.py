@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process import InProcessConnection, frame_of, read_answer
-from transaction_world import STATE_TOPIC, World
+from support.in_process_broker import InProcessConnection, frame_of, read_answer
+from support.transaction_coordinator import STATE_TOPIC, World
 
 from kbroker.apis.context import RequestContext
 from kbroker.apis.dispatch import Dispatcher

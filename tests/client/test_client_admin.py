@@ -4,9 +4,9 @@ import time
 import uuid
 
 import pytest
-from apache_kafka import LiveKafka
 from confluent_kafka import Consumer, Producer, TopicPartition
-from live import LiveBroker
+from support.apache_kafka import KafkaProcess
+from support.broker_process import BrokerProcess
 
 from kbroker.client.admin import (
     EARLIEST,
@@ -29,7 +29,7 @@ START_MS = time.time_ns() // 1_000_000 - 10_000
 names = (f'{word}_{uuid.uuid4().hex[:6]}' for word in itertools.repeat('thing'))
 
 
-@pytest.fixture(scope='module', params=[LiveBroker, pytest.param(LiveKafka, marks=pytest.mark.jvm)])
+@pytest.fixture(scope='module', params=[BrokerProcess, pytest.param(KafkaProcess, marks=pytest.mark.jvm)])
 def address(request, tmp_path_factory):
     broker = request.param(tmp_path_factory.mktemp('administered') / 'data', {'group.initial.rebalance.delay.ms': '0'})
     broker.start()

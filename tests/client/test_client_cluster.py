@@ -2,7 +2,7 @@
 import socket
 
 import pytest
-from peers import StagedBroker, staged
+from support.scripted_broker import ScriptedBroker, running
 
 from kbroker.client.cluster import Cluster, KeyType
 from kbroker.client.config import ClientConfig
@@ -56,7 +56,7 @@ def coordinators(*answers):
 
 
 def test_the_next_bootstrap_server_is_asked_when_one_is_not_there():
-    with staged(StagedBroker()) as broker, Routes(unused_port(), broker.port) as cluster:
+    with running(ScriptedBroker()) as broker, Routes(unused_port(), broker.port) as cluster:
         assert cluster.any().port == broker.port
 
 
@@ -68,13 +68,13 @@ def test_all_bootstrap_servers_are_named_when_none_is_there():
 
 
 def test_a_connection_serves_the_bootstrap_and_the_leader_at_the_same_address():
-    with staged(StagedBroker()) as broker, Routes(broker.port) as cluster:
+    with running(ScriptedBroker()) as broker, Routes(broker.port) as cluster:
         assert cluster.leader('orders', 0) is cluster.any()
         assert broker.asked == ['ApiVersions', 'Metadata']
 
 
 def test_a_coordinator_has_a_connection_of_its_own():
-    with staged(StagedBroker()) as broker, Routes(broker.port) as cluster:
+    with running(ScriptedBroker()) as broker, Routes(broker.port) as cluster:
         broker.answers['FindCoordinator'] = coordinators(('127.0.0.1', broker.port))
         connection = cluster.coordinator(KeyType.GROUP, 'g')
         assert connection is not cluster.any()
@@ -82,16 +82,16 @@ def test_a_coordinator_has_a_connection_of_its_own():
 
 
 def test_a_broker_that_knows_one_key_a_request_is_asked_so():
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     broker.versions['FindCoordinator'] = (0, 3)
-    with staged(broker), Routes(broker.port) as cluster:
+    with running(broker), Routes(broker.port) as cluster:
         broker.answers['FindCoordinator'] = lambda request: messages.FindCoordinatorResponse(
             node_id=1, host='127.0.0.1', port=broker.port, error_message=None)
         assert cluster.coordinator(KeyType.TRANSACTION, 'pay').port == broker.port
 
 
 def test_an_advertised_address_that_cannot_be_reached_is_told_as_such():
-    with staged(StagedBroker()) as broker, Routes(broker.port) as cluster:
+    with running(ScriptedBroker()) as broker, Routes(broker.port) as cluster:
         hidden = unused_port()
         broker.answers['Metadata'] = lambda request: messages.MetadataResponse(brokers=[
             messages.MetadataResponse.MetadataResponseBroker(node_id=7, host='127.0.0.1', port=hidden)])
@@ -103,7 +103,7 @@ def test_an_advertised_address_that_cannot_be_reached_is_told_as_such():
 
 
 def test_a_topic_that_is_not_there_is_told_at_once():
-    with staged(StagedBroker()) as broker:
+    with running(ScriptedBroker()) as broker:
         routes = Routes(broker.port)
         broker.answers['Metadata'] = lambda request: messages.MetadataResponse(topics=[
             messages.MetadataResponse.MetadataResponseTopic(name='odrers', error_code=3)])
@@ -113,13 +113,13 @@ def test_a_topic_that_is_not_there_is_told_at_once():
 
 
 def test_a_partition_that_is_not_there():
-    with (staged(StagedBroker()) as broker, Routes(broker.port) as cluster,
+    with (running(ScriptedBroker()) as broker, Routes(broker.port) as cluster,
           pytest.raises(KafkaError, match='orders-5 does not exist: the topic has 1 partitions')):
         cluster.leader('orders', 5)
 
 
 def test_a_coordinator_that_loads_is_asked_again_after_growing_pauses():
-    with staged(StagedBroker()) as broker:
+    with running(ScriptedBroker()) as broker:
         routes = Routes(broker.port)
         broker.answers['FindCoordinator'] = coordinators(
             15, 14, 15, 14, 15, 14, ('127.0.0.1', broker.port))
@@ -132,7 +132,7 @@ def test_a_coordinator_that_loads_is_asked_again_after_growing_pauses():
 
 
 def test_a_leader_that_moved_is_looked_up_anew():
-    with staged(StagedBroker()) as broker, Routes(broker.port) as cluster:
+    with running(ScriptedBroker()) as broker, Routes(broker.port) as cluster:
         calls = []
 
         def operation():
@@ -146,7 +146,7 @@ def test_a_leader_that_moved_is_looked_up_anew():
 
 
 def test_a_broken_connection_is_opened_again():
-    with staged(StagedBroker()) as broker, Routes(broker.port) as cluster:
+    with running(ScriptedBroker()) as broker, Routes(broker.port) as cluster:
         good = broker.answers['Metadata']
         cluster.refresh()
         broker.answers['Metadata'] = lambda request: broker.answers.update(Metadata=good)
@@ -162,7 +162,7 @@ def test_a_cluster_that_was_never_reached_is_not_tried_again():
 
 
 def test_after_the_deadline_the_last_error_is_told():
-    with staged(StagedBroker()) as broker:
+    with running(ScriptedBroker()) as broker:
         routes = Routes(broker.port, default_api_timeout_ms='5000')
         broker.answers['FindCoordinator'] = coordinators(*[15] * 100)
         told = r'finding: .*COORDINATOR_NOT_AVAILABLE.*tried \d+ times'

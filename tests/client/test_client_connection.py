@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
-from peers import NAMES, StagedBroker, serving, staged
+from support.scripted_broker import NAMES, ScriptedBroker, running, serving
 
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import AnswerTimeout, ClientError, Connection
@@ -56,9 +56,9 @@ def answering(data):
 # ---- answers
 
 def test_a_request_is_sent_in_the_highest_version_that_both_sides_know():
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     broker.versions['Metadata'] = (0, 9)
-    with staged(broker), connect_to(broker) as connection:
+    with running(broker), connect_to(broker) as connection:
         assert connection.version_of(messages.MetadataRequest) == 9
         assert connection.version_of(messages.MetadataRequest, max_version=4) == 4
         answer = connection.call(messages.MetadataRequest(topics=[]))
@@ -66,15 +66,15 @@ def test_a_request_is_sent_in_the_highest_version_that_both_sides_know():
 
 
 def test_a_broker_that_does_not_know_the_version_of_api_versions_is_asked_in_its_own():
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     broker.versions['ApiVersions'] = (0, 2)
-    with staged(broker), connect_to(broker) as connection:
+    with running(broker), connect_to(broker) as connection:
         assert connection.api_versions[18] == (0, 2)
     assert broker.asked == ['ApiVersions', 'ApiVersions']
 
 
 def test_an_api_that_the_broker_lacks_is_named():
-    with staged(StagedBroker()) as broker, connect_to(broker) as connection:
+    with running(ScriptedBroker()) as broker, connect_to(broker) as connection:
         with pytest.raises(KafkaError, match=f':{broker.port} does not serve DescribeProducers') as caught:
             connection.call(messages.DescribeProducersRequest())
         assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
@@ -82,15 +82,15 @@ def test_an_api_that_the_broker_lacks_is_named():
 
 
 def test_versions_without_a_common_one_are_named():
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     broker.versions['Fetch'] = (0, 3)
-    with (staged(broker), connect_to(broker) as connection,
+    with (running(broker), connect_to(broker) as connection,
           pytest.raises(KafkaError, match='serves Fetch in versions 0 to 3, expected one of 4 to')):
         connection.call(messages.FetchRequest())
 
 
 def test_answers_to_pipelined_requests_come_in_order():
-    with staged(StagedBroker()) as broker, connect_to(broker) as connection:
+    with running(ScriptedBroker()) as broker, connect_to(broker) as connection:
         for name in ('a', 'b', 'c'):
             connection.send(messages.MetadataRequest(
                 topics=[messages.MetadataRequest.MetadataRequestTopic(name=name)]))
@@ -100,14 +100,14 @@ def test_answers_to_pipelined_requests_come_in_order():
 
 
 def test_a_call_does_not_step_between_requests_in_flight():
-    with staged(StagedBroker()) as broker, connect_to(broker) as connection:
+    with running(ScriptedBroker()) as broker, connect_to(broker) as connection:
         connection.send(messages.MetadataRequest(topics=[]))
         with pytest.raises(RuntimeError, match='Metadata is in flight on Connection'):
             connection.call(messages.MetadataRequest(topics=[]))
 
 
 def test_a_value_that_a_field_cannot_carry_is_told_and_nothing_is_sent():
-    with staged(StagedBroker()) as broker, connect_to(broker) as connection:
+    with running(ScriptedBroker()) as broker, connect_to(broker) as connection:
         name = messages.MetadataRequest.MetadataRequestTopic(name='t' * 40_000)
         with pytest.raises(KafkaError, match=r'Metadata version \d+ cannot carry the request: .*name') as caught:
             connection.call(messages.MetadataRequest(topics=[name]))
@@ -122,9 +122,9 @@ def test_an_answer_that_takes_longer_may_be_waited_for_again():
         may_answer.wait(10)
         return messages.MetadataResponse()
 
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     broker.answers['Metadata'] = late
-    with staged(broker), connect_to(broker) as connection:
+    with running(broker), connect_to(broker) as connection:
         connection.send(messages.MetadataRequest(topics=[]))
         with pytest.raises(AnswerTimeout, match='did not answer Metadata within 1 ms'):
             connection.receive(timeout_ms=1)
@@ -134,9 +134,9 @@ def test_an_answer_that_takes_longer_may_be_waited_for_again():
 
 def test_a_call_without_an_answer_in_time_ends_the_connection():
     may_answer = threading.Event()
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     broker.answers['Metadata'] = lambda request: may_answer.wait(10) and None
-    with staged(broker), connect_to(broker) as connection:
+    with running(broker), connect_to(broker) as connection:
         with pytest.raises(AnswerTimeout):
             connection.call(messages.MetadataRequest(topics=[]), timeout_ms=1)
         may_answer.set()
@@ -146,18 +146,18 @@ def test_a_call_without_an_answer_in_time_ends_the_connection():
 
 
 def test_a_large_answer_arrives_whole():
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     rack = 'r' * 30_000
     broker.answers['Metadata'] = lambda request: messages.MetadataResponse(brokers=[
         messages.MetadataResponse.MetadataResponseBroker(node_id=n, host='h', port=1, rack=rack) for n in range(100)])
-    with staged(broker), connect_to(broker) as connection:
+    with running(broker), connect_to(broker) as connection:
         assert len(connection.call(messages.MetadataRequest(topics=[])).brokers) == 100
 
 
 def test_answers_that_pass_share_their_memory_and_others_keep_theirs():
     sizes = iter([100_000, 30_000, 300_000, 30_000, 100_000, 100_000])
     response = messages.FetchResponse
-    broker = StagedBroker()
+    broker = ScriptedBroker()
 
     def fetched(request):
         size = next(sizes)
@@ -165,7 +165,7 @@ def test_answers_that_pass_share_their_memory_and_others_keep_theirs():
             response.PartitionData(partition_index=0, records=(size // 1000).to_bytes(2) * (size // 2))])])
 
     broker.answers['Fetch'] = fetched
-    with staged(broker), connect_to(broker) as connection:
+    with running(broker), connect_to(broker) as connection:
         def receive(size, *, is_passing=True):
             connection.send(messages.FetchRequest(), max_version=12)
             records = connection.receive(is_passing=is_passing).responses[0].partitions[0].records
@@ -184,7 +184,7 @@ def test_answers_that_pass_share_their_memory_and_others_keep_theirs():
 
 def test_an_answer_to_another_request_ends_the_connection():
     def handle(connection):
-        broker_end = StagedBroker()
+        broker_end = ScriptedBroker()
         broker_end.answers['Metadata'] = lambda request: None
         broker_end(connection)
         connection.sendall((9).to_bytes(4) + (77).to_bytes(4) + bytes(5))
@@ -199,7 +199,7 @@ def test_an_answer_to_another_request_ends_the_connection():
 
 def test_a_peer_that_takes_no_more_bytes_is_told():
     may_end = threading.Event()
-    broker = StagedBroker()
+    broker = ScriptedBroker()
 
     def handle(connection):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -221,7 +221,7 @@ def test_a_peer_that_takes_no_more_bytes_is_told():
 @given(request_name=st.sampled_from(NAMES), body=st.binary(max_size=60))
 def test_whatever_bytes_a_broker_answers_end_in_a_message_or_in_one_line(request_name, body):
     ours, theirs = socket.socketpair()
-    answer = encode(StagedBroker().api_versions(None), 4)
+    answer = encode(ScriptedBroker().api_versions(None), 4)
     for correlation_id, data in ((1, answer), (2, body)):
         theirs.sendall((4 + len(data)).to_bytes(4) + correlation_id.to_bytes(4) + data)
     with (closing(ours), closing(theirs), pytest.MonkeyPatch.context() as patch,
@@ -282,9 +282,9 @@ def test_an_answer_that_is_no_api_versions_response():
 
 
 def test_a_listener_that_asks_for_sasl():
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     broker.answers['Metadata'] = lambda request: None
-    with staged(broker), connect_to(broker) as connection, pytest.raises(ClientError, match='ask for SASL') as caught:
+    with running(broker), connect_to(broker) as connection, pytest.raises(ClientError, match='ask for SASL') as caught:
         connection.call(messages.MetadataRequest(topics=[]))
     assert 'security.protocol is PLAINTEXT' in str(caught.value)
 
@@ -302,11 +302,11 @@ def test_tls_with_a_port_that_is_silent():
 
 
 def test_refused_credentials_are_told_in_the_words_of_the_broker():
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(mechanisms=['PLAIN'])
     broker.answers['SaslAuthenticate'] = lambda request: messages.SaslAuthenticateResponse(
         error_code=58, error_message='Authentication failed: Invalid username or password')
-    with staged(broker):
+    with running(broker):
         text = complaint(broker.port, KafkaError, security_protocol='SASL_PLAINTEXT', sasl_mechanism='PLAIN',
                          sasl_username='alice', sasl_password='wrong-horse')
     assert text.endswith("user 'alice': SASL_AUTHENTICATION_FAILED: "
@@ -315,10 +315,10 @@ def test_refused_credentials_are_told_in_the_words_of_the_broker():
 
 
 def test_a_mechanism_that_the_listener_lacks_is_told_with_those_it_has():
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(
         error_code=33, mechanisms=['PLAIN', 'GSSAPI'])
-    with staged(broker):
+    with running(broker):
         text = complaint(broker.port, KafkaError, security_protocol='SASL_PLAINTEXT', sasl_mechanism='SCRAM-SHA-256',
                          sasl_username='alice', sasl_password='secret')
     assert text.endswith('found sasl.mechanism SCRAM-SHA-256, the listener offers PLAIN, GSSAPI')
@@ -326,11 +326,11 @@ def test_a_mechanism_that_the_listener_lacks_is_told_with_those_it_has():
 
 @pytest.mark.parametrize('serves_sasl', [True, False])
 def test_a_listener_that_asks_for_no_sasl(serves_sasl):
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     if not serves_sasl:
         del broker.versions['SaslHandshake']
     broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(error_code=34)
-    with staged(broker):
+    with running(broker):
         text = complaint(broker.port, KafkaError, security_protocol='SASL_PLAINTEXT', sasl_mechanism='PLAIN',
                          sasl_username='alice', sasl_password='secret')
     assert text.endswith('does not ask for SASL on this listener: security.protocol is SASL_PLAINTEXT, expected '
@@ -338,13 +338,13 @@ def test_a_listener_that_asks_for_no_sasl(serves_sasl):
 
 
 def test_a_session_is_renewed_before_it_ends():
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(mechanisms=['PLAIN'])
     broker.answers['SaslAuthenticate'] = lambda request: messages.SaslAuthenticateResponse(session_lifetime_ms=1000)
     clock = ManualClock()
     config = settings(1, security_protocol='SASL_PLAINTEXT', sasl_mechanism='PLAIN', sasl_username='alice',
                       sasl_password='secret')
-    with staged(broker), closing(Connection('127.0.0.1', broker.port, config, clock=clock)) as connection:
+    with running(broker), closing(Connection('127.0.0.1', broker.port, config, clock=clock)) as connection:
         for pause_ms in (0, 849, 1, 0):
             clock.advance(pause_ms)
             connection.call(messages.MetadataRequest(topics=[]))
@@ -353,7 +353,7 @@ def test_a_session_is_renewed_before_it_ends():
 
 
 def test_a_closed_connection_has_no_file_descriptor():
-    with staged(StagedBroker()) as broker:
+    with running(ScriptedBroker()) as broker:
         connection = connect(broker.port)
         assert connection.fileno() > 0 and not connection.has_buffered
         connection.close()

@@ -1,6 +1,6 @@
 """Batches of a partition from brokers that move, lag behind and send what is wrong."""
 import pytest
-from peers import StagedBroker, staged
+from support.scripted_broker import ScriptedBroker, running
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
@@ -14,7 +14,7 @@ from kbroker.record.batch import encode_batch
 START_MS = 1_700_000_000_000
 
 
-class StagedLog(StagedBroker):
+class StagedLog(ScriptedBroker):
     """Partition 0 of a topic: whole batches of two records at the even offsets below `end`, from `start` on."""
 
     def __init__(self, end=6, start=0):
@@ -47,7 +47,7 @@ class StagedLog(StagedBroker):
 
 def fetched(log, *bounds):
     clock = ManualClock()
-    with staged(log) as broker:
+    with running(log) as broker:
         cluster = Cluster(ClientConfig.load(f'127.0.0.1:{broker.port}'), clock,
                           lambda seconds: clock.advance(int(seconds * 1000)))
         try:

@@ -5,8 +5,8 @@ import sys
 
 import click
 import pytest
-from live import ROOT
-from peers import StagedBroker, serving, staged
+from support.broker_process import ROOT
+from support.scripted_broker import ScriptedBroker, running, serving
 
 from kbroker.client.config import ClientConfig
 from kbroker.protocol import messages
@@ -72,7 +72,7 @@ def test_settings_that_are_wrong_are_one_line(capsys, tmp_path):
 
 # ---- groups
 
-class GroupBroker(StagedBroker):
+class GroupBroker(ScriptedBroker):
     """One group, of a type that has a description of its own or has none."""
 
     def __init__(self, group_type, described=None):
@@ -92,7 +92,7 @@ class GroupBroker(StagedBroker):
 
 
 def group(broker, group_id):
-    with staged(broker):
+    with running(broker):
         view = LiveView(ClientConfig.load(f'127.0.0.1:{broker.port}'))
         try:
             return view.group(group_id)

@@ -1,6 +1,6 @@
 """Questions find their brokers in a cluster of two, and follow what moves."""
 import pytest
-from peers import StagedBroker, staged
+from support.scripted_broker import ScriptedBroker, running
 
 from kbroker.client.admin import LATEST, Admin
 from kbroker.client.cluster import Cluster
@@ -20,7 +20,7 @@ class TwoBrokers:
         self.leaders = {0: 1, 1: 2}
         self.coordinator = 2
         self.unknown_for_ms = 0
-        self.brokers = {1: StagedBroker(), 2: StagedBroker()}
+        self.brokers = {1: ScriptedBroker(), 2: ScriptedBroker()}
         self.clock = ManualClock()
         self.on_pause = lambda: None
         for node_id, broker in self.brokers.items():
@@ -80,7 +80,7 @@ def two():
 
 @pytest.fixture
 def admin(two):
-    with staged(two.brokers[1]) as first, staged(two.brokers[2]):
+    with running(two.brokers[1]) as first, running(two.brokers[2]):
         config = ClientConfig.from_settings({'bootstrap.servers': f'127.0.0.1:{first.port}',
                                              'default.api.timeout.ms': '2000'})
         cluster = Cluster(config, two.clock, two.sleep)

@@ -4,8 +4,8 @@ import ssl
 from contextlib import contextmanager
 
 import pytest
-from certificates import make_certificates
-from peers import StagedBroker, serving
+from support.certificates import make_certificates
+from support.scripted_broker import ScriptedBroker, serving
 
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import ClientError, Connection
@@ -27,7 +27,7 @@ def tls_broker(certificates, kind='server', asks_for_client=False):
     if asks_for_client:
         context.load_verify_locations(certificates / 'ca.pem')
         context.verify_mode = ssl.CERT_REQUIRED
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     with serving(lambda plain: broker(context.wrap_socket(plain, server_side=True))) as port:
         broker.port = port
         yield broker

@@ -1,7 +1,7 @@
 """The client against Apache Kafka: listeners that ask for SASL and TLS, and groups of the new protocol."""
 import pytest
 from confluent_kafka import Consumer, Producer
-from guarded_kafka import PASSWORD, PLAIN, SCRAM, Guarded, jaas
+from support.secured_kafka import PASSWORD, PLAIN, SCRAM, SecuredKafka, jaas
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.jvm
 
 @pytest.fixture(scope='module')
 def guarded(tmp_path_factory):
-    guarded = Guarded(tmp_path_factory.mktemp('guarded'))
+    guarded = SecuredKafka(tmp_path_factory.mktemp('guarded'))
     guarded.kafka.start()
     guarded.add_user('alice', PASSWORD)
     yield guarded

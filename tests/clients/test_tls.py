@@ -3,9 +3,9 @@ import socket
 import subprocess
 
 import pytest
-from certificates import make_certificates
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from support.certificates import make_certificates
 
 
 def free_port():

@@ -10,8 +10,8 @@ import sys
 import tarfile
 
 import pytest
-from in_process import InProcessBroker
-from promises import READ_UNCOMMITTED, TOPIC, Client, Promises, findings_in
+from support.in_process_broker import InProcessBroker
+from support.promises import READ_UNCOMMITTED, TOPIC, Client, Promises, findings_in
 
 from kbroker.errors import CorruptLogError, LogDirectoryError
 from kbroker.log.fs import File, FileSystem

@@ -9,10 +9,10 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from in_process import InProcessBroker
-from live import LiveBroker
-from log.faulty_fs import FailingFileSystem
-from promises import GROUP, TOPIC, TRANSACTIONAL_ID, Client, Promises, findings_in
+from support.broker_process import BrokerProcess
+from support.faulty_file_systems import FailingFileSystem
+from support.in_process_broker import InProcessBroker
+from support.promises import GROUP, TOPIC, TRANSACTIONAL_ID, Client, Promises, findings_in
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol.messages import (
@@ -292,7 +292,7 @@ def test_a_disk_that_fills_up_and_gets_room_again(small_disk):
     filler = small_disk / 'filler'
     filler.write_bytes(bytes(1 << 20))
     settings = SETTINGS | {'offsets.topic.num.partitions': '1'}
-    broker = LiveBroker(small_disk / 'data', settings)
+    broker = BrokerProcess(small_disk / 'data', settings)
     broker.start()
     acknowledged, errors = [], []
 

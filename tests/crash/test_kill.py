@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass, field
 
 import pytest
-from live import LiveBroker
-from promises import findings_in
+from support.broker_process import BrokerProcess
+from support.promises import findings_in
 
 confluent_kafka = pytest.importorskip('confluent_kafka')
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition  # noqa: E402
@@ -179,7 +179,7 @@ def check_transactions(found: list[str], applications: list[TransactionalApplica
 
 def run_rounds(directory, rounds: int, settings: dict[str, str]) -> None:
     rng = random.Random(20)
-    broker = LiveBroker(directory, SETTINGS | settings)
+    broker = BrokerProcess(directory, SETTINGS | settings)
     broker.start()
     stop = threading.Event()
     threads: list[threading.Thread] = []

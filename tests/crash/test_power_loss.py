@@ -14,9 +14,9 @@ import shutil
 from dataclasses import dataclass
 
 import pytest
-from in_process import InProcessBroker
-from log.faulty_fs import FreezingFileSystem
-from promises import TOPIC, Client, Promises, Step, findings_in
+from support.faulty_file_systems import FreezingFileSystem
+from support.in_process_broker import InProcessBroker
+from support.promises import TOPIC, Client, Promises, Step, findings_in
 
 SETTINGS = {'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1',
             'log.index.size.max.bytes': '4096'}

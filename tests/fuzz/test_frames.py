@@ -11,7 +11,7 @@ import tracemalloc
 
 import pytest
 from fuzz.frames import Frames
-from in_process import InProcessBroker
+from support.in_process_broker import InProcessBroker
 
 from kbroker.apis.dispatch import served_apis
 

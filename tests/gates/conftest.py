@@ -2,7 +2,7 @@
 import sys
 
 import pytest
-from live import ROOT
+from support.broker_process import ROOT
 
 from kbroker.wire import crc32c
 

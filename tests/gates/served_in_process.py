@@ -17,8 +17,8 @@ from typing import Any
 
 sys.path[:0] = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(__file__).parents[2])]
 
-from in_process import InProcessBroker, InProcessConnection, frame_of  # noqa: E402
 from request_work import SETTINGS, WORKS, Work, assert_answered  # noqa: E402
+from support.in_process_broker import InProcessBroker, InProcessConnection, frame_of  # noqa: E402
 
 WARM_UP = 20
 

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 
 import pytest
 from callgrind import LIMIT_S, callgrind, read_total, run_program
-from in_process import frame_of, read_answer
-from live import LiveBroker
 from request_work import SETTINGS, WORKS, Work, assert_answered
-from requirements import do_without
+from support.broker_process import BrokerProcess
+from support.in_process_broker import frame_of, read_answer
+from support.machine_requirements import do_without
 
 COUNT = 50
 SYSTEM_CALL_COUNT = 200
@@ -122,7 +122,7 @@ class Peer:
 def system_calls(tmp_path_factory):
     """System calls of one request of each kind, by name, on a live broker: alone, and in bursts."""
     directory = tmp_path_factory.mktemp('strace')
-    broker = LiveBroker(directory / 'data', SETTINGS)
+    broker = BrokerProcess(directory / 'data', SETTINGS)
     broker.start()
     try:
         peer = Peer(broker.address)

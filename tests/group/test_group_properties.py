@@ -1,9 +1,9 @@
 """Whatever happens: a restart shows what was visible before, and every request is answered once."""
 
-from group_world import Client, World
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.group_coordinator import Client, World
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import GroupState

@@ -3,9 +3,9 @@
 import struct
 
 import pytest
-from fakes import MemoryPartition
 from hypothesis import given
 from hypothesis import strategies as st
+from support.memory_partitions import MemoryPartition
 
 from kbroker.clock import ManualClock
 from kbroker.errors import CorruptLogError

@@ -1,8 +1,8 @@
 """Groups on a real log, behind a whole broker, through crashes."""
 
 import pytest
-from group_world import subscription
-from in_process import InProcessBroker
+from support.group_coordinator import subscription
+from support.in_process_broker import InProcessBroker
 
 from kbroker.protocol.messages import (
     CreateTopicsRequest,

@@ -1,7 +1,7 @@
 """Committed offsets: when they count, who may commit, how they go."""
 
 import pytest
-from group_world import GROUP, Answer, Client, World, stable_group, subscription
+from support.group_coordinator import GROUP, Answer, Client, World, stable_group, subscription
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.offsets import Commit, FetchedOffset, NewOffset

@@ -1,7 +1,7 @@
 """Stories of classic groups: who joins, syncs, leaves, dies and comes back."""
 
 import pytest
-from group_world import GROUP, Client, World, stable_group, subscription
+from support.group_coordinator import GROUP, Client, World, stable_group, subscription
 
 from kbroker.errors import ErrorCode
 from kbroker.group.classic import TRANSITIONS, ClassicGroup, GroupState

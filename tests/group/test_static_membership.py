@@ -1,7 +1,7 @@
 """Static members (KIP-345): known by their group.instance.id, whatever member id they hold."""
 
 import pytest
-from group_world import GROUP, Client, World, stable_group, subscription
+from support.group_coordinator import GROUP, Client, World, stable_group, subscription
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import LeaveGroupRequest

@@ -3,7 +3,7 @@ import os
 import re
 import subprocess
 
-from apache_kafka import TOOL_LIMIT_S, java
+from support.apache_kafka import TOOL_LIMIT_S, java
 
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, NamedTuple
 
-from building import batch_of, build
+from support.message_builder import batch_of, build
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages

@@ -3,8 +3,8 @@
 import pathlib
 
 import pytest
-from apache_kafka import dump_log
-from cleaning import CleaningDirectory, end, write
+from support.apache_kafka import dump_log
+from support.directory_with_cleaner import DirectoryWithCleaner, end, write
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -14,7 +14,7 @@ DAY_MS = 86_400_000
 @pytest.fixture
 def directory(tmp_path):
     """Everything that compaction makes: gaps, headers without records, delete horizons, recompressed batches."""
-    cleaning = CleaningDirectory(tmp_path / 'data')
+    cleaning = DirectoryWithCleaner(tmp_path / 'data')
     cleaning.cleaner.start()
     log = cleaning.open()
     for day in range(3):

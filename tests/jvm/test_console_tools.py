@@ -4,8 +4,8 @@ import threading
 import time
 
 import pytest
-from apache_kafka import LiveKafka, java
-from tools_runner import ROOT, command_line
+from support.apache_kafka import KafkaProcess, java
+from support.command_runner import ROOT, command_line
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
@@ -25,7 +25,7 @@ LIMIT_S = 60
 
 @pytest.fixture(scope='module')
 def kafka(tmp_path_factory):
-    broker = LiveKafka(tmp_path_factory.mktemp('kafka') / 'data', {'group.initial.rebalance.delay.ms': '0'})
+    broker = KafkaProcess(tmp_path_factory.mktemp('kafka') / 'data', {'group.initial.rebalance.delay.ms': '0'})
     broker.start()
     yield broker
     broker.kill9()

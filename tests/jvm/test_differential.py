@@ -14,9 +14,9 @@ import cases_records
 import cases_topics
 import cases_transactions
 import pytest
-from apache_kafka import LiveKafka
-from live import ROOT, LiveBroker
 from raw_peer import RawPeer, comparable, differences
+from support.apache_kafka import KafkaProcess
+from support.broker_process import ROOT, BrokerProcess
 
 from kbroker import settings
 
@@ -126,7 +126,7 @@ SETTINGS_THAT_DIFFER = {
 def addresses(tmp_path_factory):
     """Where Kafka and kbroker listen."""
     directory = tmp_path_factory.mktemp('differential')
-    brokers = LiveKafka(directory / 'kafka', SETTINGS), LiveBroker(directory / 'kbroker', SETTINGS)
+    brokers = KafkaProcess(directory / 'kafka', SETTINGS), BrokerProcess(directory / 'kbroker', SETTINGS)
     try:
         for broker in brokers:
             broker.start()

@@ -3,8 +3,8 @@ import io
 import subprocess
 
 import pytest
-from apache_kafka import TOOL_LIMIT_S, java
-from segment_files import damaged_copies, damaged_snapshots, two_segments
+from support.apache_kafka import TOOL_LIMIT_S, java
+from support.segment_files import damaged_copies, damaged_snapshots, two_segments
 
 from kbroker.errors import CorruptLogError
 from kbroker_tools.dump.index import (

@@ -4,10 +4,10 @@ import sys
 import tarfile
 
 import pytest
-from apache_kafka import TOOL_LIMIT_S, LiveKafka, java
-from history import a_history
-from live import ROOT, LiveBroker
-from segment_corpus import corpus, damaged
+from support.apache_kafka import TOOL_LIMIT_S, KafkaProcess, java
+from support.broker_process import ROOT, BrokerProcess
+from support.sample_topic import sample_topic
+from support.segment_corpus import corpus, damaged
 
 from kbroker.record.batch import encode_batch
 
@@ -100,12 +100,12 @@ def test_directories_that_kafka_wrote_are_shown_as_kafka_does(tmp_path):
     assert_same_by_topic(tmp_path)
 
 
-@pytest.mark.parametrize('broker_class', [LiveBroker, LiveKafka])
+@pytest.mark.parametrize('broker_class', [BrokerProcess, KafkaProcess])
 def test_what_either_broker_leaves_of_a_history_is_shown_as_kafka_does(broker_class, tmp_path):
     broker = broker_class(tmp_path / 'data')
     broker.start()
     try:
-        with a_history(broker.address):
+        with sample_topic(broker.address):
             broker.stop()
     finally:
         broker.kill9()

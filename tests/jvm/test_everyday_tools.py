@@ -6,11 +6,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from apache_kafka import LiveKafka, run_several_tools
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from live import PROMPT, LiveBroker
-from tools_runner import run_here
+from support.apache_kafka import KafkaProcess, run_several_tools
+from support.broker_process import PROMPT, BrokerProcess
+from support.command_runner import run_in_process
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -21,15 +21,16 @@ QUICK = {'group.consumer.heartbeat.interval.ms': '200', 'group.consumer.min.hear
 LONG = 'a-group-whose-name-is-longer-than-a-column'
 
 
-@pytest.fixture(scope='module', params=[LiveBroker, LiveKafka], ids=['kbroker', 'apache-kafka'])
+@pytest.fixture(scope='module', params=[BrokerProcess, KafkaProcess], ids=['kbroker', 'apache-kafka'])
 def staged(request, tmp_path_factory):
     """A broker with topics, settings, and groups with and without members."""
-    settings = PROMPT if request.param is LiveBroker else PROMPT | QUICK
+    settings = PROMPT if request.param is BrokerProcess else PROMPT | QUICK
     broker = request.param(tmp_path_factory.mktemp('everyday') / 'data', settings)
     broker.start()
     with contextlib.ExitStack() as stack:
         stack.callback(broker.kill9)
-        stage(broker.address, stack, protocols=['classic', 'consumer'] if request.param is LiveKafka else ['classic'])
+        protocols = ['classic', 'consumer'] if request.param is KafkaProcess else ['classic']
+        stage(broker.address, stack, protocols)
         yield broker
     assert broker.tracebacks() == []
 
@@ -42,8 +43,8 @@ def stage(address, stack, protocols):
     for made in admin.create_topics(topics).values():
         made.result()
     for broker in ('--broker=1', '--broker-defaults'):
-        changed = run_here('configs', '--bootstrap-server', address, '--alter', broker, '--add-config',
-                           'message.max.bytes=2000000')
+        changed = run_in_process('configs', '--bootstrap-server', address, '--alter', broker, '--add-config',
+                                 'message.max.bytes=2000000')
         assert changed.returncode == 0, changed.stderr
     producer = Producer(servers)
     for number in range(12):
@@ -99,7 +100,7 @@ def run_kafkas(address, runs):
 
 
 def run_ours(address, runs):
-    return [run_here(name, '--bootstrap-server', address, *run) for name, run in runs]
+    return [run_in_process(name, '--bootstrap-server', address, *run) for name, run in runs]
 
 
 def both(address, cases):
@@ -202,6 +203,6 @@ def test_the_log_directory_says_the_same_without_the_broker(staged):
     for name, run in (('topics', ('--list',)), ('groups', ('--list',)), ('groups', ('--list', '--state')),
                       ('groups', ('--describe', '--group', 'idle')),
                       ('topics', ('--describe', '--at-min-isr-partitions', '--topic', 'orders'))):
-        live = run_here(name, '--bootstrap-server', staged.address, *run)
-        offline = run_here(name, '--data-dir', directory, *run)
+        live = run_in_process(name, '--bootstrap-server', staged.address, *run)
+        offline = run_in_process(name, '--data-dir', directory, *run)
         assert (offline.returncode, offline.stdout) == (0, live.stdout), (run, offline.stderr)

@@ -7,11 +7,11 @@ import subprocess
 
 import confluent_kafka
 import pytest
-from apache_kafka import TOOL_LIMIT_S, LiveKafka, java
 from decoded import kafkas_text, our_text
-from history import LIMIT_S, a_history
-from live import LiveBroker
-from tools_runner import run_tool
+from support.apache_kafka import TOOL_LIMIT_S, KafkaProcess, java
+from support.broker_process import BrokerProcess
+from support.command_runner import run_command
+from support.sample_topic import LIMIT_S, sample_topic
 
 from kbroker_tools.directory_view import DirectoryView
 
@@ -25,7 +25,7 @@ SETTINGS = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.part
             'group.initial.rebalance.delay.ms': '0'}
 
 
-@pytest.fixture(params=[LiveKafka, LiveBroker])
+@pytest.fixture(params=[KafkaProcess, BrokerProcess])
 def broker(request, tmp_path):
     broker = request.param(tmp_path / 'data', SETTINGS)
     broker.start()
@@ -60,13 +60,13 @@ def kafkas(broker, topic, formatter):
 
 
 def ours(*arguments):
-    done = run_tool('txn-state', '--from-beginning', *arguments)
+    done = run_command('txn-state', '--from-beginning', *arguments)
     assert (done.returncode, done.stderr) == (0, '')
     return done.stdout
 
 
 def test_rows_are_shown_as_the_console_consumer_and_the_dump_tool_show_them(broker):
-    with a_history(broker.address):
+    with sample_topic(broker.address):
         consumer = consume_in_a_group(broker.address)
         expected = {name: kafkas(broker, *row) for name, row in FORMATTERS.items()}
         live = {name: ours('--bootstrap-server', broker.address, '--formatter', name) for name in FORMATTERS}

@@ -3,11 +3,11 @@ import re
 
 import confluent_kafka
 import pytest
-from apache_kafka import LiveKafka, dump_log
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from history import LIMIT_S, a_history
-from live import LiveBroker
+from support.apache_kafka import KafkaProcess, dump_log
+from support.broker_process import BrokerProcess
+from support.sample_topic import LIMIT_S, sample_topic
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -50,13 +50,13 @@ def commit_once_more(address):
     producer.commit_transaction(LIMIT_S)
 
 
-@pytest.mark.parametrize(('first_type', 'second_type'), [(LiveBroker, LiveKafka), (LiveKafka, LiveBroker)],
+@pytest.mark.parametrize(('first_type', 'second_type'), [(BrokerProcess, KafkaProcess), (KafkaProcess, BrokerProcess)],
                          ids=['apache-kafka-opens-it', 'kbroker-opens-it'])
 def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path, first_type, second_type):
     first, second = first_type(tmp_path / 'data'), second_type(tmp_path / 'data')
     try:
         first.start()
-        with a_history(first.address):
+        with sample_topic(first.address):
             first.stop()
         second.start()
         assert set(committed_values(second.address)) == PLAIN | {'commit_transaction'}
@@ -79,7 +79,7 @@ def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path,
 
 def test_kafka_opens_what_a_killed_broker_left_without_index_files(tmp_path):
     """This broker makes an index file for its first entry, or when it stops."""
-    killed, kafka = LiveBroker(tmp_path / 'data'), LiveKafka(tmp_path / 'data')
+    killed, kafka = BrokerProcess(tmp_path / 'data'), KafkaProcess(tmp_path / 'data')
     try:
         killed.start()
         admin = AdminClient({'bootstrap.servers': killed.address})

@@ -2,7 +2,7 @@
 import pathlib
 
 import pytest
-from apache_kafka import dump_log
+from support.apache_kafka import dump_log
 
 from kbroker.clock import ManualClock
 from kbroker.config import Config, LogConfig

@@ -4,10 +4,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from apache_kafka import LiveKafka, run_tool
-from crash.promises import Client, Promises
-from in_process import InProcessBroker
-from tools_runner import run_tool as run_own_tool
+from support.apache_kafka import KafkaProcess, run_tool
+from support.command_runner import run_command
+from support.in_process_broker import InProcessBroker
+from support.promises import Client, Promises
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
@@ -34,8 +34,8 @@ def test_kafka_has_nothing_to_mend_in_a_repaired_directory(tmp_path):
         path.write_bytes(b'garbage')
     with logs[-1].open('ab') as file:
         file.write(logs[-1].read_bytes()[:50])
-    assert run_own_tool('check', directory).returncode == 1
-    done = run_own_tool('check', directory, '--repair', '--no-dry-run', '--truncate-torn-tail')
+    assert run_command('check', directory).returncode == 1
+    done = run_command('check', directory, '--repair', '--no-dry-run', '--truncate-torn-tail')
     assert done.returncode == 0, done.stdout + done.stderr
     assert {path.name: path.read_bytes() for path in partition.glob('*.txnindex')} == expected
 
@@ -44,7 +44,7 @@ def test_kafka_has_nothing_to_mend_in_a_repaired_directory(tmp_path):
         said = run_tool(DUMP, option, '--files', indexes)
         assert said.count('Dumping') == len(indexes.split(','))
         assert not re.search('mismatch|Mismatch|Exception|misplaced|corrupt|out of order', said), said
-    kafka = LiveKafka(directory)
+    kafka = KafkaProcess(directory)
     try:
         kafka.start()
         mended = [line for line in kafka.lines if 'orders-0' in line and MENDED.search(line)]
@@ -52,4 +52,4 @@ def test_kafka_has_nothing_to_mend_in_a_repaired_directory(tmp_path):
         kafka.stop()
     finally:
         kafka.kill9()
-    assert run_own_tool('check', directory).returncode == 0
+    assert run_command('check', directory).returncode == 0

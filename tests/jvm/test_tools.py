@@ -3,8 +3,8 @@ import json
 import re
 
 import pytest
-from apache_kafka import dump_log, run_tool
-from history import a_history
+from support.apache_kafka import dump_log, run_tool
+from support.sample_topic import sample_topic
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -18,7 +18,7 @@ def segment_files(directory, topic):
 
 
 def test_dump_log_reads_every_file_that_the_broker_leaves(broker):
-    with a_history(broker.address):
+    with sample_topic(broker.address):
         broker.stop()
     files = segment_files(broker.directory, 'orders')
     assert {path.suffix for path in files} >= {'.log', '.txnindex', '.snapshot'}
@@ -33,7 +33,7 @@ def test_dump_log_reads_every_file_that_the_broker_leaves(broker):
     ('__transaction_state', 'transaction-log', 'history'), ('__consumer_offsets', 'offsets', 'readers'),
     ('__cluster_metadata', 'cluster-metadata', 'orders')])
 def test_dump_log_decodes_the_internal_topics_that_the_broker_leaves(broker, topic, decoder, expected):
-    with a_history(broker.address):
+    with sample_topic(broker.address):
         broker.stop()
     text = dump_log(*(path for path in segment_files(broker.directory, topic) if path.suffix == '.log'), decode=decoder)
     assert expected in text
@@ -45,7 +45,7 @@ def test_the_console_tools_describe_what_a_client_did(broker):
         return run_tool(tool, '--bootstrap-server', broker.address, *arguments)
 
     orders = ('--entity-type', 'topics', '--entity-name', 'orders')
-    with a_history(broker.address):
+    with sample_topic(broker.address):
         assert 'PartitionCount: 2' in run(f'{TOOLS}.TopicCommand', '--describe', '--topic', 'orders')
         assert 'retention.ms' in run('kafka.admin.ConfigCommand', '--describe', '--all', *orders)
         run('kafka.admin.ConfigCommand', '--alter', *orders, '--add-config', 'retention.ms=1234567')
@@ -62,7 +62,7 @@ def test_the_console_tools_describe_what_a_client_did(broker):
 
 
 def test_the_console_consumer_reads_just_what_is_committed(broker):
-    with a_history(broker.address):
+    with sample_topic(broker.address):
         text = run_tool(f'{TOOLS}.consumer.ConsoleConsumer', '--bootstrap-server', broker.address, '--topic', 'orders',
                         '--from-beginning', '--isolation-level', 'read_committed', '--timeout-ms', '5000')
         lines = set(text.splitlines())
@@ -74,7 +74,7 @@ def test_records_can_be_deleted_up_to_an_offset(broker, tmp_path):
     bootstrap = ('--bootstrap-server', broker.address)
     file = tmp_path / 'offsets.json'
     file.write_text(json.dumps({'version': 1, 'partitions': [{'topic': 'orders', 'partition': 1, 'offset': 5}]}))
-    with a_history(broker.address):
+    with sample_topic(broker.address):
         run_tool(f'{TOOLS}.DeleteRecordsCommand', *bootstrap, '--offset-json-file', str(file))
         offsets = run_tool(f'{TOOLS}.GetOffsetShell', *bootstrap, '--topic', 'orders', '--time', 'earliest')
     assert re.search(r'orders:1:5\b', offsets), offsets

@@ -3,10 +3,10 @@ import json
 import re
 
 import pytest
-from apache_kafka import LiveKafka, run_tools
 from click.testing import CliRunner
-from live import LiveBroker
-from old_producer import LivePeer, OldProducer, create_topics
+from support.apache_kafka import KafkaProcess, run_tools
+from support.broker_process import BrokerProcess
+from support.tv1_producer import SocketPeer, Tv1Producer, create_topics
 
 from kbroker_tools.transactions import PROGRAM, main
 
@@ -52,12 +52,12 @@ REFUSED = [
 ABORTED = 'abort --topic late --partition 0 --start-offset 0'
 
 
-@pytest.fixture(scope='module', params=[LiveBroker, LiveKafka], ids=['kbroker', 'apache-kafka'])
+@pytest.fixture(scope='module', params=[BrokerProcess, KafkaProcess], ids=['kbroker', 'apache-kafka'])
 def broker(request, tmp_path_factory):
-    settings = SETTINGS if request.param is LiveKafka else {'node.id': '1', **SETTINGS}
+    settings = SETTINGS if request.param is KafkaProcess else {'node.id': '1', **SETTINGS}
     broker = request.param(tmp_path_factory.mktemp('broker') / 'data', settings)
     broker.start()
-    with LivePeer(broker.address) as peer:
+    with SocketPeer(broker.address) as peer:
         create_topics(peer, orders=PARTITIONS, late=PARTITIONS, nobody=1)
         stage(peer)
     yield broker
@@ -66,8 +66,8 @@ def broker(request, tmp_path_factory):
 
 def stage(peer):
     """Transactions in every state that lasts, and two producers with hanging ones on many partitions."""
-    done, gone = OldProducer(peer, 'done'), OldProducer(peer, 'gone')
-    OldProducer(peer, 'fresh')
+    done, gone = Tv1Producer(peer, 'done'), Tv1Producer(peer, 'gone')
+    Tv1Producer(peer, 'fresh')
     for producer, committed in ((done, True), (gone, False)):
         producer.add('orders', 0, 1)
         producer.write('orders', 0)
@@ -75,7 +75,7 @@ def stage(peer):
         producer.end(committed)
     for number in range(PARTITIONS):
         (done if number % 2 else gone).write('late', number, age_ms=HOUR_MS)
-    producer = OldProducer(peer, 'open', timeout_ms=600_000)
+    producer = Tv1Producer(peer, 'open', timeout_ms=600_000)
     producer.add('orders', *range(PARTITIONS))
     producer.add('nobody')
     producer.write('orders', 0)

@@ -5,11 +5,11 @@ import shutil
 import tempfile
 
 from batches import T, data_batch, marker_batch
-from faulty_fs import FreezingFileSystem
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from reference.log import CLIENT, COORDINATOR, Batch, ReferenceLog, Refused
+from support.faulty_file_systems import FreezingFileSystem
 
 from kbroker.clock import ManualClock
 from kbroker.config import Config, LogConfig

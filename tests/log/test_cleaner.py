@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 from batches import T
-from cleaning import BACKOFF_MS, CleaningDirectory, end, markers_of, records_of, write
-from faulty_fs import FailingFileSystem, FreezingFileSystem, FrozenDirectory, FrozenFile
+from support.directory_with_cleaner import BACKOFF_MS, DirectoryWithCleaner, end, markers_of, records_of, write
+from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem, FrozenDirectory, FrozenFile
 
 from kbroker.log.check import Severity, check_partition
 from kbroker.log.cleaner import examine, group_segments
@@ -25,7 +25,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def directory(tmp_path):
-    directory = CleaningDirectory(tmp_path / 'data')
+    directory = DirectoryWithCleaner(tmp_path / 'data')
     directory.cleaner.start()
     return directory
 
@@ -167,7 +167,7 @@ def test_the_last_batch_of_an_active_producer_stays_as_a_header(directory, tmp_p
     directory.manager.close(clean=False)
     for snapshot in (tmp_path / 'data' / 'topic-0').glob('*.snapshot'):
         snapshot.unlink()
-    again = CleaningDirectory(tmp_path / 'data').open()
+    again = DirectoryWithCleaner(tmp_path / 'data').open()
     assert again.producer_state.get(1).last_sequence == 11
     write(again, ('a', '1'), ('a', '2'), codec=3, producer=(1, 4, 10))
     assert again.log_end_offset == 3, 'a duplicate is still one'
@@ -206,7 +206,7 @@ def test_state_that_begins_inside_a_transaction_does_not_outlive_its_marker(dire
     directory.manager.close(clean=False)
     for file in (tmp_path / 'data' / 'topic-0').glob('*index'):
         file.unlink()
-    again = CleaningDirectory(tmp_path / 'data').open()
+    again = DirectoryWithCleaner(tmp_path / 'data').open()
     assert again.first_unstable_offset() is None
     assert again.producer_state.get(1).last_sequence == 4
 
@@ -271,7 +271,7 @@ def test_a_log_with_another_policy_is_not_cleaned(directory):
 
 
 def test_the_cleaner_can_be_switched_off(tmp_path):
-    directory = CleaningDirectory(tmp_path / 'data', log_cleaner_enable='false')
+    directory = DirectoryWithCleaner(tmp_path / 'data', log_cleaner_enable='false')
     directory.cleaner.start()
     log = directory.open()
     write(log, ('a', '1'), ('a', '2'))
@@ -294,7 +294,7 @@ def test_compact_and_delete_together_do_both(directory):
 
 
 def test_more_keys_than_the_map_holds_take_several_cleanings(tmp_path):
-    directory = CleaningDirectory(tmp_path / 'data', log_cleaner_dedupe_buffer_size=24 * 12)
+    directory = DirectoryWithCleaner(tmp_path / 'data', log_cleaner_dedupe_buffer_size=24 * 12)
     directory.cleaner.start()
     log = directory.open()
     for number in range(40):
@@ -332,7 +332,7 @@ def test_the_first_dirty_offset_outlives_a_restart(directory, tmp_path):
     assert checkpoint(tmp_path) == ['topic 0 2']
     directory.cleaner.stop()
     directory.manager.close()
-    again = CleaningDirectory(tmp_path / 'data')
+    again = DirectoryWithCleaner(tmp_path / 'data')
     log = again.open()
     again.cleaner.start()
     assert examine(log, 2, 2, T).dirty == []
@@ -342,7 +342,7 @@ def test_the_first_dirty_offset_outlives_a_restart(directory, tmp_path):
 
 
 def test_a_first_dirty_offset_that_the_log_does_not_have_counts_for_nothing(tmp_path):
-    directory = CleaningDirectory(tmp_path / 'data')
+    directory = DirectoryWithCleaner(tmp_path / 'data')
     (tmp_path / 'data' / 'cleaner-offset-checkpoint').write_text('0\n2\ntopic 0 100\ngone 0 7\n')
     log = directory.open()
     directory.cleaner.start()
@@ -402,7 +402,7 @@ def later(directory):
 
 def test_jobs_are_bounded_and_appends_go_on_between_them(tmp_path, monkeypatch):
     monkeypatch.setattr('kbroker.log.cleaner.STEP_BYTES', 100)
-    directory = CleaningDirectory(tmp_path / 'data')
+    directory = DirectoryWithCleaner(tmp_path / 'data')
     directory.cleaner._submit, run_one, jobs = later(directory)
     directory.cleaner.start()
     log = directory.open()
@@ -422,7 +422,7 @@ def test_jobs_are_bounded_and_appends_go_on_between_them(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('steps', range(5))
 def test_a_cleaning_of_a_log_that_is_deleted_is_given_up(tmp_path, steps):
-    directory = CleaningDirectory(tmp_path / 'data')
+    directory = DirectoryWithCleaner(tmp_path / 'data')
     directory.cleaner._submit, run_one, jobs = later(directory)
     directory.cleaner.start()
     log = directory.open()
@@ -441,7 +441,7 @@ def test_a_cleaning_of_a_log_that_is_deleted_is_given_up(tmp_path, steps):
 
 @pytest.mark.parametrize('steps', range(4))
 def test_a_stop_gives_up_what_is_under_way(tmp_path, steps):
-    directory = CleaningDirectory(tmp_path / 'data')
+    directory = DirectoryWithCleaner(tmp_path / 'data')
     directory.cleaner._submit, run_one, jobs = later(directory)
     directory.cleaner.start()
     log = directory.open()
@@ -459,7 +459,7 @@ def test_a_stop_gives_up_what_is_under_way(tmp_path, steps):
 
 
 def test_segments_that_retention_took_meanwhile_do_not_come_back(tmp_path):
-    directory = CleaningDirectory(tmp_path / 'data')
+    directory = DirectoryWithCleaner(tmp_path / 'data')
     directory.cleaner._submit, run_one, jobs = later(directory)
     directory.cleaner.start()
     log = directory.open()
@@ -510,7 +510,7 @@ def test_a_batch_that_does_not_hold_the_records_it_says_is_left_as_it_is(directo
 
 def test_want_of_space_leaves_a_log_as_it_was_until_there_is_some(tmp_path, caplog):
     fs = FailingFileSystem()
-    directory = CleaningDirectory(tmp_path / 'data', fs)
+    directory = DirectoryWithCleaner(tmp_path / 'data', fs)
     directory.cleaner.start()
     log = directory.open()
     write(log, ('a', '1'), ('a', '2'))
@@ -527,7 +527,7 @@ def test_want_of_space_leaves_a_log_as_it_was_until_there_is_some(tmp_path, capl
 
 def test_a_swap_that_fails_takes_the_log_offline_and_the_next_start_finishes_it(tmp_path):
     fs = FailingFileSystem()
-    directory = CleaningDirectory(tmp_path / 'data', fs)
+    directory = DirectoryWithCleaner(tmp_path / 'data', fs)
     directory.cleaner.start()
     log = directory.open()
     write(log, ('a', '1'), ('a', '2'))
@@ -536,7 +536,7 @@ def test_a_swap_that_fails_takes_the_log_offline_and_the_next_start_finishes_it(
     directory.run()
     assert log.failure is not None
     directory.manager.close(clean=False)
-    assert records_of(CleaningDirectory(tmp_path / 'data').open()) == [(1, 'a', '2')]
+    assert records_of(DirectoryWithCleaner(tmp_path / 'data').open()) == [(1, 'a', '2')]
 
 
 class PowerCutError(BaseException):
@@ -588,7 +588,7 @@ class CutDirectory(FrozenDirectory):
         super().sync()
 
 
-def a_history(log):
+def sample_topic(log):
     """Several segments: shadowed, aborted and compressed data, a tombstone, a transaction that is still open."""
     write(log, ('a', '1'), ('b', '1'), producer=(1, 0, 0))
     write(log, ('a', 'aborted'), ('c', 'aborted'), producer=(2, 0, 0), transactional=True)
@@ -642,11 +642,11 @@ def test_a_power_cut_at_any_change_of_a_cleaning_loses_nothing(tmp_path):
         root = tmp_path / str(number)
         root.mkdir()
         fs = CutFileSystem(root)
-        directory = CleaningDirectory(root / 'data', fs)
+        directory = DirectoryWithCleaner(root / 'data', fs)
         log = directory.open()
         log.update_config(log.config)
         log.config.segment_bytes = 700
-        a_history(log)
+        sample_topic(log)
         fs.sync_names(str(root))
         fs.sync_names(str(root / 'data'))
         before = state_of(log)
@@ -661,7 +661,7 @@ def test_a_power_cut_at_any_change_of_a_cleaning_loses_nothing(tmp_path):
         for seed in range(3):
             left = tmp_path / f'{number}-{seed}'
             fs.crash(left, random.Random(seed))
-            again = CleaningDirectory(left / 'data')
+            again = DirectoryWithCleaner(left / 'data')
             found = again.open()
             found.on_high_watermark(found.log_end_offset)
             assert committed_values(found) == COMMITTED

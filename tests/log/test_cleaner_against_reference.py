@@ -7,11 +7,11 @@ import tempfile
 
 import pytest
 from batches import T, marker_batch
-from faulty_fs import FreezingFileSystem
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from reference.compaction import Rules, Stored, committed_values, compact
+from support.faulty_file_systems import FreezingFileSystem
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, LogConfig

@@ -3,7 +3,7 @@ import errno
 
 import pytest
 from batches import T, data_batch, marker_batch
-from faulty_fs import FailingFileSystem, fail_nth
+from support.faulty_file_systems import FailingFileSystem, fail_nth
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.check import check_partition

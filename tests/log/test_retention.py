@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 from batches import T, data_batch, marker_batch
-from faulty_fs import FailingFileSystem, fail_nth
+from support.faulty_file_systems import FailingFileSystem, fail_nth
 
 from kbroker.clock import Timers
 from kbroker.errors import ErrorCode, KafkaError

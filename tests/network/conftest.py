@@ -1,6 +1,6 @@
 """A reactor on a clock that the test moves, and peers on socket pairs."""
 import pytest
-from network_peers import Peer
+from support.socket_peers import Peer
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.network.reactor import Reactor

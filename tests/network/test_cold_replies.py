@@ -5,7 +5,7 @@ import socket
 import sys
 
 import pytest
-from network_peers import ColdFile, Desk, LateWorker, Peer, Slice, echo, frame
+from support.socket_peers import ColdFile, Desk, LateWorker, Peer, Slice, echo, frame
 
 from kbroker.network.connection import Commons
 from kbroker.network.server import Endpoint, Server

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from network_peers import Desk, Peer, echo, frame
+from support.socket_peers import Desk, Peer, echo, frame
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.errors import ProtocolError

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from network_peers import frame
+from support.socket_peers import frame
 
 from kbroker.errors import ProtocolError
 from kbroker.network.framing import Framer, ReceiveBuffers

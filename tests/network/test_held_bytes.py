@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from network_peers import Desk, Peer, echo, frame
+from support.socket_peers import Desk, Peer, echo, frame
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.log.fs import File

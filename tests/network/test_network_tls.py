@@ -5,8 +5,8 @@ import socket
 import ssl
 
 import pytest
-from certificates import make_certificates
-from network_peers import ColdFile, Desk, LateWorker, Slice, echo, frame
+from support.certificates import make_certificates
+from support.socket_peers import ColdFile, Desk, LateWorker, Slice, echo, frame
 
 from kbroker.errors import ConfigError
 from kbroker.network.connection import Commons, Connection

@@ -6,7 +6,7 @@ import tempfile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from network_peers import Desk, Peer, Slice, frame
+from support.socket_peers import Desk, Peer, Slice, frame
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.log.fs import Directory, File

@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 
 import pytest
-from network_peers import Desk, echo, frame
+from support.socket_peers import Desk, echo, frame
 
 from kbroker.network.connection import Connection
 from kbroker.network.server import Endpoint, Server

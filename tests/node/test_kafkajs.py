@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from requirements import JUDGES
+from support.machine_requirements import JUDGES
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from message_strategies import NAMES, as_values, messages_and_versions, versions_of
 from reference import codec as reference
+from support.message_strategies import NAMES, as_values, messages_and_versions, versions_of
 
 from kbroker.errors import ProtocolError
 from kbroker.protocol import messages

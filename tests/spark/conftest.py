@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from live import ROOT
-from requirements import JUDGES, fetching
+from support.broker_process import ROOT
+from support.machine_requirements import JUDGES, fetching
 
 HERE = pathlib.Path(__file__).parent
 CACHE = JUDGES / 'spark'

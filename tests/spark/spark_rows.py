@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from cleaning import CleaningDirectory
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -17,6 +16,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from support.directory_with_cleaner import DirectoryWithCleaner
 
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
@@ -78,7 +78,7 @@ class LogFiles:
 
     def __init__(self, path: pathlib.Path, topic: str = 'topic', cleanup_policy: str = 'delete', **settings: object):
         self.path = path
-        self.directory = CleaningDirectory(path)
+        self.directory = DirectoryWithCleaner(path)
         self.directory.cleaner.start()
         self.log = self.directory.open(topic, **{'cleanup_policy': cleanup_policy, **settings})
         self._sequences: dict[int, int] = {}

@@ -4,7 +4,7 @@ import os
 import re
 
 import pytest
-from ingest_world import (
+from ingest_topics import (
     Writer,
     add_partitions,
     consumed,
@@ -14,9 +14,9 @@ from ingest_world import (
     ingested,
     progress_of,
 )
-from live import ROOT
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+from support.broker_process import ROOT
 
 from kbroker_tools.spark.failures import one_line
 from kbroker_tools.spark.ingest import IngestJob, Written

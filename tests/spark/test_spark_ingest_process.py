@@ -13,9 +13,9 @@ import threading
 
 import pyspark
 import pytest
-from ingest_world import LIMIT_S, Writer, consumed, create_topic, ingested
-from live import ROOT, Process
-from tools_runner import command_line, run_tool
+from ingest_topics import LIMIT_S, Writer, consumed, create_topic, ingested
+from support.broker_process import ROOT, Process
+from support.command_runner import command_line, run_command
 
 from kbroker.client.errors import ClientError
 from kbroker.clock import ManualClock
@@ -83,7 +83,7 @@ def test_killed_at_random_it_has_each_row_once_in_the_end(shared_broker, tmp_pat
             rows = ingested(tmp_path / 'to')
             assert len(rows) == len({row[:2] for row in rows})
     assert len(runs) == kills  # each went on from where the one before had come
-    done = run_tool('ingest', *given, '--json', env=ENVIRONMENT)
+    done = run_command('ingest', *given, '--json', env=ENVIRONMENT)
     assert (done.returncode, done.stderr) == (0, '')
     assert ingested(tmp_path / 'to') == consumed(shared_broker.address, topic)
 
@@ -170,7 +170,7 @@ def test_what_passes_by_itself_is_waited_for(error, passes):
 
 
 def test_what_is_wrong_is_said_in_one_line(shared_broker, tmp_path):
-    done = run_tool('ingest', *arguments(shared_broker, 'no-such-topic', tmp_path), *SMALL, env=ENVIRONMENT)
+    done = run_command('ingest', *arguments(shared_broker, 'no-such-topic', tmp_path), *SMALL, env=ENVIRONMENT)
     assert (done.returncode, done.stdout) == (1, '')
     assert re.fullmatch(r"kbroker-ingest: option subscribe: found topic 'no-such-topic', which is not there.*\n",
                         done.stderr)
@@ -201,7 +201,8 @@ def test_on_a_terminal_it_says_what_it_is_at_and_leaves_the_table(shared_broker,
 def test_a_package_of_spark_that_is_not_there_is_named(shared_broker, writer, tmp_path):
     topic = create_topic(shared_broker.address)
     writer.write(topic, 1)
-    done = run_tool('ingest', *arguments(shared_broker, topic, tmp_path), *SMALL, '--format', 'avro', env=ENVIRONMENT)
+    done = run_command('ingest', *arguments(shared_broker, topic, tmp_path), *SMALL, '--format', 'avro',
+                       env=ENVIRONMENT)
     assert (done.returncode, done.stdout) == (1, '')
     assert re.fullmatch(r'kbroker-ingest: files of this format need a package of Spark that is not there: --conf '
                         r'spark\.jars\.packages=org\.apache\.spark:spark-avro_2\.13:4\..*\n', done.stderr)
@@ -214,7 +215,7 @@ def test_a_package_of_spark_that_is_not_there_is_named(shared_broker, writer, tm
     (['--to', '/tmp/a', '--max-rows-per-file', '0'], 'max-rows-per-file'),
 ])
 def test_wrong_usage_is_told_before_java_starts(more, words):
-    done = run_tool('ingest', '--topics', 't', '--from', 'localhost:1', '--state', '/tmp/s', *more)
+    done = run_command('ingest', '--topics', 't', '--from', 'localhost:1', '--state', '/tmp/s', *more)
     assert done.returncode == 2
     assert words in done.stderr
 
@@ -260,7 +261,7 @@ def test_a_cluster_of_two_workers_runs_it_and_so_does_spark_submit(cluster, shar
     small = ['--conf', 'spark.executor.memory=512m', '--conf', 'spark.driver.memory=512m',
              '--conf', 'spark.driver.host=127.0.0.1']
     writer.write(topic, 50)
-    done = run_tool('ingest', *given, '--master', cluster, *small, timeout=180, env=ENVIRONMENT)
+    done = run_command('ingest', *given, '--master', cluster, *small, timeout=180, env=ENVIRONMENT)
     assert (done.returncode, done.stderr) == (0, '')
     assert json.loads(done.stdout)['rows'] == 50
     # both workers had an executor that took part

@@ -7,9 +7,9 @@ import time
 
 import confluent_kafka
 import pytest
-from apache_kafka import LiveKafka
 from confluent_kafka.admin import AdminClient, NewTopic
-from live import LiveBroker
+from support.apache_kafka import KafkaProcess
+from support.broker_process import BrokerProcess
 
 from kbroker_tools.spark.options import parse_options
 from kbroker_tools.spark.tasks import open_place
@@ -28,9 +28,9 @@ def broker(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp('judged') / 'data'
     settings = {'log.flush.start.offset.checkpoint.interval.ms': '100'}  # else a minute: files tell no log start before
     if request.param == 'apache-kafka':
-        started = LiveKafka(directory, {**settings, 'log.initial.task.delay.ms': '100'})
+        started = KafkaProcess(directory, {**settings, 'log.initial.task.delay.ms': '100'})
     else:
-        started = LiveBroker(directory, settings)
+        started = BrokerProcess(directory, settings)
     started.start()
     fill(started.address)
     yield started

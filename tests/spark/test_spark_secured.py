@@ -2,10 +2,10 @@
 import json
 
 import pytest
-from guarded_kafka import PASSWORD, PLAIN, SCRAM, Guarded, free_port, jaas
-from ingest_world import Writer, consumed, create_topic, ingested
-from live import PROMPT, LiveBroker
+from ingest_topics import Writer, consumed, create_topic, ingested
 from pyspark.errors import PySparkException
+from support.broker_process import PROMPT, BrokerProcess
+from support.secured_kafka import PASSWORD, PLAIN, SCRAM, SecuredKafka, free_port, jaas
 
 from kbroker_tools.spark.failures import one_line
 from kbroker_tools.spark.ingest import IngestJob
@@ -21,7 +21,7 @@ COLUMNS = ['topic', 'partition', 'offset', 'key', 'value']
 
 @pytest.fixture(scope='module')
 def guarded(tmp_path_factory):
-    guarded = Guarded(tmp_path_factory.mktemp('guarded'))
+    guarded = SecuredKafka(tmp_path_factory.mktemp('guarded'))
     guarded.kafka.settings = PROMPT | guarded.kafka.settings | {
         'offsets.topic.replication.factor': '1', 'transaction.state.log.replication.factor': '1'}
     guarded.kafka.start()
@@ -97,7 +97,7 @@ def test_a_store_in_the_format_of_java_is_refused_with_what_to_do(spark, guarded
 
 def test_kbroker_over_tls_with_a_certificate_of_the_client(spark, guarded, tmp_path):
     plain, tls = free_port(), free_port()
-    broker = LiveBroker(tmp_path / 'data', PROMPT | {
+    broker = BrokerProcess(tmp_path / 'data', PROMPT | {
         'listeners': f'PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{tls}',
         'ssl.keystore.location': str(guarded.certificates / 'server.pem'), 'ssl.client.auth': 'required',
         'ssl.truststore.location': str(guarded.certificates / 'ca.pem')})

@@ -8,7 +8,7 @@ import random
 import shutil
 
 import pytest
-from cleaning import CleaningDirectory
+from support.directory_with_cleaner import DirectoryWithCleaner
 
 from kbroker.log.origin import Origin
 from kbroker.record.abort_filter import AbortFilter
@@ -30,7 +30,7 @@ class RandomLog:
 
     def __init__(self, path, seed):
         self.random = random.Random(seed)
-        self.directory = CleaningDirectory(path)
+        self.directory = DirectoryWithCleaner(path)
         self.directory.cleaner.start()
         self.log = self.directory.open(**{'segment_bytes': str(self.random.choice([2_000, 10_000, 1_000_000]))})
         self.sequences = {}

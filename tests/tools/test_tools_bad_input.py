@@ -9,10 +9,10 @@ import subprocess
 import threading
 
 import pytest
-from certificates import make_certificates
-from client.peers import StagedBroker, serving, staged
-from staged_directory import StagedDirectory
-from tools_runner import ROOT, command_line, run_here, run_tool
+from support.certificates import make_certificates
+from support.command_runner import ROOT, command_line, run_command, run_in_process
+from support.handwritten_directory import HandwrittenDirectory
+from support.scripted_broker import ScriptedBroker, running, serving
 
 from kbroker.log.fs import ReadOnlyFileSystem
 from kbroker.protocol import messages
@@ -33,7 +33,7 @@ OFFLINE = {name: arguments for name, arguments in ASKING.items() if name != 'pro
 def ask(name, port, arguments):
     arguments = ['--bootstrap-server', f'127.0.0.1:{port}', *arguments]
     # The producer waits at the descriptor of its input, which a process has.
-    return run_tool(name, *arguments, stdin='line\n') if name == 'produce' else run_here(name, *arguments)
+    return run_command(name, *arguments, stdin='line\n') if name == 'produce' else run_in_process(name, *arguments)
 
 
 def assert_one_line(done, *words, code=1):
@@ -110,7 +110,7 @@ LACKING = [
 
 @pytest.mark.parametrize(('lacking', 'name', 'arguments'), LACKING)
 def test_a_broker_that_lacks_an_api_is_told_with_its_name(lacking, name, arguments):
-    broker = StagedBroker()
+    broker = ScriptedBroker()
     broker.versions.pop(lacking, None)
 
     def metadata(request, respond=broker.metadata):
@@ -125,8 +125,8 @@ def test_a_broker_that_lacks_an_api_is_told_with_its_name(lacking, name, argumen
                                    for key in request.coordinator_keys])
 
     broker.answers |= {'Metadata': metadata, 'FindCoordinator': coordinator}
-    with staged(broker):
-        done = run_tool(name, '--bootstrap-server', f'127.0.0.1:{broker.port}', *arguments, stdin='line\n')
+    with running(broker):
+        done = run_command(name, '--bootstrap-server', f'127.0.0.1:{broker.port}', *arguments, stdin='line\n')
     lines = [line for line in done.stderr.splitlines() if not line.startswith('Processed a total of 0')]
     assert (done.returncode, done.stdout, len(lines)) == (1, '', 1), done
     assert f'127.0.0.1:{broker.port} does not serve {lacking}' in lines[0]
@@ -137,7 +137,7 @@ def test_a_broker_that_lacks_an_api_is_told_with_its_name(lacking, name, argumen
 @pytest.fixture
 def directory(tmp_path):
     """A partition of 200 kB, more than a pipe holds, and a transaction."""
-    stage = StagedDirectory(tmp_path / 'data')
+    stage = HandwrittenDirectory(tmp_path / 'data')
     stage.row('tx', 'Ongoing', (7, 3), 1, start=1, partitions=[ORDERS])
     stage.append(ORDERS, encode_batch([(stage.time(2), b'key', b'value' * 1000)] * 40))
     stage.data(ORDERS, (7, 3), 1)
@@ -160,12 +160,12 @@ EVERY_READER = [(name, arguments) for name, arguments in (OFFLINE | CHECK_AND_DU
 def test_a_place_that_is_not_there_or_no_log_directory_is_told(name, arguments, tmp_path):
     (tmp_path / 'file').write_text('notes')
     for place in (tmp_path / '7.log', tmp_path / 'file'):
-        done = run_tool(*offline(name, arguments, place))
+        done = run_command(*offline(name, arguments, place))
         assert str(place) in done.stderr.splitlines()[-1] and 'Traceback' not in done.stderr
         # Kafka's tool passes over a file whose suffix it does not know, and so does this one.
         assert done.returncode == (2 if name != 'dump-log' else 0 if place.exists() else 1), done
     (tmp_path / 'empty').mkdir()
-    assert_one_line(run_tool(*offline(name, arguments, tmp_path / 'empty')), str(tmp_path / 'empty'))
+    assert_one_line(run_command(*offline(name, arguments, tmp_path / 'empty')), str(tmp_path / 'empty'))
 
 
 @pytest.mark.parametrize(('name', 'arguments'), OFFLINE.items())
@@ -174,7 +174,7 @@ def test_a_directory_that_may_not_be_read_is_told(name, arguments, directory, mo
         raise PermissionError(errno.EACCES, 'Permission denied', path)
 
     monkeypatch.setattr(ReadOnlyFileSystem, 'listdir', refuse)
-    assert_one_line(run_here(*offline(name, arguments, directory)), f'{directory}: Permission denied')
+    assert_one_line(run_in_process(*offline(name, arguments, directory)), f'{directory}: Permission denied')
 
 
 @pytest.mark.parametrize(('name', 'arguments'), EVERY_READER)
@@ -183,7 +183,7 @@ def test_files_cut_anywhere_end_in_an_answer_or_in_one_line(name, arguments, siz
     for path in directory.glob('*/*'):
         if path.is_file():
             os.truncate(path, min(size, path.stat().st_size))
-    done = run_tool(*offline(name, arguments, directory))
+    done = run_command(*offline(name, arguments, directory))
     assert done.returncode in (0, 1)
     assert 'Traceback' not in done.stderr
     assert name in CHECK_AND_DUMP or done.returncode == 0 or done.stderr.splitlines()[-1].startswith('kbroker-')

@@ -16,9 +16,9 @@ A verification that crosses a marker (KAFKA-14884) leaves the bytes of a late wr
 import shutil
 
 import pytest
-from in_process import InProcessBroker
-from old_producer import InProcessPeer, OldProducer, create_topics
-from staged_directory import StagedDirectory
+from support.handwritten_directory import HandwrittenDirectory
+from support.in_process_broker import InProcessBroker
+from support.tv1_producer import InProcessPeer, Tv1Producer, create_topics
 
 from kbroker.record.batch import encode_batch
 from kbroker.transaction.store import HELD_MS
@@ -33,7 +33,7 @@ COMMAND = 'kbroker-transactions --bootstrap-server b:9092'
 
 @pytest.fixture
 def stage(tmp_path):
-    return StagedDirectory(tmp_path / 'data')
+    return HandwrittenDirectory(tmp_path / 'data')
 
 
 def verdict_on(stage, place=ORDERS):
@@ -212,7 +212,7 @@ def test_a_marker_that_one_partition_has_and_refuses_to_take_again(stage):
 
 
 def test_a_coordinator_epoch_that_went_back(tmp_path):
-    stage = StagedDirectory(tmp_path / 'data', leader_epoch=2)
+    stage = HandwrittenDirectory(tmp_path / 'data', leader_epoch=2)
     stage.data(ORDERS, (7, 3), 121)
     stage.marker(ORDERS, (7, 4), 120, coordinator_epoch=9)
     stage.data(ORDERS, (7, 4), 61)
@@ -361,7 +361,7 @@ def broker(tmp_path):
 def producer_on(broker, timeout_ms=60_000):
     peer = InProcessPeer(broker)
     create_topics(peer, orders=1, audit=1)
-    return OldProducer(peer, ID, timeout_ms)
+    return Tv1Producer(peer, ID, timeout_ms)
 
 
 def seen_on(broker, tmp_path, monkeypatch, place=ORDERS):

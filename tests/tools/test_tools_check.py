@@ -15,10 +15,10 @@ import tarfile
 
 import pytest
 from click.testing import CliRunner
-from crash.promises import Client, Promises
-from in_process import InProcessBroker
-from log.faulty_fs import FailingFileSystem, FreezingFileSystem, fail_nth
-from tools_runner import ROOT, command_line, run_tool
+from support.command_runner import ROOT, command_line, run_command
+from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem, fail_nth
+from support.in_process_broker import InProcessBroker
+from support.promises import Client, Promises
 
 from kbroker.clock import ManualClock
 from kbroker.config import Config, LogConfig
@@ -530,7 +530,7 @@ def test_what_the_next_start_mends_after_a_crash_is_a_warning(directory):
 def test_a_directory_that_is_no_log_directory_gets_one_line(tmp_path, names):
     for name in names:
         (tmp_path / name).touch()
-    done = run_tool('check', tmp_path)
+    done = run_command('check', tmp_path)
     assert done.returncode == 1 and done.stdout == ''
     assert len(done.stderr.splitlines()) == 1 and 'expected a log directory' in done.stderr
 
@@ -538,7 +538,7 @@ def test_a_directory_that_is_no_log_directory_gets_one_line(tmp_path, names):
 def test_a_pipe_in_a_directory_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / f'{0:020d}.log')
     os.mkfifo(tmp_path / f'{0:020d}.index')
-    done = run_tool('check', tmp_path)
+    done = run_command('check', tmp_path)
     assert done.returncode == 1 and done.stdout.count('found no regular file') == 1
 
 
@@ -657,16 +657,16 @@ def holder(directory):
 def test_a_repair_refuses_while_a_broker_holds_the_lock_and_names_it(directory, holder):
     middle(directory / 'orders-0', '.index').unlink()
     before = tree(directory)
-    done = run_tool('check', directory, '--repair', '--no-dry-run')
+    done = run_command('check', directory, '--repair', '--no-dry-run')
     assert done.returncode == 1 and tree(directory) == before
     assert done.stderr == (f'kbroker-check: {directory}: a broker (process {holder.pid}) works on it: stop it before '
                            'a repair\n')
-    done = run_tool('check', directory / 'orders-0', '--repair', '--no-dry-run')
+    done = run_command('check', directory / 'orders-0', '--repair', '--no-dry-run')
     assert done.returncode == 1 and f'process {holder.pid}' in done.stderr
 
 
 def test_a_check_goes_on_beside_a_broker_and_says_so(directory, holder):
-    done = run_tool('check', directory)
+    done = run_command('check', directory)
     assert done.returncode == 0 and f'process {holder.pid}' in done.stderr
 
 

@@ -4,7 +4,7 @@ import json
 import click
 import pytest
 from click.testing import CliRunner
-from tools_runner import run_tool
+from support.command_runner import run_command
 
 from kbroker_tools.configs import main, parse_settings
 
@@ -48,13 +48,13 @@ def staged(shared_broker):
     for name, *arguments in (('topics', '--create', '--topic', 'orders', '--config', 'retention.ms=1000'),
                              (*alter, '--topic', 'orders', '--add-config', 'cleanup.policy=[compact,delete]'),
                              (*alter, '--broker-defaults', '--add-config', 'message.max.bytes=2000000')):
-        done = run_tool(name, *where, *arguments)
+        done = run_command(name, *where, *arguments)
         assert done.returncode == 0, done.stderr
     return shared_broker
 
 
 def rows(*arguments):
-    done = run_tool('configs', '--describe', '--json', *arguments)
+    done = run_command('configs', '--describe', '--json', *arguments)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -80,9 +80,9 @@ def test_a_file_of_properties_is_set(staged, tmp_path):
     file = tmp_path / 'settings.properties'
     file.write_text('# a comment\nsegment.ms = 12345\n')
     where = ('--bootstrap-server', staged.address)
-    made = run_tool('topics', *where, '--create', '--topic', 'from-a-file')
+    made = run_command('topics', *where, '--create', '--topic', 'from-a-file')
     assert made.returncode == 0, made.stderr
-    done = run_tool('configs', *where, '--alter', '--topic', 'from-a-file', '--add-config-file', file)
+    done = run_command('configs', *where, '--alter', '--topic', 'from-a-file', '--add-config-file', file)
     assert done.stdout == 'Completed updating config for topic from-a-file.\n'
     assert [(row['name'], row['value']) for row in rows(*where, '--topic', 'from-a-file')] == [('segment.ms', '12345')]
 
@@ -93,5 +93,5 @@ def test_a_file_of_properties_is_set(staged, tmp_path):
     ('directory', ('--describe', '--topic', 'nothing')), ('directory', ('--describe', '--group', 'nothing'))])
 def test_what_cannot_be_done_is_told_in_one_line(staged, where, arguments):
     place = ('--bootstrap-server', staged.address) if where == 'live' else ('--data-dir', staged.directory)
-    failed = run_tool('configs', *place, *arguments)
+    failed = run_command('configs', *place, *arguments)
     assert (failed.returncode, failed.stderr.count('\n')) == (1, 1), failed.stderr

@@ -4,7 +4,7 @@ import signal
 import subprocess
 
 import pytest
-from tools_runner import ROOT, command_line, run_tool
+from support.command_runner import ROOT, command_line, run_command
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
@@ -96,7 +96,7 @@ def filled(shared_broker):
 
 
 def consume(broker, *options, timeout=LIMIT_S):
-    return run_tool('consume', '--bootstrap-server', broker.address, *options, timeout=timeout)
+    return run_command('consume', '--bootstrap-server', broker.address, *options, timeout=timeout)
 
 
 def total(count):
@@ -191,7 +191,8 @@ def test_ctrl_c_commits_what_was_shown_and_leaves_the_group(filled):
 
 
 def test_ctrl_c_does_not_wait_for_a_coordinator_that_is_gone(broker):
-    assert run_tool('produce', '--bootstrap-server', broker.address, '--topic', 'left', stdin='one\n').returncode == 0
+    produced = run_command('produce', '--bootstrap-server', broker.address, '--topic', 'left', stdin='one\n')
+    assert produced.returncode == 0
     with subprocess.Popen(command_line('consume', '--bootstrap-server', broker.address, '--topic', 'left', '--group',
                                        'left', '--from-beginning'), cwd=ROOT, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE) as process:
@@ -246,7 +247,7 @@ def test_a_directory_shows_what_a_broker_shows(start_broker):
     cluster.close()
 
     def offline(*options):
-        done = run_tool('consume', '--data-dir', broker.directory, '--topic', 't', *options)
+        done = run_command('consume', '--data-dir', broker.directory, '--topic', 't', *options)
         assert done.returncode == 0, done.stderr
         return done.stdout.split()
     assert offline() == ['0', '1', '2', '3', '4', '5', 'open']
@@ -254,6 +255,6 @@ def test_a_directory_shows_what_a_broker_shows(start_broker):
     assert offline('--isolation-level', 'read_committed', '--partition', '0', '--offset', '1') == ['2']
     assert offline('--partition', '1', '--offset', 'latest') == []
     assert offline('--max-messages', '2') == ['0', '1']
-    group = run_tool('consume', '--data-dir', broker.directory, '--topic', 't', '--group', 'g')
+    group = run_command('consume', '--data-dir', broker.directory, '--topic', 't', '--group', 'g')
     assert (group.returncode, group.stderr.splitlines()[-1]) == (
         2, 'Error: --group needs --bootstrap-server: a directory has no members')

@@ -3,9 +3,9 @@ import base64
 import random
 
 import pytest
-from filled_messages import filled
 from hypothesis import given
 from hypothesis import strategies as st
+from support.filled_messages import filled
 
 from kbroker.errors import CorruptLogError
 from kbroker.protocol import messages

@@ -7,9 +7,9 @@ import shutil
 import tarfile
 
 import pytest
-from building import build
-from crash.promises import GROUP, TRANSACTIONAL_ID, Client, Promises
-from in_process import InProcessBroker
+from support.in_process_broker import InProcessBroker
+from support.message_builder import build
+from support.promises import GROUP, TRANSACTIONAL_ID, Client, Promises
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.log.fs import ReadOnlyFileSystem

@@ -7,9 +7,9 @@ import time
 
 import confluent_kafka
 import pytest
-from apache_kafka import LiveKafka
-from jvm.history import LIMIT_S, a_history
-from live import LiveBroker
+from support.apache_kafka import KafkaProcess
+from support.broker_process import BrokerProcess
+from support.sample_topic import LIMIT_S, sample_topic
 
 from kbroker.client.config import ClientConfig
 from kbroker_tools.directory_view import DirectoryView
@@ -53,15 +53,15 @@ def answers(view):
 
 
 @pytest.mark.parametrize(('broker_type', 'member_options'), [
-    pytest.param(LiveBroker, {'classic': {}}, id='kbroker'),
-    pytest.param(LiveKafka, {'classic': {}, 'kip-848': {'group.protocol': 'consumer'}}, id='apache-kafka',
+    pytest.param(BrokerProcess, {'classic': {}}, id='kbroker'),
+    pytest.param(KafkaProcess, {'classic': {}, 'kip-848': {'group.protocol': 'consumer'}}, id='apache-kafka',
                  marks=pytest.mark.jvm)])
 def test_both_views_of_a_broker_agree(tmp_path, broker_type, member_options):
     broker = broker_type(tmp_path / 'data', {'group.initial.rebalance.delay.ms': '0'})
     try:
         broker.start()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(a_history(broker.address))
+            stack.enter_context(sample_topic(broker.address))
             for group_id, options in member_options.items():
                 stack.enter_context(a_member(broker.address, group_id, **options))
             live = LiveView(ClientConfig.load(broker.address, None))

@@ -1,6 +1,6 @@
 """--follow: what is appended later, and the segments that come later. Nothing waits: the test acts meanwhile."""
 import pytest
-from segment_corpus import T
+from support.segment_corpus import T
 from test_tools_dump_log import dumped, offsets, segment
 
 from kbroker.errors import CorruptLogError

@@ -5,7 +5,7 @@ import random
 import struct
 
 import pytest
-from segment_files import SECOND, T, damaged_snapshots, entries_of, two_segments, write_entries
+from support.segment_files import SECOND, T, damaged_snapshots, entries_of, two_segments, write_entries
 
 from kbroker.errors import CorruptLogError, KafkaError
 from kbroker_tools.dump.index import (

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from segment_corpus import T, corpus, damaged, patched
+from support.command_runner import ROOT, run_command
+from support.segment_corpus import T, corpus, damaged, patched
 from test_tools_dump_log import dumped, segment
-from tools_runner import ROOT, run_tool
 
 from kbroker.record.batch import encode_batch
 from kbroker.record.compression import compress
@@ -97,7 +97,7 @@ def test_no_bytes_bring_it_down(tmp_path, capfd):
 
 
 def test_damaged_and_sound_files_have_statistics(tmp_path):
-    done = run_tool('dump-log', '--stats', *corpus(tmp_path))
+    done = run_command('dump-log', '--stats', *corpus(tmp_path))
     assert (done.returncode, done.stderr) == (0, '')
     rows = {line.split('\t')[0].split('/')[-2]: [cell.strip() for cell in line.split('\t')[1:-1]]
             for line in done.stdout.splitlines()[1:]}
@@ -107,4 +107,4 @@ def test_damaged_and_sound_files_have_statistics(tmp_path):
         '7', '30', '2', '1', '1', '1']
     assert [name for name, row in rows.items() if row[unreadable] != '0'] == [
         'torn-header-0', 'torn-early-0', 'torn-records-0', 'wrong-crc-0', 'old-0']
-    assert not run_tool('dump-log', '--stats', *damaged(tmp_path)).stderr
+    assert not run_command('dump-log', '--stats', *damaged(tmp_path)).stderr

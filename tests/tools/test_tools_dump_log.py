@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from segment_corpus import RECORDS, T, corpus, damaged, patched, transactions
-from segment_files import two_segments
-from tools_runner import ROOT, command_line, run_tool
+from support.command_runner import ROOT, command_line, run_command
+from support.segment_corpus import RECORDS, T, corpus, damaged, patched, transactions
+from support.segment_files import two_segments
 
 from kbroker.record.batch import encode_batch
 from kbroker_tools.dump.options import BY_NAME, OPTIONS, DumpOptions, read_plainly
@@ -73,7 +73,7 @@ def test_options_of_indexes_take_the_indexes_of_a_directory(tmp_path):
 def test_a_pattern_or_directory_without_files_is_an_error(tmp_path):
     (tmp_path / 'nothing').mkdir()
     for path in ('*.none', 'nothing'):
-        done = run_tool('dump-log', tmp_path / path)
+        done = run_command('dump-log', tmp_path / path)
         assert done.returncode == 1
         assert done.stderr.startswith(f'kbroker-dump-log: {tmp_path / path}: no ')
 
@@ -81,10 +81,10 @@ def test_a_pattern_or_directory_without_files_is_an_error(tmp_path):
 @pytest.mark.parametrize('text', ['-1 is followed by 41', None])
 def test_a_segment_that_does_not_begin_at_zero_has_a_gap_to_the_letter_only(text, tmp_path):
     path = segment(tmp_path / 't-0', encode_batch(RECORDS, base_offset=41), base_offset=41)
-    done = run_tool('dump-log', path, '--deep-iteration', *(['--compat', '4.3'] if text else []))
+    done = run_command('dump-log', path, '--deep-iteration', *(['--compat', '4.3'] if text else []))
     assert (done.stderr == f'Non-consecutive offsets in {path}\n  {text}\n') if text else not done.stderr
     assert done.returncode == 0
-    assert not run_tool('dump-log', path, '--deep-iteration', '--compat', '4.2').stderr
+    assert not run_command('dump-log', path, '--deep-iteration', '--compat', '4.2').stderr
 
 
 # ---- JSON
@@ -170,7 +170,7 @@ def test_json_is_utf8_whatever_the_file_name_is(options, tmp_path):
 def test_damage_costs_a_batch_and_the_rest_follows(tmp_path):
     cut = patched(encode_batch(RECORDS), 57, b'\x00\x00\x00\x09')
     path = segment(tmp_path / 't-0', cut, encode_batch(RECORDS, base_offset=6))
-    done = run_tool('dump-log', path, '--print-data-log')
+    done = run_command('dump-log', path, '--print-data-log')
     assert done.returncode == 1
     assert offsets(done.stdout) == list(range(12))
     assert done.stderr.splitlines() == [f'kbroker-dump-log: {path}: position 0, batch of offset 0: record 6 of 9: '
@@ -179,7 +179,7 @@ def test_damage_costs_a_batch_and_the_rest_follows(tmp_path):
 
 def test_a_line_that_cannot_be_finished_is_ended(tmp_path):
     control = encode_batch([(T, b'\x00\x00\x00\x01', b'short')], control=True)
-    done = run_tool('dump-log', '--deep-iteration', segment(tmp_path / 't-0', control, control))
+    done = run_command('dump-log', '--deep-iteration', segment(tmp_path / 't-0', control, control))
     assert [line.partition(':')[0] for line in done.stdout.splitlines()[2:]] == ['baseOffset', '| offset'] * 2
     assert len(done.stderr.splitlines()) == 4 and 'found a marker of 5 bytes, expected 6' in done.stderr
 
@@ -187,7 +187,7 @@ def test_a_line_that_cannot_be_finished_is_ended(tmp_path):
 def test_damaged_files_end_with_a_line_each(tmp_path):
     files = damaged(tmp_path)
     for options in ((), ('--json',)):
-        done = run_tool('dump-log', '--print-data-log', *options, *files)
+        done = run_command('dump-log', '--print-data-log', *options, *files)
         assert done.returncode == 1
         assert len(done.stderr.splitlines()) == len(files)
         assert all(line.startswith('kbroker-dump-log: ') for line in done.stderr.splitlines())
@@ -200,12 +200,12 @@ def test_what_cannot_be_opened_or_is_no_segment_is_told_and_passed_over(tmp_path
     for name, told in ((f'{7:020d}.log', 'No such file or directory'), ('x.log', "found 'x' before the suffix"),
                        ('x.checkpoint', "found 'x' before the suffix"), (f'{7:020d}.index', 'No such file'),
                        ('none', 'No such file or directory')):
-        done = run_tool('dump-log', tmp_path / name, good)
+        done = run_command('dump-log', tmp_path / name, good)
         assert done.returncode == 1
         assert told in done.stderr and len(done.stderr.splitlines()) == 1
         assert 'baseOffset: 0' in done.stdout
     (tmp_path / 'notes.txt').touch()
-    done = run_tool('dump-log', tmp_path / 'notes.txt')
+    done = run_command('dump-log', tmp_path / 'notes.txt')
     assert (done.returncode, done.stderr) == (0, f'Ignoring unknown file {tmp_path / "notes.txt"}\n')
 
 
@@ -213,7 +213,7 @@ def test_statistics_end_where_max_bytes_says(tmp_path):
     batch = encode_batch(RECORDS)
     path = segment(tmp_path / 't-0', batch, encode_batch(RECORDS, base_offset=6))
     for max_bytes, batches in ((len(batch) + 1, 1), (2 * len(batch), 2)):
-        row = json.loads(run_tool('dump-log', '--stats', '--json', '--max-bytes', max_bytes, path).stdout)
+        row = json.loads(run_command('dump-log', '--stats', '--json', '--max-bytes', max_bytes, path).stdout)
         assert (row['batches'], row['unreadable']) == (batches, 0)
 
 
@@ -222,17 +222,17 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     for name in (f'{7:020d}.log', f'{7:020d}.index', f'{7:020d}.snapshot'):
         os.mkfifo(tmp_path / name)
         for options in ((), ('--stats',), ('--json',)):
-            done = run_tool('dump-log', tmp_path / name, good, *options)
+            done = run_command('dump-log', tmp_path / name, good, *options)
             assert done.returncode == 1 and good.name in done.stdout
             assert done.stderr == f'kbroker-dump-log: {tmp_path / name}: found no regular file\n'
-    assert run_tool('dump-log', '--follow', tmp_path / f'{7:020d}.log').returncode == 1
+    assert run_command('dump-log', '--follow', tmp_path / f'{7:020d}.log').returncode == 1
 
 
 def test_statistics_say_what_they_leave_out(tmp_path):
     good = segment(tmp_path / 't-0', encode_batch(RECORDS))
     other = good.with_suffix('.index')
     other.touch()
-    done = run_tool('dump-log', '--stats', tmp_path / NAME, other, good)
+    done = run_command('dump-log', '--stats', tmp_path / NAME, other, good)
     assert done.returncode == 1 and str(good) in done.stdout
     assert done.stderr.splitlines() == [f'kbroker-dump-log: {tmp_path / NAME}: No such file or directory',
                                         f'Ignoring {other}: --stats are those of .log and .checkpoint files']
@@ -241,7 +241,7 @@ def test_statistics_say_what_they_leave_out(tmp_path):
 @pytest.mark.parametrize('options', [(), ('--json',)])
 def test_a_torn_end_is_told(options, tmp_path):
     path = segment(tmp_path / 't-0', encode_batch(RECORDS), b'torn')
-    done = run_tool('dump-log', path, *options)
+    done = run_command('dump-log', path, *options)
     told = f'Found 4 invalid bytes at the end of {NAME}\n'
     assert done.returncode == 0
     assert (done.stderr == told and told not in done.stdout) if options else done.stdout.endswith(told)
@@ -252,7 +252,7 @@ def test_a_snapshot_that_is_cut_is_told_and_passed_over(tmp_path):
     path.write_bytes(bytes.fromhex('0001c54d00f200000001000000'))
     good = segment(tmp_path / 't-0', encode_batch(RECORDS))
     for options, code in (((), 1), (('--compat', '4.3'), 0)):
-        done = run_tool('dump-log', path, good, *options)
+        done = run_command('dump-log', path, good, *options)
         assert done.returncode == code
         assert done.stderr.startswith('Snapshot failed' if options else f'kbroker-dump-log: {path}: Snapshot failed')
         assert len(done.stderr.splitlines()) == 1
@@ -263,7 +263,7 @@ def test_a_snapshot_that_is_cut_is_told_and_passed_over(tmp_path):
 def test_a_file_that_may_not_be_read_is_told(tmp_path):
     path = segment(tmp_path / 't-0', encode_batch(RECORDS))
     path.chmod(0)
-    done = run_tool('dump-log', path)
+    done = run_command('dump-log', path)
     assert done.returncode == 1
     assert 'Permission denied' in done.stderr
 
@@ -276,7 +276,7 @@ def test_a_file_that_may_not_be_read_is_told(tmp_path):
     ('--json', '--verify-index-only', 'x.index')])
 def test_wrong_usage_ends_with_2(arguments):
     for name in ('dump-log', 'dump.start'):
-        done = run_tool(name, *arguments)
+        done = run_command(name, *arguments)
         assert done.returncode == 2, done
         assert 'Traceback' not in done.stderr
 

@@ -2,7 +2,7 @@
 import itertools
 
 import pytest
-from segment_corpus import T, transactions
+from support.segment_corpus import T, transactions
 from test_tools_dump_log import dumped, offsets, segment
 
 from kbroker.clock import ManualClock

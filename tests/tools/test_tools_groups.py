@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
-from tools_runner import run_tool
+from support.command_runner import run_command
 
 from kbroker.record.batch import encode_batch, read_header
 from kbroker.record.control import encode_end_txn_marker
@@ -256,8 +256,8 @@ def staged(shared_broker):
 
 
 def test_who_reads_committed_is_told_what_is_left_and_who_holds_the_rest(staged):
-    found = run_tool('groups', '--bootstrap-server', staged.address, '--describe', '--group', 'readers', '--json',
-                     '--isolation-level', 'read_committed')
+    found = run_command('groups', '--bootstrap-server', staged.address, '--describe', '--group', 'readers', '--json',
+                        '--isolation-level', 'read_committed')
     row, = map(json.loads, found.stdout.splitlines())
     expected = {'current_offset': 1, 'log_end_offset': 11, 'lag': 10, 'last_stable_offset': 4, 'records_left': 0,
                 'held': 4, 'undecided': 2, 'held_by': 'holder'}
@@ -266,27 +266,27 @@ def test_who_reads_committed_is_told_what_is_left_and_who_holds_the_rest(staged)
 
 def test_the_directory_of_the_live_broker_tells_the_same(staged):
     asked = ('--describe', '--group', 'readers', '--isolation-level', 'read_committed')
-    live = run_tool('groups', '--bootstrap-server', staged.address, *asked)
-    offline = run_tool('groups', '--data-dir', staged.directory, *asked)
+    live = run_command('groups', '--bootstrap-server', staged.address, *asked)
+    offline = run_command('groups', '--data-dir', staged.directory, *asked)
     assert (offline.returncode, offline.stdout) == (0, live.stdout)
 
 
 def test_offsets_go_to_a_file_and_back(staged, tmp_path):
     plan_file = tmp_path / 'plan.csv'
     where = ('--bootstrap-server', staged.address, '--reset-offsets', '--group', 'copy')
-    exported = run_tool('groups', *where, '--topic', 'orders', '--to-offset', '5', '--dry-run', '--export')
+    exported = run_command('groups', *where, '--topic', 'orders', '--to-offset', '5', '--dry-run', '--export')
     assert exported.stdout == 'orders,0,5\n\n'
     plan_file.write_text(exported.stdout)
-    assert run_tool('groups', *where, '--from-file', plan_file, '--execute').returncode == 0
-    described = run_tool('groups', '--bootstrap-server', staged.address, '--describe', '--group', 'copy', '--json')
+    assert run_command('groups', *where, '--from-file', plan_file, '--execute').returncode == 0
+    described = run_command('groups', '--bootstrap-server', staged.address, '--describe', '--group', 'copy', '--json')
     assert json.loads(described.stdout)['current_offset'] == 5
 
 
 def test_without_execute_nothing_is_changed_and_that_is_said(staged):
-    done = run_tool('groups', '--bootstrap-server', staged.address, '--reset-offsets', '--group', 'nobody', '--topic',
-                    'orders', '--to-latest')
+    done = run_command('groups', '--bootstrap-server', staged.address, '--reset-offsets', '--group', 'nobody',
+                       '--topic', 'orders', '--to-latest')
     assert (done.returncode, '--execute' in done.stderr) == (0, True)
-    assert 'nobody' not in run_tool('groups', '--bootstrap-server', staged.address, '--list').stdout
+    assert 'nobody' not in run_command('groups', '--bootstrap-server', staged.address, '--list').stdout
 
 
 @pytest.mark.parametrize('arguments', [
@@ -295,7 +295,7 @@ def test_without_execute_nothing_is_changed_and_that_is_said(staged):
     ('--reset-offsets', '--group', 'readers', '--topic', 'orders:7', '--to-latest', '--execute'),
     ('--reset-offsets', '--group', 'new', '--topic', 'orders', '--shift-by', '1', '--execute')])
 def test_what_cannot_be_done_is_told_in_one_line(staged, arguments):
-    failed = run_tool('groups', '--bootstrap-server', staged.address, *arguments)
+    failed = run_command('groups', '--bootstrap-server', staged.address, *arguments)
     assert (failed.returncode, failed.stderr.count('\n')) == (1, 1), failed.stderr
 
 
@@ -331,4 +331,4 @@ def test_json_has_every_column_and_null_where_there_is_nothing():
 
 
 def test_a_limit_of_time_is_taken(staged):
-    assert run_tool('groups', '--bootstrap-server', staged.address, '--list', '--timeout', '60000').returncode == 0
+    assert run_command('groups', '--bootstrap-server', staged.address, '--list', '--timeout', '60000').returncode == 0

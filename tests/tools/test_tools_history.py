@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools_runner import run_tool
-from tools_transactions import producer_of, transact, write_transactions
-from tools_world import START_MS, FakeView
+from support.command_runner import run_command
+from support.in_memory_view import START_MS, InMemoryView
+from support.written_transactions import producer_of, transact, write_transactions
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker_tools.directory_view import DirectoryView
@@ -75,7 +75,7 @@ class Coordinator:
 
 @pytest.fixture
 def view():
-    view = FakeView()
+    view = InMemoryView()
     for partition in (A, B):
         view.log(*partition)
     return view
@@ -137,7 +137,7 @@ TRANSACTIONS = st.lists(st.tuples(st.sampled_from([(A,), (B,), (A, B)]), st.bool
 @given(st.sampled_from([1, 2]), TRANSACTIONS, st.data())
 def test_a_sound_life_has_no_fault_and_one_without_a_marker_has_that_one(version, transactions, data):
     lost = data.draw(st.none() | st.integers(0, len(transactions) - 1))
-    view = FakeView()
+    view = InMemoryView()
     for topic_partition in (A, B):
         view.log(*topic_partition).write(at_ms=0)
     coordinator = Coordinator(view, version=version)
@@ -510,17 +510,17 @@ def test_partitions_that_no_longer_know_the_producer_are_read_on_demand(view):
 def test_live_and_offline_tell_the_same(broker):
     hold = write_transactions(broker.address)
     transact(producer_of(broker.address, 'pay'), (0,), 'commit')
-    live = {name: run_tool('transactions', 'history', name, '--json', '--bootstrap-server', broker.address)
+    live = {name: run_command('transactions', 'history', name, '--json', '--bootstrap-server', broker.address)
             for name in ('pay', 'hold')}
     del hold
     broker.stop()
     for name, result in live.items():
         assert result.returncode == 0, result.stdout + result.stderr
-        offline = run_tool('transactions', 'history', name, '--json', '--data-dir', broker.directory)
+        offline = run_command('transactions', 'history', name, '--json', '--data-dir', broker.directory)
         assert offline.stdout == result.stdout
     events = [json.loads(line) for line in live['pay'].stdout.splitlines()]
     assert [event['event'] for event in events].count('marker') == 6
     assert [event['event'] for event in events].count('complete') == 4
     assert 'fenced' in [event['event'] for event in events]
-    plain = run_tool('transactions', 'history', 'pay', '--data-dir', broker.directory)
+    plain = run_command('transactions', 'history', 'pay', '--data-dir', broker.directory)
     assert plain.returncode == 0 and plain.stdout.splitlines()[0].endswith('nothing is torn, missing or late')

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tools_runner import ROOT, command_line, run_tool
+from support.command_runner import ROOT, command_line, run_command
 
 from kbroker.client.admin import LATEST, Admin, NewTopic
 from kbroker.client.cluster import Cluster
@@ -269,20 +269,21 @@ def test_on_a_terminal_the_lines_are_counted(shared_broker):
     (['--command-property', 'linger.ms=soon'], 1, "linger.ms: found 'soon'"),
 ])
 def test_wrong_options_are_told_in_a_line(shared_broker, options, code, message):
-    done = run_tool('produce', '--bootstrap-server', shared_broker.address, '--topic', 'usage', *options, stdin='x\n')
+    done = run_command('produce', '--bootstrap-server', shared_broker.address, '--topic', 'usage', *options,
+                       stdin='x\n')
     assert done.returncode == code
     assert message in done.stderr.splitlines()[-1]
 
 
 def test_a_topic_that_nobody_creates_is_told_in_a_line(start_broker):
     broker = start_broker({'auto.create.topics.enable': 'false'})
-    done = run_tool('produce', '--bootstrap-server', broker.address, '--topic', 'nowhere', stdin='x\n')
+    done = run_command('produce', '--bootstrap-server', broker.address, '--topic', 'nowhere', stdin='x\n')
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert 'topic nowhere' in done.stderr and 'does not exist' in done.stderr
 
 
 def test_a_broker_that_is_not_there_is_told_in_a_line():
-    done = run_tool('produce', '--bootstrap-server', '127.0.0.1:1', '--topic', 't', stdin='x\n')
+    done = run_command('produce', '--bootstrap-server', '127.0.0.1:1', '--topic', 't', stdin='x\n')
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert '127.0.0.1:1 cannot be reached' in done.stderr

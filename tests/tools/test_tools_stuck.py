@@ -3,7 +3,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from tools_world import PartitionLog
+from support.in_memory_view import InMemoryLog
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import iter_batches
@@ -307,7 +307,7 @@ def test_a_last_stable_offset_that_nobody_holds_is_given_time_for_a_flush():
 def test_a_marker_that_arrives_while_the_log_is_read_has_it_looked_at_again():
     view = MovingView()
     view.asked = 1
-    log = PartitionLog(20)
+    log = InMemoryLog(20)
     log.write(7, 3)
     log.end(7, 3)
     reads = iter([list(iter_batches(log.data)), list(iter_batches(log.data))[:1]])

@@ -5,13 +5,13 @@ import random
 import re
 
 import pytest
-from browser import OpenPage, dump_dom, screenshot
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools_runner import run_tool
-from tools_transactions import write_transactions
-from tools_world import START_MS, FakeView, PartitionLog
+from support.browser import OpenPage, dump_dom, screenshot
+from support.command_runner import run_command
+from support.in_memory_view import START_MS, InMemoryLog, InMemoryView
+from support.written_transactions import write_transactions
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import encode_batch
@@ -29,7 +29,7 @@ NASTY = '</script><script>document.title = "broken"</script>'
 
 def small_view():
     """Ten transactions of three producers; the last of payments-2 is open."""
-    view = FakeView()
+    view = InMemoryView()
     for producer_id, transactional_id in ((1000, 'payments-1'), (1001, 'payments-2'), (1002, NASTY)):
         view.write_row(transactional_id, 'EMPTY', producer_id, 0, at_ms=0)
     log = view.log('orders')
@@ -61,7 +61,7 @@ def small_view():
 def large_view(transactions=10_000, producers=8, seed=5):
     """Transactions of producers that write at once; one is open, and for a while every third aborts."""
     chance = random.Random(seed)
-    view = FakeView()
+    view = InMemoryView()
     log = view.log('orders')
     epochs = dict.fromkeys(range(1000, 1000 + producers), 0)
     for producer_id in epochs:
@@ -101,7 +101,7 @@ def lane(lines, title):
 # ---- replay
 
 def test_a_transaction_reaches_from_its_first_batch_to_its_marker():
-    log = PartitionLog()
+    log = InMemoryLog()
     log.write(7, 3, 10, records=2, size_bytes=100)
     log.write(7, 3, 30, records=3)
     log.end(7, 4, True, 50, coordinator_epoch=9)
@@ -114,7 +114,7 @@ def test_a_transaction_reaches_from_its_first_batch_to_its_marker():
 
 
 def test_producers_that_write_at_once_have_transactions_of_their_own():
-    log = PartitionLog()
+    log = InMemoryLog()
     log.write(1, 0)
     log.write(2, 0)
     log.end(1, 0, False)
@@ -125,7 +125,7 @@ def test_producers_that_write_at_once_have_transactions_of_their_own():
 
 
 def test_a_marker_that_ends_nothing_is_kept_apart():
-    log = PartitionLog()
+    log = InMemoryLog()
     log.end(1, 0, True)
     log.write(1, 1)
     log.end(1, 2, True)
@@ -136,7 +136,7 @@ def test_a_marker_that_ends_nothing_is_kept_apart():
 
 
 def test_an_epoch_that_no_marker_announced_is_a_restart():
-    log = PartitionLog()
+    log = InMemoryLog()
     log.write(1, 0)
     log.end(1, 1, True)   # as transaction.version 2 does
     log.write(1, 1)
@@ -146,7 +146,7 @@ def test_an_epoch_that_no_marker_announced_is_a_restart():
 
 
 def test_plain_records_are_counted_and_batches_that_compaction_emptied_say_nothing():
-    log = PartitionLog()
+    log = InMemoryLog()
     log.write(records=3)
     log.write(5, 0, records=2, transactional=False)
     log.append(encode_batch([], producer_id=1, producer_epoch=0, transactional=True, last_offset_delta=2))
@@ -156,7 +156,7 @@ def test_plain_records_are_counted_and_batches_that_compaction_emptied_say_nothi
 
 
 def test_a_control_batch_of_another_kind_ends_nothing():
-    log = PartitionLog()
+    log = InMemoryLog()
     log.write(1, 0)
     log.append(encode_batch([(START_MS, b'\0\0\0\2', b'')], producer_id=1, producer_epoch=0, transactional=True,
                             control=True))
@@ -164,7 +164,7 @@ def test_a_control_batch_of_another_kind_ends_nothing():
 
 
 def test_an_end_offset_leaves_out_what_begins_behind_it_and_not_the_endings():
-    log = PartitionLog()
+    log = InMemoryLog()
     log.write(1, 0)
     log.write(2, 0)
     log.end(1, 0, False)
@@ -199,7 +199,7 @@ def test_lanes_are_producers_by_their_transactional_id_where_it_is_known():
 
 
 def test_an_id_that_changed_its_producer_id_keeps_its_lane_and_that_counts_as_a_restart():
-    view = FakeView()
+    view = InMemoryView()
     view.write_row('pay', 'EMPTY', 1, 32766, at_ms=0)
     view.write_row('pay', 'EMPTY', 2, 0, at_ms=1, previous=1)
     log = view.log('orders')
@@ -211,7 +211,7 @@ def test_an_id_that_changed_its_producer_id_keeps_its_lane_and_that_counts_as_a_
 
 
 def test_too_many_producers_share_a_lane_but_those_with_something_open_keep_theirs():
-    view = FakeView()
+    view = InMemoryView()
     log = view.log('orders')
     for producer_id in range(50):
         log.write(producer_id, 0)
@@ -258,7 +258,7 @@ def test_ten_thousand_transactions_fit_the_width(axis, width):
 
 
 def test_columns_with_many_aborts_differ_from_those_with_few():
-    view = FakeView()
+    view = InMemoryView()
     log = view.log('orders')
     for number in range(4000):
         log.write(1, 0)
@@ -293,7 +293,7 @@ def test_a_terminal_has_colours_unless_it_wants_none_and_its_width_is_kept(monke
                           st.integers(-1, 5000)), max_size=60),
        st.sampled_from(['offset', 'time']), st.integers(60, 160))
 def test_any_log_is_replayed_as_the_reference_does_and_fits_its_width(steps, axis, width):
-    view = FakeView()
+    view = InMemoryView()
     log = view.log('orders')
     opened, expected = {}, []
     for producer_id, epoch, step, at_ms in steps:
@@ -321,14 +321,14 @@ def test_an_output_without_line_drawing_gets_plain_characters():
 
 
 def test_a_name_with_control_characters_cannot_paint_the_terminal():
-    view = FakeView()
+    view = InMemoryView()
     view.write_row('\x1b[31mred', 'EMPTY', 1, 0, at_ms=0)
     view.log('orders').write(1, 0)
     assert '\x1b' not in '\n'.join(text_of(view))
 
 
 def test_an_empty_partition_and_one_without_transactions_say_so():
-    view = FakeView()
+    view = InMemoryView()
     view.log('orders')
     assert text_of(view)[-1] == 'The partition is empty.'
     view.log('orders').write(records=3)
@@ -414,15 +414,15 @@ def test_since_is_a_time_or_how_long_ago(tool):
 
 def test_live_and_offline_show_the_same(broker, tmp_path):
     write_transactions(broker.address)
-    live = run_tool('transactions', '--bootstrap-server', broker.address, 'timeline', 'orders:0', '--json')
+    live = run_command('transactions', '--bootstrap-server', broker.address, 'timeline', 'orders:0', '--json')
     assert live.returncode == 0, live.stderr
     broker.stop()
-    offline = run_tool('transactions', 'timeline', 'orders:0', '--json', '--data-dir', broker.directory)
+    offline = run_command('transactions', 'timeline', 'orders:0', '--json', '--data-dir', broker.directory)
     assert live.stdout == offline.stdout
     outcomes = [json.loads(line)['outcome'] for line in live.stdout.splitlines()]
     assert outcomes == ['committed', 'aborted', 'committed', 'open']
     assert {json.loads(line)['transactional_id'] for line in live.stdout.splitlines()} == {'pay', 'hold'}
-    picture = run_tool('transactions', 'timeline', 'orders:0', '--data-dir', broker.directory)
+    picture = run_command('transactions', 'timeline', 'orders:0', '--data-dir', broker.directory)
     assert picture.returncode == 0 and '▶│' in picture.stdout
 
 

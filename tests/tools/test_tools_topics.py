@@ -4,8 +4,8 @@ import os
 
 import pytest
 from click.testing import CliRunner
-from in_process import InProcessBroker
-from tools_runner import run_tool
+from support.command_runner import run_command
+from support.in_process_broker import InProcessBroker
 
 from kbroker.protocol.messages import CreateTopicsRequest
 from kbroker_tools.topic_descriptions import PartitionDescription, TopicDescription, in_java_order
@@ -92,8 +92,8 @@ def test_an_assignment_that_is_none_is_wrong_usage(text):
 
 
 def test_a_directory_is_listed_and_described_without_a_broker(directory):
-    assert run_tool('topics', '--data-dir', directory, '--list').stdout == 'orders\npayments\n'
-    lines = run_tool('topics', '--data-dir', directory, '--describe', '--topic', 'orders').stdout.splitlines()
+    assert run_command('topics', '--data-dir', directory, '--list').stdout == 'orders\npayments\n'
+    lines = run_command('topics', '--data-dir', directory, '--describe', '--topic', 'orders').stdout.splitlines()
     assert lines[0].startswith('Topic: orders\tTopicId: ')
     assert lines[0].endswith('\tPartitionCount: 2\tReplicationFactor: 1\t'
                              'Configs: cleanup.policy=compact,retention.ms=1000')
@@ -101,28 +101,28 @@ def test_a_directory_is_listed_and_described_without_a_broker(directory):
 
 
 def test_a_topic_is_described_by_its_id(directory):
-    listed = run_tool('topics', '--data-dir', directory, '--list', '--topic', 'orders', '--json')
+    listed = run_command('topics', '--data-dir', directory, '--list', '--topic', 'orders', '--json')
     topic_id = json.loads(listed.stdout)['topic_id']
-    found = run_tool('topics', '--data-dir', directory, '--describe', '--topic-id', topic_id, '--json')
+    found = run_command('topics', '--data-dir', directory, '--describe', '--topic-id', topic_id, '--json')
     row, = map(json.loads, found.stdout.splitlines())
     assert (row['topic'], row['configs']) == ('orders', {'cleanup.policy': 'compact', 'retention.ms': '1000'})
     assert [partition['replicas'] for partition in row['partitions']] == [[1], [1]]
-    nobody = run_tool('topics', '--data-dir', directory, '--describe', '--topic-id', 'A' * 22)
+    nobody = run_command('topics', '--data-dir', directory, '--describe', '--topic-id', 'A' * 22)
     assert (nobody.returncode, nobody.stderr.count('\n')) == (1, 1)
 
 
 def test_only_topics_with_settings_of_their_own(directory):
-    found = run_tool('topics', '--data-dir', directory, '--describe', '--topics-with-overrides')
+    found = run_command('topics', '--data-dir', directory, '--describe', '--topics-with-overrides')
     assert [line.split('\t')[0] for line in found.stdout.splitlines()] == ['Topic: orders']
 
 
 def test_a_topic_that_is_not_there_is_told_in_one_line(directory):
-    missing = run_tool('topics', '--data-dir', directory, '--describe', '--topic', 'nothing')
+    missing = run_command('topics', '--data-dir', directory, '--describe', '--topic', 'nothing')
     assert (missing.returncode, missing.stdout) == (1, '')
     assert missing.stderr.endswith("no topic matches 'nothing'; --list prints those that there are\n")
-    wanted = run_tool('topics', '--data-dir', directory, '--describe', '--topic', 'nothing', '--if-exists')
+    wanted = run_command('topics', '--data-dir', directory, '--describe', '--topic', 'nothing', '--if-exists')
     assert (wanted.returncode, wanted.stderr) == (0, '')
-    wrong = run_tool('topics', '--data-dir', directory, '--describe', '--topic', '[')
+    wrong = run_command('topics', '--data-dir', directory, '--describe', '--topic', '[')
     assert (wrong.returncode, wrong.stderr.count('\n')) == (1, 1)
 
 
@@ -130,5 +130,5 @@ def test_a_directory_whose_metadata_log_is_gone_is_told_by_its_names(directory, 
     for name in os.listdir(directory):
         if name.startswith('orders-'):
             (tmp_path / name).symlink_to(directory / name)
-    found = run_tool('topics', '--data-dir', tmp_path, '--describe')
+    found = run_command('topics', '--data-dir', tmp_path, '--describe')
     assert (found.returncode, found.stdout.count('Partition: ')) == (0, 2)

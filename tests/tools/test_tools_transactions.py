@@ -6,10 +6,10 @@ import socket
 import confluent_kafka
 import pytest
 from click.testing import CliRunner
-from client.peers import StagedBroker, staged
-from old_producer import LivePeer, OldProducer, create_topics
-from staged_directory import StagedDirectory
-from tools_runner import run_tool
+from support.command_runner import run_command
+from support.handwritten_directory import HandwrittenDirectory
+from support.scripted_broker import ScriptedBroker, running
+from support.tv1_producer import SocketPeer, Tv1Producer, create_topics
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
@@ -22,7 +22,7 @@ NOBODY = '127.0.0.1:1'
 
 
 def run(*arguments):
-    return run_tool('transactions', *arguments)
+    return run_command('transactions', *arguments)
 
 
 def rows_of(done):
@@ -34,7 +34,7 @@ def rows_of(done):
 @pytest.fixture
 def stage(tmp_path):
     """An open transaction, one that is hanging for an hour, and an id without any."""
-    stage = StagedDirectory(tmp_path / 'data')
+    stage = HandwrittenDirectory(tmp_path / 'data')
     stage.row('open', 'Ongoing', (7, 3), 1, start=1, partitions=[ORDERS, ('orders', 1)], timeout_ms=900_000)
     stage.data(ORDERS, (7, 3), 1)
     stage.data(('orders', 1), (7, 3), 1)
@@ -144,9 +144,9 @@ def test_a_directory_without_all_rows_does_not_call_a_transaction_hanging(stage,
 
 def test_the_command_of_a_directory_is_for_the_address_that_its_broker_registered(start_broker):
     broker = start_broker({})
-    with LivePeer(broker.address) as peer:
+    with SocketPeer(broker.address) as peer:
         create_topics(peer, orders=1)
-        producer = OldProducer(peer, 'tx', timeout_ms=900_000)
+        producer = Tv1Producer(peer, 'tx', timeout_ms=900_000)
         producer.add('orders')
         producer.write('orders')
     broker.stop()
@@ -156,7 +156,7 @@ def test_the_command_of_a_directory_is_for_the_address_that_its_broker_registere
 
 
 def test_why_stuck_of_a_healthy_partition_says_why(tmp_path):
-    stage = StagedDirectory(tmp_path)
+    stage = HandwrittenDirectory(tmp_path)
     stage.plain(ORDERS, 1, values=3)
     done = run('why-stuck', 'orders:0', '--data-dir', stage.write())
     assert done.returncode == 0
@@ -186,7 +186,7 @@ def test_partitions_that_could_not_be_looked_at_are_counted_in_the_verdict(direc
 @pytest.fixture
 def peer(start_broker):
     broker = start_broker({'transaction.partition.verification.enable': 'false'})
-    with LivePeer(broker.address) as peer:
+    with SocketPeer(broker.address) as peer:
         peer.address = broker.address
         create_topics(peer, orders=2, audit=1)
         yield peer
@@ -199,12 +199,12 @@ def run_command_of(done):
 
 
 def test_what_why_stuck_says_to_do_heals(peer):
-    old = OldProducer(peer, 'old')
+    old = Tv1Producer(peer, 'old')
     old.add('orders')
     old.write('orders')
     old.end()
     old.write('orders', age_ms=3_600_000)
-    live = OldProducer(peer, 'live', timeout_ms=900_000)
+    live = Tv1Producer(peer, 'live', timeout_ms=900_000)
     live.add('audit')
     live.write('audit')
     where = ('--bootstrap-server', peer.address)
@@ -223,7 +223,7 @@ def test_a_consumer_that_waits_is_named_with_its_client_and_address(peer):
     reader = confluent_kafka.Consumer({
         'bootstrap.servers': peer.address, 'group.id': 'readers', 'client.id': 'reader-1',
         'auto.offset.reset': 'earliest', 'isolation.level': 'read_committed', 'enable.auto.commit': False})
-    producer = OldProducer(peer, 'tx', timeout_ms=900_000)
+    producer = Tv1Producer(peer, 'tx', timeout_ms=900_000)
     for end in (True, None):
         producer.add('audit')
         producer.write('audit')
@@ -267,7 +267,7 @@ def test_a_producer_is_known_by_the_group_whose_offsets_it_commits(peer):
 
 
 def test_the_next_look_of_the_coordinator_is_told_by_its_own_setting(peer):
-    producer = OldProducer(peer, 'tx', timeout_ms=900_000)
+    producer = Tv1Producer(peer, 'tx', timeout_ms=900_000)
     producer.add('orders')
     producer.write('orders')
     done = run('--bootstrap-server', peer.address, 'why-stuck', 'orders:0', '--json')
@@ -346,7 +346,7 @@ def test_a_broker_refuses_what_it_does_not_know_in_a_line(peer):
                          '0', '--coordinator-epoch', '0']),
 ])
 def test_a_broker_that_lacks_an_api_is_told_in_a_line(lacking, arguments):
-    broker = StagedBroker()
+    broker = ScriptedBroker()
 
     def metadata(request, respond=broker.metadata):
         if request.topics is None:
@@ -354,7 +354,7 @@ def test_a_broker_that_lacks_an_api_is_told_in_a_line(lacking, arguments):
         return respond(request)
 
     broker.answers['Metadata'] = metadata
-    with staged(broker):
+    with running(broker):
         done = run('--bootstrap-server', f'127.0.0.1:{broker.port}', *arguments)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, '', 1), done.stderr
     assert f'does not serve {lacking}' in done.stderr

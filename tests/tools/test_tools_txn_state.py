@@ -11,7 +11,7 @@ import subprocess
 
 import confluent_kafka
 import pytest
-from tools_runner import ROOT, command_line, run_tool
+from support.command_runner import ROOT, command_line, run_command
 
 from kbroker.clock import ManualClock
 from kbroker.config import Config, LogConfig
@@ -94,7 +94,7 @@ def data(tmp_path):
 
 
 def run(*arguments, **options):
-    return run_tool('txn-state', *arguments, **options)
+    return run_command('txn-state', *arguments, **options)
 
 
 def lines(*arguments):

@@ -1,5 +1,6 @@
-"""What the tests of topics share: a partition on a real log whose flushes the test holds in its hand."""
+"""Fixtures of the topics tests: a partition on a real log, and a disk whose syncs the test finishes."""
 import pytest
+from support.held_disk import HeldDisk
 
 from kbroker.clock import ManualClock
 from kbroker.config import Config, LogConfig
@@ -9,26 +10,9 @@ from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Partition
 
 
-class HeldDisk:
-    """Takes the flusher's syncs; `finish` makes the oldest one, or answers it with an error instead."""
-
-    def __init__(self):
-        self.jobs = []
-
-    def sync(self, files, done):
-        self.jobs.append((files, done))
-
-    def finish(self, error=None):
-        files, done = self.jobs.pop(0)
-        if error is None:
-            for file in files:
-                file.sync()
-        done(error)
-
-
 @pytest.fixture
 def disk():
-    return HeldDisk()
+    return HeldDisk(is_held=True)
 
 
 @pytest.fixture

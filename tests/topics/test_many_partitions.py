@@ -3,8 +3,8 @@ import os
 import resource
 
 import pytest
-from in_process import InProcessBroker
-from live import LiveBroker
+from support.broker_process import BrokerProcess
+from support.in_process_broker import InProcessBroker
 
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode
@@ -153,7 +153,7 @@ def test_a_sync_that_finds_no_descriptor_is_made_later(tmp_path):
 
 
 def test_a_live_broker_serves_more_partitions_than_it_may_have_descriptors(tmp_path):
-    broker = LiveBroker(tmp_path)
+    broker = BrokerProcess(tmp_path)
     broker.start()
     try:
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (64, 64))

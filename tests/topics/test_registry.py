@@ -1,6 +1,6 @@
 """Topics as clients change them, joined from metadata and files, and what a restart finds."""
 import pytest
-from in_process import InProcessBroker
+from support.in_process_broker import InProcessBroker
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE

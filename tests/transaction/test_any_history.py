@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from transaction_world import STATE_TOPIC, RuledPartition, World
+from support.transaction_coordinator import STATE_TOPIC, RuledPartition, World
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import iter_batches

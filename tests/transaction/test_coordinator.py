@@ -1,6 +1,6 @@
 """Producers and the coordinator: initialisation, partitions, endings, fences, time."""
 import pytest
-from transaction_world import STATE_TOPIC, World
+from support.transaction_coordinator import STATE_TOPIC, World
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.transaction.state import TransactionState

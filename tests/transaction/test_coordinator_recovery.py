@@ -2,7 +2,7 @@
 import itertools
 
 import pytest
-from transaction_world import STATE_TOPIC, World
+from support.transaction_coordinator import STATE_TOPIC, World
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import encode_batch

@@ -1,6 +1,6 @@
 """The rows of whole transactions, byte for byte as Kafka 4.3 writes them."""
 import pytest
-from transaction_world import STATE_TOPIC, World
+from support.transaction_coordinator import STATE_TOPIC, World
 
 from kbroker.errors import ErrorCode
 from kbroker.transaction.state import MAX_PRODUCER_EPOCH, TransactionMetadata, TransactionRow, TransactionState

@@ -1,6 +1,6 @@
 """A decided transaction reaches each of its partitions, whatever fails on the way."""
 import pytest
-from transaction_world import STATE_TOPIC, World
+from support.transaction_coordinator import STATE_TOPIC, World
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import iter_batches, set_base_offset

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from in_process import InProcessBroker
+from support.in_process_broker import InProcessBroker
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages

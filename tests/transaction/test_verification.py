@@ -1,6 +1,6 @@
 """What a Produce or TxnOffsetCommit hears from the coordinator before its first write."""
 import pytest
-from transaction_world import STATE_TOPIC, World
+from support.transaction_coordinator import STATE_TOPIC, World
 
 from kbroker.errors import ErrorCode
 from kbroker.transaction.verification import Mode, error_for_produce, error_for_write

@@ -7,19 +7,19 @@ import tomllib
 
 from click.testing import CliRunner
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = {name: place.partition(':')[0]
            for name, place in tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['scripts'].items()}
 """The modules that commands start in, by their names as a user knows them."""
 
 
-def run_tool(name, *arguments, stdin='', timeout=60, env=None):
+def run_command(name, *arguments, stdin='', timeout=60, env=None):
     """`kbroker-<name>` with these arguments, to its end: stdout, stderr, returncode."""
     return subprocess.run(command_line(name, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout,
                           check=False, cwd=ROOT, env=env)
 
 
-def run_here(name, *arguments):
+def run_in_process(name, *arguments):
     """Likewise within this process, many times as fast: for what does not depend on being a process."""
     done = CliRunner().invoke(main_of(name), list(map(str, arguments)), prog_name=f'kbroker-{name}')
     if done.exception is not None and not isinstance(done.exception, SystemExit):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from in_process import InProcessBroker, InProcessConnection
+from support.in_process_broker import InProcessBroker, InProcessConnection
 
 from kbroker.errors import ErrorCode
 from kbroker.log.check import check_partition

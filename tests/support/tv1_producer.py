@@ -7,8 +7,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from building import batch_of, build
-from in_process import InProcessBroker
+from support.in_process_broker import InProcessBroker
+from support.message_builder import batch_of, build
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
@@ -21,13 +21,13 @@ PASSING = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PR
 """What a broker answers until it has done what it has begun."""
 
 
-class LivePeer:
+class SocketPeer:
     """One broker, asked over a socket, again while it is busy."""
 
     def __init__(self, address: str):
         self._cluster = Cluster(ClientConfig.load(address, None))
 
-    def __enter__(self) -> LivePeer:
+    def __enter__(self) -> SocketPeer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -55,7 +55,7 @@ class InProcessPeer:
         return self.broker.ask(build(f'{name}Request', **fields), version)
 
 
-class OldProducer:
+class Tv1Producer:
     def __init__(self, peer: Any, transactional_id: str, timeout_ms: int = 60_000):
         self.peer, self.transactional_id = peer, transactional_id
         peer.ask('FindCoordinator', key_type=1, coordinator_keys=[transactional_id])

@@ -11,7 +11,7 @@ LONGEST = (*SESSION, 'tests/spark/', 'tests/jvm/', 'tests/crash/', 'tests/test_b
 """What would keep one process at work after the other has ended, if it came late."""
 
 
-class Dealer(LoadScopeScheduling):
+class Scheduler(LoadScopeScheduling):
     """A file at a time, so that what its tests share is made once; the next one goes to whoever is free."""
 
     def __init__(self, config: Any, log: Any = None):
@@ -23,6 +23,6 @@ class Dealer(LoadScopeScheduling):
         return 'the Spark session' if file in SESSION else file
 
 
-def dealt(nodeid: str) -> int:
+def priority(nodeid: str) -> int:
     """The place of a test among the others, of which those with the same keep their order."""
     return next((number for number, place in enumerate(LONGEST) if nodeid.startswith(place)), len(LONGEST))

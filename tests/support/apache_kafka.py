@@ -14,8 +14,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from live import ROOT, Process
-from requirements import JUDGES, fetching
+from support.broker_process import ROOT, Process
+from support.machine_requirements import JUDGES, fetching
 
 SOURCES = ROOT / 'tests' / 'jvm'
 CACHE = JUDGES / 'jvm'
@@ -126,8 +126,8 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class LiveKafka(Process):
-    """Apache Kafka as one broker and controller, with the face of `LiveBroker`."""
+class KafkaProcess(Process):
+    """Apache Kafka as one broker and controller, with the face of `BrokerProcess`."""
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str] | None = None):
         super().__init__()

@@ -55,7 +55,7 @@ def exactly(connection, size):
     return data
 
 
-class StagedBroker:
+class ScriptedBroker:
     """Answers requests by functions of a test: `answers['Metadata'] = lambda request: MetadataResponse(...)`.
 
     An answer of None closes the connection. `asked` lists the names of the requests in order.
@@ -103,7 +103,7 @@ class StagedBroker:
 
 
 @contextmanager
-def staged(broker):
+def running(broker):
     with serving(broker) as port:
         broker.port = port
         yield broker

@@ -6,7 +6,7 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
-from fakes import MemoryRegistry
+from support.memory_partitions import MemoryRegistry
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config

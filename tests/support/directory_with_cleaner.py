@@ -19,7 +19,7 @@ from kbroker.record.records import decode_records
 BACKOFF_MS = 15_000
 
 
-class CleaningDirectory:
+class DirectoryWithCleaner:
     """Opened after a clean stop or a kill, whichever it was."""
 
     def __init__(

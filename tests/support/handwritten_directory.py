@@ -20,7 +20,7 @@ MINUTE_MS = 60_000
 TopicPartition = tuple[str, int]
 
 
-class StagedDirectory:
+class HandwrittenDirectory:
     """Times are minutes before now, so that `at=5` is five minutes ago. Internal topics have one partition."""
 
     def __init__(self, path: pathlib.Path, *, leader_epoch: int = 0):

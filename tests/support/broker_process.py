@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 START_LIMIT_S = 60
 STOP_LIMIT_S = 60
 
@@ -90,7 +90,7 @@ class Process:
         return code
 
 
-class LiveBroker(Process):
+class BrokerProcess(Process):
     """kbroker on a free port of 127.0.0.1; the port stays the same over restarts."""
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str] | None = None):

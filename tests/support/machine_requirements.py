@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 import pytest
-from live import ROOT
+from support.broker_process import ROOT
 
 JUDGES = ROOT / 'build' / 'judges'
 """Where fetched and compiled judges stay from run to run."""

@@ -2,7 +2,7 @@
 import pathlib
 import re
 
-from dealing import LONGEST, SESSION
+from support.xdist_scheduling import LONGEST, SESSION
 
 TESTS = pathlib.Path(__file__).parent
 

@@ -14,7 +14,7 @@ from kbroker_tools.view import PartitionInfo, PartitionOffsets, ProducerInfo, To
 START_MS = 1_700_000_000_000
 
 
-class PartitionLog:
+class InMemoryLog:
     """Batches that follow each other at the next offset."""
 
     def __init__(self, start_offset=0):
@@ -48,20 +48,20 @@ class PartitionLog:
                 yield header, batch
 
 
-class FakeView:
+class InMemoryView:
     """`logs` by topic and partition; the rows of `__transaction_state` are written with `write_row`."""
 
     place = 'nowhere'
     is_live = False
 
     def __init__(self, state_partitions=3):
-        self.logs: dict[tuple[str, int], PartitionLog] = {}
+        self.logs: dict[tuple[str, int], InMemoryLog] = {}
         self.state_partitions = state_partitions
         self.clock_ms = START_MS + 60_000
         self.closed = 0
 
     def log(self, topic, partition=0, start_offset=0):
-        return self.logs.setdefault((topic, partition), PartitionLog(start_offset))
+        return self.logs.setdefault((topic, partition), InMemoryLog(start_offset))
 
     def write_row(self, transactional_id, state, producer_id, epoch, *, at_ms, start_ms=None, partitions=(),
                   timeout_ms=60_000, version=2, previous=-1, following=-1):

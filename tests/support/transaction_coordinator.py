@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from fakes import MemoryPartition, MemoryRegistry
+from support.memory_partitions import MemoryPartition, MemoryRegistry
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config

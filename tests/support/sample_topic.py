@@ -10,7 +10,7 @@ LIMIT_S = 60
 
 
 @contextlib.contextmanager
-def a_history(address: str) -> Iterator[None]:
+def sample_topic(address: str) -> Iterator[None]:
     """`orders` with two partitions: 20 plain records, a committed, an aborted and an open transaction.
 
     The group `readers` has committed offset 10 of partition 0. The transaction stays open while the context does.

@@ -2,8 +2,8 @@
 import hashlib
 import socket
 
-from apache_kafka import LiveKafka
-from certificates import make_certificates
+from support.apache_kafka import KafkaProcess
+from support.certificates import make_certificates
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
@@ -25,12 +25,12 @@ def free_port():
         return probe.getsockname()[1]
 
 
-class Guarded:
+class SecuredKafka:
     """Apache Kafka with a listener of each kind; `addresses` by security protocol."""
 
     def __init__(self, directory):
         self.certificates = make_certificates(directory)
-        self.kafka = LiveKafka(directory / 'data')
+        self.kafka = KafkaProcess(directory / 'data')
         self.addresses = {'PLAINTEXT': self.kafka.address} | {
             protocol: f'127.0.0.1:{free_port()}' for protocol in ('SASL_PLAINTEXT', 'SSL', 'SASL_SSL')}
         listeners = self.addresses | {'CONTROLLER': f'127.0.0.1:{free_port()}'}

@@ -1,0 +1,39 @@
+"""A disk whose syncs a test finishes."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.log.fs import sync_inline
+
+
+class HeldDisk:
+    """Takes the syncs of a flusher. While it is held, each waits until the test finishes it; otherwise none waits."""
+
+    def __init__(self, *, is_held: bool) -> None:
+        self.is_held = is_held
+        self.jobs: list[tuple[Any, Callable[[OSError | None], None]]] = []
+        """The syncs that wait, oldest first: the files and the callback."""
+        self.kick: Callable[[], None] = lambda: None
+        """`Flusher.kick`: starts the syncs of appends that were made during the last sync."""
+
+    def sync(self, files: Any, done: Callable[[OSError | None], None]) -> None:
+        self.jobs.append((files, done))
+        if not self.is_held:
+            self.release()
+
+    def finish(self, error: OSError | None = None) -> None:
+        """Sync the files of the oldest job and report success, or report `error` instead."""
+        files, done = self.jobs.pop(0)
+        if error is None:
+            sync_inline(files, done)
+        else:
+            done(error)
+
+    def release(self) -> None:
+        """Finish all syncs, those that follow from them included, and hold no more."""
+        self.is_held = False
+        while self.jobs:
+            self.finish()
+            if not self.jobs:
+                self.kick()
