@@ -8,7 +8,7 @@ cdef class Clock:
 
 cdef class Timer:
     cdef readonly int64_t deadline_ms
-    cdef readonly object callback       # None once it fired or was cancelled
+    cdef readonly object callback       # None once it has fired or was cancelled
     cdef Timers timers
 
     cpdef cancel(self)
@@ -18,8 +18,8 @@ cdef class Timers:
     cdef Clock clock
     cdef list heap
     cdef int64_t next_sequence
-    cdef Py_ssize_t cancelled           # entries of the heap that will not fire
-    cdef int64_t next_deadline_ms       # no timer is due before; NEVER if there is none
+    cdef Py_ssize_t cancelled           # cancelled timers still in the heap
+    cdef int64_t next_deadline_ms       # no timer is due earlier; NEVER if there is none
 
     cpdef Timer after(self, int64_t delay_ms, callback)
     cdef int forget_cancelled(self) except -1

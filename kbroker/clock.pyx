@@ -1,4 +1,4 @@
-"""Time as the broker sees it, so that a test can hold it in its hand."""
+"""The broker's clock and timers; tests replace the clock with a ManualClock."""
 from heapq import heapify, heappop, heappush
 
 from libc.stdint cimport INT64_MAX, int64_t
@@ -6,8 +6,8 @@ from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 
 cdef enum:
-    # Cancelled timers leave the heap together when they are the larger part of it: a request that waits at most an hour
-    # and is answered at once, a thousand times a second, must not leave an hour of timers behind.
+    # Cancelled timers are removed together once they make up most of the heap: requests with a timeout of an hour
+    # that are answered at once, a thousand times a second, must not leave an hour of timers behind.
     MIN_CANCELLED = 64
 
 cdef int64_t NEVER = INT64_MAX
@@ -23,16 +23,16 @@ cdef class Clock:
     """The machine's time."""
 
     cpdef int64_t wall_ms(self) except? -1:
-        """Milliseconds since the Unix epoch: what record timestamps and log rows carry."""
+        """Return milliseconds since the Unix epoch, as record timestamps and log rows carry them."""
         return read_ms(CLOCK_REALTIME)
 
     cpdef int64_t monotonic_ms(self) except? -1:
-        """Milliseconds that never step back: what deadlines are measured with."""
+        """Return milliseconds of a clock that never steps back; deadlines are measured with it."""
         return read_ms(CLOCK_MONOTONIC)
 
 
 cdef class ManualClock(Clock):
-    """A clock that moves when it is told to."""
+    """A clock that moves only when `advance` or `set_wall_ms` is called."""
     cdef int64_t _wall_ms
     cdef int64_t _monotonic_ms
 
@@ -51,12 +51,12 @@ cdef class ManualClock(Clock):
         self._monotonic_ms += ms
 
     def set_wall_ms(self, int64_t wall_ms):
-        """Step the wall clock, as an operator or NTP may; the monotonic time stays."""
+        """Set the wall clock, as an operator or NTP may; the monotonic time stays."""
         self._wall_ms = wall_ms
 
 
 cdef class Timer:
-    """One deadline; `cancel` makes it never fire. Made by `Timers.after`."""
+    """One deadline, created by `Timers.after`; once cancelled, it never fires."""
 
     cpdef cancel(self):
         if self.callback is not None:
@@ -66,7 +66,7 @@ cdef class Timer:
 
 
 cdef class Timers:
-    """Deadlines in a heap. The reactor asks how long it may sleep, then calls what is due."""
+    """A heap of deadlines. The reactor asks how long it may sleep, then runs the callbacks that are due."""
 
     def __init__(self, Clock clock not None):
         self.clock = clock
@@ -74,7 +74,7 @@ cdef class Timers:
         self.next_deadline_ms = NEVER
 
     def __len__(self):
-        """Entries of the heap, cancelled ones included."""
+        """Return the number of timers in the heap, cancelled ones included."""
         return len(self.heap)
 
     cpdef Timer after(self, int64_t delay_ms, callback):
@@ -90,7 +90,7 @@ cdef class Timers:
         return timer
 
     def every(self, int64_t interval_ms, callback):
-        """Call `callback` each `interval_ms`, first in one interval from now. Returns a function that ends it."""
+        """Call `callback` every `interval_ms`, first one interval from now. Returns a function that stops it."""
         current = None
 
         def fire():
@@ -105,16 +105,16 @@ cdef class Timers:
         return stop
 
     def next_delay_ms(self):
-        """Milliseconds until the next deadline, 0 when one is due, None when there is none."""
+        """Return the milliseconds until the next deadline: 0 if one is due, None if there is none."""
         cdef int64_t delay_ms = self.delay_ms()
         return None if delay_ms == NEVER else delay_ms
 
     def run_due(self):
-        """Call what is due, in order of deadline. Returns how many callbacks ran."""
+        """Run the callbacks that are due, in order of deadline. Returns how many ran."""
         return self.run_due_callbacks()
 
     cdef int64_t delay_ms(self) except? -1:
-        """As `next_delay_ms`; NEVER when there is no deadline."""
+        """Return the same as `next_delay_ms`, but NEVER instead of None."""
         self.look_ahead()
         if self.next_deadline_ms == NEVER:
             return NEVER
@@ -141,7 +141,7 @@ cdef class Timers:
         return ran
 
     cdef int look_ahead(self) except -1:
-        """Find the next deadline; those that were cancelled have none."""
+        """Drop cancelled timers from the front of the heap and set `next_deadline_ms`."""
         while self.heap and (<Timer>(<tuple>self.heap[0])[2]).callback is None:
             heappop(self.heap)
             self.cancelled -= 1
@@ -150,7 +150,7 @@ cdef class Timers:
 
     cdef int forget_cancelled(self) except -1:
         if self.cancelled > MIN_CANCELLED and self.cancelled > len(self.heap) // 2:
-            # In place: `run_due` may be in the middle of it.
+            # In place: `run_due` may be iterating over this list.
             self.heap[:] = [entry for entry in self.heap if (<Timer>(<tuple>entry)[2]).callback is not None]
             heapify(self.heap)
             self.cancelled = 0

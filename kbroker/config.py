@@ -1,4 +1,4 @@
-"""The configuration in force: what the operator gave, what was changed at run time, Kafka's defaults below both."""
+"""The configuration in force, in layers: dynamic changes, then the operator's settings, then Kafka's defaults."""
 import enum
 import fnmatch
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ from kbroker.settings import BROKER_NAME_OF, IGNORED, REFUSED, SETTINGS, TOPIC_S
 
 
 class Source(enum.IntEnum):
-    """Where a value comes from; the numbers are DescribeConfigs' `ConfigSource`."""
+    """The origin of a value; the numbers are DescribeConfigs' `ConfigSource`."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -20,7 +20,7 @@ class Source(enum.IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A setting, in one place, that gives or would give a value."""
+    """One source that sets a value, or would set it if a stronger one did not."""
 
     name: str
     value: str | None
@@ -29,7 +29,7 @@ class Synonym(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting as DescribeConfigs answers it. `value` is None for one that is not set, and for a password."""
+    """One setting as DescribeConfigs returns it. `value` is None for an unset setting and for a password."""
 
     name: str
     value: str | None
@@ -45,7 +45,7 @@ class ConfigEntry:
 
 
 class Listener(NamedTuple):
-    """An address to bind, or one that clients are told; an empty host stands for every interface."""
+    """An address to bind or to advertise to clients; an empty host means every interface."""
 
     name: str
     host: str
@@ -60,16 +60,16 @@ class Listener(NamedTuple):
 class Config:
     """Every setting as an attribute: its dotted name with underscores.
 
-    `given` is what the operator wrote; `cluster_wide` and `per_broker` are the BROKER configs of the metadata log, for
-    all brokers and for this one. ConfigError if a given name is not known or a given value not valid. A dynamic one
-    that is not is left out with a warning: it was accepted once, and the broker must start.
+    `given` holds the operator's settings. `cluster_wide` and `per_broker` are the BROKER configs of the metadata log,
+    for all brokers and for this one. Raises ConfigError if a given name is unknown or a given value is not valid.
+    A dynamic value that is not valid is ignored with a warning: it was accepted once, and the broker must start.
     """
 
     def __init__(self, given: Mapping[str, str], *, cluster_wide: Mapping[str, str] | None = None,
                  per_broker: Mapping[str, str] | None = None):
         self.given = dict(given)
         self.warnings: list[str] = []
-        """What the operator should know and that does not stop the start."""
+        """Messages for the operator that do not stop the start."""
         self._layers: list[tuple[Source, dict[str, Any]]] = [
             (Source.DYNAMIC_BROKER, self._known_dynamic(per_broker or {})),
             (Source.DYNAMIC_DEFAULT_BROKER, self._known_dynamic(cluster_wide or {})),
@@ -84,7 +84,7 @@ class Config:
         raise AttributeError(f'no setting has the attribute {name}')
 
     def __getitem__(self, name: str) -> Any:
-        """The value of the setting of this dotted name."""
+        """Return the value of the setting with this dotted name."""
         return self._values[name]
 
     def _parse_given(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Config:
         return parsed
 
     def _sources(self, setting: Setting) -> Iterator[tuple[str, Any, Source, int]]:
-        """(name, value, source, factor) of every place that gives this setting a value, the strongest first."""
+        """Yield (name, value, source, factor) of each source that sets this setting, the strongest first."""
         for source, values in self._layers:
             if setting.name in values:
                 yield setting.name, values[setting.name], source, 1
@@ -157,12 +157,12 @@ class Config:
                                   f'of listeners: {", ".join(other.name for other in bound)}')
 
     def given_texts(self, prefix: str) -> dict[str, str]:
-        """The settings that the operator gave and that begin like this, as they were written."""
+        """Return the operator's settings whose names start with `prefix`, as written."""
         return {name: text for name, text in self.given.items() if name.startswith(prefix)}
 
     @property
     def log_directory(self) -> str:
-        """The one directory that holds everything."""
+        """The one directory that holds all data."""
         return str(self['log.dirs'][0])
 
     @property
@@ -172,7 +172,7 @@ class Config:
 
     @property
     def advertised(self) -> list[Listener]:
-        """What clients are told. Port 0 stands for the port that was bound, an empty host for this machine's name."""
+        """The addresses for clients. Port 0 means the bound port; an empty host means this machine's name."""
         listeners = self._listeners('listeners' if self['advertised.listeners'] is None else 'advertised.listeners')
         if self['advertised.listeners'] is not None:
             return listeners
@@ -196,15 +196,15 @@ class Config:
         return found
 
     def with_changes(self, *, cluster_wide: Mapping[str, str], per_broker: Mapping[str, str]) -> 'Config':
-        """The configuration with these dynamic configs in place of its own, whole, as the metadata log has them."""
+        """Return this configuration with its dynamic configs replaced by these, which must be complete."""
         return Config(self.given, cluster_wide=cluster_wide, per_broker=per_broker)
 
     def adopt(self, other: 'Config') -> None:
-        """Take over everything of `other`: whoever holds this object sees the new values from now on."""
+        """Replace every value by `other`'s, in place, so that each holder of this object sees the new values."""
         self.__dict__.update(other.__dict__)
 
     def describe(self) -> list[ConfigEntry]:
-        """The broker's entries of DescribeConfigs."""
+        """Return the broker's entries for DescribeConfigs."""
         return [self._entry(setting) for setting in SETTINGS.values() if not setting.internal]
 
     def _entry(self, setting: Setting) -> ConfigEntry:
@@ -215,7 +215,7 @@ class Config:
                            setting.update is Update.READ_ONLY, setting.doc, synonyms)
 
     def synonyms(self, name: str) -> list[Synonym]:
-        """Every place that gives the setting a value, strongest first; as in Kafka without defaults of other names."""
+        """Return each source of the setting, strongest first; like Kafka, without defaults of other names."""
         return [Synonym(given, _shown(SETTINGS[given], value), source)
                 for given, value, source, _ in self._sources(SETTINGS[name])
                 if given == name or source is not Source.DEFAULT]
@@ -224,8 +224,8 @@ class Config:
 def validate_broker_configs(changes: Mapping[str, str | None], *, per_broker: bool) -> None:
     """Check dynamic configs that a client wants to set (None: to remove).
 
-    KafkaError INVALID_REQUEST, as Kafka says of brokers, for a setting that cannot be changed so and for a value that
-    is not valid; INVALID_CONFIG for an unknown name.
+    Raises KafkaError: INVALID_REQUEST, as Kafka does for brokers, if the setting cannot be changed this way or the
+    value is not valid; INVALID_CONFIG for an unknown name.
     """
     for name, text in changes.items():
         setting = SETTINGS.get(name)
@@ -242,7 +242,7 @@ def validate_broker_configs(changes: Mapping[str, str | None], *, per_broker: bo
 
 
 def _check_value(setting: Setting, text: str, code: ErrorCode) -> None:
-    """KafkaError of this code unless `text` is a value of the setting."""
+    """Raise KafkaError with `code` unless `text` is a valid value of the setting."""
     try:
         setting.parse(text)
     except ValueError as error:
@@ -252,8 +252,8 @@ def _check_value(setting: Setting, text: str, code: ErrorCode) -> None:
 class LogConfig:
     """The configuration of one topic: attributes by topic-level name, from its overrides and the broker's defaults.
 
-    Overrides that are not known or not valid are left out: they stood in the metadata log before. What a client wants
-    to set goes through `validate_topic_configs` first.
+    Unknown and invalid overrides are ignored: they were already in the metadata log. Changes by a client are checked by
+    `validate_topic_configs` first.
     """
 
     segment_bytes: int
@@ -301,7 +301,7 @@ class LogConfig:
 
 
 def validate_topic_configs(overrides: Mapping[str, str | None], config: Config) -> None:
-    """Check the overrides that a topic shall have. KafkaError INVALID_CONFIG names the setting."""
+    """Check a topic's complete overrides. Raises KafkaError INVALID_CONFIG, which names the setting."""
     for name, text in overrides.items():
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
@@ -317,7 +317,7 @@ def validate_topic_configs(overrides: Mapping[str, str | None], config: Config) 
 
 
 def describe_topic(config: Config, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """A topic's entries of DescribeConfigs."""
+    """Return a topic's entries for DescribeConfigs."""
     return [_topic_entry(config, setting, overrides) for setting in TOPIC_SETTINGS.values() if not setting.internal]
 
 
@@ -357,7 +357,7 @@ def _reason(patterns: Mapping[str, str], name: str) -> str | None:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    import difflib  # slow to import, and only a mistake needs it
+    import difflib  # slow to import, and needed only after a mistake
 
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     return f'; did you mean {near[0]}?' if near else ''

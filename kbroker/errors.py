@@ -1,9 +1,9 @@
-"""What can go wrong, in Kafka's terms."""
+"""Kafka's error codes and the broker's exceptions."""
 import enum
 
 
 class ErrorCode(enum.IntEnum):
-    """Kafka's error codes. A row: the code on the wire, whether a client may retry, what it says."""
+    """Kafka's error codes. Each row is the code on the wire, whether a client may retry, and the message."""
 
     retriable: bool
     message: str
@@ -149,9 +149,10 @@ class ErrorCode(enum.IntEnum):
 
 
 class KafkaError(Exception):
-    """A request, or one element of it, failed. `code` goes into the response, the message into its text if it has one.
+    """A request, or one element of it, failed.
 
-    Messages name what was found and what was expected.
+    `code` goes into the response; the message goes into its error text, if the response has one. Messages name what was
+    found and what was expected.
     """
 
     def __init__(self, code: ErrorCode, message: str = ''):
@@ -160,15 +161,15 @@ class KafkaError(Exception):
 
 
 class ProtocolError(Exception):
-    """The peer broke the framing or the schema: no response can be addressed, the connection closes."""
+    """The peer broke the framing or the schema. No response can be addressed, so the connection closes."""
 
 
 class CorruptLogError(Exception):
-    """Bytes on disk are not what the format allows. The message names file, position, what was found and expected."""
+    """Bytes on disk violate the format. The message names the file, the position, what was found and expected."""
 
 
 class LogDirectoryError(Exception):
-    """The log directory cannot be used as it is. The message says what was found, and what to do."""
+    """The log directory cannot be used as it is. The message says what was found and what to do."""
 
 
 class ConfigError(Exception):

@@ -1,8 +1,8 @@
 """Regular expressions from clients, matched in time linear in the text.
 
-Python's `re` backtracks: one hostile pattern would stop the only thread for hours. Kafka uses RE2 for the same reason,
-and the syntax here is RE2's without what few would write in a filter of names: alternatives, groups, repetitions up to
-MAX_REPEAT, classes, the escapes below and the anchors; no flags, no named classes, no word boundaries.
+Python's `re` backtracks: one hostile pattern would block the only thread for hours. Kafka uses RE2 for the same reason.
+The syntax is a subset of RE2's: alternatives, groups, repetitions up to MAX_REPEAT, classes, the escapes below and the
+anchors. Flags, named classes and word boundaries, which are rare in a filter of names, are not supported.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _One:
-    """Any one character that passes."""
+    """Matches one character for which `passes` returns True."""
 
     passes: Predicate
 
@@ -62,11 +62,11 @@ class _Repeat:
 
 _Node = _One | _Anchor | _Sequence | _Alternatives | _Repeat
 _Step = _One | _Anchor | tuple[int, ...]
-"""A state: consume a character, hold at an edge, or (a tuple) go on at any of these states."""
+"""A state: consume a character, match at an edge, or (a tuple) continue at any of these states."""
 
 
 class LinearPattern:
-    """A pattern that whole texts are compared with. Raises PatternError."""
+    """A compiled pattern that matches whole texts. Raises PatternError."""
 
     def __init__(self, text: str):
         self._steps: list[_Step] = []
@@ -75,7 +75,7 @@ class LinearPattern:
         self._end = self._reserve()
 
     def matches(self, text: str) -> bool:
-        """Whether all of `text` matches. Takes time by the length of the text times that of the pattern."""
+        """Return whether all of `text` matches, in time proportional to len(text) times the pattern's states."""
         states = self._closure([0], 0, len(text))
         for position, char in enumerate(text):
             ahead = [state + 1 for state in states
@@ -86,7 +86,7 @@ class LinearPattern:
         return self._end in states
 
     def _closure(self, pending: list[int], position: int, length: int) -> list[int]:
-        """The states that consume a character or are the end, reachable from `pending` at `position`."""
+        """Return the states reachable from `pending` at `position` that consume a character or are the end."""
         seen: set[int] = set()
         found = []
         while pending:
@@ -105,8 +105,8 @@ class LinearPattern:
         return found
 
     def _emit(self, node: _Node) -> None:
-        """Append the states of `node`; the state behind them is where it leads to."""
-        self._emitted += 1                                    # counts the empty ones, too: (){1000}
+        """Append the states of `node`; it continues with the state appended next."""
+        self._emitted += 1                                    # counts empty nodes too: (){1000}
         if self._emitted > MAX_STATES:
             raise PatternError(f'the pattern needs more than {MAX_STATES} states')
         match node:
@@ -156,7 +156,7 @@ class LinearPattern:
 
 
 class _Parser:
-    """Recursive descent over the text of a pattern."""
+    """A recursive-descent parser of a pattern."""
 
     MAX_DEPTH = 100
 
@@ -207,7 +207,7 @@ class _Parser:
         bounds = self._bounds()
         if bounds is None:
             return node
-        self._accept('?')                                     # lazy or not makes no difference to a whole match
+        self._accept('?')                                     # lazy or greedy makes no difference to a whole match
         if self._peek() in ('*', '+', '?'):
             raise self._error(f'a repetition of a repetition, {self._peek()!r},')
         return _Repeat(node, *bounds)
@@ -218,7 +218,7 @@ class _Parser:
                 return bounds
         found = _BOUNDS.match(self._text, self._position)
         if found is None:
-            return None                                       # a brace that is no bound stands for itself
+            return None                                       # a brace that is not a bound is a literal
         least, comma, most = found.groups()
         low = int(least)
         high = low if not comma else int(most) if most else None
@@ -283,7 +283,7 @@ class _Parser:
         negated = self._accept('^')
         tests: list[Predicate] = []
         ranges: list[tuple[str, str]] = []
-        is_first = True                                       # a ] in the first place stands for itself
+        is_first = True                                       # a leading ] is a literal
         while is_first or self._peek() != ']':
             is_first = False
             if self._text.startswith('[:', self._position):

@@ -1,4 +1,4 @@
-"""What the broker says: human lines, or JSON lines, on stderr."""
+"""The broker's log on stderr: human-readable lines, journal lines or JSON lines."""
 import json
 import logging
 import os
@@ -10,7 +10,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {'message', 'asctime', 
 
 
 class HumanFormatter(logging.Formatter):
-    """`2026-01-31 23:59:59.123 WARNING room: message`, in local time; INFO goes without its name."""
+    """`2026-01-31 23:59:59.123 WARNING room: message`, in local time; the level INFO is omitted."""
 
     def format(self, record: logging.LogRecord) -> str:
         level = '' if record.levelno == logging.INFO else f'{record.levelname} '
@@ -20,7 +20,7 @@ class HumanFormatter(logging.Formatter):
 
 
 class JournalFormatter(logging.Formatter):
-    """`<4>room: message`: the journal keeps the time itself and takes the level from the number (sd-daemon(3))."""
+    """`<4>room: message`: the journal adds the time and takes the level from the number (sd-daemon(3))."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = f'{record.name.removeprefix("kbroker.")}: {record.getMessage()}'
@@ -31,7 +31,7 @@ class JournalFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time_ms (since the epoch), level, logger, message, whatever `extra` names, and a traceback."""
+    """One object per line: time_ms (since the epoch), level, logger, message, the fields of `extra`, any traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {'time_ms': int(record.created * 1000), 'level': record.levelname.lower(), 'logger': record.name,
@@ -43,7 +43,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up(as_json: bool) -> None:
-    """Send everything of level INFO and above to stderr."""
+    """Log everything of level INFO and above to stderr."""
     handler = logging.StreamHandler()
     if as_json:
         handler.setFormatter(JsonFormatter())
@@ -55,7 +55,7 @@ def set_up(as_json: bool) -> None:
 
 
 def stderr_is_the_journal() -> bool:
-    """Whether the service manager connected stderr with the journal, as JOURNAL_STREAM (systemd.exec(5)) says."""
+    """Return whether stderr is connected to the journal, according to JOURNAL_STREAM (systemd.exec(5))."""
     try:
         stderr = os.fstat(sys.stderr.fileno())
     except (OSError, ValueError):
@@ -64,5 +64,5 @@ def stderr_is_the_journal() -> bool:
 
 
 def journal_prefix(level: int) -> str:
-    """A level of `logging` as one of syslog, at the front of a line."""
+    """Return the line prefix for a level of `logging`: its syslog level in angle brackets."""
     return next(f'<{number}>' for least, number in _SYSLOG_LEVELS if level >= least)

@@ -34,10 +34,10 @@ def main() -> None:
 @click.option('--config', 'config_file', type=FILE, metavar='FILE', help='Settings, in server.properties syntax.')
 @click.option('--data-dir', metavar='DIR', help='The log directory (log.dirs).  [default: data]')
 @click.option('--listen', metavar='HOST:PORT', help='The address to bind (listeners).  [default: 127.0.0.1:9092]')
-@click.option('--advertise', metavar='HOST:PORT', help='The address that clients are told (advertised.listeners).')
+@click.option('--advertise', metavar='HOST:PORT', help='The address given to clients (advertised.listeners).')
 @click.option('--set', 'assignments', metavar='NAME=VALUE', multiple=True,
-              help='Any setting, by its dotted name; may be repeated, and wins over FILE and the other options.')
-@click.option('--log-json', is_flag=True, help='Log JSON lines instead of human ones.')
+                        help='Set any setting by its dotted name; repeatable. It overrides FILE and the other options.')
+@click.option('--log-json', is_flag=True, help='Log JSON lines instead of human-readable ones.')
 def serve(config_file: Path | None, data_dir: str | None, listen: str | None, advertise: str | None,
           assignments: tuple[str, ...], log_json: bool) -> None:
     """Run the broker until SIGTERM or SIGINT."""
@@ -50,7 +50,7 @@ def serve(config_file: Path | None, data_dir: str | None, listen: str | None, ad
 
 @contextlib.contextmanager
 def keeping_everything() -> Iterator[None]:
-    """What a start makes lives as long as the process: the collector of cycles need not look at it, then or later."""
+    """Exempt objects created inside from garbage collection: what a start creates lives as long as the process."""
     gc.disable()
     try:
         yield
@@ -61,7 +61,7 @@ def keeping_everything() -> Iterator[None]:
 
 def _start(config_file: Path | None, data_dir: str | None, listen: str | None, advertise: str | None,
            assignments: tuple[str, ...]) -> Any:
-    from kbroker.broker import Broker  # the compiled rooms: `kbroker --help` does without them
+    from kbroker.broker import Broker  # compiled rooms: `kbroker --help` does without them
 
     given: dict[str, str] = {}
     warnings: list[str] = []
@@ -88,7 +88,7 @@ def _start(config_file: Path | None, data_dir: str | None, listen: str | None, a
 
 
 def _run(broker: Any) -> None:
-    """Serve until a signal says stop."""
+    """Serve until a signal stops the broker."""
     for number in (signal.SIGTERM, signal.SIGINT):
         broker.reactor.on_signal(number, partial(_stop, broker, number))
     durability = broker.config.kbroker_durability
@@ -104,15 +104,15 @@ def _run(broker: Any) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """A partition in use holds a file and a connection a socket: take as many descriptors as this user may have."""
+    """Raise the descriptor limit to the maximum: each partition in use holds a file, each connection a socket."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # as under a container that allows less than it says
+    with contextlib.suppress(OSError, ValueError):  # e.g. in a container that allows less than it reports
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _stop(broker: Any, number: int) -> None:
-    # From here on the kernel's default action ends the process: a second signal at once, the alarm at the limit. That
-    # is as safe as a crash, and needs no Python to run.
+    # From here on signals have the kernel's default action: a second signal, or the alarm at the limit, ends the
+    # process. That is as safe as a crash, and needs no Python to run.
     for again in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
         signal.signal(again, signal.SIG_DFL)
     signal.alarm(SHUTDOWN_LIMIT_S)
@@ -122,9 +122,9 @@ def _stop(broker: Any, number: int) -> None:
 
 
 @main.command()
-@click.option('--check', 'config_file', type=FILE, metavar='FILE', help='Check a file instead; exit 1 if it is wrong.')
+@click.option('--check', 'config_file', type=FILE, metavar='FILE', help='Check FILE instead; exit 1 if it is invalid.')
 def config(config_file: Path | None) -> None:
-    """Print every setting with its default and meaning, as a file that `serve --config` takes."""
+    """Print every setting with its default and description, as a file for `serve --config`."""
     if config_file is None:
         click.echo('\n\n'.join(_describe_settings()))
         return
@@ -142,7 +142,7 @@ def config(config_file: Path | None) -> None:
 
 
 def _errors(given: dict[str, str]) -> Iterator[str]:
-    """Everything that is wrong with the settings, one message each."""
+    """Yield one message for each error in the settings."""
     given = dict(given)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Java's properties syntax, which `server.properties` is written in."""
+"""Java's properties syntax, the format of `server.properties`."""
 import re
 from collections.abc import Iterator
 
@@ -7,11 +7,12 @@ BLANKS = ' \t\f'
 
 
 def read_properties(text: str) -> tuple[dict[str, str], list[str]]:
-    """The settings of a properties file, and a warning for each name that stands in it twice (the last one wins).
+    """Return the settings of a properties file, and a warning for each name that occurs twice (the last one wins).
 
-    `#` and `!` open comment lines; a line that ends in an odd number of backslashes goes on in the next one, whose
-    leading blanks are dropped; `=`, `:` or blanks part name and value; `\\uXXXX`, `\\t`, `\\n`, `\\r`, `\\f` are
-    characters and any other character after a backslash stands for itself. ValueError names the line of a bad escape.
+    `#` and `!` open comment lines. A line that ends in an odd number of backslashes continues on the next one, whose
+    leading blanks are dropped. `=`, `:` or blanks separate name and value. `\\uXXXX`, `\\t`, `\\n`, `\\r`, `\\f` are
+    characters; any other character after a backslash is a literal. Raises ValueError, which names the line of a bad
+    escape.
     """
     found: dict[str, str] = {}
     warnings = []
@@ -28,7 +29,7 @@ def read_properties(text: str) -> tuple[dict[str, str], list[str]]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """(number of the first line, line) with comments and blank lines dropped and continuations joined."""
+    """Yield (number of the first line, line), without comments and blank lines, continuations joined."""
     started_at = 0
     parts: list[str] = []
     for number, raw in enumerate(re.split(r'\r\n|\r|\n', text), 1):
@@ -48,7 +49,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """(name, value), both still escaped."""
+    """Return (name, value), both still escaped."""
     position = 0
     while position < len(line) and line[position] not in '=:' + BLANKS:
         position += 2 if line[position] == '\\' else 1
@@ -68,5 +69,5 @@ def _unescape(text: str) -> str:
         return chr(int(code[1:], 16))
 
     unescaped = re.sub(r'\\(u[0-9a-fA-F]{4}|.)', character, text)
-    # A pair of \u escapes stands for one character above U+FFFF, as Java writes it.
+    # Java writes a character above U+FFFF as a pair of \u escapes.
     return unescaped.encode('utf-16', 'surrogatepass').decode('utf-16')

@@ -1,7 +1,7 @@
-"""Every setting, once: parser, DescribeConfigs, `kbroker config` and the man page are derived from these rows.
+"""The table of all settings: parser, DescribeConfigs, `kbroker config` and the man page are derived from its rows.
 
-Names, types, bounds and defaults are Apache Kafka 4.3's. The defaults that a single node cannot keep differ
-(replication factors and in-sync minimums of the internal topics are 1), as do those that bind to every interface
+Names, types, bounds and defaults are Apache Kafka 4.3's, except two kinds of defaults: those that a single node cannot
+meet (replication factors and in-sync minimums of the internal topics are 1), and those that bind to every interface
 (`listeners`) or put data under /tmp (`log.dir`).
 """
 import enum
@@ -44,7 +44,7 @@ INTEGER_BOUNDS = {Type.INT: (-2**31, INT_MAX), Type.LONG: (-2**63, LONG_MAX)}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What bounds and lists of values cannot say: which values hold, and how that is put in words."""
+    """A constraint that bounds and lists of values cannot express, and its wording for error messages."""
 
     holds: Callable[[Any], bool]
     expected: str
@@ -52,10 +52,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row.
+    """One setting of the broker or of a topic.
 
-    `fallbacks` are the settings asked, in order, when this one is not given, each with the factor that turns its unit
-    into this one's. `topic_name` is the topic-level setting of which this one is the default.
+    `fallbacks` are the settings to use, in order, when this one is not set, each with the factor that converts its unit
+    to this one's. `topic_name` is the topic-level setting whose default this one is.
     """
 
     name: str
@@ -70,15 +70,15 @@ class Setting:
     update: Update = Update.READ_ONLY
     fallbacks: tuple[tuple[str, int], ...] = ()
     internal: bool = False
-    """Left out of DescribeConfigs, help and man page."""
+    """Omitted from DescribeConfigs, help and man page."""
 
     @property
     def attribute(self) -> str:
-        """The name under which `Config` and `LogConfig` carry the value."""
+        """The attribute of `Config` and `LogConfig` that holds the value."""
         return self.name.replace('.', '_')
 
     def parse(self, text: str) -> Any:
-        """The value that `text` stands for. ValueError says what was expected."""
+        """Return the value of `text`. Raises ValueError, which names what was expected."""
         text = text.strip() if self.type is not Type.PASSWORD else text
         value = PARSERS[self.type](text)
         bounds = INTEGER_BOUNDS.get(self.type)
@@ -95,7 +95,7 @@ class Setting:
         return value
 
     def expected(self) -> str:
-        """What a value must be, for help and error messages."""
+        """Return a description of the valid values, for help and error messages."""
         if self.rule is not None:
             return self.rule.expected
         if self.values is not None:
@@ -110,7 +110,7 @@ class Setting:
         return f'{kind} of at least {low}' if high in (LONG_MAX, math.inf) else f'{kind} from {low} to {high}'
 
     def text(self, value: Any) -> str | None:
-        """How a value is written in a file and in DescribeConfigs; None for a value that is not set."""
+        """Return a value as written in a file and in DescribeConfigs; None for an unset value."""
         if value is None:
             return None
         if self.type is Type.BOOLEAN:
@@ -126,7 +126,7 @@ def _boolean(text: str) -> bool:
 
 
 def _integer(text: str) -> int:
-    # int() would take 1_000 and other scripts' digits, which Kafka does not.
+    # int() accepts 1_000 and other scripts' digits; Kafka does not.
     if not re.fullmatch(r'[+-]?[0-9]+', text):
         raise ValueError('a whole number')
     return int(text)
@@ -183,76 +183,81 @@ def _password(name: str, doc: str) -> Setting:
 
 CLUSTER = Update.CLUSTER_WIDE
 
-# Who the broker is, where it listens, where its data lies.
+# The broker's identity, its listeners and its log directory.
 IDENTITY = (
-    _int('node.id', 1, 'The id of this node in the metadata log and in answers to clients.', 0,
+    _int('node.id', 1, 'The id of this node in the metadata log and in responses to clients.', 0,
          fallbacks=(('broker.id', 1),)),
     _int('broker.id', None, 'The older name of node.id.', 0),
-    _string('broker.rack', None, 'The rack that Metadata answers name for this broker.'),
+    _string('broker.rack', None, 'The rack of this broker in Metadata responses.'),
     Setting('listeners', Type.LIST, ('PLAINTEXT://127.0.0.1:9092',),
             'The addresses to bind, as NAME://HOST:PORT. An empty host binds every interface, port 0 a free port.'),
     Setting('advertised.listeners', Type.LIST, None,
-            'The addresses that clients are told to connect to. Default: listeners.'),
+            'The addresses that clients connect to, as the broker reports them. Default: listeners.'),
     Setting('listener.security.protocol.map', Type.LIST, ('PLAINTEXT:PLAINTEXT', 'SSL:SSL'),
-            'The security protocol of each listener name, as NAME:PROTOCOL. PLAINTEXT and SSL are served.'),
+            'The security protocol of each listener name, as NAME:PROTOCOL. The protocols are PLAINTEXT and SSL.'),
     Setting('controller.listener.names', Type.LIST, (),
-            'Listeners of these names are not bound: the controller lives in this process.'),
-    Setting('process.roles', Type.LIST, ('broker', 'controller'), 'One process is broker and controller at once.',
+            'Listeners with these names are not bound: the controller runs in this process.'),
+    Setting('process.roles', Type.LIST, ('broker', 'controller'),
+            'The roles of the process, which is always both broker and controller.',
             values=('broker', 'controller')),
     Setting('log.dirs', Type.LIST, None, 'The log directory. It holds every topic and the metadata log.',
             rule=ONE_DIRECTORY, fallbacks=(('log.dir', 1),)),
     Setting('log.dir', Type.LIST, ('data',), 'The log directory, if log.dirs is not set.', rule=ONE_DIRECTORY),
 )
 
-# What an acknowledgement means, and what a single node makes of a replicated world.
+# kbroker's own settings: the meaning of an acknowledgement, and the replication factors that topics may request.
 OWN = (
     _string('kbroker.durability', 'disk',
-            'What makes a record visible and acknowledged with acks=all: disk waits until an fdatasync has covered it, '
-            'page-cache does not wait (a crash of the machine may then lose what was acknowledged).',
+            'When a record becomes visible and is acknowledged with acks=all. disk: after an fdatasync has covered it. '
+            'page-cache: at once; if the machine crashes, acknowledged records may be lost.',
             values=('disk', 'page-cache')),
     _string('kbroker.replication.factor.accept', 'any',
-            'any: a topic may ask for any replication factor and gets its one replica; strict: only 1 is accepted.',
+            'The replication factors that a topic may request. any: all, but it gets one replica; strict: only 1.',
             values=('any', 'strict')),
 )
 
 # TLS of listeners whose protocol is SSL (KIP-651: PEM, in files or in the settings themselves).
 TLS = (
-    _string('ssl.keystore.type', 'PEM', 'The form of the key and its certificate chain.', rule=ONLY_PEM),
+    _string('ssl.keystore.type', 'PEM', 'The format of the key and its certificate chain.', rule=ONLY_PEM),
     _string('ssl.keystore.location', None, 'The file with the private key and its certificate chain.'),
-    _password('ssl.keystore.key', 'The private key itself, in place of a file.'),
-    _password('ssl.keystore.certificate.chain', 'The certificate chain that goes with ssl.keystore.key.'),
-    _password('ssl.key.password', 'What opens an encrypted private key.'),
-    _string('ssl.truststore.type', 'PEM', 'The form of the certificates.', rule=ONLY_PEM),
-    _string('ssl.truststore.location', None, 'The file with the certificates that clients are held against.'),
-    _password('ssl.truststore.certificates', 'Those certificates themselves, in place of a file.'),
-    _string('ssl.client.auth', 'none', 'Whether a client must, may or need not show a certificate.',
+    _password('ssl.keystore.key', 'The private key itself, instead of a file.'),
+    _password('ssl.keystore.certificate.chain', 'The certificate chain for ssl.keystore.key.'),
+    _password('ssl.key.password', 'The password of an encrypted private key.'),
+    _string('ssl.truststore.type', 'PEM', 'The format of the trusted certificates.', rule=ONLY_PEM),
+    _string('ssl.truststore.location', None,
+            'The file with the certificates that client certificates are verified against.'),
+    _password('ssl.truststore.certificates', 'The trusted certificates themselves, instead of a file.'),
+    _string('ssl.client.auth', 'none',
+            'Client certificates: required, requested but optional, or none (not requested).',
             values=('required', 'requested', 'none')),
-    Setting('ssl.enabled.protocols', Type.LIST, TLS_VERSIONS, 'The versions of TLS that are spoken.',
+    Setting('ssl.enabled.protocols', Type.LIST, TLS_VERSIONS, 'The TLS versions that are accepted.',
             values=TLS_VERSIONS),
 )
 
 NETWORK = (
     _int('socket.request.max.bytes', 104857600, 'The largest request in bytes; a larger one closes the connection.', 1),
-    _int('socket.send.buffer.bytes', -1, 'SO_SNDBUF of connections in bytes; -1: the system sizes it by use.', -1),
-    _int('socket.receive.buffer.bytes', -1, 'SO_RCVBUF of connections in bytes; -1: the system sizes it by use.', -1),
-    _int('socket.listen.backlog.size', 50, 'How many connections may wait to be accepted.', 1),
-    _long('connections.max.idle.ms', 600000, 'A connection without a request for this long is closed.'),
-    _int('max.connections', INT_MAX, 'The most connections at a time.', 0, update=CLUSTER),
-    _int('max.connections.per.ip', INT_MAX, 'The most connections from one address.', 0, update=CLUSTER),
+    _int('socket.send.buffer.bytes', -1, 'SO_SNDBUF of connections in bytes; -1: sized by the system.', -1),
+    _int('socket.receive.buffer.bytes', -1, 'SO_RCVBUF of connections in bytes; -1: sized by the system.', -1),
+    _int('socket.listen.backlog.size', 50, 'The most connections that may wait to be accepted.', 1),
+    _long('connections.max.idle.ms', 600000, 'A connection without a request for this many milliseconds is closed.'),
+    _int('max.connections', INT_MAX, 'The most connections open at the same time.', 0, update=CLUSTER),
+    _int('max.connections.per.ip', INT_MAX, 'The most connections from one IP address.', 0, update=CLUSTER),
     _long('queued.max.request.bytes', -1,
-          'The most bytes of requests and replies in memory before long requests are no longer read; -1: no limit.'),
-    _int('fetch.max.bytes', 57671680, 'The most bytes that one Fetch answers, but for a first batch above it.', 1024),
-    _int('max.incremental.fetch.session.cache.slots', 1000, 'The most incremental fetch sessions kept.', 0),
-    _int('max.request.partition.size.limit', 2000, 'The most partitions in one DescribeTopicPartitions answer.', 1),
+          'The bytes of requests and replies in memory above which long requests are not read; -1: no limit.'),
+    _int('fetch.max.bytes', 57671680,
+         'The most bytes in one Fetch response; a larger first batch is still returned.', 1024),
+    _int('max.incremental.fetch.session.cache.slots', 1000, 'The most incremental fetch sessions that are kept.', 0),
+    _int('max.request.partition.size.limit', 2000, 'The most partitions in one DescribeTopicPartitions response.', 1),
 )
 
 TOPICS = (
-    _boolean_row('auto.create.topics.enable', True, 'Create a topic when a client asks for its metadata.'),
+    _boolean_row('auto.create.topics.enable', True, 'Create a missing topic when a client requests its metadata.'),
     _boolean_row('delete.topic.enable', True, 'Allow topics to be deleted.'),
-    _int('num.partitions', 1, 'The partitions of a topic that is created without a number of them.', 1),
-    _int('min.insync.replicas', 1, 'The in-sync replicas that acks=all needs.', 1, topic_name='min.insync.replicas',
+    _int('num.partitions', 1, 'The number of partitions of a topic that is created without one.', 1),
+    _int('min.insync.replicas', 1, 'The in-sync replicas that acks=all requires.', 1, topic_name='min.insync.replicas',
          update=CLUSTER),
-    _boolean_row('unclean.leader.election.enable', False, 'Kept for Kafka; one replica is always in sync.',
+    _boolean_row('unclean.leader.election.enable', False,
+                 'Accepted for compatibility; the only replica is always in sync.',
                  topic_name='unclean.leader.election.enable', update=CLUSTER),
 )
 
@@ -262,114 +267,139 @@ LOG = (
     _long('log.roll.ms', None, 'The age in milliseconds at which a new segment begins.', 1, topic_name='segment.ms',
           update=CLUSTER, fallbacks=(('log.roll.hours', HOUR_MS),)),
     _int('log.roll.hours', 168, 'The age in hours at which a new segment begins, if log.roll.ms is not set.', 1),
-    _long('log.roll.jitter.ms', None, 'The most milliseconds taken at random from the age at which segments roll.', 0,
+    _long('log.roll.jitter.ms', None, 'The most milliseconds by which the age of segments is randomly reduced.', 0,
           topic_name='segment.jitter.ms', update=CLUSTER, fallbacks=(('log.roll.jitter.hours', HOUR_MS),)),
-    _int('log.roll.jitter.hours', 0, 'As log.roll.jitter.ms, in hours, if that is not set.', 0),
-    _long('log.retention.ms', None, 'How long records are kept, in milliseconds; -1: for ever.', rule=LIMIT_OR_NONE,
+    _int('log.roll.jitter.hours', 0, 'The same in hours, if log.roll.jitter.ms is not set.', 0),
+    _long('log.retention.ms', None, 'How long records are kept, in milliseconds; -1: forever.', rule=LIMIT_OR_NONE,
           topic_name='retention.ms', update=CLUSTER,
           fallbacks=(('log.retention.minutes', MINUTE_MS), ('log.retention.hours', HOUR_MS))),
-    _int('log.retention.minutes', None, 'As log.retention.ms, in minutes, if that is not set.', rule=LIMIT_OR_NONE),
-    _int('log.retention.hours', 168, 'As log.retention.minutes, in hours, if that is not set.', rule=LIMIT_OR_NONE),
+    _int('log.retention.minutes', None, 'The same in minutes, if log.retention.ms is not set.', rule=LIMIT_OR_NONE),
+    _int('log.retention.hours', 168, 'The same in hours, if log.retention.minutes is not set.', rule=LIMIT_OR_NONE),
     _long('log.retention.bytes', -1, 'The size in bytes above which old segments are deleted; -1: no limit.',
           topic_name='retention.bytes', update=CLUSTER),
-    _long('log.retention.check.interval.ms', 300000, 'How often old segments are looked for.', 1),
-    _int('log.index.size.max.bytes', 10485760, 'The largest index in bytes; a full one begins a new segment.', 4,
+    _long('log.retention.check.interval.ms', 300000, 'How often, in milliseconds, old segments are deleted.', 1),
+    _int('log.index.size.max.bytes', 10485760, 'The largest index in bytes; a full index begins a new segment.', 4,
          topic_name='segment.index.bytes', update=CLUSTER),
     _int('log.index.interval.bytes', 4096, 'The bytes of log between two index entries.', 0,
          topic_name='index.interval.bytes', update=CLUSTER),
-    _long('log.flush.interval.messages', LONG_MAX, 'The records after which a partition is flushed.', 1,
+    _long('log.flush.interval.messages', LONG_MAX, 'The number of records after which a partition is flushed.', 1,
           topic_name='flush.messages', update=CLUSTER),
     _long('log.flush.interval.ms', None, 'The milliseconds after which a partition is flushed.', 0,
           topic_name='flush.ms', update=CLUSTER, fallbacks=(('log.flush.scheduler.interval.ms', 1),)),
-    _long('log.flush.scheduler.interval.ms', LONG_MAX, 'How often log.flush.interval.ms is looked at.'),
-    _int('log.flush.offset.checkpoint.interval.ms', 60000, 'How often recovery points are written.', 0),
-    _int('log.flush.start.offset.checkpoint.interval.ms', 60000, 'How often log start offsets are written.', 0),
-    _long('replica.high.watermark.checkpoint.interval.ms', 5000, 'How often high watermarks are written.'),
-    _long('log.segment.delete.delay.ms', 60000, 'How long a deleted file stays on disk.', 0,
+    _long('log.flush.scheduler.interval.ms', LONG_MAX, 'How often, in milliseconds, log.flush.interval.ms is checked.'),
+    _int('log.flush.offset.checkpoint.interval.ms', 60000,
+         'How often, in milliseconds, recovery points are written.', 0),
+    _int('log.flush.start.offset.checkpoint.interval.ms', 60000,
+         'How often, in milliseconds, log start offsets are written.', 0),
+    _long('replica.high.watermark.checkpoint.interval.ms', 5000,
+          'How often, in milliseconds, high watermarks are written.'),
+    _long('log.segment.delete.delay.ms', 60000, 'How long, in milliseconds, a deleted file stays on disk.', 0,
           topic_name='file.delete.delay.ms', update=CLUSTER),
-    _boolean_row('log.preallocate', False, 'Give a new segment its whole size at once.', topic_name='preallocate',
+    _boolean_row('log.preallocate', False,
+                 'Allocate the full size of a new segment in advance.', topic_name='preallocate',
                  update=CLUSTER),
     _int('message.max.bytes', 1048588, 'The largest batch in bytes.', 0, topic_name='max.message.bytes',
          update=CLUSTER),
-    _string('log.message.timestamp.type', 'CreateTime', 'Whose time a record carries: producer or broker.',
+    _string('log.message.timestamp.type', 'CreateTime',
+            'The origin of a timestamp: CreateTime: the producer, LogAppendTime: the broker.',
             values=('CreateTime', 'LogAppendTime'), topic_name='message.timestamp.type', update=CLUSTER),
-    _long('log.message.timestamp.before.max.ms', LONG_MAX, 'How far a timestamp may lie behind the broker\'s time.', 0,
+    _long('log.message.timestamp.before.max.ms', LONG_MAX,
+          'The most milliseconds that a timestamp may be in the past.', 0,
           topic_name='message.timestamp.before.max.ms', update=CLUSTER),
-    _long('log.message.timestamp.after.max.ms', 3600000, 'How far a timestamp may lie ahead of the broker\'s time.', 0,
+    _long('log.message.timestamp.after.max.ms', 3600000,
+          'The most milliseconds that a timestamp may be in the future.', 0,
           topic_name='message.timestamp.after.max.ms', update=CLUSTER),
-    Setting('log.cleanup.policy', Type.LIST, ('delete',), 'delete old segments, compact by key, or both.',
+    Setting('log.cleanup.policy', Type.LIST, ('delete',),
+            'delete removes old segments; compact keeps the last record of each key. Both may be set.',
             values=('delete', 'compact'), topic_name='cleanup.policy', update=CLUSTER),
-    _string('compression.type', 'producer', 'How batches are stored; producer keeps what the producer chose.',
+    _string('compression.type', 'producer',
+            'The compression of stored batches; producer keeps the compression of the producer.',
             values=COMPRESSION_TYPES, topic_name='compression.type', update=CLUSTER),
-    _int('compression.gzip.level', -1, 'The level of gzip; -1: its default.', rule=DEFAULT_OR_1_TO_9,
+    _int('compression.gzip.level', -1,
+         'The compression level of gzip; -1: the default of gzip.', rule=DEFAULT_OR_1_TO_9,
          topic_name='compression.gzip.level', update=CLUSTER),
-    _int('compression.lz4.level', 9, 'The level of lz4.', 1, high=17, topic_name='compression.lz4.level',
+    _int('compression.lz4.level', 9, 'The compression level of lz4.', 1, high=17, topic_name='compression.lz4.level',
          update=CLUSTER),
-    _int('compression.zstd.level', 3, 'The level of zstd.', -131072, high=22, topic_name='compression.zstd.level',
+    _int('compression.zstd.level', 3,
+         'The compression level of zstd.', -131072, high=22, topic_name='compression.zstd.level',
          update=CLUSTER),
 )
 
 CLEANER = (
-    _boolean_row('log.cleaner.enable', True, 'Run the log cleaner; compacted topics need it.'),
-    _long('log.cleaner.dedupe.buffer.size', 134217728, 'The bytes of memory for the map from keys to offsets.',
+    _boolean_row('log.cleaner.enable', True, 'Run the log cleaner, which compacted topics need.'),
+    _long('log.cleaner.dedupe.buffer.size', 134217728,
+          'The bytes of memory for the cleaner\'s map from keys to offsets.',
           update=CLUSTER),
-    Setting('log.cleaner.io.buffer.load.factor', Type.DOUBLE, 0.9, 'How full the cleaner\'s key map may become.',
+    Setting('log.cleaner.io.buffer.load.factor', Type.DOUBLE, 0.9,
+            'The share of the cleaner\'s map that may be filled.',
             update=CLUSTER),
-    _int('log.cleaner.io.buffer.size', 524288, 'The bytes of the cleaner\'s read and write buffers.', 0,
+    _int('log.cleaner.io.buffer.size', 524288, 'The size in bytes of the cleaner\'s read and write buffers.', 0,
          update=CLUSTER),
-    _long('log.cleaner.backoff.ms', 15000, 'How long the cleaner waits when there is nothing to clean.', 0,
+    _long('log.cleaner.backoff.ms', 15000,
+          'How long, in milliseconds, the cleaner waits when there is nothing to clean.', 0,
           update=CLUSTER),
     Setting('log.cleaner.min.cleanable.ratio', Type.DOUBLE, 0.5,
-            'The share of dirty bytes that makes a log worth cleaning.',
+            'The share of dirty bytes from which a log is cleaned.',
             low=0, high=1, topic_name='min.cleanable.dirty.ratio', update=CLUSTER),
-    _long('log.cleaner.delete.retention.ms', 86400000, 'How long a tombstone stays after it was cleaned.', 0,
+    _long('log.cleaner.delete.retention.ms', 86400000,
+          'How long, in milliseconds, a tombstone is kept after it was cleaned.', 0,
           topic_name='delete.retention.ms', update=CLUSTER),
-    _long('log.cleaner.min.compaction.lag.ms', 0, 'How long a record is safe from compaction.', 0,
+    _long('log.cleaner.min.compaction.lag.ms', 0, 'The milliseconds for which a new record is not compacted.', 0,
           topic_name='min.compaction.lag.ms', update=CLUSTER),
-    _long('log.cleaner.max.compaction.lag.ms', LONG_MAX, 'After how long a record must be up for compaction.', 1,
+    _long('log.cleaner.max.compaction.lag.ms', LONG_MAX,
+          'The milliseconds after which a record becomes due for compaction.', 1,
           topic_name='max.compaction.lag.ms', update=CLUSTER),
 )
 
 GROUPS = (
-    _int('group.min.session.timeout.ms', 6000, 'The shortest session timeout that a member may ask for.'),
-    _int('group.max.session.timeout.ms', 1800000, 'The longest session timeout that a member may ask for.'),
-    _int('group.initial.rebalance.delay.ms', 3000, 'How long a new group waits for more members.'),
-    _int('group.max.size', INT_MAX, 'The most members of a group.', 1),
+    _int('group.min.session.timeout.ms', 6000,
+         'The shortest session timeout, in milliseconds, that a member may request.'),
+    _int('group.max.session.timeout.ms', 1800000,
+         'The longest session timeout, in milliseconds, that a member may request.'),
+    _int('group.initial.rebalance.delay.ms', 3000, 'How long, in milliseconds, a new group waits for more members.'),
+    _int('group.max.size', INT_MAX, 'The largest number of members in a group.', 1),
     _int('offset.metadata.max.bytes', 4096, 'The longest metadata of an offset commit.'),
-    _int('offsets.topic.num.partitions', 50, 'The partitions of __consumer_offsets, fixed when it is created.', 1),
-    _int('offsets.topic.segment.bytes', 104857600, 'The segment size of __consumer_offsets.', 1),
-    _int('offsets.retention.minutes', 10080, 'How long offsets of an empty group are kept.', 1),
-    _long('offsets.retention.check.interval.ms', 600000, 'How often expired offsets are looked for.', 1),
+    _int('offsets.topic.num.partitions', 50, 'The number of partitions of __consumer_offsets when it is created.', 1),
+    _int('offsets.topic.segment.bytes', 104857600, 'The segment size of __consumer_offsets in bytes.', 1),
+    _int('offsets.retention.minutes', 10080, 'How long, in minutes, the offsets of an empty group are kept.', 1),
+    _long('offsets.retention.check.interval.ms', 600000, 'How often, in milliseconds, expired offsets are removed.', 1),
 )
 
 TRANSACTIONS = (
-    _int('transaction.max.timeout.ms', 900000, 'The longest transaction timeout that a producer may ask for.', 1),
-    _int('transactional.id.expiration.ms', 604800000, 'How long an unused transactional id is remembered.', 1),
+    _int('transaction.max.timeout.ms', 900000,
+         'The longest transaction timeout, in milliseconds, that a producer may request.', 1),
+    _int('transactional.id.expiration.ms', 604800000,
+         'How long, in milliseconds, an unused transactional id is kept.', 1),
     _int('transaction.abort.timed.out.transaction.cleanup.interval.ms', 10000,
-         'How often transactions past their timeout are aborted.', 1),
+         'How often, in milliseconds, timed-out transactions are aborted.', 1),
     _int('transaction.remove.expired.transaction.cleanup.interval.ms', 3600000,
-         'How often expired transactional ids are removed.', 1),
+         'How often, in milliseconds, expired transactional ids are removed.', 1),
     _int('transaction.state.log.num.partitions', 50, 'The partitions of __transaction_state, fixed when it is created.',
          1),
     _int('transaction.state.log.min.isr', 1, 'min.insync.replicas of __transaction_state.', 1),
-    _int('transaction.state.log.segment.bytes', 104857600, 'The segment size of __transaction_state.', 1),
+    _int('transaction.state.log.segment.bytes', 104857600, 'The segment size of __transaction_state in bytes.', 1),
     _boolean_row('transaction.partition.verification.enable', True,
                  'Check with the coordinator that a partition belongs to the transaction before its first append.',
                  update=CLUSTER),
-    _int('producer.id.expiration.ms', 86400000, 'How long a partition remembers a producer that no longer writes.', 1,
+    _int('producer.id.expiration.ms', 86400000,
+         'How long, in milliseconds, a partition keeps the state of an idle producer.', 1,
          update=CLUSTER),
-    _int('producer.id.expiration.check.interval.ms', 600000, 'How often expired producers are forgotten.', 1,
+    _int('producer.id.expiration.check.interval.ms', 600000,
+         'How often, in milliseconds, expired producers are removed.', 1,
          internal=True),
 )
 
 METADATA = (
     _int('metadata.log.segment.bytes', 1073741824, 'The size in bytes at which the metadata log rolls.', 8388608),
-    _long('metadata.log.segment.ms', 604800000, 'The age at which the metadata log rolls.'),
+    _long('metadata.log.segment.ms', 604800000, 'The age in milliseconds at which the metadata log rolls.'),
     _long('metadata.log.max.record.bytes.between.snapshots', 20971520,
-          'The bytes of metadata records after which a snapshot is written.', 1),
-    _long('metadata.log.max.snapshot.interval.ms', 3600000, 'The longest time between two snapshots; 0: no limit.', 0),
-    _long('metadata.max.retention.bytes', 104857600, 'The size above which old metadata segments are deleted.'),
-    _long('metadata.max.retention.ms', 604800000, 'The age above which old metadata segments are deleted.'),
+          'The bytes of metadata records between two snapshots.', 1),
+    _long('metadata.log.max.snapshot.interval.ms', 3600000,
+          'The most milliseconds between two snapshots; 0: no limit.', 0),
+    _long('metadata.max.retention.bytes', 104857600,
+          'The size in bytes above which old metadata segments are deleted.'),
+    _long('metadata.max.retention.ms', 604800000,
+          'The age in milliseconds above which old metadata segments are deleted.'),
 )
 
 SETTINGS: dict[str, Setting] = {
@@ -378,23 +408,26 @@ SETTINGS: dict[str, Setting] = {
 }
 
 TOPIC_ONLY = (
-    Setting('leader.replication.throttled.replicas', Type.LIST, (), 'Kept for Kafka; nothing is replicated here.',
+    Setting('leader.replication.throttled.replicas', Type.LIST, (),
+            'Accepted for compatibility; nothing is replicated.',
             rule=THROTTLED_REPLICAS),
-    Setting('follower.replication.throttled.replicas', Type.LIST, (), 'Kept for Kafka; nothing is replicated here.',
+    Setting('follower.replication.throttled.replicas', Type.LIST, (),
+            'Accepted for compatibility; nothing is replicated.',
             rule=THROTTLED_REPLICAS),
-    _boolean_row('remote.storage.enable', False, 'Kept for Kafka; there is no tiered storage.', rule=ONLY_FALSE),
-    _boolean_row('remote.log.copy.disable', False, 'Kept for Kafka; there is no tiered storage.'),
-    _boolean_row('remote.log.delete.on.disable', False, 'Kept for Kafka; there is no tiered storage.'),
-    _long('local.retention.bytes', -2, 'Kept for Kafka; there is no tiered storage.', -2),
-    _long('local.retention.ms', -2, 'Kept for Kafka; there is no tiered storage.', -2),
-    _int('internal.segment.bytes', None, 'Takes the place of segment.bytes, without its lower bound.', 1,
+    _boolean_row('remote.storage.enable', False,
+                 'Accepted for compatibility; there is no tiered storage.', rule=ONLY_FALSE),
+    _boolean_row('remote.log.copy.disable', False, 'Accepted for compatibility; there is no tiered storage.'),
+    _boolean_row('remote.log.delete.on.disable', False, 'Accepted for compatibility; there is no tiered storage.'),
+    _long('local.retention.bytes', -2, 'Accepted for compatibility; there is no tiered storage.', -2),
+    _long('local.retention.ms', -2, 'Accepted for compatibility; there is no tiered storage.', -2),
+    _int('internal.segment.bytes', None, 'Replaces segment.bytes, without its lower bound.', 1,
          internal=True),
 )
 
 
 def _as_topic_setting(row: Setting) -> Setting:
     assert row.topic_name is not None
-    # A topic may keep nothing (retention.ms=0); the broker's own setting refuses that.
+    # A topic may set retention.ms=0; the broker's own setting may not.
     low, rule = (-1, None) if row.rule is LIMIT_OR_NONE else (row.low, row.rule)
     return Setting(row.topic_name, row.type, row.default, row.doc, low=low, high=row.high, values=row.values, rule=rule,
                    update=Update.CLUSTER_WIDE)
@@ -405,7 +438,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
     for row in (*(_as_topic_setting(row) for row in SETTINGS.values() if row.topic_name), *TOPIC_ONLY)
 }
 BROKER_NAME_OF: dict[str, str] = {row.topic_name: row.name for row in SETTINGS.values() if row.topic_name}
-"""The broker-level setting that gives the default of a topic-level one."""
+"""The broker-level setting that holds the default of a topic-level one."""
 
 IGNORED: dict[str, str] = {
     'replica.fetch.*': 'nothing is replicated',
@@ -421,23 +454,23 @@ IGNORED: dict[str, str] = {
     'alter.log.dirs.replication.quota.*': 'there is one log directory',
     'cordoned.log.dirs': 'there is one log directory',
     'log.dir.failure.timeout.ms': 'there is one log directory',
-    'metadata.log.dir': 'the metadata log lies in the log directory',
+    'metadata.log.dir': 'the metadata log is in the log directory',
     'auto.leader.rebalance.enable': 'the only node leads every partition',
     'leader.imbalance.*': 'the only node leads every partition',
     'unclean.leader.election.interval.ms': 'the only node leads every partition',
     'inter.broker.listener.name': 'there is no other broker',
     'security.inter.broker.protocol': 'there is no other broker',
     'controlled.shutdown.enable': 'there is no other broker',
-    'broker.heartbeat.interval.ms': 'the controller lives in this process',
-    'broker.session.timeout.ms': 'the controller lives in this process',
-    'initial.broker.registration.timeout.ms': 'the controller lives in this process',
+    'broker.heartbeat.interval.ms': 'the controller runs in this process',
+    'broker.session.timeout.ms': 'the controller runs in this process',
+    'initial.broker.registration.timeout.ms': 'the controller runs in this process',
     'controller.quorum.*': 'the only node is the quorum',
-    'controller.socket.timeout.ms': 'the controller lives in this process',
-    'controller.performance.*': 'the controller lives in this process',
-    'early.start.listeners': 'the controller lives in this process',
-    'server.max.startup.time.ms': 'the controller lives in this process',
+    'controller.socket.timeout.ms': 'the controller runs in this process',
+    'controller.performance.*': 'the controller runs in this process',
+    'early.start.listeners': 'the controller runs in this process',
+    'server.max.startup.time.ms': 'the controller runs in this process',
     'metadata.max.idle.interval.ms': 'the only node is the quorum',
-    'socket.connection.setup.timeout.*': 'the broker connects to nobody',
+    'socket.connection.setup.timeout.*': 'the broker opens no connections',
     'num.network.threads': 'one thread serves all connections',
     'num.io.threads': 'one thread serves all connections',
     'queued.max.requests': 'one thread serves all connections; see queued.max.request.bytes',
@@ -445,14 +478,14 @@ IGNORED: dict[str, str] = {
     'num.recovery.threads.per.data.dir': 'one thread owns all state',
     'log.cleaner.threads': 'one worker cleans',
     'log.cleaner.io.max.bytes.per.second': 'the cleaner is not throttled',
-    'group.coordinator.*': 'the coordinators live in the one thread',
-    'request.timeout.ms': 'an administrative request ends when it is done',
+    'group.coordinator.*': 'the coordinators run in the only thread',
+    'request.timeout.ms': 'an administrative request has no time limit',
     'log.initial.task.delay.ms': 'periodic tasks begin one interval after the start',
-    'offsets.commit.timeout.ms': 'an offset commit ends when the disk has it, or has failed',
+    'offsets.commit.timeout.ms': 'an offset commit ends when its write is durable or has failed',
     'offsets.topic.compression.codec': 'offsets are written uncompressed',
     'offsets.load.buffer.size': 'the coordinators read the log in place',
     'transaction.state.log.load.buffer.size': 'the coordinators read the log in place',
-    'add.partitions.to.txn.retry.*': 'the coordinator lives in this process',
+    'add.partitions.to.txn.retry.*': 'the coordinator runs in this process',
     '*.purgatory.purge.interval.requests': 'finished waiters are removed at once',
     'transaction.two.phase.commit.enable': 'two-phase commit is not served',
     'group.consumer.*': 'the consumer rebalance protocol (KIP-848) is not served',
@@ -466,17 +499,17 @@ IGNORED: dict[str, str] = {
     'controller.quota.*': 'there are no quotas',
     'client.quota.callback.class': 'there are no quotas',
     'max.connection.creation.rate': 'there are no quotas',
-    'max.connections.per.ip.overrides': 'max.connections.per.ip holds for every address',
-    'metric.reporters': 'there is no JVM to load it into',
-    'metrics.*': 'there is no JVM to load it into',
-    'kafka.metrics.*': 'there is no JVM to load it into',
+    'max.connections.per.ip.overrides': 'max.connections.per.ip applies to every address',
+    'metric.reporters': 'no JVM is available to load it',
+    'metrics.*': 'no JVM is available to load it',
+    'kafka.metrics.*': 'no JVM is available to load it',
     'auto.include.jmx.reporter': 'there is no JVM',
     'telemetry.max.bytes': 'client telemetry is not collected',
-    'config.providers*': 'values are taken as they stand',
+    'config.providers*': 'values are used as written',
     'unstable.*.versions.enable': 'only stable versions are served',
     'internal.metadata.*': 'internal to Kafka',
 }
-"""Kafka's names that mean nothing here, and why: accepted with a warning."""
+"""Kafka's settings that have no effect here, with the reason; accepted with a warning."""
 
 REFUSED: dict[str, str] = {
     'ssl.keystore.password': NO_STORE_PASSWORD,
@@ -491,8 +524,8 @@ REFUSED: dict[str, str] = {
     'super.users': 'access control is not served',
     'allow.everyone.if.no.acl.found': 'access control is not served',
     'principal.builder.class': 'access control is not served',
-    'security.providers': 'there is no JVM to load it into',
-    'alter.config.policy.class.name': 'there is no JVM to load it into',
-    'create.topic.policy.class.name': 'there is no JVM to load it into',
+    'security.providers': 'no JVM is available to load it',
+    'alter.config.policy.class.name': 'no JVM is available to load it',
+    'create.topic.policy.class.name': 'no JVM is available to load it',
 }
-"""Kafka's names that an operator counts on and that are not there: a broker without them must not start."""
+"""Kafka's settings that an operator relies on but kbroker lacks, with the reason: each one prevents the start."""

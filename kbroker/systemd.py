@@ -1,15 +1,15 @@
-"""The service manager's notification socket (sd_notify(3)); without one, nothing happens."""
+"""The service manager's notification socket (sd_notify(3)). Without a service manager, every call does nothing."""
 import contextlib
 import os
 import socket
 
 
 def notify(*states: str) -> None:
-    """Tell the service manager: `READY=1`, `STOPPING=1`, `WATCHDOG=1`, `STATUS=...`. A failure is of no consequence."""
+    """Notify the service manager: `READY=1`, `STOPPING=1`, `WATCHDOG=1`, `STATUS=...`. Failures are ignored."""
     address = os.environ.get('NOTIFY_SOCKET', '')
     if not address.startswith(('/', '@')):
         return
-    # A leading @ stands for the NUL byte of the abstract namespace.
+    # A leading @ means the NUL byte of the abstract namespace.
     path = '\0' + address[1:] if address[0] == '@' else address
     with (socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender,
           contextlib.suppress(OSError)):
@@ -17,7 +17,7 @@ def notify(*states: str) -> None:
 
 
 def watchdog_interval_ms() -> int | None:
-    """How often to send `WATCHDOG=1`: half of what the service manager allows. None: it does not watch this process."""
+    """Return the interval of `WATCHDOG=1`: half of what the service manager allows, or None without a watchdog."""
     limit_us = os.environ.get('WATCHDOG_USEC', '')
     watched = os.environ.get('WATCHDOG_PID', str(os.getpid()))
     if not limit_us.isdecimal() or watched != str(os.getpid()):

@@ -1,4 +1,4 @@
-"""What both sides of a TLS connection do to an SSLContext. All raise ConfigError for what OpenSSL cannot use."""
+"""The SSLContext steps common to both sides of a TLS connection. All raise ConfigError for what OpenSSL rejects."""
 from __future__ import annotations
 
 import os
@@ -23,13 +23,16 @@ def trust(context: ssl.SSLContext, certificates: str) -> None:
 
 
 def load_key(context: ssl.SSLContext, private_key: str, chain: str, password: str | None) -> None:
-    """OpenSSL takes key and chain from files only, so they stand in one that nobody else may read, for a moment."""
+    """Load the key and its certificate chain.
+
+    OpenSSL reads them from files only, so they are written to a temporary file that only this user can read.
+    """
     text = private_key if chain == private_key else f'{private_key}\n{chain}\n'
     handle, path = tempfile.mkstemp(suffix='.pem')
     try:
         with os.fdopen(handle, 'w') as file:
             file.write(text)
-        # Without a password of ours OpenSSL would ask for one on the terminal.
+        # Without a password, OpenSSL would prompt for one on the terminal.
         context.load_cert_chain(path, password=password or '')
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, 'reason', None) or error

@@ -1,7 +1,7 @@
-"""Kafka's `ssl.` settings, of either side of a connection (KIP-651: PEM, in files or in the settings themselves).
+"""Kafka's `ssl.` settings, for either side of a connection (KIP-651: PEM, in files or in the settings themselves).
 
-Each function takes what it reads out of `settings`, so that what is left is not known. All raise ConfigError, and
-OSError for a file that cannot be read.
+Each function removes the settings that it reads from `settings`, so that only unknown ones remain. All raise
+ConfigError, and OSError for a file that cannot be read.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bad_setting(name: str, message: str) -> ConfigError:
 
 
 def take_store(settings: dict[str, str], store: str, inline: str) -> str | None:
-    """The PEM text of `ssl.keystore` or `ssl.truststore`: of the file at its location, or of the setting `inline`."""
+    """Return the PEM text of `ssl.keystore` or `ssl.truststore`: the file at its location, or the setting `inline`."""
     kind = settings.pop(f'{store}.type', '').upper()
     location = settings.get(f'{store}.location')
     if kind not in ('', 'PEM') or (location is not None and not _looks_like_pem(Path(location))):
@@ -31,7 +31,7 @@ def take_store(settings: dict[str, str], store: str, inline: str) -> str | None:
         raise bad_setting(f'{store}.password', NO_STORE_PASSWORD)
     text = take_inline_pem(settings, inline)
     if text is not None and location is not None:
-        raise bad_setting(inline, f'found beside {store}.location, expected one of them')
+            raise bad_setting(inline, f'found together with {store}.location, expected one of them')
     return text if text is not None else take_pem_file(settings, f'{store}.location')
 
 
@@ -50,13 +50,13 @@ def take_pem_file(settings: dict[str, str], name: str) -> str | None:
 
 
 def _pem_blocks(text: str, where: str) -> str:
-    """The blocks of a PEM text as OpenSSL wants them: without remarks, and in lines even if they came in a single one.
+    """Return the blocks of a PEM text as OpenSSL needs them: without remarks, and split into lines.
 
-    Java takes both. ConfigError when there is no block.
+    Java also accepts remarks and blocks on a single line. Raises ConfigError when there is no block.
     """
     blocks = []
     for label, body in PEM_BLOCK.findall(text):
-        # A colon stands in the headers of an old encrypted key, which are lines by themselves.
+        # A colon occurs in the headers of an old encrypted key, whose lines must be kept.
         data = ''.join(body.split())
         lines = body.strip().splitlines() if ':' in body else [data[at:at + 64] for at in range(0, len(data), 64)]
         blocks.append('\n'.join([f'-----BEGIN {label}-----', *lines, f'-----END {label}-----', '']))
@@ -66,7 +66,7 @@ def _pem_blocks(text: str, where: str) -> str:
 
 
 def take_tls_versions(settings: dict[str, str]) -> tuple[str, ...]:
-    """`ssl.enabled.protocols`, as far as it names versions that are still spoken; all of them by default."""
+    """Return the supported versions among `ssl.enabled.protocols`; without that setting, all supported versions."""
     text = settings.pop('ssl.enabled.protocols', ','.join(TLS_VERSIONS))
     found = {part.strip() for part in text.split(',')}
     versions = tuple(version for version in TLS_VERSIONS if version in found)

@@ -140,7 +140,7 @@ def test_certificates_in_a_file_and_in_the_settings_are_one_too_many(tmp_path):
     (tmp_path / 'ca.pem').write_text(PEM)
     words = complaint({'security.protocol': 'SSL', 'ssl.truststore.certificates': PEM,
                        'ssl.truststore.location': str(tmp_path / 'ca.pem')})
-    assert words.startswith('ssl.truststore.certificates: found beside ssl.truststore.location')
+    assert words.startswith('ssl.truststore.certificates: found together with ssl.truststore.location')
 
 
 def test_a_certificate_file_that_is_not_there(tmp_path):
