@@ -68,7 +68,7 @@ def let_it_clean(broker):
 
 
 def log_of(broker, topic):
-    return broker.topics.get(topic, 0).log
+    return broker.logs.logs[topic, 0]
 
 
 @pytest.mark.parametrize('crashes', [False, True])

@@ -107,6 +107,15 @@ def test_the_tools_import_downhill_and_nothing_of_a_running_broker(path):
     assert not NEVER_FOR_TOOLS & set(imported_rooms(source))
 
 
+INTO_A_LOG = re.compile(r'\bcimport\b.*\b(?:Log|Segment)\b|(?<!self)\._log\b|\bpartition\.log\b')
+
+
+@pytest.mark.parametrize('path', sources(PACKAGE), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_partition_is_the_one_door_into_a_log(path):
+    if LAYER.get(room_of(path), 0) > LAYER['topics']:
+        assert INTO_A_LOG.findall(path.read_text()) == []
+
+
 def test_the_broker_does_not_know_the_tools():
     assert not [path for path in sources(PACKAGE) if 'kbroker_tools' in path.read_text()]
 

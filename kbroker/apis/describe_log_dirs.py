@@ -42,7 +42,7 @@ def describe(partitions: list[Partition]) -> list[Any]:
         if topic is None:
             topic = by_topic[partition.topic] = TopicResult(name=partition.topic)
         topic.partitions.append(PartitionResult(partition_index=partition.partition,
-                                                partition_size=partition.log.size_bytes))
+                                                partition_size=partition.size_bytes))
     return list(by_topic.values())
 
 

@@ -32,7 +32,7 @@ def describe(context: RequestContext, topic: str, partition_index: int) -> Any:
             producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
             last_sequence=producer.last_sequence, last_timestamp=producer.last_timestamp_ms,
             coordinator_epoch=producer.coordinator_epoch, current_txn_start_offset=producer.transaction_first_offset)
-        for producer in partition.log.producer_state.active_producers()])
+        for producer in partition.active_producers()])
 
 
 def failed(partition_index: int, code: ErrorCode, message: str) -> Any:

@@ -133,17 +133,17 @@ cdef class Fetch(Waiter):
         last_stable_offset = partition.stable_offset()
         if wanted.last_fetched_epoch < 0 or not diverges(partition, wanted):
             upper_bound_offset = last_stable_offset if self.read_committed else partition.high_watermark
-            wanted.records = partition.read_slice(wanted.fetch_offset, min(left, <int64_t>wanted.max_bytes), upper_bound_offset,
-                                                  self.size_bytes == 0)
+            wanted.records = partition.read(wanted.fetch_offset, min(left, <int64_t>wanted.max_bytes), upper_bound_offset,
+                                            self.size_bytes == 0)
             wanted.has_more = wanted.fetch_offset < upper_bound_offset
             if self.read_committed:
-                wanted.aborted_transactions = b'' if wanted.records is None else partition.log.aborted_rows(
+                wanted.aborted_transactions = b'' if wanted.records is None else partition.aborted_rows(
                     wanted.fetch_offset, wanted.records.end_offset)
         else:
             self.must_answer = wanted.has_more = True
         wanted.high_watermark = partition.high_watermark
         wanted.last_stable_offset = last_stable_offset
-        wanted.log_start_offset = partition.log.log_start_offset
+        wanted.log_start_offset = partition.start_offset()
         return 0 if wanted.records is None else wanted.records.size_bytes
 
 
@@ -170,19 +170,11 @@ def check_leader_epoch(partition, current_leader_epoch):
     raise KafkaError(code, f'leader epoch {partition.leader_epoch} expected, found {current_leader_epoch}')
 
 
-def end_of_leader_epoch(partition, leader_epoch):
-    """(epoch, offset) where the largest epoch in use at or below `leader_epoch` ends; (-1, -1) if nothing is known."""
-    if leader_epoch == partition.leader_epoch:
-        # The epoch in force has no line in the checkpoint before its first append.
-        return leader_epoch, partition.log_end_offset
-    return partition.log.leader_epochs.end_offset_for(leader_epoch, partition.log_end_offset)
-
-
 cdef bint diverges(Partition partition, WantedPartition wanted) except -1:
     """Whether the log left the one that the fetcher has read, and then from where (KIP-595)."""
-    if wanted.last_fetched_epoch == partition.leader_epoch and partition.log.log_end_offset >= wanted.fetch_offset:
+    if wanted.last_fetched_epoch == partition.leader_epoch and partition.end_offset() >= wanted.fetch_offset:
         return False
-    epoch, end_offset = end_of_leader_epoch(partition, wanted.last_fetched_epoch)
+    epoch, end_offset = partition.end_of_epoch(wanted.last_fetched_epoch)
     if epoch == -1:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f'leader epoch {wanted.last_fetched_epoch} is not known here, '
                          f'the current one is {partition.leader_epoch}')

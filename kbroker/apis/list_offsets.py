@@ -16,8 +16,9 @@ from kbroker.apis.fetch import check_leader_epoch
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListOffsetsResponse
-from kbroker.topics.partition import READ_COMMITTED, Partition
+from kbroker.topics.partition import Partition
 
+READ_COMMITTED = 1
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -66,14 +67,11 @@ def find(partition: Partition, timestamp_ms: int, isolation_level: int, version:
         return -1, bound, partition.leader_epoch
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         start = partition.log_start_offset
-        # The epoch in force has no line in the checkpoint before its first append.
-        leader_epoch = (partition.leader_epoch if start == partition.log_end_offset
-                        else partition.log.leader_epochs.epoch_for(start))
-        return -1, start, leader_epoch
+        return -1, start, partition.epoch_at(start)
     if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOTHING
-    found = (partition.log.max_timestamp() if timestamp_ms == MAX_TIMESTAMP
-             else partition.log.offset_for_timestamp(timestamp_ms))
+    found = (partition.max_timestamp() if timestamp_ms == MAX_TIMESTAMP
+             else partition.offset_for_timestamp(timestamp_ms))
     if found is None or found[1] >= bound:
         return NOTHING
     position: tuple[int, int, int] = found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.context import Api, RequestContext
-from kbroker.apis.fetch import check_leader_epoch, end_of_leader_epoch
+from kbroker.apis.fetch import check_leader_epoch
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetForLeaderEpochResponse
@@ -29,7 +29,7 @@ def find(context: RequestContext, topic: str, wanted: Any) -> Any:
         check_leader_epoch(partition, wanted.current_leader_epoch)
     except KafkaError as error:
         return failed(wanted.partition, error.code)
-    epoch, end_offset = end_of_leader_epoch(partition, wanted.leader_epoch)
+    epoch, end_offset = partition.end_of_epoch(wanted.leader_epoch)
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
 
 

@@ -274,7 +274,7 @@ cdef class ProduceUnderWay(WriteAsker):
                              'a transactional batch in a request without a transactional id')
         if not supports_epoch_bump and not self.broker.config.transaction_partition_verification_enable:
             return 0
-        guard = partition.log.producer_state.start_verification(
+        guard = partition.start_verification(
             batch.producer_id, batch.producer_epoch, batch.base_sequence, supports_epoch_bump,
             (<Clock?>self.broker.clock).wall_ms())
         if guard is not None:
@@ -395,7 +395,7 @@ cdef class ProduceUnderWay(WriteAsker):
         except KafkaError as error:
             self.refuse(part, error)
             if error.code not in WITHOUT_LOG_START_OFFSET:
-                part.log_start_offset = partition.log.log_start_offset
+                part.log_start_offset = partition.start_offset()
             return 0
         part.base_offset = appended.base_offset
         part.log_append_time_ms = appended.append_time_ms

@@ -148,7 +148,7 @@ class GroupCoordinator:
         INVALID_PRODUCER_EPOCH for a producer that has been fenced (KIP-890).
         """
         partition = self._part(group_id).shard.partition
-        return partition.log.producer_state.start_verification(
+        return partition.start_verification(
             producer_id, producer_epoch, NO_SEQUENCE, supports_epoch_bump, self._clock.wall_ms()
         )
 

@@ -61,7 +61,7 @@ class Flusher:
     def _begin(self, partition: Partition) -> bool:
         """Whether it could: where no file descriptor is left, nothing is lost yet, and it waits on."""
         try:
-            files, offset = partition.log.files_to_sync()
+            files, offset = partition.files_to_sync()
         except OSError as error:
             if is_shortage(error):
                 self._dirty[partition] = None
@@ -82,7 +82,6 @@ class Flusher:
             # that never happened.
             self._fail(error)
             return
-        partition.log.mark_flushed(offset)
         partition.flushed(offset)
 
     def _fail(self, error: BaseException) -> None:

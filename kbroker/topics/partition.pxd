@@ -1,6 +1,6 @@
 # cython: language_level=3
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker.log.append_result cimport Appended
 from kbroker.log.log cimport Log
@@ -19,14 +19,6 @@ cdef struct WaiterLink:
     WaiterLink *next
     WaiterLink *previous
     PyObject *waiter            # borrowed: a waiter takes its link out before it goes
-
-
-cdef class FetchSlice:
-    cdef readonly LogSlice records
-    cdef readonly int64_t high_watermark
-    cdef readonly int64_t last_stable_offset
-    cdef readonly int64_t log_start_offset
-    cdef readonly object aborted_transactions
 
 
 cdef class DurableWaiter:
@@ -64,7 +56,7 @@ cdef class Partition(Gatherer):
     cdef readonly int32_t partition
     cdef readonly bytes topic_id
     cdef public int32_t leader_epoch
-    cdef readonly Log log
+    cdef Log _log                     # nobody else reaches into it: tests/test_layers.py
     cdef readonly int64_t high_watermark
     cdef readonly bint is_deleted
     cdef bint _page_cache
@@ -78,6 +70,8 @@ cdef class Partition(Gatherer):
     cdef object _replayer
     cdef object _not_replayed         # deque of (header, batch copy) above the high watermark, only with a replayer
 
+    cdef int64_t start_offset(self) noexcept
+    cdef int64_t end_offset(self) noexcept
     cdef int64_t stable_offset(self) except -1
     cdef int _advance(self, int64_t high_watermark) except -1
     cdef int _replay(self) except -1
@@ -89,5 +83,8 @@ cdef class Partition(Gatherer):
     cdef bint answers_from_page_cache(self) noexcept
     cdef int _appended(self) except -1
     cdef int await_durable(self, int64_t offset, DurableWaiter waiter, Py_ssize_t part) except -1
-    cdef LogSlice read_slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
+    cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
+    cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset)
+    cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
+                             bint supports_epoch_bump, int64_t now_ms)
     cdef int wake_fetch_waiters(self) except -1

@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memmove
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -24,20 +24,6 @@ from kbroker.record.batch cimport BatchFields
 from kbroker.topics.gathering cimport LARGEST_KEPT_BYTES, Gatherer, Gathering
 
 from kbroker.record.batch import read_header
-
-READ_UNCOMMITTED = 0
-READ_COMMITTED = 1
-
-
-cdef class FetchSlice:
-    """What one partition contributes to a Fetch: a slice of a file, or None, and the marks of the partition.
-
-    `aborted_transactions` is a list of (producer_id, first_offset), None for read_uncommitted.
-    """
-
-    @property
-    def size_bytes(self):
-        return 0 if self.records is None else self.records.size_bytes
 
 
 cdef class DurableWaiter:
@@ -149,7 +135,7 @@ cdef class Partition(Gatherer):
         self.partition = log.partition
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
-        self.log = log
+        self._log = log
         # Recovery has walked, and a clean stop has flushed, everything that the log holds.
         self.high_watermark = log.log_end_offset
         log.on_high_watermark(self.high_watermark)
@@ -164,28 +150,47 @@ cdef class Partition(Gatherer):
         return f'<Partition {self.topic}-{self.partition} {self.log_start_offset}..{self.log_end_offset}>'
 
     @property
+    def failure(self):
+        """The KafkaError with which the log directory failed, or None."""
+        return self._log.failure
+
+    @property
     def is_offline(self):
         """Whether the log directory has failed."""
-        return self.log.failure is not None
+        return self._log.failure is not None
+
+    @property
+    def size_bytes(self):
+        """The size of the log without its indexes."""
+        return self._log.size_bytes
 
     @property
     def log_start_offset(self):
-        return self.log.log_start_offset
+        return self._log.log_start_offset
 
     @property
     def log_end_offset(self):
-        return self.log.log_end_offset
+        return self._log.log_end_offset
 
     @property
     def last_stable_offset(self):
         """Where the earliest open transaction begins, never below the log start; without one, the high watermark (KIP-98)."""
         return self.stable_offset()
 
+    cdef int64_t start_offset(self) noexcept:
+        """Return `log_start_offset`, for callers in C."""
+        return self._log.log_start_offset
+
+    cdef int64_t end_offset(self) noexcept:
+        """Return `log_end_offset`, for callers in C."""
+        return self._log.log_end_offset
+
     cdef int64_t stable_offset(self) except -1:
-        cdef int64_t first_unstable = self.log.producer_state.first_unstable()
+        """Return `last_stable_offset`, for callers in C."""
+        cdef int64_t first_unstable = self._log.producer_state.first_unstable()
         if first_unstable < 0 or first_unstable >= self.high_watermark:
             return self.high_watermark
-        return max(first_unstable, self.log.log_start_offset)
+        return max(first_unstable, self._log.log_start_offset)
 
     def append(self, batch, origin=Origin.COORDINATOR, *, guard=None, int transaction_version=0,
                bint verification_required=False):
@@ -213,7 +218,7 @@ cdef class Partition(Gatherer):
         if gather != AT_ONCE and self.is_busy() and (size <= LARGEST_KEPT_BYTES or gather == BORROWED):
             return self.gather(data, size, batch, origin, guard, transaction_version, verification_required, appended,
                                gather == BORROWED)
-        self.log.append_at(data, size, batch, origin, self.leader_epoch, guard, transaction_version,
+        self._log.append_at(data, size, batch, origin, self.leader_epoch, guard, transaction_version,
                            verification_required, appended)
         if appended.is_duplicate:
             return 0
@@ -240,7 +245,7 @@ cdef class Partition(Gatherer):
         if not borrow:
             data = <uint8_t *>memcpy(self._gathering.take_room(size), data, size)
         try:
-            self.log.append_at(data, size, batch, origin, self.leader_epoch, guard, transaction_version,
+            self._log.append_at(data, size, batch, origin, self.leader_epoch, guard, transaction_version,
                                verification_required, appended, True, borrow)
             is_gathered = not appended.is_duplicate
         finally:
@@ -251,25 +256,25 @@ cdef class Partition(Gatherer):
         return 0
 
     cdef int take_over(self) except -1:
-        cdef int64_t size = self.log.active.borrowed_bytes()
+        cdef int64_t size = self._log.active.borrowed_bytes()
         cdef uint8_t *into
         if size > LARGEST_KEPT_BYTES:
             return self.write_file()
         if size:
             into = self._gathering.take_room(size)      # for which this may have been written
-            self.log.active.own_gathered(into)
+            self._log.active.own_gathered(into)
         return 0
 
     cdef int write_file(self) except -1:
         try:
-            self.log.write_gathered()
+            self._log.write_gathered()
         except KafkaError:
             pass        # the log is offline, as `settle` will find
         return 0
 
     cdef int settle(self) except -1:
         try:
-            self.log.write_gathered()
+            self._log.write_gathered()
         except KafkaError as error:
             self.fail(error)
             return 0
@@ -281,15 +286,25 @@ cdef class Partition(Gatherer):
 
     cdef int _appended(self) except -1:
         if self._page_cache:
-            if self.log.must_flush():
+            if self._log.must_flush():
                 self._flusher.request(self)
-            self._advance(self.log.log_end_offset)
+            self._advance(self._log.log_end_offset)
         else:
             self._flusher.request(self)
         return 0
 
+    def files_to_sync(self):
+        """Return (files, offset): `flushed(offset)` is due once all files are synced. Raises OSError."""
+        return self._log.files_to_sync()
+
+    def request_flush(self):
+        """Ask the flusher for a sync, unless everything in the log is on the disk."""
+        if self._log.flushed_offset < self._log.log_end_offset:
+            self._flusher.request(self)
+
     def flushed(self, int64_t offset):
-        """Everything below `offset` is on the disk."""
+        """Adopt that the files of `files_to_sync` are synced: everything below `offset` is on the disk."""
+        self._log.mark_flushed(offset)
         if offset > self.high_watermark:
             self._advance(offset)
 
@@ -297,7 +312,7 @@ cdef class Partition(Gatherer):
         cdef DurableQueue queue = self._durable_queue
         # State first (replay), then those who were promised it, then readers: nobody sees an offset before its state.
         self.high_watermark = high_watermark
-        self.log.on_high_watermark(high_watermark)
+        self._log.on_high_watermark(high_watermark)
         if self._replayer is not None:
             self._replay()
         while queue.first < queue.end and queue.awaited[queue.first].offset <= self.high_watermark:
@@ -328,8 +343,8 @@ cdef class Partition(Gatherer):
             done(self._deleted_error())
         elif self.high_watermark >= offset:
             done(None)
-        elif self.log.failure is not None:
-            done(self.log.failure)
+        elif self._log.failure is not None:
+            done(self._log.failure)
         else:
             self._durable_queue.put(offset, done, 0)
 
@@ -339,8 +354,8 @@ cdef class Partition(Gatherer):
             return waiter.durable(part, self._deleted_error())
         if self.high_watermark >= offset:
             return waiter.durable(part, None)
-        if self.log.failure is not None:
-            return waiter.durable(part, self.log.failure)
+        if self._log.failure is not None:
+            return waiter.durable(part, self._log.failure)
         return self._durable_queue.put(offset, waiter, part)
 
     def set_replayer(self, callback):
@@ -350,32 +365,59 @@ cdef class Partition(Gatherer):
 
     def batches(self, int64_t start_offset=0):
         """The batches that end at or after `start_offset`, as (header, memoryview), for loading."""
-        return self.log.batches(max(start_offset, self.log.log_start_offset))
+        return self._log.batches(max(start_offset, self._log.log_start_offset))
 
-    def read(self, int64_t offset, int64_t max_bytes, int isolation_level, bint min_one_batch=True):
-        """Batches from the one that holds `offset`, below the high watermark or, read_committed, the last stable offset.
+    cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
+        """Return batches from the one that holds `offset`, as `Log.read` does.
 
-        Raises KafkaError OFFSET_OUT_OF_RANGE outside log start..log end, KAFKA_STORAGE_ERROR.
+        `upper_bound_offset` is the high watermark or, for read_committed, the last stable offset. Raises KafkaError
+        OFFSET_OUT_OF_RANGE outside log start..log end, UNKNOWN_TOPIC_OR_PARTITION once deleted, KAFKA_STORAGE_ERROR.
         """
-        cdef FetchSlice result = FetchSlice.__new__(FetchSlice)
-        result.high_watermark = self.high_watermark
-        result.last_stable_offset = self.stable_offset()
-        result.log_start_offset = self.log.log_start_offset
-        result.records = self.read_slice(
-            offset, max_bytes, result.last_stable_offset if isolation_level == READ_COMMITTED else self.high_watermark,
-            min_one_batch)
-        if isolation_level == READ_COMMITTED:
-            if result.records is None:
-                result.aborted_transactions = []
-            else:
-                result.aborted_transactions = self.log.aborted_transactions(offset, result.records.end_offset)
-        return result
-
-    cdef LogSlice read_slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
-        """What `read` reads; the caller knows the bound of its isolation level."""
         if self.is_deleted:
             raise self._deleted_error()
-        return self.log.read(offset, max_bytes, upper_bound_offset, min_one_batch)
+        return self._log.read(offset, max_bytes, upper_bound_offset, min_one_batch)
+
+    cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset):
+        """Return the aborted transactions that a reader of these offsets needs, encoded as in `Log.aborted_rows`."""
+        return self._log.aborted_rows(fetch_offset, upper_bound_offset)
+
+    def end_of_epoch(self, int32_t leader_epoch):
+        """Return (epoch, offset) where the largest epoch in use at or below `leader_epoch` ends; (-1, -1): unknown."""
+        if leader_epoch == self.leader_epoch:
+            # The epoch in force has no line in the checkpoint before its first append.
+            return leader_epoch, self._log.log_end_offset
+        return self._log.leader_epochs.end_offset_for(leader_epoch, self._log.log_end_offset)
+
+    def epoch_at(self, int64_t offset):
+        """Return the leader epoch in which `offset` was written, -1 if unknown."""
+        if offset == self._log.log_end_offset:
+            return self.leader_epoch
+        return self._log.leader_epochs.epoch_for(offset)
+
+    def offset_for_timestamp(self, int64_t timestamp_ms):
+        """Return (timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`, or None."""
+        return self._log.offset_for_timestamp(timestamp_ms)
+
+    def max_timestamp(self):
+        """Return (timestamp in ms, offset, leader epoch) of the first record with the greatest timestamp, or None."""
+        return self._log.max_timestamp()
+
+    def active_producers(self):
+        """Return the producers that the log knows, as ActiveProducer."""
+        return self._log.producer_state.active_producers()
+
+    cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
+                             bint supports_epoch_bump, int64_t now_ms):
+        """Return the guard that the first append of a transaction must bring; None if the transaction is open here.
+
+        Raises KafkaError INVALID_PRODUCER_EPOCH for a producer that has been fenced (KIP-890).
+        """
+        return self._log.producer_state.start_verification(producer_id, producer_epoch, base_sequence,
+                                                          supports_epoch_bump, now_ms)
+
+    def update_config(self, config):
+        """Apply a new LogConfig to the log."""
+        self._log.update_config(config)
 
     def add_fetch_waiter(self, FetchWaiter waiter not None):
         """Call `waiter.wake()`, once, when either bound of a fetch moves, or when the partition goes away."""
@@ -393,7 +435,7 @@ cdef class Partition(Gatherer):
         if offset < 0 or offset > self.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE,
                              f'records below {offset} cannot be deleted, the high watermark is {self.high_watermark}')
-        self.log.delete_records(offset)
+        self._log.delete_records(offset)
         self.start_moved()
 
     def start_moved(self):

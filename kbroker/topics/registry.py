@@ -78,8 +78,8 @@ class TopicRegistry:
         found = self.find(topic, partition)
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{topic}-{partition} does not exist')
-        if found.log.failure is not None:
-            raise found.log.failure
+        if found.failure is not None:
+            raise found.failure
         return found
 
     def create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
@@ -148,8 +148,7 @@ class TopicRegistry:
         for topic in self._by_name.values():
             if topic.config.flush_ms < LONG_MAX:
                 for partition in topic.partitions:
-                    if partition.log.flushed_offset < partition.log_end_offset:
-                        self.flusher.request(partition)
+                    partition.request_flush()
 
     def configure(self, config: Config) -> None:
         """The broker's defaults changed: every topic sees them where it has no override."""
@@ -191,7 +190,7 @@ class TopicRegistry:
         topic.config = LogConfig(self.config, overrides)
         topic.produce_rules = None
         for partition in topic.partitions:
-            partition.log.update_config(topic.config)
+            partition.update_config(topic.config)
 
     def _opened(self, image: TopicImage) -> Topic:
         topic = self._open(image, self.log_manager.create_log)

@@ -186,7 +186,7 @@ def test_a_long_burst_is_written_from_where_it_lies(tmp_path):
                 peer.socket.send(half)
             for peer in bursts.peers:
                 assert len(split(peer.receive())) == 2
-        values = [record.value[:1] for _, batch in bursts.node.topics.get('orders', 0).log.batches(2)
+        values = [record.value[:1] for _, batch in bursts.node.logs.logs['orders', 0].batches(2)
                   for record in decode_records(batch)]
         assert values == [b'0', b'1', b'2', b'3'] * 2
         assert fs.writes < 8
@@ -201,7 +201,7 @@ def test_appends_of_several_connections_to_a_partition_are_one_write(tmp_path, d
         requests = [produce(bursts.node, bytes([48 + at]) * 1000) for at in range(5)]
         assert produced(requests, bursts.send_from_each(requests)) == [(0, offset) for offset in range(2, 7)]
         assert fs.writes == 1
-        values = [record.value[:1] for _, batch in bursts.node.topics.get('orders', 0).log.batches(2)
+        values = [record.value[:1] for _, batch in bursts.node.logs.logs['orders', 0].batches(2)
                   for record in decode_records(batch)]
         assert values == [b'0', b'1', b'2', b'3', b'4']
 
@@ -233,7 +233,7 @@ def test_more_than_the_arena_holds_is_written_in_between(tmp_path):
         bursts.make_busy()
         requests = [produce(bursts.node, b'v' * 20_000) for _ in range(30)]
         assert produced(requests, bursts.send_from_each(requests)) == [(0, offset) for offset in range(2, 32)]
-        log = bursts.node.topics.get('orders', 0).log
+        log = bursts.node.logs.logs['orders', 0]
         assert [header.last_offset for header, _ in log.batches(2)] == [*range(2, 32)]
 
 
@@ -286,5 +286,5 @@ def test_a_connection_that_ends_within_a_burst_takes_nothing_with_it(tmp_path):
         bursts.peer.send(b''.join(frames) + frame(b'no request') + frames[0])
         bursts.peer.settle()
         assert bursts.peer.connection.is_closed
-        log = bursts.node.topics.get('orders', 0).log
+        log = bursts.node.logs.logs['orders', 0]
         assert [header.last_offset for header, _ in log.batches()] == [0, 1]

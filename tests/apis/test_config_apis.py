@@ -202,7 +202,7 @@ def test_a_default_of_the_broker_reaches_topics_without_their_own_value(client):
 
 
 def test_a_new_segment_size_holds_from_the_next_append_on(client):
-    log = client.broker.topics.get('orders', 0).log
+    log = client.broker.logs.logs['orders', 0]
     client.produce(client.batch(b'x' * 600_000))
     assert client.alter(TOPIC, 'orders', segment_bytes=str(1 << 20)) == 0
     client.produce(client.batch(b'x' * 600_000))

@@ -485,7 +485,7 @@ def test_offsets_of_a_transaction_are_verified_and_then_pending(wire, version):
 
 
 def test_a_transaction_that_is_open_in_the_partition_is_not_verified_again(wire):
-    wire.world.partition.log.producer_state.guard = None
+    wire.world.guard = None
     assert commit_in_transaction(wire, 4)[0] == 0
     assert wire.transactions.asked == []
 

@@ -383,8 +383,7 @@ def test_a_bad_pattern_is_named_as_such(busy):
 def test_the_producers_of_a_partition_are_described(world):
     producer = SimpleNamespace(producer_id=1000, producer_epoch=3, last_sequence=7, last_timestamp_ms=123,
                                coordinator_epoch=2, transaction_first_offset=40)
-    world.topics.get('orders', 0).log = SimpleNamespace(
-        producer_state=SimpleNamespace(active_producers=lambda: [producer]))
+    world.topics.get('orders', 0).active_producers = lambda: [producer]
     request = messages.DescribeProducersRequest
     found, missing = call(world, 'DescribeProducers', 0, topics=[
         request.TopicRequest(name='orders', partition_indexes=[0, 9])]).topics[0].partitions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from types import SimpleNamespace
 from typing import Any
 
 from support.memory_partitions import MemoryRegistry
@@ -27,18 +26,6 @@ def subscription(*topics: str) -> bytes:
     return struct.pack('>hi', 0, len(topics)) + names + struct.pack('>i', -1)
 
 
-class Verifications:
-    """Stands for the producer state of the log: hands out a guard until a transaction is open."""
-
-    def __init__(self) -> None:
-        self.guard: Any = 'guard'
-
-    def start_verification(
-        self, producer_id: int, producer_epoch: int, sequence: int, supports_epoch_bump: bool, now_ms: int
-    ) -> Any:
-        return self.guard
-
-
 class World:
     """`immediate=False`: nothing is durable until `flush`."""
 
@@ -55,7 +42,9 @@ class World:
         for name in ('orders', 'payments'):
             self.topics.create(name, 4)
         self.partition = self.topics.ensure_internal(OFFSETS_TOPIC).partitions[0]
-        self.partition.log = SimpleNamespace(producer_state=Verifications())
+        self.guard: Any = 'guard'
+        """What a commit in a transaction is given to bring; None as while a transaction is open."""
+        self.partition.start_verification = lambda *_: self.guard
         self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics)
         self.groups.start()
 

@@ -101,7 +101,7 @@ def test_offsets_and_producers_are_those_that_the_broker_tells(broker, client, v
     for partition in (0, 1):
         assert view.partition_offsets('orders', partition) == answers_of(broker, 'orders', partition)
         assert producers_in(view, 'orders', partition) == producers_of(broker, 'orders', partition)
-    assert len(PartitionReader(ReadOnlyFileSystem(), broker.topics.get(*A).log.directory).base_offsets()) > 1
+    assert len(PartitionReader(ReadOnlyFileSystem(), broker.logs.logs[A].directory).base_offsets()) > 1
     offsets = view.partition_offsets(*A)
     assert (offsets.last_stable_offset < offsets.high_watermark) == is_open
 
@@ -429,7 +429,7 @@ def test_what_is_appended_and_rolled_while_it_is_read_is_read_too(broker, client
     seen = [next(batches)[0].last_offset]
     run_transactions(client, 40)
     seen += [header.last_offset for header, _ in batches]
-    assert seen == list(range(broker.topics.get(*A).log.log_end_offset))
+    assert seen == list(range(broker.logs.logs[A].log_end_offset))
 
 
 def test_a_partition_that_is_deleted_is_an_error_not_an_empty_log(client, tmp_path, view):

@@ -27,12 +27,13 @@ def clock():
 
 @pytest.fixture
 def open_partition(tmp_path, flusher, clock):
-    """Opens `orders-INDEX`, with topic settings by name."""
+    """Opens `orders-INDEX`, with topic settings by name. `opener.log` is the log of the last one."""
 
     def opener(index=0, *, page_cache=False, clean_shutdown=True, **settings):
         overrides = {name.replace('_', '.'): str(value) for name, value in settings.items()}
         log = Log(FileSystem(), str(tmp_path / f'orders-{index}'), 'orders', index, LogConfig(Config({}), overrides),
                   clock, clean_shutdown=clean_shutdown)
+        opener.log = log
         return Partition(log, bytes(16), 0, flusher, page_cache)
 
     return opener

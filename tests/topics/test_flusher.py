@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import pytest
 
 from kbroker.topics.flusher import PARTITIONS_AT_ONCE, Flusher
@@ -10,7 +8,9 @@ class Spy:
 
     def __init__(self, name):
         self.name, self.end, self.durable, self.is_deleted = name, 0, 0, False
-        self.log = SimpleNamespace(files_to_sync=lambda: ([self.name], self.end), mark_flushed=lambda offset: None)
+
+    def files_to_sync(self):
+        return [self.name], self.end
 
     def append(self, flusher):
         self.end += 1

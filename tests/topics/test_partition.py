@@ -8,7 +8,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
-from kbroker.topics.partition import READ_COMMITTED, READ_UNCOMMITTED, FetchWaiter
+from kbroker.topics.partition import FetchWaiter
 
 T = 1_700_000_000_000
 PRODUCER = 7
@@ -22,6 +22,10 @@ def data(count=1, *, sequence=-1, transactional=False):
 def marker(*, commit):
     return encode_end_txn_marker(commit=commit, producer_id=PRODUCER, producer_epoch=0, coordinator_epoch=0,
                                  timestamp_ms=T)
+
+
+def read(partition, upper_bound_offset):
+    return partition.read(0, 1 << 20, upper_bound_offset, True)
 
 
 class Waiter(FetchWaiter):
@@ -53,11 +57,11 @@ def test_with_page_cache_durability_a_roll_is_flushed_all_the_same(open_partitio
     # Without it a crash would make recovery walk every segment since the start.
     partition = open_partition(page_cache=True)
     partition.append(data(), Origin.CLIENT)
-    partition.log.roll()
+    open_partition.log.roll()
     partition.append(data(), Origin.CLIENT)
     flusher.kick()
     disk.finish()
-    assert partition.log.flushed_offset == 2
+    assert open_partition.log.flushed_offset == 2
 
 
 def test_with_page_cache_durability_flush_messages_is_honoured(open_partition, flusher, disk):
@@ -186,21 +190,20 @@ def test_isolation_bounds_what_is_read(open_partition):
     partition = open_partition(page_cache=True)
     partition.append(data(2), Origin.CLIENT)
     partition.append(data(2, sequence=0, transactional=True), Origin.CLIENT)
-    assert partition.read(0, 1 << 20, READ_UNCOMMITTED).records.end_offset == 4
-    committed = partition.read(0, 1 << 20, READ_COMMITTED)
-    assert committed.records.end_offset == 2 and committed.aborted_transactions == []
+    assert read(partition, partition.high_watermark).end_offset == 4
+    assert read(partition, partition.last_stable_offset).end_offset == 2
+    assert open_partition.log.aborted_transactions(0, 2) == []
     partition.append(marker(commit=False))
-    committed = partition.read(0, 1 << 20, READ_COMMITTED)
-    assert committed.records.end_offset == 5 and committed.aborted_transactions == [(PRODUCER, 2)]
-    assert partition.read(0, 1 << 20, READ_UNCOMMITTED).aborted_transactions is None
+    assert read(partition, partition.last_stable_offset).end_offset == 5
+    assert open_partition.log.aborted_transactions(0, 5) == [(PRODUCER, 2)]
 
 
 def test_what_is_not_flushed_is_not_read(open_partition):
     partition = open_partition()
     partition.append(data(), Origin.CLIENT)
-    assert partition.read(0, 1 << 20, READ_UNCOMMITTED).records is None
+    assert read(partition, partition.high_watermark) is None
     with pytest.raises(KafkaError) as refused:
-        partition.read(2, 1 << 20, READ_UNCOMMITTED)
+        partition.read(2, 1 << 20, partition.high_watermark, True)
     assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
@@ -280,11 +283,11 @@ def test_a_deleted_partition_answers_everyone(open_partition, flusher):
     assert [error.code for error in told] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
     assert waiter.woken == 1
     with pytest.raises(KafkaError):
-        partition.read(0, 1, READ_UNCOMMITTED)
+        partition.read(0, 1, partition.high_watermark, True)
 
 
 def test_a_partition_opens_with_its_high_watermark_at_the_end(open_partition):
     partition = open_partition(page_cache=True)
     partition.append(data(3), Origin.CLIENT)
-    partition.log.close()
+    open_partition.log.close()
     assert open_partition().high_watermark == 3

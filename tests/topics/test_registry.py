@@ -71,10 +71,10 @@ def test_internal_topics_are_made_at_first_use_with_kafkas_configs(broker, name,
 
 
 def test_a_changed_config_reaches_the_log(broker):
-    topic = broker.topics.create('orders', 1, {'retention.ms': '1000'})
+    broker.topics.create('orders', 1, {'retention.ms': '1000'})
     broker.metadata.alter_configs(2, 'orders', {'retention.ms': None, 'segment.ms': '5000'})
     broker.topics.configure_topic('orders')
-    config = topic.partitions[0].log.config
+    config = broker.logs.logs['orders', 0].config
     assert (config.retention_ms, config.segment_ms) == (604800000, 5000)
 
 
@@ -103,7 +103,8 @@ def test_a_directory_of_no_topic_is_set_aside_and_a_missing_one_is_made(tmp_path
 def test_flush_ms_is_honoured_at_the_interval_of_the_scheduler(tmp_path):
     settings = {'kbroker.durability': 'page-cache', 'log.flush.scheduler.interval.ms': '1000'}
     with InProcessBroker(tmp_path, settings) as broker:
-        log = broker.topics.create('orders', 1, {'flush.ms': '500'}).partitions[0].log
+        broker.topics.create('orders', 1, {'flush.ms': '500'})
+        log = broker.logs.logs['orders', 0]
         broker.topics.get('orders', 0).append(record(), Origin.CLIENT)
         broker.turn()
         assert log.flushed_offset == 0
