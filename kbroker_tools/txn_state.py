@@ -66,12 +66,12 @@ def main(name: str, from_beginning: bool, follow: bool, transactional_id: str | 
     output = Output(as_json)
     damages: list[str] = []
 
-    def complain(text: str) -> None:
+    def report(text: str) -> None:
         damages.append(text)
         output.note(f'kbroker-txn-state: {text}')
 
     rows = formatter(name, compat)
-    tail = CoordinatorTail(view, TOPICS[name], _partitions(view, TOPICS[name], transactional_id), rows, complain)
+    tail = CoordinatorTail(view, TOPICS[name], _partitions(view, TOPICS[name], transactional_id), rows, report)
     if as_table:
         _show_table(view, name, tail, output, transactional_id)
     else:

@@ -1,1 +1,1 @@
-"""What the internal topics and the metadata log hold, row by row."""
+"""Rows of the internal topics and of the metadata log: decoded, replayed and followed."""

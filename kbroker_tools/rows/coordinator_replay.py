@@ -1,6 +1,6 @@
-"""What the coordinators' topics say, replayed from their batches without a coordinator.
+"""The coordinators' state, replayed from the batches of their topics without a coordinator.
 
-A row that cannot be read is skipped with a warning: who looks into a directory wants to see the rest.
+An unreadable row is skipped with a warning, so that one damaged row does not hide the others.
 """
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ TopicPartition = tuple[str, int]
 
 CONSUMER_PROTOCOL_TYPE = 'consumer'
 STABLE_MEMBER = 0
-"""The state of a member that has neither partitions to give up nor to wait for."""
+"""The state of a member that has no partition to revoke or to wait for."""
 
 logger = logging.getLogger(__name__)
 
 
 def replay_transactions(batches: Batches, only: str | None = None) -> dict[str, TransactionRow]:
-    """The last row of each transactional.id (of `only`), without those that are forgotten."""
+    """Return the last row of each transactional.id (or only of `only`). Deleted ids are left out."""
     found: dict[str, TransactionRow] = {}
     for _, transactional_id, row in transaction_rows(batches, only):
         if row is None:
@@ -58,7 +58,7 @@ def replay_transactions(batches: Batches, only: str | None = None) -> dict[str, 
 
 
 def transaction_rows(batches: Batches, only: str | None = None) -> Iterator[tuple[Record, str, TransactionRow | None]]:
-    """(record, transactional.id, row) of each row in the order of the log (of `only`); None where it is forgotten."""
+    """Yield (record, transactional.id, row) in log order, for `only` one id if given. A tombstone's row is None."""
     wanted = None if only is None else encode_row_key(TransactionLogKey(transactional_id=only))
     for record in _records(batches):
         if wanted is None or record.key == wanted:
@@ -69,7 +69,7 @@ def transaction_rows(batches: Batches, only: str | None = None) -> Iterator[tupl
 
 
 def replay_groups(batches: Batches, only: str | None = None) -> GroupState:
-    """The state of one partition of `__consumer_offsets`, or what of it is about the group `only`."""
+    """Return the state of one partition of `__consumer_offsets`, for `only` one group if given."""
     state = GroupState(only)
     for header, batch in batches:
         try:
@@ -94,7 +94,7 @@ def _skip(record: Record, error: Exception) -> None:
 
 @dataclass
 class _ConsumerGroup:
-    """A group of the protocol of KIP-848, by its rows."""
+    """A group of the KIP-848 protocol, as its rows describe it."""
 
     epoch: int = 0
     assignment_epoch: int = 0
@@ -104,8 +104,11 @@ class _ConsumerGroup:
 
     @property
     def state(self) -> str:
-        """Kafka's rule: without a target for the group's epoch it is Assigning, until all members have theirs
-        Reconciling."""
+        """The state by Kafka's rule.
+
+        The group is Assigning while it has no target assignment for its epoch, then Reconciling until every member
+        has reached its target.
+        """
         if not self.members:
             return 'Empty'
         if self.epoch > self.assignment_epoch:
@@ -117,7 +120,7 @@ class _ConsumerGroup:
 
 
 class GroupState:
-    """Groups and offsets of a partition of `__consumer_offsets` up to the batch replayed last."""
+    """The groups and offsets in a partition of `__consumer_offsets`, up to the last replayed batch."""
 
     def __init__(self, only: str | None = None):
         self._only = only
@@ -126,7 +129,10 @@ class GroupState:
         self._consumer: dict[str, _ConsumerGroup] = {}
 
     def replay(self, header: BatchHeader, batch: memoryview) -> None:
-        """Offsets in a transaction wait for its marker. KafkaError, ProtocolError for a batch that cannot be read."""
+        """Apply one batch. Offsets in a transaction stay pending until its marker.
+
+        KafkaError, ProtocolError for an unreadable batch.
+        """
         if header.is_control:
             if header.is_transactional and header.records_count:
                 control_type = read_end_txn_marker(batch).control_type
@@ -158,7 +164,7 @@ class GroupState:
             self._offsets.commit(row.key, row.committed)
 
     def _replay_consumer_row(self, record: Record) -> None:
-        """A row of KIP-848; those of share and streams groups are not looked at."""
+        """Apply a KIP-848 row. Rows of share and streams groups are ignored."""
         key: Any = decode_row_key(CONSUMER_OFFSETS, record.key)
         if key is None or self._only not in (None, key.group_id):
             return
@@ -188,19 +194,19 @@ class GroupState:
             group = self._consumer.setdefault(key.group_id, _ConsumerGroup())
             getattr(group, rows)[key.member_id] = decode_row_value(value_class, data)
 
-    # ---- what it says ----
+    # ---- queries ----
 
     def group_ids(self) -> set[str]:
         return self._classic.keys() | self._consumer.keys() | self._offsets.group_ids()
 
     def offsets(self, group_id: str) -> list[GroupOffset]:
-        """In the order of topics and partitions."""
+        """Return the committed offsets, sorted by topic and partition."""
         return [GroupOffset(key.topic, key.partition, committed.offset, committed.leader_epoch, committed.metadata)
                 for key, committed in sorted(self._offsets.committed(group_id).items())]
 
     def group(self, group_id: str, coordinator_id: int,
               topic_name: Callable[[bytes], str | None]) -> GroupInfo | None:
-        """None when nothing tells of it. A topic that `topic_name` does not know goes by its id."""
+        """Return the group, or None if no row mentions it. A topic unknown to `topic_name` is named by its id."""
         if group_id in self._classic:
             return _classic_group(group_id, self._classic[group_id], coordinator_id)
         if group_id in self._consumer:
@@ -220,13 +226,16 @@ def _classic_group(group_id: str, value: Any, coordinator_id: int) -> GroupInfo:
 
 
 def _classic_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Of a consumer: int16 version, then a ConsumerProtocolAssignment, whose version 0 every later one starts with."""
+    """Decode a consumer's assignment: an int16 version, then a ConsumerProtocolAssignment.
+
+    Every later version starts with the fields of version 0.
+    """
     if not data:
         return ()
     try:
         assignment, _ = decode_prefix(ConsumerProtocolAssignment, data, 0, 2)
     except ProtocolError as error:
-        logger.warning('an assignment is left out: %s', error)
+        logger.warning('skipped an assignment: %s', error)
         return ()
     return tuple(sorted((topic.topic, partition) for topic in assignment.assigned_partitions
                         for partition in topic.partitions))
@@ -246,7 +255,7 @@ def _consumer_group(group_id: str, group: _ConsumerGroup, coordinator_id: int,
             named(current.assigned_partitions if current is not None else ()),
             current.member_epoch if current is not None else 0,
             named(target.topic_partitions if target is not None else ())))
-    # A member may leave the choice of the assignor to the broker: no row says which one that is.
+    # A member may leave the choice of the assignor to the broker. No row records that choice.
     assignor = next((member.server_assignor for member in group.members.values() if member.server_assignor), '')
     return GroupInfo(group_id, group.state, CONSUMER_PROTOCOL_TYPE, assignor, coordinator_id, tuple(members),
                      group.epoch, group.assignment_epoch)

@@ -1,4 +1,4 @@
-"""What the rows of a coordinator's topic come to: the state of each transactional.id, offset or group, newest first."""
+"""Tables of the current state of each transactional.id, offset or group, newest first."""
 from __future__ import annotations
 
 import operator
@@ -14,7 +14,7 @@ from kbroker_tools.rows.coordinator_tail import Row, RowBatch
 
 UNFINISHED = PREPARED | {TransactionState.ONGOING}
 MILLISECONDS = '_timestamp_ms'
-"""What the name of a column ends with whose cell is a time: an age, for people."""
+"""The suffix of a column name whose cells are times, which are shown as ages."""
 
 
 class Table(Protocol):
@@ -24,11 +24,11 @@ class Table(Protocol):
     def add(self, batch: RowBatch) -> None: ...
 
     def rows(self) -> Iterable[tuple[Any, ...]]:
-        """Newest first; a cell for each column, times in milliseconds."""
+        """Return the rows, newest first: one cell per column, times in milliseconds."""
 
 
 class TransactionTable:
-    """The last row of each transactional.id that is not forgotten."""
+    """The last row of each transactional.id that was not deleted."""
 
     columns = (
         Column('transactional_id', 'TransactionalId'),
@@ -92,7 +92,7 @@ class GroupTable:
 
 
 class OffsetsTable:
-    """The offsets that are committed: those in a transaction count from its marker on."""
+    """The committed offsets. Offsets in a transaction count once its marker is replayed."""
 
     columns = (
         Column('group', 'Group'),
@@ -152,7 +152,7 @@ def _committed(row: Row) -> CommittedOffset:
 
 
 def show(table: Table, output: Output, now_ms: int) -> None:
-    """Times as ages in words, lists with commas; in JSON as they are."""
+    """Print the table with times as ages and lists with commas; JSON keeps the values unchanged."""
     if output.as_json:
         output.table(table.columns, table.rows())
     else:

@@ -1,4 +1,4 @@
-"""Rows of a coordinator's topic in the order of their partitions' logs, to the end or from there on as they come."""
+"""Rows of a coordinator's topic in log order, read to the end or followed as they are appended."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,14 +18,14 @@ class Row:
     record: Record
     key: Message
     value: Message | None
-    """None deletes what the key names."""
+    """None for a tombstone."""
     version: int
-    """Of the value; -1 without one."""
+    """The value's version; -1 without a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """A batch and the rows in it that a formatter shows: none in a marker."""
+    """A batch and the rows in it that a formatter shows. A marker has none."""
 
     partition: int
     header: BatchHeader
@@ -34,40 +34,40 @@ class RowBatch:
 
 
 class CoordinatorTail:
-    """Reads on where it stopped. What cannot be read is told once, with its place, and passed over."""
+    """A reader that resumes where it stopped. It reports each unreadable batch or row once and skips it."""
 
     def __init__(self, view: View, topic: str, partitions: Sequence[int], formatter: Formatter,
-                 complain: Callable[[str], None]):
-        """It begins at the beginning. `complain` hears of each damage."""
+                 report: Callable[[str], None]):
+        """The first read starts at offset 0. `report` receives one line per unreadable batch or row."""
         self._view = view
         self._topic = topic
         self._next_offsets = dict.fromkeys(partitions, 0)
         self._formatter = formatter
-        self._complain = complain
-        self._told: set[str] = set()
+        self._report = report
+        self._reported: set[str] = set()
 
     def seek_to_end(self) -> None:
-        """Read only what comes from now on."""
+        """Skip all rows that are there now."""
         for partition in self._next_offsets:
             self._next_offsets[partition] = self._view.partition_offsets(self._topic, partition).high_watermark
 
     def batches(self) -> Iterator[RowBatch]:
-        """Up to the end of each partition, one partition after the other. Raises KafkaError, OSError."""
+        """Yield the batches of one partition after another, each to its end. Raises KafkaError, OSError."""
         for partition in self._next_offsets:
             try:
                 yield from self._partition_batches(partition)
             except CorruptLogError as error:
-                self._tell(partition, self._next_offsets[partition], str(error))
+                self._report_once(partition, self._next_offsets[partition], str(error))
             except KafkaError as error:
                 if error.code != ErrorCode.CORRUPT_MESSAGE:
                     raise
-                self._tell(partition, self._next_offsets[partition], str(error))
+                self._report_once(partition, self._next_offsets[partition], str(error))
 
     def _partition_batches(self, partition: int) -> Iterator[RowBatch]:
         start = self._next_offsets[partition]
         for header, data in self._view.batches(self._topic, partition, start):
             rows = [] if header.is_control else list(self._rows(partition, header, data, start))
-            # Before the rows are out of the hand: who stops there has seen them.
+            # Before the yield: a caller that stops at this batch has already received its rows.
             self._next_offsets[partition] = header.last_offset + 1
             yield RowBatch(partition, header, data, rows)
 
@@ -75,7 +75,7 @@ class CoordinatorTail:
         try:
             records = decode_records(data)
         except (KafkaError, ProtocolError) as error:
-            self._tell(partition, header.base_offset, f'Could not read batch due to: {error}')
+            self._report_once(partition, header.base_offset, f'Could not read batch due to: {error}')
             return
         for record in records:
             if record.offset < start:
@@ -83,13 +83,13 @@ class CoordinatorTail:
             try:
                 row = self._formatter.read(record)
             except CorruptLogError as error:
-                self._tell(partition, record.offset, str(error))
+                self._report_once(partition, record.offset, str(error))
                 continue
             if row is not None:
                 yield Row(partition, record, *row)
 
-    def _tell(self, partition: int, offset: int, what: str) -> None:
-        text = f'{self._topic}-{partition}, offset {offset}: {what}'
-        if text not in self._told:
-            self._told.add(text)
-            self._complain(text)
+    def _report_once(self, partition: int, offset: int, problem: str) -> None:
+        text = f'{self._topic}-{partition}, offset {offset}: {problem}'
+        if text not in self._reported:
+            self._reported.add(text)
+            self._report(text)

@@ -1,8 +1,8 @@
-"""Keys and values of Kafka's own topics as text: for kafka-dump-log's decoders and the console consumer's formatters.
+"""Keys and values of Kafka's internal topics as text, as kafka-dump-log and the console consumer print them.
 
-Both print JSON of the same data, dump-log with the type and version of a row as strings, the formatters with numbers.
-A row that cannot be read is told in dump-log's line with Kafka's words; the reason behind `due to:` is ours, for
-Kafka's is that of its buffer. Records that only a later release knows are shown whatever `compat` says.
+Both print JSON of the same data. dump-log prints the type and version of a row as strings, the formatters as numbers.
+An unreadable row is reported in dump-log's line with Kafka's words. The reason behind `due to:` is kbroker's own,
+because Kafka's describes its buffer. Records that only a later release has are shown for every `compat`.
 """
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ NAMED_STATES_FROM = '4.4'
 """The release from which a transaction's status is a name (KAFKA-20712)."""
 
 Texts = tuple[str | None, str | None]
-"""Of key and payload; None where nothing is printed for it."""
+"""The texts of key and payload; None if nothing is printed for it."""
 
 
 class Decoder(Protocol):
     def decode(self, offset: int, key: bytes | None, value: bytes | None) -> Texts:
-        """Raises CorruptLogError for a record at which Kafka's tool ends."""
+        """Return key and payload as text. CorruptLogError for a record at which Kafka's tool stops."""
 
 
 class RecordLike(Protocol):
@@ -64,13 +64,15 @@ class RecordLike(Protocol):
 
 
 def decoder(name: str, compat: str = '4.3') -> Decoder:
-    """By the name of dump-log's option: offsets, transaction, cluster-metadata, remote-log-metadata,
-    share-group-state, or string."""
+    """Return the decoder for the name of dump-log's option.
+
+    The names are offsets, transaction, cluster-metadata, remote-log-metadata, share-group-state and string.
+    """
     return DECODERS[name](compat)
 
 
 def formatter(name: str, compat: str = '4.3') -> Formatter:
-    """By the beginning of the class's name in Kafka: transaction, offsets or group-metadata."""
+    """Return the formatter whose Kafka class name begins with `name`: transaction, offsets or group-metadata."""
     return Formatter(FORMATTERS[name], compat)
 
 
@@ -84,7 +86,7 @@ class StringDecoder:
 
 
 def java_text(data: bytes) -> str:
-    """Text as Java reads it: a half of a surrogate pair is replaced as one character, where Python makes it three."""
+    """Decode UTF-8 as Java does: half a surrogate pair becomes one replacement character, not three as in Python."""
     return str(data, 'utf-8', 'java')
 
 
@@ -106,7 +108,7 @@ codecs.register_error('java', _replace_as_java)
 # ---- rows of the coordinators
 
 class UnknownRowType(CorruptLogError):
-    """A type of row that no table has."""
+    """A row type that no table has."""
 
     def __init__(self, row_type: int):
         super().__init__(f'Unknown record type {row_type}')
@@ -114,13 +116,13 @@ class UnknownRowType(CorruptLogError):
 
 
 class RowReader:
-    """Reads rows of a topic as Kafka's coordinators do: bytes behind a row are passed over."""
+    """A reader of a topic's rows. Like Kafka's coordinators, it ignores bytes behind a row."""
 
     def __init__(self, topic: str):
         self._classes = row_classes(topic)
 
     def read(self, key: bytes, value: bytes | None) -> tuple[Message, Message | None, int]:
-        """(key, value, version of the value). Raises UnknownRowType, CorruptLogError in Kafka's words."""
+        """Return (key, value, version of the value). Raises UnknownRowType, CorruptLogError in Kafka's words."""
         row_type = _int16(key, 'key')
         if row_type not in self._classes:
             raise UnknownRowType(row_type)
@@ -150,10 +152,10 @@ def _read(message_class: type[Message], data: bytes, version: int, what: str) ->
 
 
 class RowWriter:
-    """Rows as JSON texts. Writers are made as versions turn up."""
+    """A writer of rows as JSON text. It creates its `JsonWriter`s as versions turn up."""
 
     def __init__(self, compat: str, *, expand_groups: bool):
-        """`expand_groups` shows what the members of a consumer group subscribe to and are assigned, not its bytes."""
+        """`expand_groups` shows a consumer group member's subscription and assignment decoded instead of as bytes."""
         self._names_states = compat >= NAMED_STATES_FROM
         self._expand_groups = expand_groups
         self._writers: dict[tuple[type[Message], int, bool], JsonWriter] = {}
@@ -176,7 +178,7 @@ class RowWriter:
 
 
 def _member_text(message_class: type[Message], data: bytes) -> str:
-    """A message of the consumer protocol behind its version; base64 when the bytes are none."""
+    """Return a versioned message of the consumer protocol as text, or base64 if the bytes are no such message."""
     if len(data) < TYPE_BYTES:
         return bytes_text(data)
     version = int.from_bytes(data[:TYPE_BYTES], 'big', signed=True)
@@ -190,12 +192,12 @@ def _member_text(message_class: type[Message], data: bytes) -> str:
 
 
 def _holds_structs(message: Any) -> bool:
-    """In a version from the future Kafka takes the fields that it knows as they are, but trusts no struct."""
+    """Report whether the message holds structs: of a version that it does not know, Kafka accepts only plain fields."""
     return any(getattr(message, field.name) for field in message.schema.struct.fields if field.struct is not None)
 
 
 def _status_text(status: int) -> str:
-    """The name of a state; the number, in quotes too, of one that is not known."""
+    """Return the state's quoted name, or the quoted number of an unknown state."""
     try:
         return string_text(TransactionState(status).title)
     except ValueError:
@@ -203,7 +205,7 @@ def _status_text(status: int) -> str:
 
 
 class RowDecoder:
-    """Rows as dump-log shows them."""
+    """A decoder of rows as dump-log shows them."""
 
     def __init__(self, topic: str, compat: str):
         self._reader = RowReader(topic)
@@ -231,16 +233,16 @@ def _row_type(key: Message) -> int:
 
 
 class Formatter:
-    """Rows as the console consumer shows them with Kafka's message formatters: one object for key and value."""
+    """A formatter of rows as the console consumer shows them: one JSON object for key and value."""
 
     def __init__(self, key_classes: tuple[type[Message], ...], compat: str):
-        """Rows of other types than `key_classes` are passed over."""
+        """Only rows whose key type is in `key_classes` are shown."""
         self._key_classes = key_classes
         self._reader = RowReader(key_classes[0].row_topic)  # type: ignore[attr-defined]
         self._writer = RowWriter(compat, expand_groups=False)
 
     def read(self, record: RecordLike) -> tuple[Message, Message | None, int] | None:
-        """(key, value, version), None for a row that is not shown. Raises CorruptLogError in Kafka's words."""
+        """Return (key, value, version), or None for a row that is not shown. CorruptLogError in Kafka's words."""
         if record.key is None:
             return None
         try:
@@ -252,14 +254,14 @@ class Formatter:
         return row if isinstance(row[0], self._key_classes) else None
 
     def text(self, key: Message, value: Message | None, version: int) -> str:
-        """A row, read before, as JSON."""
+        """Return a row from `read` as JSON."""
         value_text = 'null' if value is None else object_text(
             (('version', str(version)), ('data', self._writer.text(value, version))))
         key_text = object_text((('type', str(_row_type(key))), ('data', self._writer.text(key, 0))))
         return object_text((('key', key_text), ('value', value_text)))
 
     def format(self, record: RecordLike) -> str | None:
-        """A record as JSON, None for one that is not shown. Raises CorruptLogError in Kafka's words."""
+        """Return a record as JSON, or None for a record that is not shown. CorruptLogError in Kafka's words."""
         row = self.read(record)
         return None if row is None else self.text(*row)
 
@@ -267,7 +269,7 @@ class Formatter:
 # ---- framed records
 
 class FrameReader:
-    """Reads records behind a frame: unsigned varints for its version (1), the kind of record and its version."""
+    """A reader of framed records. A frame is three unsigned varints: its version (1), the record type and version."""
 
     def __init__(self, topic: str | None):
         """`topic` is None for `__cluster_metadata`."""
@@ -276,7 +278,7 @@ class FrameReader:
             if declaration.kind == 'record' and declaration.topic == topic and declaration.key is not None}
 
     def read(self, data: bytes | None) -> tuple[Message, int]:
-        """(record, version found). One of a version from the future is read as far as it is known.
+        """Return (record, its version). A record of a later version is read as far as its fields are known.
 
         Raises CorruptLogError in Kafka's words.
         """
@@ -307,7 +309,7 @@ class FrameReader:
 
 
 def _short(data: bytes, position: int, what: str) -> tuple[int, int]:
-    """An unsigned varint that fits an int16, and the position behind it."""
+    """Return an unsigned varint that fits an int16, and the position behind it."""
     value = 0
     for i, group in enumerate(data[position:position + LONGEST_VARINT_BYTES]):
         value |= (group & 0x7f) << 7 * i
@@ -319,7 +321,7 @@ def _short(data: bytes, position: int, what: str) -> tuple[int, int]:
 
 
 class ClusterMetadataDecoder:
-    """Records of `__cluster_metadata` and of its snapshots; their keys are not shown."""
+    """A decoder of records of `__cluster_metadata` and of its snapshots. It does not show their keys."""
 
     def __init__(self) -> None:
         self._reader = FrameReader(None)
@@ -338,13 +340,13 @@ class ClusterMetadataDecoder:
 
 
 def _record_type(record_class: type[Message]) -> str:
-    """`RemoveTopicRecord` as Kafka's table of kinds names it: `REMOVE_TOPIC_RECORD`."""
+    """Return the name of the record type in Kafka: `RemoveTopicRecord` is `REMOVE_TOPIC_RECORD`."""
     name = record_class.__name__
     return ''.join('_' + letter if letter.isupper() and i else letter for i, letter in enumerate(name)).upper()
 
 
 class RemoteLogMetadataDecoder:
-    """Records of `__remote_log_metadata`, as Kafka's own metadata manager writes them; their keys are not shown."""
+    """A decoder of records of `__remote_log_metadata`, as Kafka's own manager writes them. It does not show keys."""
 
     def __init__(self) -> None:
         self._reader = FrameReader(REMOTE_LOG_TOPIC)
@@ -369,9 +371,9 @@ CONTROL_RECORDS: dict[int, tuple[str, type[Message]]] = {
 
 
 def quorum_record_text(control_type: int, value: bytes) -> str:
-    """A control record of the quorum, as dump-log shows it behind its metadata: `SnapshotFooter {"version":0}`.
+    """Return a control record of the quorum as dump-log prints it: `SnapshotFooter {"version":0}`.
 
-    Raises KeyError for a type without a body of its own, CorruptLogError.
+    Raises KeyError for a type without a body, CorruptLogError.
     """
     title, message_class = CONTROL_RECORDS[control_type]
     version = int.from_bytes(value[:TYPE_BYTES], 'big', signed=True)

@@ -1,4 +1,4 @@
-"""Records of `__remote_log_metadata` as text: what Kafka's classes for them say of themselves, and what they refuse."""
+"""Records of `__remote_log_metadata` as text, with the words and the refusals of Kafka's classes for them."""
 from __future__ import annotations
 
 import base64
@@ -18,7 +18,7 @@ PARTITION_STATES = ('DELETE_PARTITION_MARKED', 'DELETE_PARTITION_STARTED', 'DELE
 
 
 def remote_log_text(record: Message) -> str:
-    """Raises ValueError in Kafka's words for what its classes refuse."""
+    """Return the record as text. ValueError, in Kafka's words, for a record that Kafka's classes refuse."""
     return TEXT_OF[type(record)](record)
 
 
@@ -30,7 +30,7 @@ def _segment(record: Any) -> str:
         raise ValueError(f'Unexpected end offset = {record.end_offset}. EndOffset for a remote segment cannot be less '
                          f'than startOffset = {record.start_offset}')
     leader_epochs = _leader_epochs(record)
-    state = _state(record.remote_log_segment_state, SEGMENT_STATES)         # looked at last, as Kafka does
+    state = _state(record.remote_log_segment_state, SEGMENT_STATES)         # checked last, as in Kafka
     return (f'RemoteLogSegmentMetadata{{remoteLogSegmentId={_segment_id(record.remote_log_segment_id)}, '
             f'startOffset={record.start_offset}, endOffset={record.end_offset}, brokerId={record.broker_id}, '
             f'maxTimestampMs={record.max_timestamp_ms}, eventTimestampMs={record.event_timestamp_ms}, '

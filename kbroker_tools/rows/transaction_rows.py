@@ -1,4 +1,4 @@
-"""What `__transaction_state` holds, read through a View: every row that compaction has left, in the order written."""
+"""Rows of `__transaction_state`, read through a View: all rows that compaction has left, in log order."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -20,16 +20,16 @@ class StoredRow(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
-    """When the coordinator appended it."""
+    """The time at which the coordinator appended the row."""
     transactional_id: str
     row: TransactionRow | None
-    """None is a tombstone: the id is forgotten."""
+    """None for a tombstone, which deletes the id."""
     leader_epoch: int = -1
-    """Of the partition: the coordinator's epoch when it appended it."""
+    """The partition's leader epoch, which was the coordinator's epoch at the append."""
 
 
 def stored_rows(view: View, partitions: Iterable[int]) -> Iterator[StoredRow]:
-    """Rows of unknown type or version are passed over, as the coordinator does. KafkaError, OSError."""
+    """Yield the rows of these partitions. Rows of unknown type or version are skipped. KafkaError, OSError."""
     for partition in partitions:
         for header, batch in view.batches(TRANSACTION_STATE, partition):
             if header.is_control:
@@ -43,8 +43,8 @@ def stored_rows(view: View, partitions: Iterable[int]) -> Iterator[StoredRow]:
                                 header.partition_leader_epoch)
 
 
-def is_wholly_here(view: View) -> bool:
-    """Whether every row is to be found: a directory need not have all partitions, which other brokers may hold."""
+def has_all_partitions(view: View) -> bool:
+    """Report whether every partition of `__transaction_state` can be read. A directory may lack some of them."""
     topic = view.topics().get(TRANSACTION_STATE)
     if view.is_live or topic is None:
         return view.is_live
@@ -58,13 +58,13 @@ def is_wholly_here(view: View) -> bool:
 
 
 def partition_of(view: View, transactional_id: str) -> int | None:
-    """The partition of `__transaction_state` that an id belongs to; None while there is no such topic."""
+    """Return the id's partition of `__transaction_state`, or None if the topic does not exist."""
     topic = view.topics().get(TRANSACTION_STATE)
     return None if topic is None else partition_for(transactional_id, len(topic.partitions))
 
 
 def transactional_ids(view: View) -> dict[int, str]:
-    """Whose each producer id is, or was, as far as rows are left to tell."""
+    """Map each producer id in the remaining rows, current or past, to its transactional.id."""
     topic = view.topics().get(TRANSACTION_STATE)
     owners: dict[int, str] = {}
     if topic is None:
@@ -77,5 +77,5 @@ def transactional_ids(view: View) -> dict[int, str]:
 
 
 def producer_ids(row: TransactionRow) -> set[int]:
-    """The producer ids that a row names: its own, the one before and the one to come."""
+    """Return the producer ids that a row names: current, previous and next."""
     return {row.producer_id, row.previous_producer_id, row.next_producer_id} - {NO_PRODUCER_ID}
