@@ -1,6 +1,7 @@
-"""kbroker-check: every invariant of a log directory, and the repair of what can be made again without a loss.
+"""kbroker-check: a check of all invariants of a log directory, and the repair of files that the log can rebuild.
 
-Exit codes: 0 no errors (there may be warnings), 1 errors were found, 2 wrong usage. After a repair what is left counts.
+Exit codes: 0 no errors (warnings are possible), 1 errors found, 2 wrong usage. After a repair, the remaining errors
+count.
 """
 from __future__ import annotations
 
@@ -25,30 +26,30 @@ if TYPE_CHECKING:
 COLUMNS = (Column('severity', 'Severity'), Column('file', 'File'), Column('position', 'Position', 'right'),
            Column('message', 'Message'))
 ALONE_BYTES = 16 << 20
-"""Less than this is checked sooner than a second process starts."""
+"""Directories smaller than this are checked in one process, faster than a second one would start."""
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
 @click.argument('directories', nargs=-1, required=True, metavar='DIR...',
                 type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option('--repair', is_flag=True,
-              help='Say how indexes and producer snapshots would be built again from the log. With --no-dry-run do it.')
+              help='Show how indexes and producer snapshots would be rebuilt from the log. --no-dry-run rebuilds them.')
 @click.option('--dry-run/--no-dry-run', default=None,
-              help='Whether --repair only says what it would do, which it does unless told otherwise.')
+              help='Whether --repair only shows what it would do. This is the default.')
 @click.option('--truncate-torn-tail', is_flag=True,
-              help='Let --repair also cut a write that was never finished off the end of a log: bytes behind which no '
-                   'sound batch follows. Without this option no .log file is touched.')
+              help='Let --repair also cut an unfinished write off the end of a log: bytes that no valid batch '
+                   'follows. Without this option no .log file is changed.')
 @click.option('--jobs', type=click.IntRange(1), default=None, metavar='N',
-              help='How many partitions are checked at a time; the number of processors if not given.')
+              help='How many partitions are checked at a time. The default is the number of processors.')
 @json_option
 @version_option
 def main(directories: tuple[Path, ...], repair: bool, dry_run: bool | None, truncate_torn_tail: bool,
          jobs: int | None, as_json: bool) -> None:
     """Check log directories of Apache Kafka 4 or kbroker, or single partition directories in them.
 
-    Batches, indexes, producer snapshots, transaction indexes, checkpoints, metadata, and open transactions against
-    __transaction_state. Nothing is written without --repair --no-dry-run, and that refuses while a broker works on
-    the directory.
+    The check covers batches, indexes, producer snapshots, transaction indexes, checkpoints and metadata, and compares
+    open transactions with __transaction_state. Nothing is written without --repair --no-dry-run, which is refused
+    while a broker uses the directory.
     """
     if not repair and (dry_run is not None or truncate_torn_tail):
         raise click.UsageError('--dry-run, --no-dry-run and --truncate-torn-tail go with --repair')
@@ -65,7 +66,7 @@ def main(directories: tuple[Path, ...], repair: bool, dry_run: bool | None, trun
 
 
 class Session:
-    """Checks, and shows what was found. `fs` is for reading, `writing` for repairs."""
+    """The checks and repairs of one run. `fs` is for reading, `writing` for repairs."""
 
     def __init__(self, output: Output, jobs: int, fs: FileSystem | None = None, writing: FileSystem | None = None):
         self._output = output
@@ -77,24 +78,24 @@ class Session:
         """Check and show. Returns the number of errors. LogDirectoryError, OSError."""
         check = self._run(directory)
         if check.holder is not None:
-            self._output.note(f'{directory}: {_broker(check.holder)} works on it: what it has not finished may be '
-                              'found wrong, and transactions are warned of only')
+            self._output.note(f'{directory}: {_broker(check.holder)} uses it: its unfinished writes may be found '
+                              'wrong, and transactions cause warnings only')
         self._show(check)
         return _errors(check.findings)
 
     def repair(self, directory: str, *, is_real: bool, cut_torn_tail: bool) -> int:
-        """Check, show, and plan or carry out the repair. Returns the number of errors that are left."""
+        """Check, show, and plan or carry out the repair. Return the number of remaining errors."""
         check = self._run(directory)
         lock = self._lock(check) if is_real else None
         if lock is not None:
-            check = self._run(directory, is_locked=True)    # nobody changes it any more
+            check = self._run(directory, is_locked=True)    # now that no broker can change it
         self._show(check)
         steps = [(task, step) for task in check.tasks for step in self._plan(check, task, cut_torn_tail)]
         if not steps:
             self._output.note(f'{directory}: nothing to repair')
         elif not is_real:
             for _, step in steps:
-                self._tell('would', step)
+                self._show_step('would', step)
             self._output.note(f'{directory}: nothing was changed; --repair --no-dry-run does it')
         else:
             self._carry_out(check, steps)
@@ -107,7 +108,7 @@ class Session:
 
     def _run(self, directory: str, *, is_locked: bool = False) -> DirectoryCheck:
         check = DirectoryCheck(self._fs, directory, is_locked)
-        check.look()
+        check.list_tasks()
         with self._output.progress(f'checking {directory}', sum(task.size_bytes for task in check.tasks),
                                    'bytes') as progress:
             for task, report in self._results(check.tasks):
@@ -125,7 +126,7 @@ class Session:
         from concurrent.futures import ProcessPoolExecutor, as_completed
         from concurrent.futures.process import BrokenProcessPool
         from multiprocessing import active_children
-        # The largest first: nobody waits for one that began last.
+        # The largest first, so that the run does not end with one large partition.
         ordered = sorted(tasks, key=lambda task: task.size_bytes, reverse=True)
         with ProcessPoolExecutor(jobs, initializer=_begin_worker) as pool:
             try:
@@ -155,7 +156,7 @@ class Session:
         else:
             self._output.line(text, 'red' if errors else 'yellow' if rows else 'green')
 
-    def _tell(self, verb: str, step: Step) -> None:
+    def _show_step(self, verb: str, step: Step) -> None:
         position = None if step.position < 0 else step.position
         if self._output.as_json:
             self._output.row({'step': step.remedy.value, 'file': step.file, 'position': position,
@@ -166,12 +167,12 @@ class Session:
     # ---- repairing ----
 
     def _lock(self, check: DirectoryCheck) -> object | None:
-        """The lock of the log directory, as a broker takes it; None where there is no such directory around."""
+        """Lock the log directory as a broker does. Return None if there is no log directory around the partition."""
         path = check.lock_path
         if path is None:
             return None
         if check.holder is not None:
-            raise ToolError(f'{check.directory}: {_broker(check.holder)} works on it: stop it before a repair')
+            raise ToolError(f'{check.directory}: {_broker(check.holder)} uses it: stop it before a repair')
         try:
             existed = self._writing.exists(path)
             lock = self._writing.lock(path)
@@ -179,7 +180,7 @@ class Session:
                 self._writing.take_after(path, check.log_directory)
             return lock
         except BlockingIOError as error:
-            raise ToolError(f'{check.directory}: a broker or a repair has just locked it: one at a time') from error
+            raise ToolError(f'{check.directory}: a broker or another repair has just locked it') from error
 
     def _plan(self, check: DirectoryCheck, task: PartitionTask, cut_torn_tail: bool) -> Iterable[Step]:
         from kbroker.log.repair import plan
@@ -195,11 +196,11 @@ class Session:
             by_task.setdefault(task, []).append(step)
         for task, own in by_task.items():
             carry_out(self._writing, task.path, check.log_config(task.topic), own,
-                      lambda step: self._tell('done:', step))
+                      lambda step: self._show_step('done:', step))
 
 
 def _begin_worker() -> None:
-    """Ctrl-C reaches every process of the terminal: a worker leaves without a word."""
+    """Let Ctrl-C end a worker without a traceback; the terminal sends it to every process."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

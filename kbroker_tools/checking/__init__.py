@@ -1,1 +1,1 @@
-"""What a log directory must hold beyond its partitions."""
+"""Checks of a log directory as a whole, beyond its single partitions."""

@@ -1,7 +1,7 @@
-"""A whole log directory held against itself: what its files say of one another, beside what each partition holds.
+"""The check of a whole log directory: each partition, then the partitions against the rest of the directory.
 
-Partitions are checked one by one (`check_one`, in any process); then what they turned out to hold is compared with the
-checkpoints, the metadata log and the rows of `__transaction_state`.
+Partitions are checked one by one (`check_one`, in any process). Then their contents are compared with the checkpoints,
+the metadata log and the rows of `__transaction_state`.
 """
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ CHECKPOINTS = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE, 
 
 LIVE_REPETITIONS = 2
 LIVE_PAUSE_S = 0.2
-"""Longer than a broker takes to rename the files of a segment, one after the other."""
+"""Longer than a broker takes to rename all files of a segment."""
 
 TopicPartition = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class PartitionTask:
-    """One partition directory to be checked."""
+    """One partition directory to check."""
 
     topic: str
     partition: int
     path: str
     size_bytes: int
-    """Of its logs, for the progress."""
+    """The size of its logs, for the progress bar."""
     recovered_from: int | None
     """The recovery point, if the next start recovers; None after a clean stop."""
     is_metadata: bool
     is_live: bool
-    """A broker works on it: what is found has to be found again and again."""
+    """A broker uses the directory: only findings that every repetition confirms are reported."""
 
 
 def check_one(fs: FileSystem, task: PartitionTask) -> PartitionReport | None:
-    """None when the partition was deleted meanwhile. OSError when its directory cannot be listed."""
+    """Check one partition. Return None if it was deleted meanwhile. OSError if its directory cannot be listed."""
     def run() -> PartitionReport:
         return PartitionCheck(fs, task.path, task.recovered_from, task.is_metadata).run()
 
@@ -88,20 +88,21 @@ def check_one(fs: FileSystem, task: PartitionTask) -> PartitionReport | None:
 
 @dataclass
 class DirectoryCheck:
-    """`look` lists what there is to check; `conclude` compares, once every task has its report.
+    """The check of a log directory or of a single partition directory.
 
-    LogDirectoryError when the directory is no log directory. A partition directory alone is checked as one.
+    `list_tasks` lists the partitions to check. `conclude` compares them, once `add` has received every report.
     """
 
     fs: FileSystem
     directory: str
     is_locked: bool = False
-    """Whether this process holds the lock: it must not look at it then, and nobody else does."""
+    """True if this process holds the lock. It then must not test the lock, and no broker uses the directory."""
     findings: list[Finding] = field(default_factory=list)
     tasks: list[PartitionTask] = field(default_factory=list)
     reports: dict[TopicPartition, PartitionReport] = field(default_factory=dict)
 
-    def look(self) -> None:
+    def list_tasks(self) -> None:
+        """List the partitions, and read the files beside them. LogDirectoryError if this is no log directory."""
         names = sorted(self.fs.listdir(self.directory))
         self.is_partition = are_of_a_partition(names)
         self.log_directory = os.path.dirname(os.path.abspath(self.directory)) if self.is_partition else self.directory
@@ -113,13 +114,13 @@ class DirectoryCheck:
                 'directories named <topic>-<partition>) or one partition directory (<offset>.log files)')
         self.lock_path = os.path.join(self.log_directory, LOCK_FILE) if has_owner else None
         self.holder = None if self.lock_path is None or self.is_locked else self._find_holder(self.lock_path)
-        """The process of the broker that works on the directory; 0 if that cannot be seen."""
+        """The process id of the broker that uses the directory; 0 if it cannot be seen."""
         self.is_clean = not has_owner or self.fs.exists(os.path.join(self.log_directory, CLEAN_SHUTDOWN_FILE))
         self._checkpoints = {name: self._read_checkpoint(name) for name in CHECKPOINTS} if has_owner else {}
         if self.is_partition:
             self._add_task(os.path.abspath(self.directory))
         else:
-            self._look_at(names, has_owner)
+            self._list_directories(names, has_owner)
 
     def _find_holder(self, lock_path: str) -> int | None:
         try:
@@ -130,13 +131,13 @@ class DirectoryCheck:
     def _is_partition(self, name: str) -> bool:
         return parse_directory_name(name) is not None and self.fs.is_directory(os.path.join(self.directory, name))
 
-    def _look_at(self, names: list[str], has_owner: bool) -> None:
+    def _list_directories(self, names: list[str], has_owner: bool) -> None:
         self._meta_properties: MetaProperties | None = None
         if has_owner:
             self._read_meta_properties()
         else:
-            self._warn(META_PROPERTIES_FILE, 'found no such file: these are partitions of a log directory, and what '
-                                             'the rest of it says is not known')
+            self._warn(META_PROPERTIES_FILE, 'found no such file: these partitions are checked without the rest of '
+                                             'their log directory')
         for name in names:
             path = os.path.join(self.directory, name)
             parsed = parse_directory_name(name)
@@ -158,7 +159,7 @@ class DirectoryCheck:
             size_bytes = sum(self.fs.size(os.path.join(path, name)) for name in self.fs.listdir(path)
                              if name.endswith(LOG_SUFFIX))
         except OSError:
-            size_bytes = 0      # the check itself meets it again, and tells
+            size_bytes = 0      # the check of the partition reports the error
         point = None if self.is_clean else self._checkpoints[RECOVERY_POINT_FILE].get((topic, partition), 0)
         is_metadata = os.path.basename(path) == METADATA_DIRECTORY
         self.tasks.append(
@@ -181,7 +182,7 @@ class DirectoryCheck:
     # ---- partitions ----
 
     def add(self, task: PartitionTask, report: PartitionReport | OSError | None) -> None:
-        """What `check_one` returned or raised."""
+        """Add what `check_one` returned or raised."""
         if report is None:
             self._warn(task.path, 'was deleted while it was checked')
         elif isinstance(report, OSError):
@@ -191,7 +192,7 @@ class DirectoryCheck:
             self.reports[task.topic, task.partition] = report
 
     def conclude(self) -> list[Finding]:
-        """All findings, those of partitions first, in the order of their names."""
+        """Return all findings, errors first, sorted by file and position."""
         self._check_offsets()
         self._image = self._read_metadata()
         if not self.is_partition:
@@ -202,17 +203,17 @@ class DirectoryCheck:
         return self.findings
 
     @property
-    def _read(self) -> set[TopicPartition]:
-        """The partitions of which all batches could be read."""
+    def _readable(self) -> set[TopicPartition]:
+        """The partitions whose batches could all be read."""
         return {key for key, report in self.reports.items() if report.has_state}
 
     # ---- checkpoints against logs ----
 
     def _check_offsets(self) -> None:
-        read = self._read
+        readable = self._readable
         for name, offsets in self._checkpoints.items():
             for topic_partition, offset in sorted(offsets.items()):
-                if topic_partition in read:
+                if topic_partition in readable:
                     self._check_offset(name, topic_partition, offset, self.reports[topic_partition])
 
     def _check_offset(self, name: str, topic_partition: TopicPartition, offset: int, report: PartitionReport) -> None:
@@ -258,26 +259,26 @@ class DirectoryCheck:
         expected = dict(self._partitions_of(image))
         for topic_partition, path in sorted(found.items()):
             if topic_partition not in expected:
-                self._warn(path, 'found a partition that belongs to no topic here: the next start sets it aside')
+                self._warn(path, 'found a partition of no topic in the metadata log: the next start sets it aside')
                 continue
             try:
                 topic_id = read_topic_id(self.fs, path)
             except (CorruptLogError, OSError):
-                continue        # told by the check of the partition
+                continue        # the check of the partition reports it
             if topic_id != expected[topic_partition]:
                 text = 'no topic id' if topic_id is None else f'topic id {format_uuid(topic_id)}'
-                tell = self._warn if topic_id is None else self._error
-                tell(os.path.join(path, 'partition.metadata'), f'found {text}, the metadata log says '
-                     f'{format_uuid(expected[topic_partition])}')
+                report = self._warn if topic_id is None else self._error
+                report(os.path.join(path, 'partition.metadata'), f'found {text}, the metadata log says '
+                       f'{format_uuid(expected[topic_partition])}')
         known = {key for offsets in self._checkpoints.values() for key in offsets}
         for topic_partition in sorted(expected.keys() - found.keys()):
             if topic_partition in known:
-                self._error(_name(topic_partition), 'found no such directory, and checkpoints know its log: it is gone')
+                self._error(_name(topic_partition), 'found no such directory, and checkpoints list its log: it is lost')
             else:
-                self._warn(_name(topic_partition), 'found no such directory: the next start makes it, empty')
+                self._warn(_name(topic_partition), 'found no such directory: the next start creates it, empty')
 
     def _partitions_of(self, image: MetadataImage) -> Iterator[tuple[TopicPartition, bytes]]:
-        """The partitions that belong into this directory, with their topics' ids."""
+        """Yield the partitions that belong in this directory, with their topic ids."""
         owner = self._meta_properties
         for topic in image.topics.values():
             for partition in topic.partitions:
@@ -293,17 +294,17 @@ class DirectoryCheck:
         from kbroker_tools.checking.transaction_check import TransactionCheck
         owned = {task.partition: task for task in self.tasks if task.topic == TRANSACTION_STATE}
         if image is None and not owned:
-            return      # partitions that were copied from somewhere: who wrote them is not known here
+            return      # copied partitions without the state of their transactions
         topic = image.topics.get(TRANSACTION_STATE) if image is not None else None
         expected = len(topic.partitions) if topic is not None else max(owned, default=-1) + 1
         is_whole = image is not None and all(
-            (TRANSACTION_STATE, partition) in self._read for partition in range(expected))
+            (TRANSACTION_STATE, partition) in self._readable for partition in range(expected))
         check = TransactionCheck({
             partition: PartitionReader(self.fs, task.path).batches() for partition, task in sorted(owned.items())
-            if (TRANSACTION_STATE, partition) in self._read})
+            if (TRANSACTION_STATE, partition) in self._readable})
         paths = {(task.topic, task.partition): task.path for task in self.tasks}
         known = {key for key, _ in self._partitions_of(image)} | set(paths) if image is not None else None
-        for remark in check.run({key: self.reports[key].open_transactions for key in self._read}, known):
+        for remark in check.run({key: self.reports[key].open_transactions for key in self._readable}, known):
             path = paths[remark.topic_partition]
             is_error = remark.is_error and is_whole and self.holder is None
             file, position = self._place(path, remark.offset)
@@ -311,7 +312,7 @@ class DirectoryCheck:
             (self._error if is_error else self._warn)(file, remark.message + hint, position)
 
     def _place(self, path: str, offset: int) -> tuple[str, int]:
-        """File and byte of the batch with an offset."""
+        """Return the file and the position of the batch with an offset."""
         try:
             bases = [base for base in PartitionReader(self.fs, path).base_offsets() if base <= offset]
             segment = SegmentReader(self.fs, path, bases[-1])
@@ -320,7 +321,7 @@ class DirectoryCheck:
             return path, -1
 
     def log_config(self, topic: str) -> LogConfig:
-        """The settings that the metadata log gives a topic: they say how its indexes are built."""
+        """Return the topic's settings in the metadata log, which determine how its indexes are built."""
         from kbroker.config import Config, LogConfig
         known = self._image.topics.get(topic) if self._image is not None else None
         return LogConfig(Config({}), known.configs if known is not None else {})
@@ -335,7 +336,7 @@ class DirectoryCheck:
 
 
 RESERVED_DIRECTORIES = tuple(number.to_bytes(16, 'big') for number in range(100))
-"""Directory ids that stand for no directory: not assigned, lost, migrating."""
+"""Reserved directory ids: unassigned, lost, migrating."""
 
 
 def _name(topic_partition: TopicPartition) -> str:
@@ -344,7 +345,7 @@ def _name(topic_partition: TopicPartition) -> str:
 
 
 def _without_path(error: Exception) -> str:
-    """The message without the path that it begins with: a finding names the file itself."""
+    """Return the message without its leading path, because a finding names the file separately."""
     if isinstance(error, OSError):
         return f'cannot be read: {error.strerror or error}'
     text = str(error)

@@ -1,4 +1,7 @@
-"""`__transaction_state` against partitions: is every open transaction somebody's, has every ended one its markers?"""
+"""The comparison of `__transaction_state` with partitions.
+
+Every open transaction must have a coordinator that knows it, and every ended one must have its markers.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -18,31 +21,32 @@ IN_TRANSACTION = PREPARED | {TransactionState.ONGOING}
 
 
 class Remark(NamedTuple):
-    """Something that two logs do not agree on."""
+    """A disagreement between two logs."""
 
     is_error: bool
     topic_partition: TopicPartition
     offset: int
-    """Of the batch or row that it is about."""
+    """The offset of the batch or row in question."""
     message: str
 
 
 @dataclass
 class _Life:
-    """What the rows say of a transactional.id: the last one, and the last decision."""
+    """The last row of a transactional.id and its last decision."""
 
     transactional_id: str
     partition: int
     row: TransactionRow
     offset: int
     decision: TransactionRow | None = None
-    """The last Prepare row: the Complete row that follows no longer names the partitions."""
+    """The last Prepare row, kept because the Complete row that follows no longer names the partitions."""
 
 
 class TransactionCheck:
-    """`state_batches`: those of each partition of `__transaction_state`."""
+    """The comparison of transaction rows with open transactions."""
 
     def __init__(self, state_batches: Mapping[int, Batches]):
+        """`state_batches` has the batches of each partition of `__transaction_state`."""
         self._lives: dict[str, _Life] = {}
         for partition, batches in state_batches.items():
             for record, transactional_id, row in transaction_rows(batches):
@@ -55,7 +59,10 @@ class TransactionCheck:
             self._lives[transactional_id] = _Life(transactional_id, partition, row, offset, decision)
 
     def run(self, open_transactions: OpenTransactions, known: set[TopicPartition] | None) -> Iterator[Remark]:
-        """`open_transactions` of the partitions that were read, and which partitions exist (None: who knows)."""
+        """Yield the disagreements.
+
+        `open_transactions` has the partitions that were read. `known` has all existing ones, or is None if unknown.
+        """
         by_producer: dict[int, _Life] = {}
         for life in self._lives.values():
             if life.decision is not None:
@@ -71,11 +78,11 @@ class TransactionCheck:
 
 
 def _judge(topic_partition: TopicPartition, transaction: OpenTransaction, life: _Life | None) -> str | None:
-    """What is wrong with an open transaction, None if its coordinator knows of it."""
+    """Return the fault of an open transaction, or None if its coordinator has it open too."""
     what = (f'found an open transaction of producer {transaction.producer_id}, epoch {transaction.producer_epoch}, '
             f'since offset {transaction.first_offset}')
     if life is None:
-        return f'{what}, and no transactional.id that has this producer id: it hangs'
+        return f'{what}, and no transactional.id with this producer id: it hangs'
     row, decision = life.row, life.decision
     whose = f'{life.transactional_id!r} is {row.state.title} in epoch {row.producer_epoch}'
     if (row.producer_id == transaction.producer_id and topic_partition in row.partitions
@@ -84,11 +91,11 @@ def _judge(topic_partition: TopicPartition, transaction: OpenTransaction, life: 
     if decision is not None and _decided(topic_partition, transaction, decision):
         ending = 'COMMIT' if decision.state is TransactionState.PREPARE_COMMIT else 'ABORT'
         return f'{what}, whose {ending} marker is missing: {whose}'
-    return f'{what}, which its coordinator does not know of: {whose} and does not name the partition; it hangs'
+    return f'{what}, which its coordinator does not know: {whose} and does not name the partition; it hangs'
 
 
 def _decided(topic_partition: TopicPartition, transaction: OpenTransaction, decision: TransactionRow) -> bool:
-    """Whether a decision is about this transaction. One that bumps the epoch is about a lower one (KIP-890)."""
+    """Report whether a decision ends this transaction. A decision that bumps the epoch ends a lower one (KIP-890)."""
     if decision.producer_id != transaction.producer_id or topic_partition not in decision.partitions:
         return False
     last_epoch = decision.producer_epoch - 1 if decision.bumps_epoch else decision.producer_epoch
@@ -109,7 +116,7 @@ def _judge_row(life: _Life, open_transactions: OpenTransactions,
         transaction.producer_id == row.producer_id for transaction in open_transactions[key]))
     if row.state in PREPARED:
         yield Remark(False, place, life.offset, f'{whose}: its markers are in {len(silent)} of {len(row.partitions)} '
-                                                'partitions, the next start completes it')
+                                                'partitions; the next start completes it')
     elif silent:
         yield Remark(False, place, life.offset, f'{whose} and names {_shown(silent)}, where it has written nothing')
 

@@ -73,7 +73,7 @@ def partition(directory):
 
 def findings_in(directory, fs=None):
     check = DirectoryCheck(fs or ReadOnlyFileSystem(), str(directory))
-    check.look()
+    check.list_tasks()
     for task in check.tasks:
         check.add(*command._check(check.fs, task))
     return check.conclude()
@@ -441,14 +441,14 @@ def test_an_ongoing_transaction_is_open_where_it_says():
 
 def test_a_decision_that_is_not_carried_out_yet_is_a_warning():
     ((is_error, _, message),) = remarks([(S.ONGOING, 1), (S.PREPARE_COMMIT, 2)], {A: (5, 1)})
-    assert not is_error and 'its markers are in 1 of 2 partitions, the next start completes it' in message
+    assert not is_error and 'its markers are in 1 of 2 partitions; the next start completes it' in message
 
 
 @pytest.mark.parametrize(('states', 'epoch', 'version', 'text'), [
     ([(S.ONGOING, 1), (S.PREPARE_COMMIT, 2), (S.COMPLETE_COMMIT, 2)], 1, 2, 'whose COMMIT marker is missing'),
     ([(S.ONGOING, 1), (S.PREPARE_ABORT, 1), (S.COMPLETE_ABORT, 1)], 1, 0, 'whose ABORT marker is missing'),
-    ([(S.ONGOING, 1), (S.PREPARE_COMMIT, 2), (S.COMPLETE_COMMIT, 2)], 2, 2, 'does not know of'),
-    ([(S.EMPTY, 1)], 1, 2, 'does not know of'), ([], 1, 2, 'no transactional.id that has this producer id')])
+    ([(S.ONGOING, 1), (S.PREPARE_COMMIT, 2), (S.COMPLETE_COMMIT, 2)], 2, 2, 'coordinator does not know:'),
+    ([(S.EMPTY, 1)], 1, 2, 'coordinator does not know:'), ([], 1, 2, 'no transactional.id with this producer id')])
 def test_an_open_transaction_that_its_coordinator_holds_for_ended_is_an_error(states, epoch, version, text):
     ((is_error, place, message),) = remarks(states, {B: (5, epoch)}, version=version)
     assert is_error and place == B and text in message
@@ -483,7 +483,7 @@ LOG_DIRECTORY_DAMAGE = {
         lambda directory: (directory / 'orders-0' / 'partition.metadata').write_text(
             'version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ'), 'the metadata log says'),
     'lost partition': (
-        lambda directory: shutil.rmtree(directory / 'orders-0'), 'checkpoints know its log: it is gone'),
+        lambda directory: shutil.rmtree(directory / 'orders-0'), 'checkpoints list its log: it is lost'),
     'foreign directory': (lambda directory: (directory / 'lost+found').mkdir(), 'neither Kafka nor kbroker starts'),
     'damaged metadata log': (
         lambda directory: flip(first(directory / '__cluster_metadata-0', '.log'), 100), 'position'),
@@ -506,7 +506,7 @@ def test_unusual_things_are_warnings_and_the_exit_code_is_0(directory):
     (directory / 'orders-0' / 'core').write_text('dumped')
     done = run(directory)
     assert done.exit_code == 0 and done.stdout.count('warning ') == 4, done.output
-    for text in ('belongs to no topic', 'a file with the name of a partition', 'out of use (-delete)',
+    for text in ('partition of no topic', 'a file with the name of a partition', 'out of use (-delete)',
                  'no part of a partition'):
         assert text in done.stdout
 
@@ -633,7 +633,7 @@ def test_a_partition_that_is_deleted_while_it_is_checked_is_no_error(directory):
             shutil.rmtree(directory / 'orders-0')
 
     check = DirectoryCheck(MeddlingFileSystem(delete), str(directory))
-    check.look()
+    check.list_tasks()
     for task in check.tasks:
         check.add(*command._check(check.fs, task))
     assert messages(check.findings) == ['orders-0: was deleted while it was checked']
@@ -659,7 +659,7 @@ def test_a_repair_refuses_while_a_broker_holds_the_lock_and_names_it(directory, 
     before = tree(directory)
     done = run_command('check', directory, '--repair', '--no-dry-run')
     assert done.returncode == 1 and tree(directory) == before
-    assert done.stderr == (f'kbroker-check: {directory}: a broker (process {holder.pid}) works on it: stop it before '
+    assert done.stderr == (f'kbroker-check: {directory}: a broker (process {holder.pid}) uses it: stop it before '
                            'a repair\n')
     done = run_command('check', directory / 'orders-0', '--repair', '--no-dry-run')
     assert done.returncode == 1 and f'process {holder.pid}' in done.stderr
