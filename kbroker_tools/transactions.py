@@ -264,7 +264,7 @@ def find_hanging(broker_id: int | None, max_transaction_timeout: int, topic: str
                                'of the search')
     if partition is not None and topic is None:
         raise click.UsageError('The --partition argument requires --topic to be provided')
-    from kbroker_tools.rows.transaction_rows import is_wholly_here
+    from kbroker_tools.rows.transaction_rows import has_all_partitions
     from kbroker_tools.stuck import hanging
     view = _with_brokers(open_view(**place), broker_id)
     partitions = _to_search(view, broker_id, topic, partition)
@@ -272,7 +272,7 @@ def find_hanging(broker_id: int | None, max_transaction_timeout: int, topic: str
                                  lambda some: _producers_of(view, some, broker_id))
     now_ms = view.now_ms()
     output = Output(as_json)
-    if found and not is_wholly_here(view):
+    if found and not has_all_partitions(view):
         output.note(f'{view.place} lacks partitions of __transaction_state: coordinators elsewhere may have what is '
                     'listed, ask them')
     output.table(HANGING, [

@@ -1,1 +1,1 @@
-"""What holds a last stable offset, and what to do about it."""
+"""The causes that hold a last stable offset, and their remedies."""

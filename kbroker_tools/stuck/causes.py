@@ -1,14 +1,13 @@
-"""Who holds the last stable offset of a partition, why, what happens next, and what to do about it.
+"""The causes that hold a last stable offset, with their explanation, what happens next, and what to do.
 
-`judge` is a pure function over `Facts`, which `stuck_gatherer` gathers. It goes down `CAUSES`, a table in which the
-first cause whose predicate fits is the verdict. Each cause is a state in which brokers were met: `known_as` names the
-KIP or issue of Apache Kafka that tells its story.
+`judge` is a pure function over the `Facts` of `gatherer`. Its verdict is the first cause in the table `CAUSES` whose
+predicate fits. Each cause has occurred on real brokers: `known_as` names the KIPs and issues of Apache Kafka about it.
 
 The reasoning rests on three rules of the protocol (KIP-98, KIP-890):
-- a partition is in the coordinator's row before the first record of the transaction is appended to it;
-- a Complete row is written when every marker is durable, so that an open transaction with an idle coordinator is one
-  that nobody will end;
-- a marker carries the epoch of the transaction it ends, or the next one where each ending bumps the epoch (TV2).
+- The coordinator's row names a partition before the first record of the transaction is appended to it.
+- A Complete row is written once every marker is durable. So if the coordinator is idle, nothing will end a transaction
+  that is still open.
+- A marker carries the epoch of the transaction it ends, or the next one where each ending bumps the epoch (TV2).
 """
 from __future__ import annotations
 
@@ -24,9 +23,9 @@ NEVER_TIMES_OUT_MS = 2147483647
 """The timeout of a producer in two-phase commit (KIP-939)."""
 MAX_PRODUCER_EPOCH = 32767
 CLOCK_TOLERANCE_MS = 1000
-"""By how much the clocks of two machines may differ before a time is taken for evidence."""
+"""The largest clock difference between two machines; only a larger one counts as evidence."""
 SETTLING_MS = 60_000
-"""How long the markers of a decided transaction may be on their way before something is wrong."""
+"""The longest time that markers of a decided transaction normally take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Verdict:
     next: str
     advice: str
     command: str | None = None
-    """A whole command line that is safe to run now; None where no command is."""
+    """A complete command line that is safe to run now; None if there is none."""
     known_as: tuple[str, ...] = ()
 
 
@@ -52,7 +51,7 @@ class Cause:
     name: str
     fits: Callable[[Facts], bool]
     headline: Callable[[Facts], str]
-    """What follows `<partition> `."""
+    """The headline after `<partition> `."""
     why: Callable[[Facts], str]
     next: Callable[[Facts], str]
     advice: Callable[[Facts], Advice]
@@ -61,7 +60,7 @@ class Cause:
 
 
 def judge(facts: Facts) -> Verdict:
-    """The first cause that fits."""
+    """Return the verdict of the first cause that fits."""
     cause = next(cause for cause in CAUSES if cause.fits(facts))
     advice = cause.advice(facts)
     return Verdict(cause.name, cause.is_stuck, f'{facts.name} {cause.headline(facts)}', cause.why(facts),
@@ -75,7 +74,7 @@ def _is_known(facts: Facts) -> bool:
 
 
 def _is_unseen(facts: Facts) -> bool:
-    """Some row that is not seen may be of a coordinator that has the transaction, and will end it."""
+    """True if an unreadable row may belong to a coordinator that has the transaction and will end it."""
     return not _is_known(facts) and not facts.state_log.is_readable
 
 
@@ -107,7 +106,7 @@ def _is_fenced_coordinator(facts: Facts) -> bool:
 
 
 def _is_overdue_decision(facts: Facts) -> bool:
-    """Also where it is not known when it was decided, and the transaction began long before its timeout."""
+    """True for a decision long ago. If its time is unknown, the transaction's timeout replaces it."""
     decided_at_ms = facts.decided_at_ms if facts.decided_at_ms is not None else facts.expires_at_ms
     return _is_decided(facts) and facts.now_ms - decided_at_ms > SETTLING_MS
 
@@ -129,7 +128,7 @@ def _began_in_the_future(facts: Facts) -> bool:
 
 
 def _was_cut(facts: Facts) -> bool:
-    """A marker of this epoch came after the transaction began, and it is still open."""
+    """True if a marker of this epoch was appended after the transaction began, which is still open."""
     marker = facts.log.last_marker if facts.log else None
     return (_is_ongoing_here(facts) and marker is not None and marker.producer_epoch == facts.epoch
             and marker.timestamp_ms > _started_ms(facts) + CLOCK_TOLERANCE_MS)
@@ -142,7 +141,7 @@ def _is_dated_before_marker(facts: Facts) -> bool:
 
 
 def _joined_late(facts: Facts) -> bool:
-    """In one epoch over several transactions (TV0, TV1), a record is dated before the end of the one before."""
+    """True if a record is older than the previous transaction's marker in the same epoch (TV0, TV1)."""
     log = facts.log
     return (_is_ongoing_here(facts) and log is not None and log.last_marker is not None and log.has_earlier_data
             and log.last_marker.producer_epoch == facts.epoch and _is_dated_before_marker(facts))
@@ -154,13 +153,13 @@ def _begins_mid_sequence(facts: Facts) -> bool:
 
 
 def _is_overdue(facts: Facts) -> bool:
-    """No broker runs on a directory that is looked at offline, so nothing there is late."""
+    """True if the coordinator missed the timeout. Offline no broker runs, so nothing is overdue."""
     return (_is_ongoing_here(facts) and facts.is_live
             and facts.now_ms > facts.expires_at_ms + 2 * facts.expiry_interval_ms)
 
 
 def _has_lost_marker(facts: Facts) -> bool:
-    """The coordinator saw a marker of this very transaction become durable here, and the log has none."""
+    """True if the coordinator saw this transaction's marker become durable here, but the log has none."""
     decision, log = facts.decision, facts.log
     if decision is None or log is None or not log.is_whole:
         return False
@@ -173,7 +172,7 @@ def _has_lost_marker(facts: Facts) -> bool:
 
 
 def _skipped_add(facts: Facts) -> bool:
-    """The marker of the transaction before bumped the epoch (TV2), and this is the first write of the new one."""
+    """True if the previous transaction's marker bumped the epoch (TV2), and this is the first write in the new one."""
     log = facts.log
     return (log is not None and log.last_marker is not None and not log.has_earlier_data
             and log.last_marker.producer_epoch == facts.epoch)
@@ -190,7 +189,7 @@ def _came_late(facts: Facts) -> bool:
 
 
 def _was_never_added(facts: Facts) -> bool:
-    """Only where the rows of the time are there to show that it was not."""
+    """True if the rows of that time still exist and none adds the partition."""
     log = facts.log
     return log is not None and log.is_whole and any(
         row.timestamp_ms <= log.max_timestamp_ms + CLOCK_TOLERANCE_MS for row in facts.state_log.past)
@@ -202,10 +201,10 @@ HANGING = 'its transaction is hanging, and nothing will end it'
 
 
 def _held(fault: str) -> Callable[[Facts], str]:
-    return lambda facts: f'is held at offset {facts.offsets.last_stable_offset} by {_who(facts)}: {fault}'
+    return lambda facts: f'is held at offset {facts.offsets.last_stable_offset} by {_holder_name(facts)}: {fault}'
 
 
-def _who(facts: Facts) -> str:
+def _holder_name(facts: Facts) -> str:
     if facts.transactional_id is not None:
         return f'transactional.id {facts.transactional_id!r}'
     assert facts.holder is not None
@@ -233,10 +232,10 @@ def _marker(facts: Facts) -> Marker:
 
 
 def _coordinator_says(facts: Facts) -> str:
-    """Why nobody will end it: the coordinator has an other idea of the id."""
+    """Return why nothing will end the transaction: the coordinator's state of the id differs."""
     row = _row(facts)
     if row.state in IDLE_STATES:
-        return f'for the coordinator there is no open transaction ({row.state}, epoch {row.producer_epoch})'
+        return f'the coordinator has no open transaction ({row.state}, epoch {row.producer_epoch})'
     return (f'the transaction that the coordinator has ({row.state}, epoch {row.producer_epoch}) is another one, '
             'without this partition')
 
@@ -247,44 +246,45 @@ def _why_healthy(_: Facts) -> str:
 
 
 def _why_unreplicated(_: Facts) -> str:
-    return 'the marker that ended the last one is not below the high watermark: replicas, or the disk, have to catch up'
+    return 'the marker that ended the last one is not below the high watermark yet: replicas or the disk must catch up'
 
 
 def _why_forgotten(facts: Facts) -> str:
     forgotten = facts.state_log.past[-1]
-    return (f'the coordinator forgot the id at {words_for_time(forgotten.timestamp_ms)}, while a transaction of it was '
-            'open here: it expired (transactional.id.expiration.ms), or its row was deleted')
+    return (f'the coordinator deleted the id at {words_for_time(forgotten.timestamp_ms)}, while a transaction of it '
+            'was open here: the id expired (transactional.id.expiration.ms), or its row was deleted')
 
 
 def _why_replaced(facts: Facts) -> str:
     assert facts.holder is not None
-    return (f'the id went on with producer id {facts.state_log.past[-1].producer_id} when the epochs of '
-            f'{facts.holder.producer_id} were used up, and no marker of the old one came here')
+    return (f'the id moved on to producer id {facts.state_log.past[-1].producer_id} when the epochs of '
+            f'{facts.holder.producer_id} were used up, and no marker of the old one reached this partition')
 
 
 def _why_state_lost(_: Facts) -> str:
-    return ('__transaction_state is empty: the coordinator lost all it knew (a lost disk, an unclean election, a '
-            'directory restored in part)')
+    return ('__transaction_state is empty: the coordinator lost its state (a lost disk, an unclean election, a '
+            'partly restored directory)')
 
 
 def _why_unseen(facts: Facts) -> str:
     assert facts.holder is not None
     if facts.is_live:
-        return (f'no transactional.id that may be seen from here has producer id {facts.holder.producer_id}, and '
-                '__transaction_state could not be read as a whole: rights are lacking, or a leader')
+        return (f'no visible transactional.id has producer id {facts.holder.producer_id}, and parts of '
+                '__transaction_state could not be read: this user is not authorized, or a leader is missing')
     return (f'no row of producer id {facts.holder.producer_id} is in this directory, which lacks partitions of '
             '__transaction_state: other brokers have them, or they were not copied')
 
 
 def _why_unknown(facts: Facts) -> str:
     assert facts.holder is not None
-    return (f'no row of __transaction_state names producer id {facts.holder.producer_id}: its id expired long ago, '
-            'rows were lost, or this log was copied from another cluster')
+    return (f'no row of __transaction_state names producer id {facts.holder.producer_id}: its transactional.id expired '
+            'long ago, rows were lost, or this log was copied from another cluster')
 
 
 def _why_behind(facts: Facts) -> str:
-    return (f'the partition has its epoch {facts.epoch}, the coordinator knows of {_row(facts).producer_epoch} at most '
-            f'({_row(facts).state}): __transaction_state lost its last rows, or this log comes from elsewhere')
+    return (f'its records here have epoch {facts.epoch}, but the coordinator has at most epoch '
+            f'{_row(facts).producer_epoch} ({_row(facts).state}): __transaction_state lost its last rows, or this log '
+            'was copied from another cluster')
 
 
 def _why_fenced_coordinator(facts: Facts) -> str:
@@ -297,47 +297,47 @@ def _why_prepared(facts: Facts) -> str:
     decided_at_ms = facts.decided_at_ms
     when = '' if decided_at_ms is None else f' {words_for_duration(facts.now_ms - decided_at_ms)} ago'
     decision = 'commit' if _row(facts).state == 'PrepareCommit' else 'abort'
-    return f'the coordinator decided to {decision}{when}, and its marker has not come to this partition'
+    return f'the coordinator decided to {decision}{when}, and its marker has not reached this partition'
 
 
 def _why_refused(facts: Facts) -> str:
     others = ', '.join(f'{topic}-{partition}' for topic, partition in facts.marked_elsewhere[:3])
     more = ', ...' if len(facts.marked_elsewhere) > 3 else ''
-    return (f'{_why_prepared(facts)}. {others}{more} has its marker already and refuses it when it is sent again '
-            '(INVALID_PRODUCER_EPOCH), upon which the coordinator gives up')
+    return (f'{_why_prepared(facts)}. {others}{more} has its marker already and refuses a second one '
+            '(INVALID_PRODUCER_EPOCH), after which the coordinator gives up')
 
 
 def _why_exhausted(facts: Facts) -> str:
-    return (f'epoch {_row(facts).producer_epoch} is the last that there is: brokers before 4.3 do not get it aborted '
-            'after that, and leave it Ongoing')
+    return (f'epoch {_row(facts).producer_epoch} is the last one of the producer id: brokers before 4.3 cannot abort '
+            'it, and leave it Ongoing')
 
 
 def _why_two_phase(_: Facts) -> str:
-    return 'it is in two-phase commit: it never times out, and whoever coordinates it from outside has to decide'
+    return 'it is in two-phase commit: it never times out, and its external coordinator has to decide'
 
 
 def _why_clock(facts: Facts) -> str:
     return (f'it began at {words_for_time(_started_ms(facts))}, which is '
             f'{words_for_duration(_started_ms(facts) - facts.now_ms)} from now: the clock of the coordinator was set '
-            'back, and its timeout counts from there')
+            'back, and the timeout counts from that time')
 
 
 def _why_cut(facts: Facts) -> str:
     marker = _marker(facts)
-    return (f'the {marker.title} came {words_for_duration(marker.timestamp_ms - _started_ms(facts))} after it began, '
-            'and in its epoch: a late or repeated marker of an earlier transaction ended what was written before it')
+    return (f'the {marker.title} was written {words_for_duration(marker.timestamp_ms - _started_ms(facts))} after it '
+            'began, in its epoch: a late or repeated marker of an earlier transaction ended the records before it')
 
 
 def _why_joined(facts: Facts) -> str:
     marker = _marker(facts)
     return (f'its first records are dated {words_for_time(_log(facts).max_timestamp_ms)}, before the {marker.title} '
-            f'({words_for_time(marker.timestamp_ms)}) of the transaction before it: a delayed write of that one is now '
+            f'({words_for_time(marker.timestamp_ms)}) of the previous transaction: a delayed write of that one is now '
             'part of this one')
 
 
 def _why_first_missing(facts: Facts) -> str:
-    return (f'it begins here with sequence {_log(facts).base_sequence}: the batches before were refused, and sending '
-            'them again ends in OUT_OF_ORDER_SEQUENCE_NUMBER')
+    return (f'it begins here with sequence {_log(facts).base_sequence}: earlier batches were refused, and retries of '
+            'them end in OUT_OF_ORDER_SEQUENCE_NUMBER')
 
 
 def _why_overdue(facts: Facts) -> str:
@@ -361,24 +361,24 @@ def _why_marker_lost(facts: Facts) -> str:
 
 def _why_add_skipped(facts: Facts) -> str:
     return (f'it is the first write after the {_marker(facts).title}, which raised the epoch to {facts.epoch}, and was '
-            f'let in without being added to a transaction: {_coordinator_says(facts)}')
+            f'accepted without being added to a transaction: {_coordinator_says(facts)}')
 
 
 def _why_late(facts: Facts) -> str:
     marker, log = _marker(facts), _log(facts)
-    return (f'a delayed write came after the {marker.title} of its transaction: it is of epoch {log.producer_epoch} '
-            f'and dated {words_for_time(log.max_timestamp_ms)}, the marker of epoch {marker.producer_epoch} and '
-            f'{words_for_time(marker.timestamp_ms)}; {_coordinator_says(facts)}')
+    return (f'a delayed write was appended after the {marker.title} of its transaction: the write has epoch '
+            f'{log.producer_epoch} and is dated {words_for_time(log.max_timestamp_ms)}, the marker has epoch '
+            f'{marker.producer_epoch} and is dated {words_for_time(marker.timestamp_ms)}; {_coordinator_says(facts)}')
 
 
 def _why_ended_early(facts: Facts) -> str:
-    return (f'its producer went on writing after the {_marker(facts).title}, as if its transaction were open: a '
-            f'delayed EndTxn ended it, or the client is at fault; {_coordinator_says(facts)}')
+    return (f'its producer kept writing after the {_marker(facts).title}, as if its transaction were open: a '
+            f'delayed EndTxn ended it, or the client has a bug; {_coordinator_says(facts)}')
 
 
 def _why_mid_sequence(facts: Facts) -> str:
-    return (f'the partition knew nothing of the producer when it took its batch of sequence '
-            f'{_log(facts).base_sequence}; what was before it is not here, and {_coordinator_says(facts)}')
+    return (f'the partition had no state of the producer when it accepted the batch with sequence '
+            f'{_log(facts).base_sequence}; earlier batches are not here, and {_coordinator_says(facts)}')
 
 
 def _why_never_added(facts: Facts) -> str:
@@ -386,19 +386,19 @@ def _why_never_added(facts: Facts) -> str:
 
 
 def _why_hanging(facts: Facts) -> str:
-    return (f'{_coordinator_says(facts)}; the rows and records are gone that would tell whether it came late, was '
-            'never added, or lost its marker')
+    return (f'{_coordinator_says(facts)}; the rows and records that would show whether it was written late, was never '
+            'added, or lost its marker are gone')
 
 
 # ---- texts: what will happen
 
 def _never(_: Facts) -> str:
-    return ('nothing by itself: what the coordinator does not know of cannot time out, and so consumers and compaction '
-            'wait on')
+    return ('nothing by itself: a transaction that the coordinator does not know cannot time out, so consumers and '
+            'compaction keep waiting')
 
 
-def _who_knows(_: Facts) -> str:
-    return 'not known: if a coordinator has it, its producer ends it, or its timeout'
+def _unknown_end(_: Facts) -> str:
+    return 'not known: if a coordinator has it, its producer or its timeout ends it'
 
 
 def _as_before(_: Facts) -> str:
@@ -410,7 +410,7 @@ def _on_replication(_: Facts) -> str:
 
 
 def _at_timeout(facts: Facts) -> str:
-    """The coordinator looks for expired transactions at an interval."""
+    """Return what ends the transaction. The coordinator checks for expired transactions at an interval."""
     row = _row(facts)
     expires_at = words_for_time(facts.expires_at_ms)
     if row.timeout_ms == NEVER_TIMES_OUT_MS:
@@ -418,26 +418,26 @@ def _at_timeout(facts: Facts) -> str:
     if not facts.is_live:
         return ('nothing while no broker runs; then the producer ends it, or the coordinator aborts it, from '
                 f'{expires_at} on (timeout {words_for_duration(row.timeout_ms)})')
-    interval = f'it looks every {words_for_duration(facts.expiry_interval_ms)}'
+    interval = f'it checks every {words_for_duration(facts.expiry_interval_ms)}'
     left_ms = facts.expires_at_ms - facts.now_ms
     if left_ms < 0:
-        return f'the coordinator aborts it when it next looks for expired transactions ({interval})'
+        return f'the coordinator aborts it when it next checks for expired transactions ({interval})'
     return (f'the producer ends it, or the coordinator aborts it at {expires_at}, in {words_for_duration(left_ms)} '
             f'(timeout {words_for_duration(row.timeout_ms)}; {interval})')
 
 
 def _when_reloaded(_: Facts) -> str:
-    return ('nothing, until the coordinator loads its state anew and sends all markers again: when the broker '
-            'restarts, or the leader of its partition of __transaction_state changes')
+    return ('nothing, until the coordinator reloads its state and resends all markers: when the broker restarts, or '
+            'the leader of its partition of __transaction_state changes')
 
 
 def _when_epoch_is_reached(_: Facts) -> str:
     return ('nothing, until the coordinator epoch, which is the leader epoch of its partition of __transaction_state, '
-            'is as high again: each election raises it by 1')
+            'has caught up: each election raises it by 1')
 
 
 def _in_a_moment(facts: Facts) -> str:
-    return 'the marker comes within moments' if facts.is_live else _when_reloaded(facts)
+    return 'the marker arrives within moments' if facts.is_live else _when_reloaded(facts)
 
 
 # ---- texts: what to do
@@ -447,19 +447,19 @@ def _nothing(_: Facts) -> Advice:
 
 
 def _ask_the_cluster(facts: Facts) -> Advice:
-    """Never `abort` on the word of a part: a coordinator elsewhere may be about to commit."""
+    """Advise no `abort` on partial knowledge: a coordinator elsewhere may be about to commit."""
     command = f'{facts.command} why-stuck {shell_word(facts.topic)}:{facts.partition}'
     if facts.is_live:
-        return Advice('ask again as one who may describe every transactional.id and read __transaction_state')
+        return Advice('ask again as a user who may describe every transactional.id and read __transaction_state')
     return Advice('ask the cluster, not this directory', command)
 
 
 def _look_at_replicas(_: Facts) -> Advice:
-    return Advice('ask again; if it stays, look at the in-sync replicas of the partition')
+    return Advice('ask again; if nothing changes, check the in-sync replicas of the partition')
 
 
 def _abort(facts: Facts) -> Advice:
-    """Safe where no coordinator will end the transaction: a marker in this partition alone."""
+    """Advise a marker in this partition alone, which is safe if no coordinator will end the transaction."""
     assert facts.holder is not None
     first_offset = facts.holder.transaction_first_offset
     command = (f'{facts.command} abort --topic {shell_word(facts.topic)} --partition {facts.partition} '
@@ -474,17 +474,17 @@ def _abort(facts: Facts) -> Advice:
 
 def _records(facts: Facts) -> str:
     if facts.log is None:
-        return 'what its producer wrote'
+        return 'its records'
     least = '' if facts.log.is_counted else 'at least '
     return f'its {least}{words_for_count(facts.log.records, "record")}'
 
 
 def _terminate(facts: Facts) -> Advice:
-    """Safe while the coordinator has the transaction: it ends on all its partitions alike."""
+    """Advise the coordinator to end the transaction, which then ends the same way on all its partitions."""
     command = f'{facts.command} force-terminate --transactional-id {shell_word(_row(facts).transactional_id)}'
     return Advice(_once_it_runs(
-        facts, 'if it cannot wait, abort the transaction as a whole, on all its partitions; its producer is fenced and '
-        'has to start anew. `abort` is not for this: it would end it on this partition alone'), command)
+        facts, 'if it cannot wait, abort the whole transaction, on all its partitions; its producer is fenced and has '
+        'to start again. `abort` is not for this: it would end it on this partition only'), command)
 
 
 def _wait(facts: Facts) -> Advice:
@@ -492,13 +492,13 @@ def _wait(facts: Facts) -> Advice:
 
 
 def _reload(facts: Facts) -> Advice:
-    """Never `abort` what is committed: the other partitions have it, and this one would not."""
+    """Advise a reload. A committed transaction must not be aborted: only this partition would lose its part."""
     text = 'restart the broker that coordinates it, or move the leader of its partition of __transaction_state'
     if _row(facts).state == 'PrepareCommit':
         return Advice(f'{text}. `abort` is not for this: the transaction is committed, and this partition would lose '
                       'its part')
     abort = _abort(facts)
-    return Advice(f'{text}. If that does not help, {abort.text}. It is decided to abort, so nothing is lost',
+    return Advice(f'{text}. If that does not help, {abort.text}. The decision is to abort, so nothing is lost',
                   abort.command)
 
 
@@ -519,8 +519,8 @@ CAUSES: tuple[Cause, ...] = (
           lambda facts: f'is held at offset {facts.offsets.last_stable_offset}, and yet no transaction is open',
           _why_unreplicated, _on_replication, _look_at_replicas),
     # No transactional.id has the producer id now.
-    Cause('coordinator-unseen', _is_unseen, _held('whether it hangs cannot be told from here'), _why_unseen, _who_knows,
-          _ask_the_cluster),
+    Cause('coordinator-unseen', _is_unseen, _held('it cannot be seen from here whether it hangs'), _why_unseen,
+          _unknown_end, _ask_the_cluster),
     Cause('id-forgotten', _was_forgotten, _held(HANGING), _why_forgotten, *_BY_HAND),
     Cause('producer-id-replaced', _was_replaced, _held(HANGING), _why_replaced, *_BY_HAND,
           known_as=('KAFKA-18660', 'KAFKA-20090', 'KAFKA-20310')),
@@ -528,12 +528,12 @@ CAUSES: tuple[Cause, ...] = (
     Cause('unknown-producer', lambda facts: not _is_known(facts), _held(HANGING), _why_unknown, *_BY_HAND),
     Cause('coordinator-behind', _is_behind_the_log, _held(HANGING), _why_behind, *_BY_HAND),
     # The transaction is decided, and its marker is not here.
-    Cause('coordinator-fenced', _is_fenced_coordinator, _held('its end is decided, and its marker is refused'),
+    Cause('coordinator-fenced', _is_fenced_coordinator, _held('its end is decided, but its marker is refused'),
           _why_fenced_coordinator, _when_epoch_is_reached, _reload, known_as=('KAFKA-9144',)),
     Cause('marker-refused', lambda facts: bool(facts.marked_elsewhere) and _is_overdue_decision(facts),
-          _held('its end is decided, and does not come'), _why_refused, _when_reloaded, _reload,
+          _held('its end is decided, but its marker does not arrive'), _why_refused, _when_reloaded, _reload,
           known_as=('KAFKA-19999', 'KIP-1228')),
-    Cause('prepared-stuck', _is_overdue_decision, _held('its end is decided, and does not come'),
+    Cause('prepared-stuck', _is_overdue_decision, _held('its end is decided, but its marker does not arrive'),
           _why_prepared, _when_reloaded, _reload, known_as=('KAFKA-9777', 'KAFKA-16352', 'KAFKA-18137')),
     Cause('ending', _is_decided, _held('its transaction is just ending'), _why_prepared, _in_a_moment, _wait),
     # The transaction is open, with this partition: the coordinator can end it.
@@ -548,7 +548,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause('late-write-joined', _joined_late, _held('its transaction is open, and an older write has joined it'),
           _why_joined, *_IN_TIME, known_as=('KIP-890',)),
     Cause('first-batch-missing', lambda facts: _is_ongoing_here(facts) and _begins_mid_sequence(facts),
-          _held('its transaction is open, and the first batches of it are missing'), _why_first_missing, *_IN_TIME,
+          _held('its transaction is open, and its first batches are missing'), _why_first_missing, *_IN_TIME,
           known_as=('KAFKA-14920',)),
     Cause('overdue', _is_overdue, _held('its transaction is open beyond its timeout'), _why_overdue, *_IN_TIME),
     Cause('in-progress', _is_ongoing_here, _held('its transaction is open'), _why_open, *_IN_TIME),

@@ -1,4 +1,4 @@
-"""What is known of a partition and of the transaction that holds it: what `stuck.judge` reasons over."""
+"""Facts about a partition and the transaction that holds its last stable offset: the input of `causes.judge`."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from typing import NamedTuple
 from kbroker_tools.view import GroupMember, PartitionOffsets, ProducerInfo, TransactionInfo
 
 EXPIRY_INTERVAL_MS = 10_000
-"""Default of transaction.abort.timed.out.transaction.cleanup.interval.ms."""
+"""The default of transaction.abort.timed.out.transaction.cleanup.interval.ms."""
 IDLE_STATES = frozenset({'Empty', 'CompleteCommit', 'CompleteAbort'})
 DECIDED_STATES = frozenset({'PrepareCommit', 'PrepareAbort'})
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The end of a transaction, as the partition has it."""
+    """A marker in the partition, which ends a transaction."""
 
     offset: int
     producer_epoch: int
@@ -28,24 +28,24 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class LogEvidence:
-    """What the partition's batches say of the transaction that holds it."""
+    """Evidence from the partition's batches about the transaction that holds it."""
 
     producer_epoch: int
-    """Of its first batch."""
+    """The epoch of the transaction's first batch."""
     base_sequence: int
     max_timestamp_ms: int
     records: int
-    """Of the producer, from its first offset up to the high watermark."""
+    """The producer's records from its first offset up to the high watermark."""
     is_counted: bool = True
-    """Whether all of them were; otherwise there are more."""
+    """False if there are more records than were counted."""
     last_marker: Marker | None = None
-    """The producer's last one before the first offset."""
+    """The producer's last marker before the first offset."""
     has_earlier_data: bool = False
-    """Whether the producer wrote in the same epoch before the first offset."""
+    """True if the producer wrote in the same epoch before the first offset."""
     is_whole: bool = True
-    """Whether the log was read from offset 0, so that what was not found is not there."""
+    """True if the log was read from offset 0, so that anything not found does not exist."""
     is_ended: bool = False
-    """Whether a marker of the producer came behind the first offset, while the partition was looked at."""
+    """True if a marker of the producer was appended behind the first offset while the facts were gathered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,23 @@ class PastRow:
 
     transactional_id: str
     state: str | None
-    """None for a tombstone: the id was forgotten."""
+    """None for a tombstone, which deletes the id."""
     timestamp_ms: int
     producer_id: int = -1
     producer_epoch: int = -1
     partitions: frozenset[tuple[str, int]] = frozenset()
     bumps_epoch: bool = False
-    """Whether the ending is by the rules of TV2 (KIP-890)."""
+    """True if the transaction ends by the rules of TV2 (KIP-890)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateLog:
-    """What could be seen of `__transaction_state`."""
+    """The readable part of `__transaction_state`."""
 
     is_readable: bool = True
     has_rows: bool = True
     leader_epoch: int = -1
-    """Of the last batch in the id's partition: the coordinator's epoch is this or above. -1: not known."""
+    """The epoch of the last batch in the id's partition. The coordinator's epoch is this or higher. -1: unknown."""
     past: tuple[PastRow, ...] = ()
     """Oldest first."""
 
@@ -82,9 +82,9 @@ class HeldGroup:
     group_id: str
     offset: int
     lag: int
-    """Up to the high watermark."""
+    """The lag up to the high watermark."""
     members: tuple[GroupMember, ...] = ()
-    """Those that have the partition."""
+    """The members to which the partition is assigned."""
 
 
 class Writer(NamedTuple):
@@ -104,20 +104,20 @@ class Facts:
     holder: ProducerInfo | None = None
     """The producer whose open transaction begins first."""
     behind: tuple[ProducerInfo, ...] = ()
-    """Other producers with an open transaction, by its first offset."""
+    """Other producers with an open transaction, sorted by its first offset."""
     log: LogEvidence | None = None
     transaction: TransactionInfo | None = None
-    """What the coordinator says of the transactional.id that has the holder's producer id now."""
+    """The coordinator's state of the transactional.id that has the holder's producer id now."""
     state_log: StateLog = StateLog()
     marked_elsewhere: tuple[tuple[str, int], ...] = ()
-    """Partitions of a decided transaction that have its marker already."""
+    """Other partitions of a decided transaction that have its marker."""
     groups: tuple[HeldGroup, ...] = ()
     unread_groups: tuple[str, ...] = ()
     """Groups whose offsets could not be read."""
     writers: tuple[Writer, ...] = ()
     expiry_interval_ms: int = EXPIRY_INTERVAL_MS
     command: str = 'kbroker-transactions --bootstrap-server HOST:PORT'
-    """How a command that repairs begins."""
+    """The beginning of every suggested command."""
 
     @property
     def name(self) -> str:
@@ -129,7 +129,7 @@ class Facts:
 
     @property
     def epoch(self) -> int:
-        """The holder's, when it began the transaction."""
+        """The holder's epoch when it began the transaction."""
         assert self.holder is not None
         return self.log.producer_epoch if self.log else self.holder.producer_epoch
 
@@ -141,7 +141,7 @@ class Facts:
 
     @property
     def is_covered(self) -> bool:
-        """Whether the coordinator's transaction has this partition."""
+        """True if the coordinator's transaction includes this partition."""
         return self.transaction is not None and (self.topic, self.partition) in self.transaction.partitions
 
     @property
@@ -151,7 +151,7 @@ class Facts:
 
     @property
     def decision(self) -> PastRow | None:
-        """The row that ended the holder's transaction, with this partition in it, if a Complete row came after it."""
+        """The Prepare row of the holder's transaction that names this partition, if a Complete row followed it."""
         found = None
         for row, following in zip(self.state_log.past, self.state_log.past[1:], strict=False):
             if (row.state in DECIDED_STATES and following.state in IDLE_STATES
@@ -162,7 +162,7 @@ class Facts:
 
     @property
     def decided_at_ms(self) -> int | None:
-        """When the coordinator wrote the Prepare row in force."""
+        """The time of the last Prepare row."""
         for row in reversed(self.state_log.past):
             if row.state in DECIDED_STATES:
                 return row.timestamp_ms

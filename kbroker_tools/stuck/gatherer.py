@@ -1,4 +1,4 @@
-"""Gathers what `stuck.judge` reasons over: from the coordinator, the partition's log and `__transaction_state`."""
+"""The gathering of facts from the coordinator, the partition's log and `__transaction_state`."""
 from __future__ import annotations
 
 import time
@@ -42,39 +42,39 @@ if TYPE_CHECKING:
 TopicPartition = tuple[str, int]
 
 LOOK_BACK_OFFSETS = 100_000
-"""How far before a transaction its producer's last marker is looked for."""
+"""The range before a transaction that is searched for its producer's last marker."""
 LOOK_AHEAD_OFFSETS = 100_000
-"""How far into a transaction its records are counted."""
-GLANCES, PAUSE_S = 50, 0.02
-"""How often, and with what pauses, a partition that moves is looked at: in all for longer than a flush takes."""
+"""The range of a transaction in which its records are counted."""
+ATTEMPTS, PAUSE_S = 50, 0.02
+"""The attempts to see a changing partition in one state; together they last longer than a flush."""
 PAST_ROWS = 1000
-"""How many of an id's last rows are kept."""
+"""The most rows kept of one id, the last ones."""
 OTHER_PARTITIONS = 100
-"""How many other partitions of a decided transaction are asked whether they have its marker."""
+"""The most other partitions of a decided transaction that are searched for its marker."""
 
 
 class Gatherer:
-    """What is asked of the whole cluster is asked once, for as many partitions as are looked at."""
+    """A gatherer of facts about partitions. It queries cluster-wide state once for all of them."""
 
     def __init__(self, view: View, command: str,
                  expiry_interval_ms: Callable[[int], int | None] = lambda node_id: None,
                  sleep: Callable[[float], None] = time.sleep):
-        """`command` is how a command line for the same cluster begins; the interval is asked of the coordinator."""
+        """`command` begins every command line for this cluster. `expiry_interval_ms` asks a node for its setting."""
         self._view = view
         self._command = command
         self._expiry_interval_ms = expiry_interval_ms
         self._sleep = sleep
 
     def facts(self, topic: str, partition: int) -> Facts:
-        """KafkaError for a partition that is not there or cannot be read.
+        """Return the facts of one partition. KafkaError if it does not exist or cannot be read.
 
-        A partition may move while it is looked at, and is looked at until what was seen fits together: the same
-        transaction is first both before and after the coordinator was asked (whose word for its end comes after the
-        marker), or the last stable offset has come to where the high watermark was, so that nothing is held.
+        The partition may change meanwhile, so the reads are repeated until they agree. Either the same transaction is
+        first before and after the coordinator was asked, which reports an end only after its marker. Or the last
+        stable offset has reached the first high watermark, so that nothing is held.
         """
         first: PartitionOffsets | None = None
-        for glance in range(GLANCES):
-            if glance:
+        for attempt in range(ATTEMPTS):
+            if attempt:
                 self.forget()
                 self._sleep(PAUSE_S)
             holders = self._holders(topic, partition)
@@ -94,7 +94,7 @@ class Gatherer:
 
     def _whole(self, facts: Facts, holders: list[ProducerInfo], transaction: TransactionInfo | None,
                log: LogEvidence | None) -> Facts:
-        """With all that concerns the transaction that holds the partition, the first of `holders`."""
+        """Return `facts` with the facts about the transaction of the first of `holders`."""
         at, holder = (facts.topic, facts.partition), holders[0]
         interval_ms = self._expiry_interval_ms(transaction.coordinator_id) if transaction else None
         return replace(
@@ -107,7 +107,7 @@ class Gatherer:
             expiry_interval_ms=interval_ms or EXPIRY_INTERVAL_MS)
 
     def forget(self) -> None:
-        """Ask the cluster anew."""
+        """Discard the cached state of the cluster."""
         for name in ('topics', '_transactions', '_group_offsets', '_state_logs', '_known_writers'):
             self.__dict__.pop(name, None)
 
@@ -122,7 +122,7 @@ class Gatherer:
         return {listing.producer_id: listing for listing in self._view.transactions()}
 
     def _transaction_of(self, producer_id: int) -> TransactionInfo | None:
-        """What the coordinator says now. A list that was kept is asked for anew before it is believed to have none."""
+        """Return the coordinator's current state. A cached listing without the id is fetched again first."""
         for _ in range(2):
             listing = self._transactions.get(producer_id)
             info = self._view.transaction(listing.transactional_id) if listing else None
@@ -132,27 +132,27 @@ class Gatherer:
         return None
 
     @cached_property
-    def _is_state_here(self) -> bool:
-        from kbroker_tools.rows.transaction_rows import is_wholly_here
-        return is_wholly_here(self._view)
+    def _has_whole_state(self) -> bool:
+        from kbroker_tools.rows.transaction_rows import has_all_partitions
+        return has_all_partitions(self._view)
 
     @cached_property
     def _state_logs(self) -> dict[tuple[int, TransactionInfo | None], StateLog]:
         return {}
 
     def _state_log(self, producer_id: int, transaction: TransactionInfo | None) -> StateLog:
-        """Read once for all partitions that a transaction holds."""
+        """Return the rows, read once for all partitions that the transaction holds."""
         key = producer_id, transaction
         if key not in self._state_logs:
             self._state_logs[key] = self._read_state_log(producer_id, transaction)
         return self._state_logs[key]
 
     def _read_state_log(self, producer_id: int, transaction: TransactionInfo | None) -> StateLog:
-        """The rows of the id that has, or had, the producer id."""
+        """Read the rows of the id that has, or had, the producer id."""
         from kbroker_tools.rows.transaction_rows import stored_rows
         wanted = transaction.transactional_id if transaction else None
         past: dict[str, deque[PastRow]] = {wanted: deque(maxlen=PAST_ROWS)} if wanted else {}
-        is_readable, has_rows, leader_epoch = wanted is not None or self._is_state_here, False, -1
+        is_readable, has_rows, leader_epoch = wanted is not None or self._has_whole_state, False, -1
         for partition in self._state_partitions(wanted):
             try:
                 for stored in stored_rows(self._view, [partition]):
@@ -162,12 +162,12 @@ class Gatherer:
                         leader_epoch = max(leader_epoch, stored.leader_epoch)
             except KafkaError:
                 is_readable = False
-        # Without the coordinator's word, the id that had the producer id last is the one.
+        # If the coordinator has no id for it, the last id that had the producer id counts.
         rows = max(past.values(), key=lambda rows: rows[-1].timestamp_ms if rows else 0, default=())
         return StateLog(is_readable, has_rows, leader_epoch, tuple(rows))
 
     def _state_partitions(self, transactional_id: str | None) -> list[int]:
-        """Where the rows of the id are, or may be. A directory need not say how many partitions there are in all."""
+        """Return the partitions that may have rows of the id. A directory may lack the total number of partitions."""
         partitions = _partitions_of(self.topics.get(TRANSACTION_STATE))
         if transactional_id is None or not self._view.is_live or not partitions:
             return partitions
@@ -193,14 +193,14 @@ class Gatherer:
     # -- the partition
 
     def _holders(self, topic: str, partition: int) -> list[ProducerInfo]:
-        """Producers with an open transaction, the one that began first at the front."""
+        """Return the producers with an open transaction, sorted by its first offset."""
         open_ones = [producer for producer in self._view.producers(topic, partition)
                      if producer.transaction_first_offset is not None]
         return sorted(open_ones, key=lambda producer: producer.transaction_first_offset or 0)
 
     def _log_evidence(self, topic: str, partition: int, holder: ProducerInfo,
                       offsets: PartitionOffsets) -> LogEvidence | None:
-        """None if the log may not be read."""
+        """Return the evidence from the log, or None if reading it is not authorized."""
         first_offset = holder.transaction_first_offset
         assert first_offset is not None
         start_offset = max(0, first_offset - LOOK_BACK_OFFSETS)
@@ -211,7 +211,7 @@ class Gatherer:
                 if header.producer_id != holder.producer_id:
                     continue
                 if header.is_control and header.records_count == 0:
-                    # What compaction leaves of a marker: its effect is gone, too.
+                    # Compaction emptied this marker, and removed the data that it ended.
                     continue
                 if header.is_control:
                     is_ended = header.base_offset >= first_offset
@@ -235,7 +235,7 @@ class Gatherer:
 
     @cached_property
     def _group_offsets(self) -> dict[str, list[GroupOffset] | None]:
-        """None for a group that may not be read, or went away."""
+        """The offsets by group; None for a group that was deleted or that this user may not read."""
         found: dict[str, list[GroupOffset] | None] = {}
         for group_id in self._view.groups():
             try:
@@ -252,7 +252,7 @@ class Gatherer:
                     yield HeldGroup(group_id, offset.offset, max(0, high_watermark - offset.offset), members)
 
     def _members(self, group_id: str) -> tuple[GroupMember, ...]:
-        """None of a group that may not be described."""
+        """Return the members of a group, or () if describing it is not authorized."""
         try:
             group = self._view.group(group_id)
         except KafkaError:
@@ -260,7 +260,7 @@ class Gatherer:
         return group.members if group else ()
 
     def group_partitions(self, group_id: str) -> list[tuple[str, int]]:
-        """What the group reads, and the partition where its offsets are; empty if there is no such group."""
+        """Return the partitions that the group reads, and the one with its offsets; [] if there is no such group."""
         group: GroupInfo | None = self._view.group(group_id)
         offsets = self._view.group_offsets(group_id)
         if group is None and not offsets:
@@ -275,12 +275,12 @@ class Gatherer:
 
     @cached_property
     def _known_writers(self) -> dict[tuple[int, int], list[Writer]]:
-        """By producer id and partition of `__consumer_offsets`."""
+        """The writers by producer id and partition of `__consumer_offsets`."""
         return {}
 
     def _writers(self, producer_id: int, at: TopicPartition,
                  transaction: TransactionInfo | None) -> tuple[Writer, ...]:
-        """Groups whose offsets the open transaction commits: who reads and writes in one is the producer."""
+        """Return the groups whose offsets the open transaction commits: their members are the producing clients."""
         partitions = {at, *(transaction.partitions if transaction else ())}
         found: list[Writer] = []
         for index in sorted(index for name, index in partitions if name == CONSUMER_OFFSETS):

@@ -1,7 +1,7 @@
-"""Transactions that nobody will end, found as Kafka's tool finds them (KIP-664); its order of rows, too.
+"""Hanging transactions, found as Kafka's tool finds them (KIP-664) and in its order.
 
-A transaction hangs if it is open on a partition for longer than any transaction may be, and the coordinator either has
-no transactional.id for its producer id, or has one whose transaction is without the partition.
+A transaction hangs if it is open on a partition for longer than the longest transaction timeout, and the coordinator
+either has no transactional.id for its producer id or has one whose transaction does not include the partition.
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from kbroker_tools.view import ProducerInfo, TransactionInfo, View
 
 BATCH = 500
-"""How many partitions are asked for at once."""
+"""The most partitions in one request."""
 
 TopicPartition = tuple[str, int]
 K = TypeVar('K', bound=Hashable)
@@ -26,7 +26,10 @@ class OpenTransaction(NamedTuple):
 def find_hanging(view: View, partitions: Sequence[TopicPartition], max_timeout_ms: int,
                  producers_of: Callable[[Collection[TopicPartition]], dict[TopicPartition, list[ProducerInfo]]],
                  ) -> list[OpenTransaction]:
-    """Those among `partitions` whose last record is older than `max_timeout_ms`. KafkaError, OSError."""
+    """Return the hanging transactions in `partitions` whose last record is older than `max_timeout_ms`.
+
+    `producers_of` returns the producers of the given partitions. KafkaError, OSError.
+    """
     candidates: dict[int, list[OpenTransaction]] = {}
     for start in range(0, len(partitions), BATCH):
         found = producers_of(partitions[start:start + BATCH])
@@ -51,25 +54,25 @@ def _is_covered(known: TransactionInfo | None, candidate: OpenTransaction) -> bo
     return known is not None and (candidate.topic, candidate.partition) in known.partitions
 
 
-# ---- the order of a java.util.HashMap, in which Kafka's tool meets partitions and producer ids
+# ---- the order of a java.util.HashMap, in which Kafka's tool iterates over partitions and producer ids
 
 def in_java_order(keys: Iterable[K], hash_of: Callable[[K], int], capacity: int = 16) -> list[K]:
-    """As a hash map of this initial capacity has them, after they were put into it one by one.
+    """Sort keys as a hash map with this initial capacity iterates after inserting them one by one.
 
-    The table has a power of two of buckets, doubled when it is filled by more than three quarters; a key's bucket is
-    its hash, upper half folded onto the lower, modulo that. In a bucket they stay in the order in which they came.
+    The number of buckets is a power of two, doubled when the map is more than three quarters full. The bucket of a key
+    is its hash, with the upper half folded onto the lower, modulo that number. Keys in one bucket keep their order.
     """
-    came = list(keys)
+    inserted = list(keys)
     buckets = 1
     while buckets < capacity:
         buckets *= 2
-    while len(came) * 4 > buckets * 3:
+    while len(inserted) * 4 > buckets * 3:
         buckets *= 2
-    return sorted(came, key=lambda key: (hash_of(key) ^ hash_of(key) >> 16) & buckets - 1)
+    return sorted(inserted, key=lambda key: (hash_of(key) ^ hash_of(key) >> 16) & buckets - 1)
 
 
 def string_hash(text: str) -> int:
-    """Of a String, in 32 bits. Names of topics have no character beyond ASCII."""
+    """Return the 32-bit hash of a String. Topic names are ASCII, so a character is a UTF-16 unit."""
     found = 0
     for character in text:
         found = 31 * found + ord(character)
@@ -77,11 +80,11 @@ def string_hash(text: str) -> int:
 
 
 def partition_hash(key: TopicPartition) -> int:
-    """Of a TopicPartition."""
+    """Return the hash of a TopicPartition."""
     topic, partition = key
     return (31 * (31 + partition) + string_hash(topic)) & 0xFFFFFFFF
 
 
 def long_hash(value: int) -> int:
-    """Of a Long: its halves, folded."""
+    """Return the hash of a Long: its halves, folded."""
     return (value ^ value >> 32) & 0xFFFFFFFF

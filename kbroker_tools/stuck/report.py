@@ -1,4 +1,4 @@
-"""What `why-stuck` says: the verdict first, then the command to run, then the facts it rests on."""
+"""The report of `why-stuck`: the verdict, the command to run, and the facts behind them."""
 from __future__ import annotations
 
 import shutil
@@ -15,30 +15,30 @@ from kbroker_tools.view import GroupMember, ProducerInfo
 LABEL_WIDTH = 13
 PLAIN_WIDTH = 100
 MOST_NAMED = 10
-"""How many partitions, transactions or members are named before the rest is counted."""
+"""The most partitions, transactions or members that are named; the rest is counted."""
 WHOLE_REPORTS = 5
-"""So many are told whole; of further ones the verdict and the command."""
-NOT_TOLD = 'not told by the protocol'
+"""The most full reports. Further partitions get the verdict and the command only."""
+NOT_REPORTED = 'not reported by the protocol'
 
 
 def show_many(output: Output, found: Iterable[tuple[Facts, Verdict]]) -> None:
-    """Many partitions: those whose command stands above already, as of one transaction, in a line."""
-    told: set[str] = set()
+    """Show many partitions. A partition whose command was shown before, as for one transaction, gets one line."""
+    shown: set[str] = set()
     for facts, verdict in found:
-        if verdict.command is not None and verdict.command in told:
+        if verdict.command is not None and verdict.command in shown:
             _headline(output, verdict)
             continue
         output.line()
-        if len(told) < WHOLE_REPORTS:
+        if len(shown) < WHOLE_REPORTS:
             show(output, facts, verdict)
         else:
             _headline(output, verdict)
             _command(output, verdict)
-        told.add(verdict.command or verdict.headline)
+        shown.add(verdict.command or verdict.headline)
 
 
 def show(output: Output, facts: Facts, verdict: Verdict) -> None:
-    """One partition, for people."""
+    """Show one partition as text."""
     _headline(output, verdict)
     width = min(PLAIN_WIDTH, shutil.get_terminal_size().columns) if output.is_terminal else PLAIN_WIDTH
     for label, text in _conclusions(verdict):
@@ -55,7 +55,7 @@ def _headline(output: Output, verdict: Verdict) -> None:
 
 
 def _command(output: Output, verdict: Verdict) -> None:
-    """Never wrapped: it is there to be copied."""
+    """Show the command on one line, unwrapped, so that it can be copied."""
     if verdict.command is not None:
         output.line()
         output.line('  ' + verdict.command, style='bold cyan')
@@ -87,7 +87,7 @@ def _facts(facts: Facts, verdict: Verdict) -> Iterator[tuple[str, str]]:
         yield 'coordinator', _coordinator(facts)
     if facts.behind:
         yield 'behind it', _some(f'producer id {producer.producer_id} from offset {producer.transaction_first_offset}'
-                                 for producer in facts.behind) + ': open, too, and next to hold it'
+                                 for producer in facts.behind) + ': open too, and next to hold it'
     if verdict.known_as:
         yield 'known as', ', '.join(verdict.known_as)
 
@@ -95,18 +95,18 @@ def _facts(facts: Facts, verdict: Verdict) -> Iterator[tuple[str, str]]:
 def _consumers(facts: Facts) -> Iterator[str]:
     if facts.topic == CONSUMER_OFFSETS:
         groups = _some(repr(writer.group_id) for writer in facts.writers) or 'a group'
-        yield (f'members of {groups} that ask for stable offsets are told UNSTABLE_OFFSET_COMMIT, and wait')
+        yield f'members of {groups} that ask for stable offsets get UNSTABLE_OFFSET_COMMIT, and wait'
     elif not facts.groups:
         yield 'no group has committed an offset here'
     yield from (_group(group, facts) for group in facts.groups)
     if facts.unread_groups:
-        yield f'offsets that could not be read: of {_some(map(printable, facts.unread_groups))}'
+        yield f'could not read the offsets of {_some(map(printable, facts.unread_groups))}'
 
 
 def _clients(writers: tuple[Writer, ...]) -> Iterator[str]:
-    """Only through the offsets that a transaction commits is a producer seen: by the group that it reads in."""
+    """Yield the clients behind the producer, which only the groups whose offsets it commits reveal."""
     if not writers:
-        yield f'id and address {NOT_TOLD}'
+        yield f'id and address {NOT_REPORTED}'
     for writer in writers:
         members = _some(map(_member, writer.members)) or 'without members now'
         yield f'it commits offsets of group {writer.group_id!r}: {members}'
@@ -134,9 +134,9 @@ def _group(group: HeldGroup, facts: Facts) -> str:
     if ahead < 0:
         waits = 'is past it, as it reads uncommitted records too'
     elif ahead == 0:
-        waits = 'waits here if it reads committed records alone'
+        waits = 'waits here if it reads committed records only'
     else:
-        waits = f'has {ahead} to go, and waits then if it reads committed records alone'
+        waits = f'has {ahead} to go, and then waits if it reads committed records only'
     members = f' ({_some(map(_member, group.members))})' if group.members else ''
     return f'{printable(group.group_id)}: at {group.offset}, lag {group.lag}; {waits}{members}'
 
@@ -162,7 +162,7 @@ def _some(words: Iterable[str]) -> str:
 # ---- for programs
 
 def as_json(facts: Facts, verdict: Verdict) -> dict[str, Any]:
-    """One partition. What is not known is null."""
+    """Return one partition as JSON. Unknown values are null."""
     row, log = facts.transaction, facts.log
     return {
         'topic': facts.topic, 'partition': facts.partition, 'is_stuck': verdict.is_stuck, 'cause': verdict.cause,

@@ -75,7 +75,7 @@ def test_a_write_of_an_old_epoch_that_comes_after_the_marker_of_a_newer_one(stag
     stage.data(ORDERS, (7, 3), 61, sequence=1)
     verdict = verdict_on(stage)
     assert verdict.cause == 'late-write'
-    assert 'it is of epoch 3' in verdict.why and 'the marker of epoch 4' in verdict.why
+    assert 'the write has epoch 3' in verdict.why and 'the marker has epoch 4' in verdict.why
 
 
 def test_a_write_without_being_added_to_a_transaction(stage):
@@ -169,7 +169,7 @@ def test_the_last_rows_of_the_transaction_state_are_lost(stage):
     stage.data(ORDERS, (7, 5), 61)
     verdict = verdict_on(stage)
     assert verdict.cause == 'coordinator-behind'
-    assert 'knows of 3 at most' in verdict.why
+    assert 'at most epoch 3' in verdict.why
 
 
 def test_a_producer_id_that_was_replaced_when_its_epochs_were_used_up(stage):

@@ -48,13 +48,13 @@ def test_the_expiry_is_told_with_the_time_left_and_the_interval_of_the_coordinat
     verdict = judge(replace(OPEN, expiry_interval_ms=200))
     assert verdict.cause == 'in-progress'
     assert verdict.next == ('the producer ends it, or the coordinator aborts it at 2027-01-15 08:00:55.000Z, in 55.0 s '
-                            '(timeout 1 min; it looks every 200 ms)')
+                            '(timeout 1 min; it checks every 200 ms)')
 
 
 def test_between_the_timeout_and_the_next_look_it_is_about_to_be_aborted():
     verdict = judge(replace(OPEN, now_ms=NOW_MS + 60_000))
     assert verdict.cause == 'in-progress'
-    assert verdict.next.startswith('the coordinator aborts it when it next looks')
+    assert verdict.next.startswith('the coordinator aborts it when it next checks')
 
 
 def test_two_looks_after_the_timeout_the_coordinator_is_at_fault():
@@ -160,10 +160,10 @@ def test_the_report_opens_with_the_verdict_and_has_the_facts_below_the_command(t
 orders-0 is held at offset 10 by transactional.id 'billing': its transaction is open
   why          it began 5.0 s ago, and its producer has neither committed nor aborted it
   next         the producer ends it, or the coordinator aborts it at 2027-01-15 08:00:55.000Z, in
-               55.0 s (timeout 1 min; it looks every 10.0 s)
-  do           if it cannot wait, abort the transaction as a whole, on all its partitions; its
-               producer is fenced and has to start anew. `abort` is not for this: it would end it on
-               this partition alone
+               55.0 s (timeout 1 min; it checks every 10.0 s)
+  do           if it cannot wait, abort the whole transaction, on all its partitions; its producer
+               is fenced and has to start again. `abort` is not for this: it would end it on this
+               partition only
 
   kbroker-transactions --bootstrap-server b:9092 force-terminate --transactional-id billing
 
@@ -171,13 +171,13 @@ orders-0 is held at offset 10 by transactional.id 'billing': its transaction is 
   client       it commits offsets of group 'app': client-1 at 10.0.0.7
   open since   2027-01-15 07:59:55.000Z (5.0 s ago), offset 10; 20 records since then
   held back    20 offsets (records and markers): last stable offset 10, high watermark 30
-  consumers    readers: at 10, lag 20; waits here if it reads committed records alone (client-1 at
+  consumers    readers: at 10, lag 20; waits here if it reads committed records only (client-1 at
                10.0.0.7)
-               slow: at 4, lag 26; has 6 to go, and waits then if it reads committed records alone
+               slow: at 4, lag 26; has 6 to go, and then waits if it reads committed records only
                dirty: at 25, lag 5; is past it, as it reads uncommitted records too
   coordinator  broker 1: 'billing' is Ongoing, epoch 3, timeout 1 min, began 2027-01-15
                07:59:55.000Z; orders-0
-  behind it    producer id 8 from offset 12: open, too, and next to hold it
+  behind it    producer id 8 from offset 12: open too, and next to hold it
 '''
 
 
@@ -196,7 +196,7 @@ def test_of_many_partitions_five_are_told_whole_and_those_with_the_same_command_
 
 def test_what_the_protocol_does_not_tell_is_said_to_be_so(tmp_path):
     text = shown(IDLE, tmp_path)
-    assert 'client       id and address not told by the protocol' in text
+    assert 'client       id and address not reported by the protocol' in text
     assert 'no group has committed an offset here' in text
     assert 'by the time of its records' in text
 
@@ -204,12 +204,12 @@ def test_what_the_protocol_does_not_tell_is_said_to_be_so(tmp_path):
 def test_what_could_not_be_read_is_named(tmp_path):
     text = shown(replace(OPEN, log=None, unread_groups=('secret',)), tmp_path)
     assert 'its records could not be read' in text
-    assert 'offsets that could not be read: of secret' in text
+    assert 'could not read the offsets of secret' in text
 
 
 def test_on_the_offsets_topic_it_is_the_groups_that_wait(tmp_path):
     text = shown(replace(OPEN, topic='__consumer_offsets', writers=(Writer('app', ()),)), tmp_path)
-    assert "members of 'app' that ask for stable offsets are told UNSTABLE_OFFSET_COMMIT" in text
+    assert "members of 'app' that ask for stable offsets get UNSTABLE_OFFSET_COMMIT" in text
 
 
 def test_the_json_has_what_the_text_has():

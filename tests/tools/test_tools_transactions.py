@@ -271,7 +271,7 @@ def test_the_next_look_of_the_coordinator_is_told_by_its_own_setting(peer):
     producer.add('orders')
     producer.write('orders')
     done = run('--bootstrap-server', peer.address, 'why-stuck', 'orders:0', '--json')
-    assert 'it looks every 200 ms' in json.loads(done.stdout)['partitions'][0]['next']
+    assert 'it checks every 200 ms' in json.loads(done.stdout)['partitions'][0]['next']
 
 
 # ---- what can be wrong
