@@ -1,4 +1,4 @@
-"""Kafka's older tools name what to do by options (`--list`, `--describe` ...): which of them go together."""
+"""Actions named by options (`--list`, `--describe` ...), as in Kafka's older tools, and the options that fit them."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,7 +16,7 @@ def is_given(value: Any) -> bool:
 
 
 def chosen_action(options: Mapping[str, Any], actions: Iterable[str]) -> str:
-    """The one of these options that is set. click.UsageError unless exactly one is."""
+    """Return the one option of `actions` that is set. click.UsageError unless exactly one is."""
     actions = list(actions)
     chosen = [name for name in actions if is_given(options[name])]
     if len(chosen) != 1:
@@ -26,7 +26,7 @@ def chosen_action(options: Mapping[str, Any], actions: Iterable[str]) -> str:
 
 
 def check_companions(action: str, options: Mapping[str, Any], goes_with: Mapping[str, Collection[str]]) -> None:
-    """`goes_with` says of an option which actions it means something to. click.UsageError for one out of place."""
+    """Check that each given option fits the action; `goes_with` maps options to their actions. click.UsageError."""
     for name, actions in goes_with.items():
         if is_given(options[name]) and action not in actions:
             raise click.UsageError(f'{spelled(name)} goes with {listed(map(spelled, actions), "or")}, '
@@ -45,12 +45,12 @@ def require(options: Mapping[str, Any], name: str, action: str) -> None:
 
 
 def require_broker(options: Mapping[str, Any], action: str) -> None:
-    """What changes something asks a broker: the log directory belongs to it."""
+    """click.UsageError for an action that changes something, with --data-dir: only the broker may write there."""
     if options['data_dir'] is not None:
-        raise click.UsageError(f'{spelled(action)} asks a broker: give --bootstrap-server, not --data-dir')
+        raise click.UsageError(f'{spelled(action)} needs a broker: give --bootstrap-server, not --data-dir')
 
 
 def listed(words: Iterable[str], last: str = 'and') -> str:
-    """`a, b and c`"""
+    """Join words: `a, b and c`."""
     *most, end = words
     return f'{", ".join(most)} {last} {end}' if most else end

@@ -1,7 +1,7 @@
-"""What all commands share: where they look, how they end, and the one line that a failure is worth.
+"""Parts that all commands share: the options for the cluster, exit codes and one-line error messages.
 
-Exit codes: 0 done, 1 failed or found something wrong, 2 wrong usage; 130 after Ctrl-C, 141 when the reader of the
-output went away, as shells count signals.
+Exit codes: 0 done, 1 failed or found something wrong, 2 wrong usage. 130 after Ctrl-C and 141 when the reader of the
+output went away, by the shells' numbers for signals.
 """
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ SETTINGS = {'help_option_names': ['-h', '--help'], 'max_content_width': 100}
 
 
 class ToolError(click.ClickException):
-    """A failure that is the user's to know about: one line that says what was found, and what to do."""
+    """A failure reported to the user in one line, which says what was found and what to do."""
 
     exit_code = 1
     program = 'kbroker'
 
     def show(self, file: Any = None) -> None:
-        # A line feed in a name would make two lines of one.
+        # A line feed in a name would split the line.
         message = printable(self.message.replace('\n', ' '))
         click.echo(f'{self.program}: {message}', file=file or sys.stderr)
 
 
 @contextmanager
 def one_line_ending(program: str) -> Iterator[None]:
-    """An error that comes out of the block ends the program with one line and an exit code, never a traceback."""
+    """End the program with one line and an exit code if the block raises an error, without a traceback."""
     ToolError.program = program
-    if sys.stderr is None:      # closed by who started the program: nobody is to hear
+    if sys.stderr is None:      # the parent process closed it
         sys.stderr = open(os.devnull, 'w')  # noqa: SIM115  (open to the end)
     try:
         if sys.stdout is None:
@@ -73,24 +73,24 @@ def one_line_ending(program: str) -> Iterator[None]:
 
 
 def _forget_output() -> None:
-    """The interpreter flushes once more at its end; what is left goes nowhere."""
+    """Discard unwritten output, so that the interpreter's last flush does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Ending:
-    """Mixed into a click command: it ends as `one_line_ending` does."""
+    """A mixin for click commands, which then end as `one_line_ending` does."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)  # type: ignore[misc]
         with one_line_ending(extra.get('prog_name') or Path(sys.argv[0]).name):
-            # What `Context.exit` was given is returned: outside of its own main click does not end the program.
+            # Outside its own main, click returns the code of `Context.exit` instead of ending the program.
             code = super().main(*args, standalone_mode=False, **extra)  # type: ignore[misc]
         if isinstance(code, int) and code:
             sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """click has its own ways with two endings: an empty line for Ctrl-C, exit code 1 for a closed pipe."""
+        """Replace two endings of click: an empty line for Ctrl-C, and exit code 1 for a closed pipe."""
         try:
             return super().invoke(ctx)  # type: ignore[misc]
         except KeyboardInterrupt:
@@ -113,12 +113,12 @@ def version_option(function: F) -> F:
 
 
 def cluster_options(function: F) -> F:
-    """`--bootstrap-server` or `--data-dir`, and `--command-config`: hand all three to `open_view`."""
+    """Add `--bootstrap-server`, `--data-dir` and `--command-config`, which `open_view` takes."""
     for option in (
         click.option('--command-config', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
                      help='Client settings for the connection (security.protocol, sasl.*, ssl.*), as properties.'),
         click.option('--data-dir', type=click.Path(exists=True, file_okay=False, path_type=Path), metavar='DIR',
-                     help='A log directory, read as it lies on the disk; no broker is needed.'),
+                     help='A log directory to read; no broker is needed.'),
         click.option('--bootstrap-server', metavar='HOST:PORT,...', help='The broker to ask.'),
     ):
         function = option(function)
@@ -129,7 +129,7 @@ json_option = click.option('--json', 'as_json', is_flag=True, help='One JSON obj
 
 
 def command_line(program: str, **options: Any) -> str:
-    """One to be copied: the program, and those of the options that are given."""
+    """Return a command line to copy: the program and the options that are set."""
     given = (f'--{name.replace("_", "-")} {shell_word(str(value))}' for name, value in options.items()
              if value is not None)
     return ' '.join([program, *given])
@@ -137,7 +137,7 @@ def command_line(program: str, **options: Any) -> str:
 
 def open_view(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None,
               stack: ExitStack | None = None) -> View:
-    """The cluster behind the common options, closed at the end of the command.
+    """Open the cluster or directory that the common options name. It is closed when the command ends.
 
     click.UsageError unless exactly one of broker and directory is given; OSError, KafkaError.
     """

@@ -1,7 +1,7 @@
-"""A log directory as it lies on the disk, of Apache Kafka 4 or of kbroker: the offline half of `View`.
+"""The offline `View`: a log directory of Apache Kafka 4 or of kbroker.
 
-Nothing is written, locked or waited for, and a broker may work on the directory meanwhile. Every question reads what it
-needs, and no more: the state of a partition is its own files.
+It writes nothing and takes no lock, and a broker may use the directory meanwhile. Each query reads only the files that
+it needs: the state of a partition is in the partition's own files.
 """
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ TopicPartition = tuple[str, int]
 
 
 class DirectoryView:
-    """`data_dir` is a log directory, one partition directory, or a directory into which some were copied.
+    """The view of `data_dir`: a log directory, one partition directory, or a directory of copied ones.
 
-    LogDirectoryError when it is none of these.
+    LogDirectoryError if it is none of these.
     """
 
     is_live = False
@@ -59,7 +59,7 @@ class DirectoryView:
         self._fs = fs or ReadOnlyFileSystem()
         self._root = os.path.abspath(data_dir)
         self._only: dict[TopicPartition, str] | None = None
-        """Set where the directory is itself a partition: its path by its name."""
+        """The path by the partition's name, if `data_dir` is itself a partition."""
         self._checkpoints: dict[str, tuple[int, CheckpointedOffsets]] = {}
         self._look()
 
@@ -74,7 +74,7 @@ class DirectoryView:
                 'directories named <topic>-<partition>) or one partition directory (<offset>.log files)')
 
     def _take_partition(self) -> None:
-        """What the log directory around it knows of the partition counts, if it is still in one."""
+        """Use the one partition, and the log directory around it if there still is one."""
         path = self._root
         parsed = parse_directory_name(os.path.basename(path))
         named = parsed is not None and not parsed.state
@@ -83,7 +83,7 @@ class DirectoryView:
             self._root = os.path.dirname(path)
 
     def now_ms(self) -> int:
-        """The time on the wall, also for a directory that nobody has written to for a year: its ages say so."""
+        """Return the current time, so that ages count up to now even in an old directory."""
         return time.time_ns() // 1_000_000
 
     @property
@@ -96,12 +96,12 @@ class DirectoryView:
         return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is kept open."""
 
     # ---- topics ----
 
     def topics(self) -> dict[str, TopicInfo]:
-        """As the metadata log says; without one, or if it is damaged, as the directories are named."""
+        """Return the topics of the metadata log. If that is missing or damaged, the directory names replace it."""
         image = self._image
         found = self._named_topics() if image is None else {
             topic.name: TopicInfo(topic.name, topic.topic_id, topic.name in INTERNAL_TOPICS, tuple(
@@ -141,7 +141,7 @@ class DirectoryView:
         return found
 
     def _path(self, topic: str, partition: int) -> str:
-        """KafkaError UNKNOWN_TOPIC_OR_PARTITION when it is not there."""
+        """Return the partition's path. KafkaError UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
         if self._only is not None and (topic, partition) in self._only:
             return self._only[topic, partition]
         path = os.path.join(self._root, f'{topic}-{partition}')
@@ -152,12 +152,11 @@ class DirectoryView:
 
     @property
     def metadata(self) -> MetadataImage | None:
-        """What `__cluster_metadata-0` said when it was first asked; None without one that can be read."""
+        """The state of `__cluster_metadata-0` at its first use; None if it is missing or unreadable."""
         return self._image
 
     @cached_property
     def _image(self) -> MetadataImage | None:
-        """What `__cluster_metadata-0` said when it was first asked; None without one that can be read."""
         if not self._fs.is_directory(os.path.join(self._root, METADATA_DIRECTORY)):
             return None
         from kbroker.metadata.image import MetadataImage
@@ -168,17 +167,17 @@ class DirectoryView:
                 QuorumLog(self._fs, self._root, 0).load(image)
                 return image if image.metadata_offset >= 0 else None
             except FileNotFoundError:
-                # A live controller has put a snapshot in the place of segments that were listed.
+                # A live controller replaced listed segments by a snapshot.
                 if attempt + 1 == METADATA_ATTEMPTS:
                     raise
             except CorruptLogError as error:
-                logger.warning('%s; topics are told by the names of directories', error)
+                logger.warning('%s; topics are taken from the directory names', error)
                 break
         return None
 
     @cached_property
     def _node_id(self) -> int:
-        """Of the broker that owns the directory, -1 if it does not say."""
+        """The id of the broker that owns the directory; -1 if unknown."""
         from kbroker.metadata.directory import read_meta_properties
         try:
             return read_meta_properties(self._fs, self._root).node_id
@@ -188,15 +187,17 @@ class DirectoryView:
     # ---- one partition ----
 
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets:
-        """The log start is that of `log-start-offset-checkpoint`, and never below the first segment.
+        """Return the partition's offsets, computed from its files.
 
-        The high watermark of a partition that no other broker holds in sync is the end of its log: the checkpoint
-        is written every five seconds, so it is behind a live broker, and after a crash the next start serves all that
-        is whole. Where other replicas are in sync nobody here knows what they hold, and `replication-offset-checkpoint`
-        is the best there is, the end of the log if it has no row.
+        The log start is the one in `log-start-offset-checkpoint`, but not below the first segment.
 
-        The last stable offset is where the first transaction without a marker below the high watermark begins, by the
-        newest snapshot of producers and the batches behind it.
+        If no other broker has an in-sync replica, the high watermark is the end of the log. The checkpoint would be
+        too low: a live broker writes it every five seconds, and after a crash the next start serves all whole batches.
+        If other replicas are in sync, their log ends are not known here. The high watermark is then the one in
+        `replication-offset-checkpoint`, or the end of the log if that has no row.
+
+        The last stable offset is the start of the first transaction without a marker below the high watermark,
+        by the newest producer snapshot and the batches behind it.
         """
         reader = self._reader(topic, partition)
         producers = reader.producer_state()
@@ -221,7 +222,7 @@ class DirectoryView:
         return found is not None and any(each.index == partition and len(each.isr) > 1 for each in found.partitions)
 
     def _checkpoint(self, name: str) -> CheckpointedOffsets:
-        """The rows of a checkpoint, read again when it was replaced; a damaged one has none, as for a broker."""
+        """Return the rows of a checkpoint, reread if it was replaced. A damaged one counts as empty, as in a broker."""
         path = os.path.join(self._root, name)
         try:
             modified_ms = self._fs.modified_ms(path)
@@ -230,12 +231,12 @@ class DirectoryView:
         except FileNotFoundError:
             return {}
         except CorruptLogError as error:
-            logger.warning('%s; taken as empty', error)
+            logger.warning('%s; treated as empty', error)
             self._checkpoints[name] = modified_ms, {}
         return self._checkpoints[name][1]
 
     def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
-        """Those in the newest snapshot and the batches behind it, also the ones that the next start finds expired."""
+        """Return the producers of the newest snapshot and of the batches behind it, expired ones included."""
         found = self._reader(topic, partition).producer_state().active_producers()
         return [ProducerInfo(producer.producer_id, producer.producer_epoch, producer.last_sequence,
                              producer.last_timestamp_ms, producer.coordinator_epoch,
@@ -244,7 +245,7 @@ class DirectoryView:
 
     def batches(self, topic: str, partition: int, start_offset: int = 0,
                 end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """To the end of the log, which is before the first bytes of the last segment that are no whole batch."""
+        """Yield the batches to the end of the log, which is the end of the last segment's last whole batch."""
         reader = self._reader(topic, partition)
         start = max(start_offset, self._log_start(topic, partition, reader))
         return reader.batches(start, end_offset)
@@ -255,7 +256,7 @@ class DirectoryView:
     # ---- coordinators ----
 
     def transactions(self) -> list[TransactionListing]:
-        """The last row of every id, as `__transaction_state` has it."""
+        """Return the last row of every id in `__transaction_state`."""
         from kbroker_tools.rows.coordinator_replay import replay_transactions
         return [TransactionListing(transactional_id, self._leader(TRANSACTION_STATE, partition), row.producer_id,
                                    row.state.title)
@@ -274,12 +275,14 @@ class DirectoryView:
         return None
 
     def groups(self) -> list[str]:
-        """Groups with a row of their own, and those that only have offsets."""
+        """Return the groups that have a row, and those that have only offsets."""
         return sorted(group_id for _, state in self._group_states(None) for group_id in state.group_ids())
 
     def group(self, group_id: str) -> GroupInfo | None:
-        """What the last rows imply: Stable with members, Empty without. A rebalance leaves no row until it is over,
-        but in the consumer protocol (KIP-848), whose rows tell of every step."""
+        """Return the group with the state that its last rows imply: Stable with members, Empty without.
+
+        A classic rebalance leaves no row until it ends. The consumer protocol (KIP-848) writes rows for each step.
+        """
         for partition, state in self._group_states(group_id):
             found = state.group(group_id, self._leader(CONSUMER_OFFSETS, partition), self._topic_name)
             if found is not None:
@@ -287,7 +290,7 @@ class DirectoryView:
         return None
 
     def group_offsets(self, group_id: str) -> list[GroupOffset]:
-        """What is committed; what an open transaction holds is not."""
+        """Return the committed offsets, without those of open transactions."""
         return [offset for _, state in self._group_states(group_id) for offset in state.offsets(group_id)]
 
     def _group_states(self, group_id: str | None) -> Iterator[tuple[int, GroupState]]:
@@ -296,7 +299,7 @@ class DirectoryView:
             yield partition, replay_groups(reader.batches(), group_id)
 
     def _readers(self, topic: str, key: str | None) -> Iterator[tuple[int, PartitionReader]]:
-        """The partitions of a coordinator's topic: the one that `key` belongs to, where their number is known."""
+        """Yield the partitions of a coordinator's topic; only that of `key`, if the partition count is known."""
         known = self._topic_image(topic)
         owner = None
         if key is not None and known is not None:

@@ -1,4 +1,4 @@
-"""The view of a live cluster: any Kafka broker, asked over the wire."""
+"""The view of a live cluster of Kafka or kbroker, read over the network."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
@@ -28,7 +28,7 @@ DEAD = 'Dead'
 
 
 class LiveView:
-    """`view.View` of a cluster. Raises KafkaError, and ClientError (an OSError) for what the network does."""
+    """The `view.View` of a cluster. Raises KafkaError, and ClientError (an OSError) for network failures."""
 
     is_live = True
 
@@ -47,7 +47,7 @@ class LiveView:
         self.cluster.close()
 
     def now_ms(self) -> int:
-        """By the clock of this machine: the protocol has no way to ask a broker for its own."""
+        """Return this machine's time: the protocol has no request for a broker's clock."""
         return self._clock.wall_ms()
 
     # ---- topics and partitions
@@ -59,7 +59,7 @@ class LiveView:
             for row in topic.partitions.values())) for name, topic in found.items()}
 
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets:
-        """Three questions, the lower bounds first, so that an answer never lies above one that bounds it."""
+        """Return the offsets from three requests, lower bounds first, so that no offset exceeds its upper bound."""
         at = (topic, partition)
         start = self.admin.list_offsets({at: EARLIEST})[at].offset
         last_stable = self.admin.list_offsets({at: LATEST}, IsolationLevel.READ_COMMITTED)[at].offset
@@ -71,7 +71,7 @@ class LiveView:
 
     def producers_of(self, partitions: Collection[tuple[str, int]],
                      broker_id: int | None = None) -> dict[tuple[str, int], list[ProducerInfo]]:
-        """Of many partitions at once, as their leaders know them, or the replicas on one broker."""
+        """Return the producers of many partitions, from their leaders or from the replicas on one broker."""
         found = self.admin.describe_producers(partitions, broker_id)
         return {at: [ProducerInfo(row.producer_id, row.producer_epoch, row.last_sequence, row.last_timestamp,
                                   row.coordinator_epoch,
@@ -103,7 +103,7 @@ class LiveView:
             frozenset((topic.topic, partition) for topic in row.topics for partition in topic.partitions))
 
     def partitions_of(self, transactional_id: str) -> list[tuple[str, int]]:
-        """Of the id's transaction, in the order in which its coordinator names them."""
+        """Return the partitions of the id's transaction, in its coordinator's order."""
         found = self.admin.describe_transactions([transactional_id])[transactional_id]
         if isinstance(found, KafkaError):
             raise found
@@ -115,7 +115,7 @@ class LiveView:
         return sorted({row.group_id for _, row in self.admin.list_groups()})
 
     def group(self, group_id: str) -> GroupInfo | None:
-        """A group of the classic protocol, of the consumer protocol (KIP-848), or what the list says of another."""
+        """Return a group of the classic or the consumer protocol (KIP-848). Other types have only their list entry."""
         return self._classic_group(group_id) or self._consumer_group(group_id) or self._listed_group(group_id)
 
     def group_offsets(self, group_id: str) -> list[GroupOffset]:
@@ -169,7 +169,7 @@ def _partitions(assignment: Any) -> tuple[tuple[str, int], ...]:
 
 
 def _assignment(data: bytes) -> tuple[tuple[str, int], ...]:
-    """The partitions in a member's assignment: none before the first, or in a format of its own."""
+    """Return the partitions of a member's assignment: none before its first one, or if the format is another."""
     if len(data) < 2:
         return ()
     latest = messages.ConsumerProtocolAssignment.versions[1]

@@ -1,7 +1,7 @@
-"""All presentation: rich on a terminal, plain text with tabs (as Kafka's tools print) when piped, JSON rows on demand.
+"""All output: rich on a terminal, plain text with tabs (as Kafka's tools print) when piped, JSON rows on demand.
 
-rich is imported when there is a terminal to show things on; a piped command does without it. Names from elsewhere go
-into a pipe as they are; a terminal gets nothing that it would take for an order.
+rich is imported for a terminal only. Names from outside are written to a pipe unchanged; for a terminal, characters
+that would control it are escaped.
 """
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 PROGRESS_INTERVAL_S = 0.1
 LEAST_FOLD = 24
-"""Cells are folded to no fewer columns: an id may be, a number never."""
+"""The narrowest width to which a cell is folded: wide enough for every number, so that only ids are folded."""
 COLUMN_GAP = 3
 
 
 class Column(NamedTuple):
-    """`name` is the key of a JSON row (snake_case, with its unit), `title` what stands above the column."""
+    """A column of a table: `name` is the key of a JSON row (snake_case, with its unit), `title` the heading."""
 
     name: str
     title: str
@@ -32,7 +32,7 @@ class Column(NamedTuple):
 
 
 class Output:
-    """Where a command writes its result: rows in tables, lines, and beside them (on stderr) notes and progress."""
+    """The output of a command: tables and lines on stdout, notes and progress on stderr."""
 
     def __init__(self, as_json: bool = False, stream: IO[str] | None = None):
         self.as_json = as_json
@@ -40,7 +40,7 @@ class Output:
         self.is_terminal = self.stream.isatty() and not as_json
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-        """Rows under their columns. A cell of None is `None`, as in Kafka's tools, and null in JSON."""
+        """Print rows under their columns. A cell of None is `None`, as in Kafka's tools, and null in JSON."""
         if self.as_json:
             for row in rows:
                 self.row(dict(zip((column.name for column in columns), row, strict=True)))
@@ -50,12 +50,12 @@ class Output:
             self._plain_table(columns, [[str(cell) for cell in row] for row in rows])
 
     def row(self, fields: dict[str, Any]) -> None:
-        """One JSON object on a line of its own."""
+        """Print one JSON object on its own line."""
         text = json.dumps(fields, ensure_ascii=False, separators=(',', ':'), default=_to_json)
         self.stream.write(_escaped(as_utf8(text), lambda character: json.dumps(character)[1:-1]) + '\n')
 
     def line(self, text: str = '', style: str | None = None) -> None:
-        """A line of text; `style` is rich's and shows on a terminal alone."""
+        """Print a line of text. `style` is rich's and applies on a terminal only."""
         if self.is_terminal:
             text = printable(text, but='\n\t')
         if self.is_terminal and style is not None:
@@ -64,7 +64,7 @@ class Output:
             self.stream.write(text + '\n')
 
     def labelled(self, label: str, text: str) -> None:
-        """A line that begins with what it is about; on a terminal the label stands back."""
+        """Print a line after its label, which is dimmed on a terminal."""
         if self.is_terminal:
             from rich.text import Text
             self.console().print(Text.assemble((printable(label), 'dim'), printable(text, but='\n')), highlight=False,
@@ -73,18 +73,18 @@ class Output:
             self.stream.write(label + text + '\n')
 
     def note(self, text: str) -> None:
-        """What is not part of the result: on stderr."""
+        """Print a line that is not part of the result, on stderr."""
         self.stream.flush()
         print(printable(text, but='\n\t'), file=sys.stderr)
 
     def console(self) -> Console:
-        """rich's console on this stream: NO_COLOR and the width of the terminal are honoured."""
+        """Return rich's console for this stream. It respects NO_COLOR and the width of the terminal."""
         from rich.console import Console
         return Console(file=self.stream, highlight=False, emoji=False)
 
     @contextmanager
     def progress(self, description: str, total: int | None = None, unit: str = '') -> Iterator[Progress]:
-        """A bar on stderr where that is a terminal. `advance` counts up to `total`, of bytes if `unit` says so."""
+        """Show a progress bar on stderr if that is a terminal. `total` counts bytes if `unit` is 'bytes'."""
         if not sys.stderr.isatty() or os.environ.get('TERM') == 'dumb':
             yield Progress()
             return
@@ -110,7 +110,7 @@ class Output:
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """A word on the terminal that is gone behind the block, in which nothing else is written."""
+        """Show `text` on the terminal during the block, which must not write anything else."""
         shows = sys.stderr.isatty() and os.environ.get('TERM') != 'dumb'
         if shows:
             print(text, end='', file=sys.stderr, flush=True)
@@ -128,7 +128,7 @@ class Output:
             self.stream.write(''.join(cells) + '\n')
 
     def _rich_table(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]], title: str | None) -> None:
-        """A table if it fits with its titles in words below each other at most; else each row as a list of its own."""
+        """Print a table if it fits the terminal, with titles folded between words if needed; else a list per row."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -159,14 +159,14 @@ class Output:
 
 
 class Progress:
-    """What a running command tells of its way; without a terminal it is told to nobody."""
+    """The progress of a running command, shown on a terminal only."""
 
     def __init__(self, advance: Any = None, restart: Any = None):
         self._advance = advance
         self._restart = restart
 
     def restart(self, description: str, total: int | None) -> None:
-        """Another part of the way begins; how long it takes is reckoned from here."""
+        """Begin another phase, from which the remaining time is estimated."""
         if self._restart is not None:
             self._restart(description, total)
 
@@ -176,7 +176,7 @@ class Progress:
 
 
 def as_utf8(text: str) -> str:
-    """With U+FFFD for the bytes that are not UTF-8, which stand as surrogate escapes in a path or a header key."""
+    """Replace bytes that are not UTF-8 by U+FFFD. In a path or a header key they are surrogate escapes."""
     return text if text.isascii() else text.encode('utf-8', 'surrogateescape').decode('utf-8', 'replace')
 
 
@@ -185,15 +185,15 @@ def _to_json(value: Any) -> Any:
         return bytes(value).decode('utf-8', 'replace')
     if isinstance(value, set | frozenset | tuple):
         return sorted(value)
-    raise TypeError(f'found {type(value).__name__}, expected something that JSON has')
+    raise TypeError(f'found {type(value).__name__}, expected a JSON type')
 
 
 _WORDS = re.compile(r'(?<=[a-z])(?=[A-Z(])|(?<=[-_])')
-"""Between the words of a title: Kafka's have no spaces."""
+"""The boundaries between the words of a title; Kafka's titles have no spaces."""
 
 
 def _widths(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[int]:
-    """The least that each column may have."""
+    """Return the least width of each column."""
     return [max([*map(len, title.split('\n')), *(min(LEAST_FOLD, len(cell)) for cell in cells)])
             for title, *cells in zip(titles, *rows, strict=True)]
 
@@ -205,12 +205,12 @@ def _width(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
 # ---- names from elsewhere
 
 def printable(text: str, but: str = '') -> str:
-    """With `\\x1b` or `\\u202e` for a character that would move the cursor, give an order or turn others round."""
+    """Escape characters that control the terminal or reverse the text, as in `\\x1b` and `\\u202e`."""
     return _escaped(text, lambda character: character.encode('unicode_escape').decode(), but)
 
 
 def shell_word(text: str) -> str:
-    """As an argument of a command line to be copied; bash, zsh and ksh read what is not printable as `$'\\x1b'`."""
+    """Quote an argument for the shell. Unprintable characters become `$'\\x1b'`, which bash, zsh and ksh read."""
     if text.isprintable():
         return shlex.quote(text)
     quoted = ''.join(character if character.isprintable() and character not in "'\\" else
@@ -229,7 +229,7 @@ def _escaped(text: str, escape: Callable[[str], str], but: str = '') -> str:
 # ---- in words
 
 def words_for_duration(duration_ms: float) -> str:
-    """As a person would say it, in at most two units: `45 ms`, `3.2 s`, `12 min 5 s`, `3 h 20 min`, `5 d 2 h`."""
+    """Return the duration in at most two units: `45 ms`, `3.2 s`, `12 min 5 s`, `3 h 20 min`, `5 d 2 h`."""
     if duration_ms < 0:
         return '-' + words_for_duration(-duration_ms)
     if duration_ms < 1000:
@@ -245,7 +245,7 @@ def words_for_duration(duration_ms: float) -> str:
 
 
 def words_for_time(timestamp_ms: int) -> str:
-    """UTC to the millisecond: `2026-11-20 14:03:07.120Z`."""
+    """Return the time in UTC to the millisecond: `2026-11-20 14:03:07.120Z`."""
     from datetime import UTC, datetime
     try:
         moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
@@ -255,12 +255,12 @@ def words_for_time(timestamp_ms: int) -> str:
 
 
 def words_for_count(count: int, noun: str) -> str:
-    """`1 record`, `2,000 records`."""
+    """Return `1 record`, `2,000 records`."""
     return f'{count:,} {noun}' + ('' if count == 1 else 's')
 
 
 def words_for_bytes(size_bytes: float) -> str:
-    """In binary units: `512 B`, `1.5 KiB`, `3.2 GiB`."""
+    """Return the size in binary units: `512 B`, `1.5 KiB`, `3.2 GiB`."""
     for unit in ('B', 'KiB', 'MiB', 'GiB'):
         if abs(size_bytes) < 1024:
             return f'{size_bytes:.0f} B' if unit == 'B' else f'{size_bytes:.1f} {unit}'

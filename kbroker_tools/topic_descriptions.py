@@ -1,4 +1,4 @@
-"""What is to be said of a topic, as brokers tell it and as the metadata log on the disk does."""
+"""Descriptions of topics, from brokers or from the metadata log on disk."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
@@ -15,7 +15,7 @@ from kbroker_tools.directory_view import DirectoryView
 T = TypeVar('T')
 
 DEFAULT_CONFIG = 5
-"""Where a setting comes from that nobody set (DescribeConfigs)."""
+"""The source of a setting that has its default value (DescribeConfigs)."""
 TOPIC_SETTINGS = sum(setting.topic_name is not None for setting in SETTINGS.values())
 MIN_IN_SYNC_REPLICAS = 'min.insync.replicas'
 
@@ -24,12 +24,12 @@ MIN_IN_SYNC_REPLICAS = 'min.insync.replicas'
 class PartitionDescription:
     partition: int
     leader: int
-    """-1 without one."""
+    """The leader's node id; -1 without a leader."""
     leader_is_available: bool
     replicas: tuple[int, ...]
     in_sync_replicas: tuple[int, ...]
     eligible_leader_replicas: tuple[int, ...] | None
-    """Who may lead though not in sync (KIP-966); None where nobody tells."""
+    """Replicas that may lead though not in sync (KIP-966); None if not known."""
     last_known_eligible_leader_replicas: tuple[int, ...] | None
 
 
@@ -40,15 +40,15 @@ class TopicDescription:
     is_internal: bool
     partitions: tuple[PartitionDescription, ...]
     configs: tuple[tuple[str, str | None], ...]
-    """Everything that is set, for the topic or for all topics: defaults are left out."""
+    """The settings of the topic and of all topics. Defaults are left out."""
     min_in_sync_replicas: int
 
 
 def in_java_order(entries: Collection[T], name_of: Callable[[T], str], count: int = 0) -> list[T]:
-    """As Java's HashMap of `count` names (of these) hands them out, which is how Kafka's tool prints settings.
+    """Sort entries as a Java HashMap of `count` names (by default, of these) iterates; Kafka prints settings so.
 
-    A name stands in the bucket of its hash, of as many as keep the map at most three quarters full; names of one
-    bucket keep the order of their arrival.
+    The map has enough buckets to be at most three quarters full. A name's hash selects its bucket. Names in one bucket
+    keep their order of insertion.
     """
     buckets = 16
     while max(count, len(entries)) > buckets * 3 // 4:
@@ -66,7 +66,7 @@ def _spread_hash(name: str) -> int:
 # ---- live
 
 def live_descriptions(admin: Admin, names: Collection[str], partition_limit: int) -> Iterator[TopicDescription]:
-    """The topics of these names, at most so many partitions an answer. KafkaError for one that is not there."""
+    """Yield the named topics, at most `partition_limit` partitions per response. KafkaError for a missing topic."""
     configs = admin.describe_configs([(ResourceType.TOPIC, name) for name in names])
     try:
         partitions = _asked_in_pages(admin, names, partition_limit)
@@ -110,7 +110,7 @@ def _asked_in_pages(admin: Admin, names: Collection[str], limit: int) -> dict[st
 
 
 def _asked_for_metadata(admin: Admin, names: Collection[str]) -> dict[str, tuple[bytes, bool, list[Any]]]:
-    """Of brokers before 3.7."""
+    """Read the topics with Metadata requests, for brokers before 3.7."""
     return {name: (topic.topic_id, topic.is_internal, [
         PartitionDescription(row.partition, row.leader_id, row.leader_id in admin.cluster.nodes, row.replicas,
                              row.in_sync_replicas, None, None) for row in topic.partitions.values()])
@@ -120,7 +120,7 @@ def _asked_for_metadata(admin: Admin, names: Collection[str]) -> dict[str, tuple
 # ---- offline
 
 def offline_descriptions(view: DirectoryView, names: Collection[str]) -> Iterator[TopicDescription]:
-    """As the metadata log has it; without one, only what the directories show."""
+    """Yield the topics as the metadata log has them. Without one, only the directories describe them."""
     image = view.metadata
     topics = view.topics()
     for name in names:

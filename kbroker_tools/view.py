@@ -1,7 +1,7 @@
-"""One face for two places to look: a live cluster, asked over the wire, and a log directory, read from the disk.
+"""The interface that a live cluster and a log directory share.
 
-Commands are written against `View`. Offsets are those of records, times are milliseconds since the epoch. What is
-absent is None: no open transaction, no such id.
+Commands are written against `View`. Offsets are record offsets, times are milliseconds since the epoch. An absent
+value is None: no open transaction, no such id.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PartitionInfo:
     topic: str
     partition: int
     leader: int
-    """Node id; -1 without one."""
+    """The leader's node id; -1 without a leader."""
     replicas: tuple[int, ...] = ()
     in_sync_replicas: tuple[int, ...] = ()
 
@@ -32,7 +32,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """Log start, high watermark and last stable offset of one partition."""
+    """The log start, high watermark and last stable offset of one partition."""
 
     log_start_offset: int
     high_watermark: int
@@ -41,7 +41,7 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ProducerInfo:
-    """What a partition knows of a producer id (DescribeProducers, KIP-664)."""
+    """A partition's state of one producer id (DescribeProducers, KIP-664)."""
 
     producer_id: int
     producer_epoch: int
@@ -58,12 +58,12 @@ class TransactionListing:
     coordinator_id: int
     producer_id: int
     state: str
-    """By Kafka's name: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort."""
+    """Kafka's name: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
-    """What the coordinator, or the last row in `__transaction_state`, says of a transactional.id."""
+    """The state of a transactional.id, from its coordinator or from its last row in `__transaction_state`."""
 
     transactional_id: str
     coordinator_id: int
@@ -92,7 +92,7 @@ class GroupMember:
     client_host: str
     assignment: tuple[tuple[str, int], ...]
     epoch: int | None = None
-    """Of the consumer protocol (KIP-848), as what follows; None for a member of another."""
+    """The member epoch. This field and the next are set for the consumer protocol (KIP-848) only."""
     target_assignment: tuple[tuple[str, int], ...] | None = None
 
 
@@ -100,33 +100,36 @@ class GroupMember:
 class GroupInfo:
     group_id: str
     state: str
-    """Empty, Stable, PreparingRebalance, CompletingRebalance, Dead; offline what the last row implies."""
+    """Empty, Stable, PreparingRebalance, CompletingRebalance or Dead; offline, the state that the last row implies."""
     protocol_type: str
     protocol: str
     """The assignor."""
     coordinator_id: int
     members: tuple[GroupMember, ...]
     epoch: int | None = None
-    """Of the consumer protocol (KIP-848), as what follows; None for a group of another."""
+    """The group epoch. This field and the next are set for the consumer protocol (KIP-848) only."""
     assignment_epoch: int | None = None
 
 
 class View(Protocol):
-    """Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION for a partition that is not there), OSError."""
+    """A source of cluster state: a broker or a directory.
+
+    Methods raise KafkaError (UNKNOWN_TOPIC_OR_PARTITION for a missing partition), OSError.
+    """
 
     place: str
-    """Where it looks, for messages: an address or a directory."""
+    """The address or the directory, for messages."""
     is_live: bool
 
     @property
     def bootstrap_server(self) -> str | None:
-        """Where its broker is reached, or was when it last ran; None if nothing says so."""
+        """The broker's address, offline the one of its last run; None if it is not known."""
 
     def now_ms(self) -> int:
-        """The time that ages are counted from."""
+        """Return the time from which ages are counted."""
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Every topic by name, internal ones too, in the order of names."""
+        """Return every topic by name, sorted; internal topics are included."""
 
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets: ...
 
@@ -144,9 +147,10 @@ class View(Protocol):
 
     def batches(self, topic: str, partition: int, start_offset: int = 0,
                 end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Every batch, markers too, that reaches `start_offset` and begins below `end_offset` (the log's end).
+        """Yield every batch, markers included, that reaches `start_offset` and begins below `end_offset`.
 
-        A start below the log's start begins there. The view of a batch holds until the next one is asked for.
+        The default end is the end of the log. A `start_offset` below the log start is raised to it. A batch's
+        memoryview is valid until the next batch is requested.
         """
 
     def close(self) -> None: ...

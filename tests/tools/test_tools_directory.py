@@ -233,7 +233,7 @@ def test_damaged_metadata_is_told_and_the_rest_is_read(client, view, tmp_path, c
     copied = DirectoryView(target)
     assert copied.partition_offsets(*A) == expected
     assert 'orders' in copied.topics()
-    assert any('names of directories' in message for message in caplog.messages)
+    assert any('from the directory names' in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize('name', ['orders-1', 'what I found'])

@@ -221,7 +221,7 @@ def test_a_plan_that_cannot_be_read_names_the_line(text, words):
     (['--reset-offsets', '--group', 'a', '--topic', 't', '--to-latest', '--dry-run', '--execute'], 'exclude'),
     (['--delete-offsets', '--group', 'a'], '--delete-offsets needs --topic'),
     (['--delete-offsets', '--group', 'a', '--group', 'b', '--topic', 't'], 'takes one --group'),
-    (['--delete', '--group', 'a', '--data-dir', '/'], 'asks a broker'),
+    (['--delete', '--group', 'a', '--data-dir', '/'], 'needs a broker'),
     (['--list', '--type', '--data-dir', '/'], ''), (['--list'], 'give one of --bootstrap-server')])
 def test_wrong_usage_is_told_with_exit_code_2(arguments, words):
     result = CliRunner().invoke(main, arguments)
