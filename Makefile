@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: serve build debug check test soak bench bench-peers man install-service package clean
+.PHONY: serve build debug check test soak bench bench-peers man docs install-service package clean
 
 serve: build  ## Start the broker on $(LISTEN) with $(DATA).
 	$(PY) -m kbroker serve --listen $(LISTEN) --data-dir $(DATA)
@@ -46,6 +46,9 @@ bench: $(VENV)/installed-for-tests build  ## Ratios to the references, in the sa
 bench-peers: $(VENV)/installed-for-tests build  ## Beside Apache Kafka and kfake: half an hour of a quiet machine, an hour with BENCH_ARGS='--set all'; stopped, it goes on where it was.
 	$(PY) bench/peers.py $(BENCH_ARGS)
 	$(PY) bench/transaction_cost.py
+
+docs: $(VENV)/installed-for-tests  ## The pages as a site, in build/site.
+	$(PY) docs/build.py build/site
 
 man: build  ## Write the man pages anew.
 	PYTHONPATH=. $(PY) man/make.py

@@ -1,6 +1,6 @@
-"""What the documents say holds."""
+"""The documents say what the code does."""
 import importlib.util
-import pathlib
+import os
 import re
 import shutil
 import subprocess
@@ -9,33 +9,159 @@ import sys
 import click
 import pytest
 from click.testing import CliRunner
+from mkdocs.exceptions import Abort
+from support.command_runner import SCRIPTS, install_programs
+from support.pages import PAGES, ROOT, blocks, rows_of_table, text_of
 
 from kbroker.apis.dispatch import served_apis
+from kbroker.metadata.features import DEFAULT_FEATURES, SUPPORTED_FEATURES
+from kbroker.properties import read_properties
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.settings import SETTINGS
+from kbroker_tools.spark.options import ROWS
+from kbroker_tools.stuck.causes import CAUSES
 
-ROOT = pathlib.Path(__file__).parent.parent
-
-
-def blocks(language):
-    return re.findall(rf'^```{language}\n(.*?)^```', (ROOT / 'README.md').read_text(), re.MULTILINE | re.DOTALL)
-
-
-def test_the_transaction_of_the_readme_prints_what_the_readme_says(broker):
-    program, = blocks('python')
-    expected, = blocks('text')
-    program = program.replace('127.0.0.1:9092', broker.address)
-    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout, done.returncode) == (expected, 0), done.stderr
+BYTES_OF_TYPES = {'int8': 1, 'int16': 2, 'int32': 4, 'uint32': 4, 'int64': 8}
 
 
-def load_make():
-    specification = importlib.util.spec_from_file_location('make_man', ROOT / 'man' / 'make.py')
+def load(path):
+    specification = importlib.util.spec_from_file_location(f'{path.parent.name}_{path.stem}', path)
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
 
 
-MAKE = load_make()
+MAKE = load(ROOT / 'man' / 'make.py')
+BUILD = load(ROOT / 'docs' / 'build.py')
+
+
+# ---- the pages
+
+@pytest.mark.parametrize(('page', 'lines'), [('README.md', 150), ('ARCHITECTURE.md', 300)])
+def test_a_page_stays_short(page, lines):
+    assert len(text_of(page).splitlines()) <= lines
+
+
+def test_the_site_is_built_and_no_link_leads_nowhere(tmp_path, monkeypatch):
+    BUILD.build_site(tmp_path / 'site')
+    assert 'Protocol coverage' in (tmp_path / 'site' / 'index.html').read_text()
+    copy_pages = BUILD.copy_pages
+
+    def with_a_page_more(to):
+        copy_pages(to)
+        with open(to / 'README.md', 'a') as readme:
+            readme.write('[nowhere](docs/operating.md#nowhere)')
+
+    monkeypatch.setattr(BUILD, 'copy_pages', with_a_page_more)
+    with pytest.raises(Abort):
+        BUILD.build_site(tmp_path / 'other')
+
+
+def test_no_example_is_in_a_language_that_no_test_checks():
+    assert {language for page in PAGES for language in re.findall(r'^```(\w*)\n.*?^```', text_of(page),
+                                                                  re.MULTILINE | re.DOTALL)} == {
+        'sh', 'console', 'python', 'py', 'text', 'properties', 'bash'}
+
+
+def test_the_transaction_of_the_readme_prints_what_the_readme_says(broker):
+    program, = blocks('README.md', 'python')
+    expected, = blocks('README.md', 'text')
+    program = program.replace('127.0.0.1:9092', broker.address)
+    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == (expected, 0), done.stderr
+
+
+def test_the_test_file_of_the_pages_passes(tmp_path):
+    """As a reader would save and run it."""
+    program, = blocks('docs/testing.md', 'python')
+    (tmp_path / 'test_orders.py').write_text(program)
+    install_programs(tmp_path / 'bin')
+    done = subprocess.run([sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', 'test_orders.py'],
+                          cwd=tmp_path, env=os.environ | {'PATH': f'{tmp_path / "bin"}:{os.environ["PATH"]}'},
+                          capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_settings_of_the_pages_exist_and_their_values_are_valid():
+    examples = [text for page in PAGES for text in blocks(page, 'properties')]
+    assert examples
+    for text in examples:
+        given, warnings = read_properties(text)
+        assert warnings == []
+        for name, value in given.items():
+            SETTINGS[name].parse(value)
+    for names, default, value in rows_of_table('docs/testing.md', 'setting'):
+        for name in re.findall(r'`([^`]+)`', names):
+            assert SETTINGS[name].text(SETTINGS[name].default) == default
+            SETTINGS[name].parse(re.match(r'`([^`]+)`', value)[1])
+
+
+def test_the_protocol_page_has_the_apis_and_versions_that_are_served():
+    expected = [[api.key.name.title().replace('_', ''), str(int(api.key)), in_words(api.min_version, api.max_version)]
+                for api in served_apis()]
+    assert [row[:3] for row in rows_of_table('docs/protocol.md', 'API')] == expected
+
+
+def test_the_protocol_page_has_the_features_of_a_new_directory():
+    levels = {'kraft.version': 1, **DEFAULT_FEATURES}
+    assert rows_of_table('docs/protocol.md', 'feature') == [
+        [f'`{name}`', str(levels[name]), in_words(*bounds)] for name, bounds in SUPPORTED_FEATURES.items()]
+
+
+def in_words(first, last):
+    return str(first) if first == last else f'{first}-{last}'
+
+
+def test_the_byte_maps_have_no_gap():
+    """Each field begins where the one before it ends; the sizes that the page states are those of its maps."""
+    text = text_of('docs/formats.md')
+    ends = []
+    for block in blocks('docs/formats.md', 'text'):
+        fields = re.findall(r'^\[ ?(\d+)\]  (\w+) +(\w*)', block, re.MULTILINE)
+        end = 0
+        for position, name, kind in fields:
+            assert int(position) == end, name
+            end += BYTES_OF_TYPES.get(kind, 0)
+        ends += [end] if fields else []
+    assert ends == [61, 4, 6, 8, 12, 34, 10, 46]
+    for stated in (8, 12, 34, 46):
+        assert re.search(rf'\b{stated} bytes', text)
+
+
+def test_the_page_of_commands_has_every_command():
+    assert [row[0] for row in rows_of_table('docs/commands.md', 'command')] == [
+        f'`{name}`' for name in sorted(SCRIPTS.keys() - {'kbroker'}, key=text_of('docs/commands.md').index)]
+    assert set(re.findall(r'`(kbroker-[a-z-]+)`', text_of('README.md'))) == SCRIPTS.keys() - {'kbroker'}
+
+
+def test_the_page_of_spark_has_every_option_with_its_default():
+    named = {}
+    for names, default, _ in rows_of_table('docs/spark.md', 'option'):
+        defaults = default.split(', ')
+        names = re.findall(r'`([\w.*]+)`', names)
+        named |= dict(zip(names, defaults * (len(names) // len(defaults)), strict=True))
+    assert named.pop('kafka.*') == ''
+    assert named == {row.name: option_in_words(row.default) for row in ROWS}
+    first, *_ = blocks('docs/spark.md', 'py')
+    assert blocks('README.md', 'py') == [first]
+
+
+def option_in_words(default):
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, int) and default % (1 << 20) == 0:
+        return f'{default >> 20} MiB'
+    if default == 15 * 60_000:
+        return '15m'
+    return '' if default is None else str(default)
+
+
+def test_the_page_of_operating_has_every_cause_of_a_stuck_partition():
+    named = [name for row in rows_of_table('docs/operating.md', 'causes') for name in re.findall('`(.+?)`', row[0])]
+    assert sorted(named) == sorted(cause.name for cause in CAUSES)
+
+
+# ---- the man pages
 
 
 def test_the_man_pages_are_those_of_the_commands_and_the_settings():
@@ -69,6 +195,8 @@ def test_mandoc_has_no_remark_on_a_page():
     pages = sorted(map(str, (ROOT / 'man').glob('*.[0-9]')))
     assert subprocess.run(['mandoc', '-T', 'lint', *pages], capture_output=True, text=True, check=False).stdout == ''
 
+
+# ---- what is in the tree, and what is not
 
 def test_the_architecture_names_modules_that_are_there():
     named = set(re.findall(r'`([a-z_]+/[a-z_/]+)[\w.]*`', (ROOT / 'ARCHITECTURE.md').read_text()))

@@ -1,13 +1,17 @@
-"""The examples of the man pages and of the README, as a reader would type them."""
+"""The examples of the man pages and of the documents, as a reader would type them."""
 import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+import tomllib
 
 import pytest
-from support.command_runner import ROOT, SCRIPTS, install_programs
+from confluent_kafka import Producer
+from support.command_runner import SCRIPTS, install_programs
+from support.pages import PAGES, ROOT, blocks, text_of
 
 from kbroker.main import serve
 
@@ -21,13 +25,16 @@ def examples_of_the_man_pages():
 
 @pytest.fixture(scope='module')
 def shell(shared_broker, tmp_path_factory):
-    """A function that runs a line in a shell where the commands are, on a broker in the place of the examples' one."""
-    directory = tmp_path_factory.mktemp('examples')
+    """A function that runs a line in a shell, on a broker that takes the place of the one in the examples."""
+    return shell_on(shared_broker, tmp_path_factory.mktemp('examples'))
+
+
+def shell_on(broker, directory):
+    directory.mkdir(exist_ok=True)
     install_programs(directory / 'bin')
 
     def run(line):
-        line = line.replace('localhost:9092', shared_broker.address).replace(
-            '/var/lib/kbroker', str(shared_broker.directory))
+        line = line.replace('localhost:9092', broker.address).replace('/var/lib/kbroker', str(broker.directory))
         return subprocess.run(['sh', '-e', '-c', line], capture_output=True, text=True, timeout=100, check=False,
                               cwd=directory, env=os.environ | {'PATH': f'{directory / "bin"}:{os.environ["PATH"]}'})
     return run
@@ -51,9 +58,9 @@ def test_the_examples_of_the_man_pages_do_what_they_say(shell):
                 assert done.returncode == 0, (text, lines, done.stdout, done.stderr)
 
 
-def test_the_commands_of_the_readme_print_what_the_readme_says(shell):
-    """What a command prints is compared where the README shows some of it."""
-    session, = re.findall(r'^```console\n(.*?)^```', (ROOT / 'README.md').read_text(), re.MULTILINE | re.DOTALL)
+def test_the_session_of_the_page_of_commands_prints_what_the_page_says(shell):
+    """What a command prints is compared where the page shows some of it."""
+    session, = blocks('docs/commands.md', 'console')
     commands = re.findall(r'^\$ (.*)\n((?:(?!\$ ).*\n)*)', session, re.MULTILINE)
     assert {command for line, _ in commands for command in re.findall(r'kbroker-[a-z-]+', line)} == SCRIPTS.keys() - {
         'kbroker'}
@@ -61,3 +68,63 @@ def test_the_commands_of_the_readme_print_what_the_readme_says(shell):
         done = shell(line)
         assert done.returncode == 0, (line, done.stderr)
         assert expected in ('', done.stdout) or expected.replace('\\\n', '') == done.stdout, line
+
+
+NOT_RUN = ('sudo ', 'pip install ', 'make ', 'kbroker serve ')
+"""Lines that change the machine or do not end; see `check_without_running`."""
+
+
+def test_the_commands_of_the_documents_run(broker, tmp_path):
+    """On what the program of README.md writes, and a topic more."""
+    program, = blocks('README.md', 'python')
+    program = program.replace('127.0.0.1:9092', broker.address)
+    subprocess.run([sys.executable, '-c', program], check=True, capture_output=True, timeout=60)
+    shell = shell_on(broker, tmp_path / 'examples')
+    shell('kbroker-topics --bootstrap-server localhost:9092 --create --topic events')
+    lines = [line for page in PAGES for block in blocks(page, 'sh') for line in block.splitlines()]
+    assert len(lines) > 20
+    for line in lines:
+        if line.startswith(NOT_RUN):
+            check_without_running(line)
+        elif can_run(line):
+            done = shell(line.replace('/data/', ''))
+            assert done.returncode == 0, (line, done.stdout, done.stderr)
+
+
+def check_without_running(line):
+    words = shlex.split(line)
+    if 'make' in words:
+        target = words[words.index('make') + 1]
+        assert re.search(rf'^{target}:', text_of('Makefile'), re.MULTILINE), line
+    elif 'serve' in words:
+        settings = str(ROOT / 'packaging' / 'server.properties')
+        serve.make_context('serve', [settings if word == 'server.properties' else word for word in words[2:]])
+    elif words[0] == 'pip':
+        extra = re.search(r'\[(\w+)\]', line)
+        extras = tomllib.loads(text_of('pyproject.toml'))['project']['optional-dependencies']
+        assert words[2] == '.' or extra[1] in extras, line
+
+
+def test_completion_without_an_installation_is_loaded_by_the_shell(shell):
+    line, = blocks('docs/commands.md', 'bash')
+    done = shell(f"bash -c '{line.strip()}; complete -p kbroker-topics'")
+    assert 'kbroker-topics' in done.stdout, done.stderr
+
+
+def test_why_stuck_says_what_the_page_of_operating_shows(shared_broker, shell):
+    """But for times, ids and places in the logs."""
+    shown, = blocks('docs/operating.md', 'text')
+    producer = Producer({'bootstrap.servers': shared_broker.address, 'transactional.id': 'billing-1'})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce('orders-of-the-page', 'text', partition=0)
+    producer.flush()
+    said = shell('kbroker-transactions --bootstrap-server localhost:9092 why-stuck orders-of-the-page')
+    assert said.returncode == 1, said.stderr
+    assert without_numbers(said.stdout.replace('orders-of-the-page', 'orders').replace(
+        shared_broker.address, 'localhost:9092')) == without_numbers(shown)
+    producer.abort_transaction()
+
+
+def without_numbers(text):
+    return re.sub(r'\d[\d:.TZ-]*( ms| s| min)?', 'N', ' '.join(text.split()))

@@ -1,7 +1,6 @@
 """`IngestJob` in one Spark session, against what a read_committed consumer gets."""
 import json
 import os
-import re
 
 import pytest
 from ingest_topics import (
@@ -16,7 +15,7 @@ from ingest_topics import (
 )
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
-from support.broker_process import ROOT
+from support import pages
 
 from kbroker_tools.spark.failures import one_line
 from kbroker_tools.spark.ingest import IngestJob, Written
@@ -289,12 +288,11 @@ def test_damage_that_a_task_meets_is_said_in_one_line(spark, broker, tmp_path):
     assert not list(ingest.to.glob('_staging-*'))
 
 
-def test_the_queries_of_the_readme_find_what_they_should(spark, broker, tmp_path, capsys):
-    blocks = re.findall(r'^```py\n(.*?)^```', (ROOT / 'README.md').read_text(), re.MULTILINE | re.DOTALL)
-    *blocks, skipped = blocks
+def test_the_queries_of_the_page_of_spark_find_what_they_should(spark, broker, tmp_path, capsys):
+    *blocks, skipped = pages.blocks('docs/spark.md', 'py')
     assert len(blocks) == 2
     create_topic(broker.address, 1, 'orders')
-    writer = Writer(broker.address, 'readme')
+    writer = Writer(broker.address, 'page')
     writer.write('orders', 5, partitions=1)
     writer.write('orders', 5, None, partitions=1)
     found = {'spark': spark}
