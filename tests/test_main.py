@@ -104,7 +104,7 @@ def test_a_second_broker_on_the_directory_is_refused_in_one_line(start_broker):
     assert str(broker.directory) in second.stderr
 
 
-def test_an_address_in_use_is_told_in_one_line(start_broker, tmp_path):
+def test_an_address_in_use_is_reported_in_one_line(start_broker, tmp_path):
     broker = start_broker()
     second = subprocess.run([sys.executable, '-m', 'kbroker', 'serve', '--listen', broker.address, '--data-dir',
                              str(tmp_path / 'other')], capture_output=True, text=True, timeout=60, check=False)
@@ -191,7 +191,7 @@ def test_wrong_usage_exits_with_2(arguments):
     assert run(*arguments).exit_code == 2
 
 
-def test_the_service_manager_hears_of_start_watchdog_and_stop(broker, tmp_path, monkeypatch):
+def test_the_service_manager_is_notified_of_start_watchdog_and_stop(broker, tmp_path, monkeypatch):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / 'notify'))
         listener.setblocking(False)

@@ -7,13 +7,13 @@ from support.xdist_scheduling import LONGEST, SESSION
 TESTS = pathlib.Path(__file__).parent
 
 
-def test_whoever_uses_the_spark_session_is_dealt_with_the_others():
+def test_all_files_that_use_the_spark_session_share_a_process():
     users = {f'tests/spark/{path.name}' for path in (TESTS / 'spark').glob('test_*.py')
              if re.search(r'^(?:    )?def \w+\((?:.*, )?spark\b', path.read_text(), re.MULTILINE)}
     assert users == set(SESSION)
 
 
-def test_what_takes_long_is_there():
+def test_the_places_listed_as_slow_exist():
     assert [place for place in LONGEST if not (TESTS.parent / place).exists()] == []
 
 

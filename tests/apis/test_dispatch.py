@@ -57,7 +57,7 @@ def test_the_answer_carries_the_correlation_id_and_the_header_of_its_version(ver
     assert decode(HeartbeatResponse, reply, version, header_bytes).error_code == 27
 
 
-def test_a_handler_sees_who_asks():
+def test_a_handler_sees_the_client():
     seen = []
     dispatch(heartbeat(), lambda context, request: seen.append((context, request)))
     (context, request), = seen

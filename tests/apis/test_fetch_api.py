@@ -123,7 +123,7 @@ def test_the_leader_epoch_must_be_the_current_one(client):
     assert client.fetch(current_leader_epoch=epoch).error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_who_read_in_an_epoch_that_ended_earlier_is_told_where(client):
+def test_a_fetch_from_an_epoch_that_ended_earlier_is_answered_with_its_end(client):
     fill(client, b'a', b'b')
     client.broker.topics.get('orders', 0).leader_epoch = 5
     fill(client, b'c')
@@ -222,7 +222,7 @@ def test_an_open_transaction_hides_what_follows_it(client, producer):
 
 
 @pytest.mark.parametrize('committed', [True, False])
-def test_the_marker_wakes_who_waits_for_committed_records(client, producer, committed):
+def test_the_marker_wakes_a_fetch_that_waits_for_committed_records(client, producer, committed):
     waiting = client.begin_fetch(max_wait_ms=500, isolation_level=COMMITTED)
     producer.produce(producer.batch(b'a'))
     assert not waiting.is_answered
@@ -243,7 +243,7 @@ def test_aborted_transactions_are_those_of_the_range(client, producer):
     assert [entry.first_offset for entry in tail.aborted_transactions] == [4]
 
 
-def test_two_producers_on_a_partition_are_told_apart(client, producer, node):
+def test_two_producers_on_a_partition_are_distinguished(client, producer, node):
     other = TransactionalClient(node, 'other')
     producer.produce(producer.batch(b'mine'))
     other.produce(other.batch(b'theirs'))

@@ -126,7 +126,7 @@ def test_a_request_that_does_not_fit_its_session_is_refused(session, change, cod
     assert session.refusal() == code
 
 
-def test_a_mark_that_moved_is_told_once(wide, session):
+def test_a_high_watermark_that_moved_is_reported_once(wide, session):
     session.ask({0: 1 << 40, 1: 0})    # the first asks for what never comes
     fill(wide, 1, b'a', b'b')
     assert session.ask({0: 0}) == {0: [], 1: [b'a', b'b']}
@@ -136,7 +136,7 @@ def test_a_mark_that_moved_is_told_once(wide, session):
     assert session.ask() == {}
 
 
-def test_an_error_is_told_each_time_and_what_follows_it_too(wide, session):
+def test_an_error_is_reported_each_time_and_so_is_what_follows_it(wide, session):
     partition = wide.broker.topics.get('wide', 0)
     session.ask({0: 0})
     assert session.ask({0: 5}) == {0: []} and session.answer.responses[0].partitions[0].error_code == 1
@@ -154,7 +154,7 @@ def test_a_partition_that_appears_later_is_found(wide, session):
     assert session.ask() == {0: [b'a']}
 
 
-def test_a_topic_made_anew_is_another_one(wide, session):
+def test_a_recreated_topic_is_another_one(wide, session):
     session.ask({0: 0})
     wide.ask('DeleteTopics', topics=[{'name': 'wide'}], timeout_ms=1000)
     wide.create_topic('wide', 1)
@@ -226,7 +226,7 @@ def test_a_session_that_waits_for_more_is_woken_each_time(wide, session):
     assert [(each.partition_index, values_of(each.records)) for each in told] == [(0, [b'a', b'c']), (1, [b'b'])]
 
 
-def test_what_moved_while_nobody_waited_is_told(wide, session):
+def test_a_change_between_two_requests_is_reported(wide, session):
     session.ask({partition: 0 for partition in range(8)})
     session.ask()
     fill(wide, 3, b'a')
@@ -295,7 +295,7 @@ def aged(client):
     return Session(client, 'aged')
 
 
-def test_a_log_start_that_retention_moved_is_told(client, aged):
+def test_a_log_start_that_retention_moved_is_reported(client, aged):
     aged.ask({0: 1})
     assert aged.ask() == {}
     client.broker.logs.apply_retention()

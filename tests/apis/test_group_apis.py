@@ -294,7 +294,7 @@ def test_an_unknown_group_has_no_offsets_and_that_is_no_error(wire, version):
 
 
 @pytest.mark.parametrize('version', range(7, 11))
-def test_who_insists_on_stable_offsets_is_told_to_wait(wire, version):
+def test_a_client_that_requires_stable_offsets_is_told_to_retry(wire, version):
     wire.world.commit_transactional(('orders', 0), 5, 1000)
     assert fetch(wire, version, {'orders': [0]}, require_stable=True) == {
         ('orders', 0): (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
@@ -374,7 +374,7 @@ def test_a_group_that_does_not_exist_is_described_as_dead(wire, version):
 
 
 @pytest.mark.parametrize('version', range(3, 7))
-def test_who_asks_is_told_what_it_may_do_with_a_group(wire, version):
+def test_a_group_description_lists_the_authorized_operations_on_request(wire, version):
     wire.commit(9, {('orders', 0): 1})
     for asked, operations in ((True, 0b1101_0100_1000), (False, -(2**31))):
         answer = wire.ask(describe_groups, version, groups=[GROUP], include_authorized_operations=asked)
@@ -440,7 +440,7 @@ def coordinator_question(version, key_type):
     return fields | ({'key_type': key_type} if version >= 1 else {})
 
 
-def test_without_the_offsets_topic_nobody_coordinates(wire):
+def test_without_the_offsets_topic_there_is_no_coordinator(wire):
     wire.world.topics.delete(OFFSETS_TOPIC)
     assert wire.join().error_code == ErrorCode.NOT_COORDINATOR
     assert wire.commit(9, {('orders', 0): 1}) == [ErrorCode.NOT_COORDINATOR]

@@ -135,7 +135,7 @@ def test_acks_one_does_not_wait(client, disk):
     assert client.produce(client.batch(), acks=1).base_offset == 0
 
 
-def test_with_page_cache_durability_nobody_waits(start_node, disk):
+def test_with_page_cache_durability_no_produce_waits(start_node, disk):
     client = ApiClient(start_node(kbroker_durability='page-cache'))
     client.create_topic()
     disk.is_held = True

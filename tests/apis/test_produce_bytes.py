@@ -74,7 +74,7 @@ def test_bytes_that_are_no_request_are_refused_where_the_codec_refuses_them(give
 
 
 @pytest.mark.parametrize('version', range(FIRST_FLEXIBLE, API.max_version + 1))
-def test_tags_that_nobody_knows_are_skipped(version):
+def test_unknown_tags_are_skipped(version):
     tags = b'\2\0\1x\5\3abc'
     name = bytes(16) if version >= FIRST_WITH_TOPIC_IDS else b'\2t'
     request = b'\0' + b'\xff\xff' + bytes(4) + b'\2' + name + b'\2' + b'\0\0\0\7' + b'\3ab' + 3 * tags

@@ -295,7 +295,7 @@ def test_a_topic_is_created_by_asking_for_it(client, version):
     assert client.broker.topics.topic('new') is not None
 
 
-def test_who_asks_and_who_runs_the_broker_may_forbid_creation(start_node, client):
+def test_the_request_and_the_broker_settings_may_forbid_creation(start_node, client):
     (topic,) = client.ask('Metadata', topics=[{'name': 'new'}], allow_auto_topic_creation=False).topics
     assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     client.broker.config.auto_create_topics_enable = False

@@ -418,7 +418,7 @@ def test_an_end_txn_that_does_not_parse_closes_the_connection_and_ends_nothing(w
     assert world.states()[-1] == 'Ongoing'
 
 
-def test_an_end_txn_may_carry_tagged_fields_and_bytes_that_nobody_knows(world):
+def test_an_end_txn_may_carry_unknown_tagged_fields_and_bytes(world):
     world.transaction((1000, 0), version=2)
     request = messages.EndTxnRequest(transactional_id='tx-1', producer_id=1000, producer_epoch=0, committed=True)
     connection = send_end_txn(world, encode(request, 5)[:-1] + b'\x01\x07\x02ab' + b'more')

@@ -149,7 +149,7 @@ def test_records_are_deleted_up_to_an_offset(admin, view, address, topic):
     assert [header.base_offset for header, _ in view.batches(topic, 0)] == [2]
 
 
-def test_a_partition_that_is_not_there_is_told(view, topic):
+def test_a_partition_that_is_not_there_is_reported(view, topic):
     for ask in (view.partition_offsets, view.producers, lambda *at: list(view.batches(*at))):
         with pytest.raises(KafkaError, match=f'{topic}-7 does not exist') as caught:
             ask(topic, 7)
@@ -280,5 +280,5 @@ def test_a_group_that_is_not_there_is_none_and_has_no_offsets(view):
     assert view.group('nobody') is None and view.group_offsets('nobody') == []
 
 
-def test_listing_offsets_of_no_partition_asks_nobody(admin):
+def test_listing_offsets_of_no_partition_sends_no_request(admin):
     assert admin.list_offsets({}, IsolationLevel.READ_COMMITTED) == {}

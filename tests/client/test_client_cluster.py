@@ -90,7 +90,7 @@ def test_a_broker_that_knows_one_key_a_request_is_asked_so():
         assert cluster.coordinator(KeyType.TRANSACTION, 'pay').port == broker.port
 
 
-def test_an_advertised_address_that_cannot_be_reached_is_told_as_such():
+def test_an_advertised_address_that_cannot_be_reached_is_reported_as_such():
     with running(ScriptedBroker()) as broker, Routes(broker.port) as cluster:
         hidden = unused_port()
         broker.answers['Metadata'] = lambda request: messages.MetadataResponse(brokers=[
@@ -102,7 +102,7 @@ def test_an_advertised_address_that_cannot_be_reached_is_told_as_such():
         assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
 
 
-def test_a_topic_that_is_not_there_is_told_at_once():
+def test_a_topic_that_is_not_there_is_reported_at_once():
     with running(ScriptedBroker()) as broker:
         routes = Routes(broker.port)
         broker.answers['Metadata'] = lambda request: messages.MetadataResponse(topics=[
@@ -131,7 +131,7 @@ def test_a_coordinator_that_loads_is_asked_again_after_growing_pauses():
         assert 0.8 * expected_ms <= slept_ms <= 1.2 * expected_ms
 
 
-def test_a_leader_that_moved_is_looked_up_anew():
+def test_a_leader_that_moved_is_looked_up_again():
     with running(ScriptedBroker()) as broker, Routes(broker.port) as cluster:
         calls = []
 
@@ -161,7 +161,7 @@ def test_a_cluster_that_was_never_reached_is_not_tried_again():
     assert not routes.slept_ms
 
 
-def test_after_the_deadline_the_last_error_is_told():
+def test_after_the_deadline_the_last_error_is_reported():
     with running(ScriptedBroker()) as broker:
         routes = Routes(broker.port, default_api_timeout_ms='5000')
         broker.answers['FindCoordinator'] = coordinators(*[15] * 100)

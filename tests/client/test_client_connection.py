@@ -106,7 +106,7 @@ def test_a_call_does_not_step_between_requests_in_flight():
             connection.call(messages.MetadataRequest(topics=[]))
 
 
-def test_a_value_that_a_field_cannot_carry_is_told_and_nothing_is_sent():
+def test_a_value_that_a_field_cannot_carry_is_reported_and_nothing_is_sent():
     with running(ScriptedBroker()) as broker, connect_to(broker) as connection:
         name = messages.MetadataRequest.MetadataRequestTopic(name='t' * 40_000)
         with pytest.raises(KafkaError, match=r'Metadata version \d+ cannot carry the request: .*name') as caught:
@@ -197,7 +197,7 @@ def test_an_answer_to_another_request_ends_the_connection():
         assert not connection.is_open
 
 
-def test_a_peer_that_takes_no_more_bytes_is_told():
+def test_a_peer_that_takes_no_more_bytes_is_reported():
     may_end = threading.Event()
     broker = ScriptedBroker()
 
@@ -301,7 +301,7 @@ def test_tls_with_a_port_that_is_silent():
     assert 'did not answer the TLS handshake in time' in text
 
 
-def test_refused_credentials_are_told_in_the_words_of_the_broker():
+def test_refused_credentials_are_reported_in_the_words_of_the_broker():
     broker = ScriptedBroker()
     broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(mechanisms=['PLAIN'])
     broker.answers['SaslAuthenticate'] = lambda request: messages.SaslAuthenticateResponse(
@@ -314,7 +314,7 @@ def test_refused_credentials_are_told_in_the_words_of_the_broker():
     assert 'wrong-horse' not in text
 
 
-def test_a_mechanism_that_the_listener_lacks_is_told_with_those_it_has():
+def test_a_mechanism_that_the_listener_lacks_is_reported_with_those_it_has():
     broker = ScriptedBroker()
     broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(
         error_code=33, mechanisms=['PLAIN', 'GSSAPI'])

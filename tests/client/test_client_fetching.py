@@ -86,7 +86,7 @@ def test_a_log_whose_start_moves_past_the_position_is_gone_on_with_from_there():
     assert fetched(log) == [0, 2, 6, 8]
 
 
-def test_an_offset_that_a_broker_refuses_though_its_log_holds_it_is_told():
+def test_an_offset_that_a_broker_refuses_though_its_log_holds_it_is_reported():
     log = StagedLog()
     log.codes = [1]
     with pytest.raises(KafkaError, match='fetching orders-0 at offset 2') as caught:

@@ -105,12 +105,12 @@ def test_a_leader_that_moved_is_followed(two, admin):
     assert offsets(admin) == [2, 1]
 
 
-def test_a_leader_that_has_not_heard_of_its_partition_yet_is_asked_again(two, admin):
+def test_a_leader_that_does_not_know_its_partition_yet_is_asked_again(two, admin):
     two.unknown_for_ms = 500
     assert offsets(admin) == [1, 2]
 
 
-def test_a_cluster_without_a_controller_is_told(two, admin):
+def test_a_cluster_without_a_controller_is_reported(two, admin):
     with pytest.raises(KafkaError, match='deleting topics: the cluster names no controller at the moment'):
         admin.delete_topics(['orders'])
 
@@ -121,7 +121,7 @@ def test_a_partition_without_a_leader_is_waited_for(two, admin):
     assert offsets(admin) == [1, 2]
 
 
-def test_a_partition_that_stays_without_a_leader_is_told(two, admin):
+def test_a_partition_that_stays_without_a_leader_is_reported(two, admin):
     two.leaders = {0: 1, 1: -1}
     words = r'listing offsets: orders-1 has no leader at the moment \(tried \d+ times'
     with pytest.raises(KafkaError, match=words) as caught:
@@ -146,13 +146,13 @@ def test_all_brokers_are_asked_for_their_groups(two, admin):
     assert [(node_id, row.group_id) for node_id, row in admin.list_groups()] == [(1, 'g1'), (2, 'g2')]
 
 
-def test_a_topic_that_the_metadata_leave_out_is_told(two, admin):
+def test_a_topic_that_the_metadata_leave_out_is_reported(two, admin):
     two.brokers[1].answers['Metadata'] = lambda request: messages.MetadataResponse()
     with pytest.raises(KafkaError, match='topic orders: found no answer in the metadata'):
         offsets(admin)
 
 
-def test_an_answer_that_leaves_a_partition_out_is_told(two, admin):
+def test_an_answer_that_leaves_a_partition_out_is_reported(two, admin):
     for broker in two.brokers.values():
         broker.answers['ListOffsets'] = lambda request: messages.ListOffsetsResponse()
     with pytest.raises(KafkaError, match='listing offsets: no answer for orders-0'):

@@ -54,7 +54,7 @@ def test_a_broker_that_does_not_know_the_password_is_not_believed(final):
     assert 'did not prove' in refused(talk, final)
 
 
-def test_an_error_of_the_broker_is_told():
+def test_an_error_of_the_broker_is_reported():
     talk, _ = started()
     talk.send(CHALLENGE)
     assert "the broker says 'invalid-proof'" in refused(talk, b'e=invalid-proof')

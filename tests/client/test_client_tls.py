@@ -90,7 +90,7 @@ def test_a_broker_that_asks_for_a_certificate_refuses_a_client_without_one(certi
     assert words.endswith('does the listener ask for a client certificate (ssl.keystore.*)?')
 
 
-def test_a_key_that_cannot_be_opened_is_told_without_asking_on_the_terminal(certificates):
+def test_a_key_that_cannot_be_opened_is_reported_without_asking_on_the_terminal(certificates):
     settings = {'ssl_certificate_location': certificates / 'client.crt',
                 'ssl_key_location': certificates / 'client.enc'}
     with tls_broker(certificates) as broker:
@@ -99,7 +99,7 @@ def test_a_key_that_cannot_be_opened_is_told_without_asking_on_the_terminal(cert
             assert 'is ssl.key.password right?' in words and 'horse' not in words
 
 
-def test_certificates_that_are_none_are_told(certificates, tmp_path):
+def test_invalid_certificates_are_reported(certificates, tmp_path):
     (tmp_path / 'bad.pem').write_text('-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n')
     with tls_broker(certificates) as broker:
         words = complaint(broker, certificates, error=ConfigError, ssl_truststore_location=tmp_path / 'bad.pem')

@@ -38,7 +38,7 @@ def test_each_mechanism_opens_the_door_and_a_wrong_password_does_not(guarded, pr
     assert 'wrong-horse' not in str(caught.value)
 
 
-def test_a_mechanism_that_is_not_enabled_is_told_with_those_that_are(guarded):
+def test_a_mechanism_that_is_not_enabled_is_reported_with_those_that_are(guarded):
     cluster = guarded.connect('SASL_SSL', sasl_mechanism='PLAIN', sasl_username='alice', sasl_password='wonder land')
     with pytest.raises(KafkaError, match=r'found sasl\.mechanism PLAIN, the listener offers SCRAM-SHA-512'):
         cluster.any()
@@ -58,7 +58,7 @@ def test_tls_asks_for_a_certificate_of_the_client(guarded):
     ('PLAINTEXT', 'SASL_PLAINTEXT', 'closed the connection instead of answering Metadata.*ask for SASL'),
     ('SSL', 'PLAINTEXT', 'the TLS handshake failed.*may not speak TLS'),
 ])
-def test_the_wrong_protocol_for_a_listener_is_told(guarded, spoken, listener, words):
+def test_the_wrong_protocol_for_a_listener_is_reported(guarded, spoken, listener, words):
     cluster = Cluster(ClientConfig.from_settings({
         'bootstrap.servers': guarded.addresses[listener], 'security.protocol': spoken}))
     with pytest.raises(ClientError, match=words) as caught:

@@ -94,7 +94,7 @@ def test_a_new_epoch_begins_at_0_once_nothing_of_the_old_is_under_way():
     assert (third.producer, third.base_sequence) == (bumped, 0)
 
 
-def test_numbers_that_are_forgotten_are_given_anew():
+def test_forgotten_sequence_numbers_are_assigned_again():
     queue = filled(2)
     queue.put_back(queue.take(PRODUCER), 0)
     queue.forget_numbers()

@@ -257,7 +257,7 @@ def test_a_group_shares_with_members_of_another_client(shared_broker, cluster, t
         wait_for(lambda: len(assignments[0]) == 3, lambda: assignments)
 
 
-def test_a_topic_that_does_not_exist_is_told(cluster):
+def test_a_topic_that_does_not_exist_is_reported(cluster):
     consumer = Consumer(cluster)
     consumer.assign([('nowhere', 0)])
     with pytest.raises(KafkaError, match='topic nowhere') as raised:

@@ -194,7 +194,7 @@ def test_a_batch_that_is_too_large_is_halved_under_the_same_numbers():
     assert all(delivery.error is None for delivery in told)
 
 
-def test_after_a_lost_batch_the_rest_is_numbered_anew_under_the_next_epoch():
+def test_after_a_lost_batch_the_rest_is_renumbered_under_the_next_epoch():
     cluster = FakeCluster()
     cluster.codes[0] = [ErrorCode.INVALID_RECORD] + [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2
     producer, told = started(cluster)
@@ -217,7 +217,7 @@ def test_a_partition_that_forgot_the_producer_gets_the_batch_again_under_the_nex
     assert outcome(told) == [(b'a', None), (b'b', None)]
 
 
-def test_a_broken_connection_is_opened_anew_and_the_batch_sent_again():
+def test_a_broken_connection_is_reopened_and_the_batch_sent_again():
     cluster = FakeCluster()
     cluster.breaks = 1
     producer, told = started(cluster)
@@ -317,7 +317,7 @@ def test_the_markers_of_the_last_transaction_are_waited_for():
     assert called(cluster).count('AddPartitionsToTxn') == 4
 
 
-def test_an_empty_transaction_is_not_told_of():
+def test_an_empty_transaction_is_not_sent_to_the_coordinator():
     cluster = FakeCluster()
     producer, _ = begun(cluster)
     producer.commit_transaction()

@@ -41,7 +41,7 @@ def test_idempotence_goes_where_it_cannot_be_unless_it_was_asked_for(properties)
     (ConsumerSettings, {'group.protocol': 'consumer'}, "group.protocol: found 'consumer', expected classic"),
     (ConsumerSettings, {'heartbeat.interval.ms': '45000'}, 'heartbeat.interval.ms: found 45000, expected less than'),
 ])
-def test_what_is_not_valid_is_told(settings, properties, message):
+def test_what_is_not_valid_is_reported(settings, properties, message):
     with pytest.raises(ConfigError) as raised:
         settings.from_properties(properties)
     assert message in str(raised.value)

@@ -55,7 +55,7 @@ def test_a_fatal_error_is_never_left():
             lifecycle.enter(state)
 
 
-def test_the_first_of_several_errors_is_the_one_told():
+def test_the_first_of_several_errors_is_reported():
     lifecycle = in_state(*BEGUN)
     for text in ('first', 'second'):
         lifecycle.enter(S.ABORTABLE_ERROR, KafkaError(ErrorCode.INVALID_RECORD, text))

@@ -236,7 +236,7 @@ def test_a_checkpoint_that_cannot_be_written_takes_the_directory_offline(world, 
     check_after_restart(world)
 
 
-def test_a_failed_sync_is_not_retried_and_everyone_who_waited_for_it_is_told(tmp_path, caplog):
+def test_a_failed_sync_is_not_retried_and_all_its_waiters_are_notified(tmp_path, caplog):
     """Both partitions share the flush that fails, and a consumer waits for what it would have shown."""
     world = World(tmp_path, {})
     with world.broker:

@@ -1,14 +1,15 @@
-"""A broker process that is killed again and again under transactions; what it had answered is there, whole and once.
+"""A broker process that is killed repeatedly during transactions keeps everything that it acknowledged, exactly once.
 
-Two applications copy from an input topic to an output topic of several partitions in transactions, with the offsets of
-their input, and commit or abort each by its number; a third writes with an idempotent producer. They are real clients
-that do not know of the kills but by their errors, and go on as such applications do.
+Two applications copy in transactions from an input topic to an output topic of several partitions. They send the
+offsets of their input, and commit or abort each transaction by its number. A third application writes with an
+idempotent producer. All are unmodified clients: they notice a kill only by its errors, and retry as applications do.
 """
 from __future__ import annotations
 
 import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -27,21 +28,38 @@ SETTINGS = {'offsets.topic.num.partitions': '2', 'transaction.state.log.num.part
             'transaction.abort.timed.out.transaction.cleanup.interval.ms': '500', 'log.roll.ms': '2000'}
 LIMIT_S = 30
 CLIENT = {'reconnect.backoff.ms': 20, 'reconnect.backoff.max.ms': 100, 'retry.backoff.ms': 20, 'log_level': 0,
-          # librdkafka 2.16, when it bootstraps anew, waits for ever for the group coordinator that it knew before.
+          # After a new bootstrap, librdkafka 2.16 waits forever for the group coordinator that it knew before.
           'metadata.recovery.strategy': 'none'}
+
+
+class Progress:
+    """Wakes the test whenever an application has committed or ended."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+
+    def notify(self) -> None:
+        with self._condition:
+            self._condition.notify_all()
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        with self._condition:
+            assert self._condition.wait_for(holds, LIMIT_S), 'no progress under load'
 
 
 @dataclass
 class TransactionalApplication:
-    """`committed` and `aborted` were answered; the others are in doubt."""
+    """Copies in transactions. The broker confirmed `committed` and `aborted`; the outcome of `doubtful` is unknown."""
 
     name: str
     address: str
     stop: threading.Event
+    progress: Progress
     committed: list[int] = field(default_factory=list)
     aborted: list[int] = field(default_factory=list)
     doubtful: list[int] = field(default_factory=list)
     error: BaseException | None = None
+    has_ended: bool = False
 
     def run(self) -> None:
         try:
@@ -50,9 +68,12 @@ class TransactionalApplication:
                 number = self._run_instance(number)
         except BaseException as error:
             self.error = error
+        finally:
+            self.has_ended = True
+            self.progress.notify()
 
     def _run_instance(self, number: int) -> int:
-        """One producer, until an error that it cannot go on after. Returns the number of the last transaction."""
+        """Run one producer until it stops or cannot continue. Return the number of the last transaction."""
         producer = Producer({
             'bootstrap.servers': self.address, 'transactional.id': self.name, 'linger.ms': 0,
             'transaction.timeout.ms': 10_000, **CLIENT})
@@ -72,7 +93,7 @@ class TransactionalApplication:
             consumer.close()
 
     def _transact(self, producer: Producer, consumer: Consumer, number: int) -> bool:
-        """Whether the producer can go on."""
+        """Run one transaction. Return True if the producer can continue."""
         self.doubtful.append(number)
         is_to_commit = number % 3 != 0
         try:
@@ -90,13 +111,13 @@ class TransactionalApplication:
                     if not error.args[0].retriable():
                         raise
             if is_to_commit:
-                self._settled(number, self.committed)
+                self._confirm(number, self.committed)
                 return True
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 return False
         self._abort(producer)
-        self._settled(number, self.aborted)
+        self._confirm(number, self.aborted)
         return True
 
     def _abort(self, producer: Producer) -> None:
@@ -108,19 +129,22 @@ class TransactionalApplication:
                 if not error.args[0].retriable():
                     raise
 
-    def _settled(self, number: int, outcome: list[int]) -> None:
+    def _confirm(self, number: int, outcome: list[int]) -> None:
         self.doubtful.remove(number)
         outcome.append(number)
+        self.progress.notify()
 
 
 @dataclass
 class IdempotentApplication:
-    """Numbers the records it writes; `acknowledged` were delivered."""
+    """Writes numbered records with an idempotent producer; `acknowledged` are those delivered."""
 
     address: str
     stop: threading.Event
+    progress: Progress
     acknowledged: list[int] = field(default_factory=list)
     error: BaseException | None = None
+    has_ended: bool = False
 
     def run(self) -> None:
         try:
@@ -134,6 +158,9 @@ class IdempotentApplication:
             assert producer.flush(LIMIT_S) == 0
         except BaseException as error:
             self.error = error
+        finally:
+            self.has_ended = True
+            self.progress.notify()
 
     def _delivered(self, error: KafkaError | None, message: object) -> None:
         assert error is None, error
@@ -141,7 +168,7 @@ class IdempotentApplication:
 
 
 def read_committed(address: str, topic: str) -> list[str]:
-    """All values that a read_committed consumer sees, up to the high watermark of each partition."""
+    """Return all values that a read_committed consumer sees, up to the high watermark of each partition."""
     consumer = Consumer({'bootstrap.servers': address, 'group.id': 'judge', 'isolation.level': 'read_committed',
                          'auto.offset.reset': 'earliest', 'enable.partition.eof': True, 'enable.auto.commit': False})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
@@ -149,7 +176,7 @@ def read_committed(address: str, topic: str) -> list[str]:
     ended: set[int] = set()
     deadline = time.monotonic() + LIMIT_S
     while len(ended) < PARTITIONS:
-        assert time.monotonic() < deadline, f'{topic}: no end in sight'
+        assert time.monotonic() < deadline, f'{topic}: the end was not reached in {LIMIT_S} s'
         message = consumer.poll(1)
         if message is None:
             continue
@@ -163,18 +190,18 @@ def read_committed(address: str, topic: str) -> list[str]:
 
 
 def check_transactions(found: list[str], applications: list[TransactionalApplication], offsets: dict[str, int]) -> None:
-    assert len(found) == len(set(found)), 'records twice'
+    assert len(found) == len(set(found)), 'duplicate records'
     for application in applications:
         visible: dict[int, int] = {}
         for value in found:
             name, number, _ = value.split()
             if name == application.name:
                 visible[int(number)] = visible.get(int(number), 0) + 1
-        assert set(visible.values()) <= {2 * PARTITIONS}, 'a torn transaction'
-        assert set(application.committed) <= set(visible), 'a lost transaction'
-        assert not set(application.aborted) & set(visible), 'an aborted transaction shows'
+        assert set(visible.values()) <= {2 * PARTITIONS}, 'a transaction is only partly visible'
+        assert set(application.committed) <= set(visible), 'a committed transaction is lost'
+        assert not set(application.aborted) & set(visible), 'an aborted transaction is visible'
         assert set(visible) <= set(application.committed) | set(application.doubtful)
-        assert offsets[application.name] == max(visible), 'offsets that are not those of the last commit'
+        assert offsets[application.name] == max(visible), 'the offsets are not those of the last commit'
 
 
 def run_rounds(directory, rounds: int, settings: dict[str, str]) -> None:
@@ -188,25 +215,31 @@ def run_rounds(directory, rounds: int, settings: dict[str, str]) -> None:
         topics = [NewTopic(OUTPUT, PARTITIONS, 1), NewTopic(PLAIN, PARTITIONS, 1), NewTopic(INPUT, 1, 1)]
         for created in admin.create_topics(topics).values():
             created.result(LIMIT_S)
-        applications = [TransactionalApplication(f'app-{number}', broker.address, stop) for number in range(2)]
-        plain = IdempotentApplication(broker.address, stop)
+        progress = Progress()
+        applications = [TransactionalApplication(f'app-{number}', broker.address, stop, progress)
+                        for number in range(2)]
+        plain = IdempotentApplication(broker.address, stop, progress)
+
+        def has_one_ended() -> bool:
+            return any(application.has_ended for application in (*applications, plain))
+
         threads = [threading.Thread(target=application.run) for application in (*applications, plain)]
         for thread in threads:
             thread.start()
         for _ in range(rounds):
             before = commits(applications)
-            wait_until(lambda before=before: commits(applications) > before or dead(threads))
+            progress.wait_until(lambda before=before: commits(applications) > before or has_one_ended())
             stop.wait(rng.random() * 0.3)
             broker.kill9()
             broker.start()
-        wait_until(lambda: all(application.committed for application in applications) or dead(threads))
+        progress.wait_until(lambda: all(application.committed for application in applications) or has_one_ended())
         stop.set()
         for thread in threads:
             thread.join(2 * LIMIT_S)
         for application in (*applications, plain):
             if application.error is not None:
                 raise application.error
-        for application in applications:    # a new instance ends what the last one left open
+        for application in applications:    # a new instance aborts what the previous one left open
             successor = Producer({'bootstrap.servers': broker.address, 'transactional.id': application.name})
             successor.init_transactions(LIMIT_S)
         offsets = {application.name: committed_offset(broker.address, application.name) for application in applications}
@@ -223,19 +256,8 @@ def run_rounds(directory, rounds: int, settings: dict[str, str]) -> None:
     assert findings_in(str(directory)) == []
 
 
-def wait_until(holds) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline, 'no progress under load'
-        time.sleep(0.01)
-
-
 def commits(applications: list[TransactionalApplication]) -> int:
     return sum(len(application.committed) for application in applications)
-
-
-def dead(threads: list[threading.Thread]) -> bool:
-    return not all(thread.is_alive() for thread in threads)
 
 
 def committed_offset(address: str, group: str) -> int:

@@ -112,7 +112,7 @@ def test_lines_become_the_records_that_kafkas_console_producer_makes_of_them(kaf
     assert len(ours) == count
 
 
-def test_a_line_in_error_is_told_in_the_words_of_kafkas_console_producer(kafka, cluster):
+def test_a_line_in_error_is_reported_in_the_words_of_kafkas_console_producer(kafka, cluster):
     create(cluster, 'error')
     theirs, ours = run_both(PRODUCER, 'produce', kafka, '--topic', 'error', '--reader-property', 'parse.key=true',
                             stdin=b'k\tv\nbad line\n')

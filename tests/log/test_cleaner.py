@@ -377,7 +377,7 @@ def test_a_slice_taken_before_is_read_after(directory):
     assert slice.read() == before
 
 
-def test_someone_who_reads_the_log_batch_by_batch_goes_on_in_the_new_segments(directory):
+def test_a_reader_of_single_batches_continues_in_the_new_segments(directory):
     log = directory.open()
     for number in range(4):
         write(log, (f'key {number % 2}', str(number)))

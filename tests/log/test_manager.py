@@ -158,7 +158,7 @@ def test_a_long_topic_name_is_cut_when_its_partition_is_deleted(open_manager, tm
     assert len(name) == 255 and parse_directory_name(name).partition == 7
 
 
-def test_another_topic_of_the_same_name_is_told_apart_by_its_id(open_manager, tmp_path):
+def test_another_topic_of_the_same_name_is_distinguished_by_its_id(open_manager, tmp_path):
     manager = open_manager()
     write_and_flush(manager.create_log('orders', 0, TOPIC_ID, topic()))
     manager.close()
@@ -224,7 +224,7 @@ def high_watermarks_in(tmp_path):
     return path.read_text() if path.exists() else None
 
 
-def test_nobody_waits_for_the_disk_to_have_a_checkpoint_of_an_interval(open_manager, tmp_path, clock, timers):
+def test_no_request_waits_for_the_sync_of_a_periodic_checkpoint(open_manager, tmp_path, clock, timers):
     """With a busy disk the sync of a checkpoint held the loop for tens of milliseconds, every five seconds."""
     sync = LaterSync()
     manager = open_manager(sync=sync)

@@ -107,7 +107,7 @@ def test_a_cold_end_costs_a_slice_no_more_than_an_index_interval(long_log):
     assert 0 < warm.size_bytes - cold.size_bytes < log.config.index_interval_bytes + 1000
 
 
-def test_nobody_makes_a_slice():
+def test_a_slice_cannot_be_constructed_from_python():
     """It took any arguments, and gave a slice of no file."""
     with pytest.raises(TypeError):
         LogSlice('file', 0, 100)

@@ -175,7 +175,7 @@ def test_a_transaction_open_at_the_kill_is_open_after_it_and_the_aborted_one_is_
     assert again.aborted_transactions(0, 2) == [(1, 0)]
 
 
-def test_a_log_that_ends_below_its_start_begins_anew_there(open_log):
+def test_a_log_that_ends_below_its_start_restarts_there(open_log):
     log = open_log()
     fill(log, batches=3)
     log.close()

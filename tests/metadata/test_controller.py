@@ -65,7 +65,7 @@ class Written:
 # -- starts and stops
 
 
-def test_each_start_leads_a_later_epoch_and_elects_every_partition_anew(node: Node) -> None:
+def test_each_start_leads_a_later_epoch_and_elects_a_leader_for_every_partition(node: Node) -> None:
     epochs, broker_epochs, leader_epochs = [], [], []
     for start in range(4):
         controller = node.start()
@@ -319,7 +319,7 @@ def test_configs_are_set_changed_and_removed(node: Node, controller: MetadataCon
     assert written.kinds == []
 
 
-def test_min_insync_replicas_clears_who_was_eligible(node: Node, controller: MetadataController) -> None:
+def test_min_insync_replicas_clears_the_eligible_leader_replicas(node: Node, controller: MetadataController) -> None:
     controller.create_topic('t', 1)
     written = Written(node)
     controller.alter_configs(2, 't', {'min.insync.replicas': '2', 'retention.ms': '1'})
@@ -346,7 +346,7 @@ def test_min_insync_replicas_clears_who_was_eligible(node: Node, controller: Met
         (99, 'g', {}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_configs_that_nobody_could_read_are_refused(
+def test_configs_that_cannot_be_parsed_are_refused(
     controller: MetadataController, resource_type: int, name: str, changes: dict, code: ErrorCode
 ) -> None:
     controller.create_topic('t', 1)

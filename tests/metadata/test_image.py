@@ -151,7 +151,7 @@ def test_configs_of_a_topic_that_does_not_exist_are_accepted() -> None:
 
 
 @pytest.mark.parametrize('topic_name', ['t', ''])
-def test_clear_elr_forgets_who_was_eligible(with_topic: MetadataImage, topic_name: str) -> None:
+def test_clear_elr_forgets_the_eligible_leader_replicas(with_topic: MetadataImage, topic_name: str) -> None:
     stopped = replayed(change(eligible_leader_replicas=[1], last_known_elr=[1]), image=with_topic)
     found = replayed(ClearElrRecord(topic_name=topic_name), image=stopped).topics['t'].partitions[0]
     assert (found.eligible_leader_replicas, found.last_known_elr) == ((), ())

@@ -194,7 +194,7 @@ def test_a_transaction_left_open_is_aborted_at_the_next_start(stopped: Node) -> 
     assert 'u' not in stopped.open().image.topics
 
 
-def test_somebody_who_writes_the_log_beside_this_broker_is_noticed_before_the_next_write(node: Node) -> None:
+def test_a_second_writer_of_the_log_is_noticed_before_the_next_write(node: Node) -> None:
     controller = node.start()
     append(node, encode_data([NoOpRecord()], **next_place(node), metadata_version=30))
     before = node.files()
@@ -205,7 +205,7 @@ def test_somebody_who_writes_the_log_beside_this_broker_is_noticed_before_the_ne
     assert node.files() == before and not controller.image.topics
 
 
-def test_somebody_who_leads_the_quorum_beside_this_broker_is_noticed_before_the_next_write(node: Node) -> None:
+def test_a_second_leader_of_the_quorum_is_noticed_before_the_next_write(node: Node) -> None:
     controller = node.start()
     (node.metadata_directory / 'quorum-state').write_bytes(QuorumState(2, 1).encode())
     with pytest.raises(KafkaError, match='another program leads this log'):

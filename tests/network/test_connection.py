@@ -81,7 +81,7 @@ def test_requests_around_every_size_of_a_buffer_arrive_unchanged(connect):
     assert peer.connection.framer.pending_bytes == 0
 
 
-def test_a_large_request_that_somebody_still_looks_into_is_not_overwritten(connect):
+def test_a_large_request_that_is_still_referenced_is_not_overwritten(connect):
     kept = []
 
     def keep(connection, sequence, request):

@@ -111,7 +111,7 @@ def test_records_may_be_cut_anywhere(reactor, settings, certificates, chunk):
         assert peer.ask(body) == frame(body)
 
 
-def test_what_was_decrypted_is_handed_out_though_the_socket_has_no_more(reactor, settings, certificates):
+def test_decrypted_bytes_are_served_though_the_socket_has_no_more(reactor, settings, certificates):
     peer = TlsPeer(reactor, settings, certificates)
     peer.shake_hands()
     bodies = [bytes([number % 256]) * 1000 for number in range(400)]

@@ -33,7 +33,7 @@ def test_replies_leave_in_the_order_of_the_requests(connect, order):
     assert peer.connection.replies.unanswered == peer.connection.replies.queued_bytes == 0
 
 
-def test_a_request_without_an_answer_holds_nobody_up(connect):
+def test_a_request_without_an_answer_delays_no_other(connect):
     desk = Desk(pipelined=True)
     peer = connect(desk)
     peer.send(frame(b'a') + frame(b'b') + frame(b'c'))
@@ -79,7 +79,7 @@ def test_more_segments_than_one_call_takes_all_leave(connect):
     assert peer.receive() == frame(b''.join(segments))
 
 
-def test_segments_that_are_sent_are_let_go(connect):
+def test_segments_that_are_sent_are_released(connect):
     desk = Desk()
     peer = connect(desk)
     peer.send(frame(b'?'))

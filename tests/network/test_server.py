@@ -188,7 +188,7 @@ def test_a_drain_ends_at_its_deadline(serve, dial, reactor, clock):
     desk.answer(0, [b'too late'])
 
 
-def test_a_drain_of_nobody_is_done_at_once(serve):
+def test_a_drain_without_connections_is_done_at_once(serve):
     drained = []
     serve().drain(1000, lambda: drained.append(1))
     assert drained == [1]

@@ -67,7 +67,7 @@ def test_a_file_in_the_hands_of_a_test_is_synced_through_its_own_methods(threads
     assert [error.errno for error in results] == [5]
 
 
-def test_closing_finishes_what_was_handed_over_and_joins_the_threads(reactor, tmp_path):
+def test_closing_finishes_submitted_syncs_and_joins_the_threads(reactor, tmp_path):
     before = threading.active_count()
     threads = SyncThreads(reactor, 3)
     results = []

@@ -115,7 +115,7 @@ def test_a_damaged_batch_is_refused_or_decoded_and_never_more(columns):
     assert 0.2 < refused / number < 0.9
 
 
-def test_a_column_that_nobody_wants_is_not_there():
+def test_a_column_that_is_not_requested_is_absent():
     decoder = ColumnDecoder(['value'])
     decoder.feed(batch_of([(T, b'k', b'v', [('h', b'x')])]), BatchFilter())
     assert decoder.take()[1].keys() == {'value'}
@@ -133,7 +133,7 @@ def test_arrow_takes_over_the_buffers_as_they_are():
     assert pa.py_buffer(data).to_pybytes() == before == b'v'
 
 
-def test_what_was_given_out_stays_as_it_is_for_as_long_as_somebody_has_it():
+def test_a_returned_buffer_stays_unchanged_while_it_is_referenced():
     """The decoder fills buffers again, those of two times before: only where nobody else has them."""
     assembler = Assembler(list(FIELDS), 'topic', 0)
     for keeps in (True, False):

@@ -1,4 +1,4 @@
-"""One Spark for the whole run: its virtual machine takes seconds to start."""
+"""One Spark session for the whole run: its virtual machine takes seconds to start."""
 import hashlib
 import os
 import pathlib
@@ -15,7 +15,7 @@ MAVEN_LIMIT_S = 900
 
 
 def connector_jars():
-    """Spark's own connector, fetched when the pom changed."""
+    """Return the jars of Spark's own connector. Fetch them when the pom changed."""
     pom = HERE / 'pom.xml'
     listing = CACHE / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
     with fetching():
@@ -29,13 +29,13 @@ def connector_jars():
 
 
 def protobuf_jars():
-    """Spark's package for Protobuf and what it needs, separated by commas: it is fetched from nowhere."""
+    """Return the jars of Spark's Protobuf package, separated by commas. The tests do not fetch them."""
     return [path for path in os.environ.get('KBROKER_SPARK_PROTOBUF_JAR', '').split(',') if path]
 
 
 @pytest.fixture(scope='session')
 def spark(tmp_path_factory):
-    """A session on two cores; its Python workers find the project, and `format("kbroker")` by itself."""
+    """A session on two cores. Its Python workers find the project, and `format("kbroker")` works unregistered."""
     from pyspark.sql import SparkSession
     work = tmp_path_factory.mktemp('spark')
     os.environ['PYTHONPATH'] = os.pathsep.join([str(ROOT), str(ROOT / 'kbroker_tools/spark/autoload')])

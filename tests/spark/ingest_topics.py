@@ -1,4 +1,4 @@
-"""Topics with transactions of every fate, and what a consumer and an ingest make of them."""
+"""Topics with committed, aborted and open transactions, and functions that consume and ingest them."""
 import itertools
 import json
 import time
@@ -36,7 +36,7 @@ def delete_records(address, name, partition, offset):
 
 
 class Writer:
-    """Transactions one after the other, every value once in a lifetime."""
+    """Writes one transaction after the other. No value is ever repeated."""
 
     def __init__(self, address, transactional_id):
         self.producer = confluent_kafka.Producer({
@@ -47,7 +47,7 @@ class Writer:
         self._touched = set()
 
     def write(self, topic, records, end='commit', partitions=2, value=None):
-        """`end` is commit, abort, or None to leave the transaction open."""
+        """Write a transaction. `end` is commit, abort, or None to leave it open."""
         self.producer.begin_transaction()
         self._touched = {TopicPartition(topic, number % partitions) for number in range(min(records, partitions))}
         for number in range(records):
@@ -58,7 +58,7 @@ class Writer:
             self.end(end)
 
     def end(self, how):
-        """Until the markers are there: the coordinator answers as soon as it has decided."""
+        """End the transaction and wait for its markers: the coordinator answers before they are written."""
         before = self._ends()
         getattr(self.producer, f'{how}_transaction')(LIMIT_S)
         deadline = time.monotonic() + LIMIT_S
@@ -71,7 +71,7 @@ class Writer:
 
 
 def consumed(address, topic):
-    """(partition, offset, key, value) of all that a read_committed consumer gets, in the order of the log."""
+    """Return (partition, offset, key, value) of all that a read_committed consumer gets, in the order of the log."""
     consumer = confluent_kafka.Consumer({'bootstrap.servers': address, 'group.id': 'judge', 'enable.auto.commit': False,
                                          'isolation.level': 'read_committed', 'enable.partition.eof': True})
     partitions = sorted(consumer.list_topics(topic, LIMIT_S).topics[topic].partitions)
@@ -79,7 +79,7 @@ def consumed(address, topic):
     rows, left = [], len(partitions)
     while left:
         message = consumer.poll(LIMIT_S)
-        assert message is not None, 'the consumer gets nothing more, and no end'
+        assert message is not None, 'the consumer gets neither a record nor the end of the partition'
         if message.error() is not None:
             assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
             left -= 1
@@ -90,7 +90,7 @@ def consumed(address, topic):
 
 
 def ingested(to):
-    """The same of all runs that are visible; a row that is there twice comes twice."""
+    """Return the same columns of all visible runs. A duplicate row is returned twice."""
     rows = []
     for path in sorted(to.glob('run=*/**/*.parquet')):
         table = pyarrow.parquet.ParquetFile(path).read(columns=['partition', 'offset', 'key', 'value'])

@@ -1,4 +1,4 @@
-"""Logs to read, and rows as Spark's Python workers get them from the data source, without a virtual machine."""
+"""Log files, and the rows that Spark's Python workers get from the data source, without a virtual machine."""
 from __future__ import annotations
 
 import pathlib
@@ -56,13 +56,13 @@ def make_reader(columns=None, **options):
 
 
 def batches(columns=None, **options):
-    """The Arrow batches of each task."""
+    """Return the Arrow batches of each task."""
     reader = make_reader(columns, **options)
     return [list(reader.read(partition)) for partition in reader.partitions()]
 
 
 def rows(columns=None, **options):
-    """As dictionaries, in the order of the log where they tell their place in it."""
+    """Return the rows as dictionaries, in the order of the log if they have a partition and an offset."""
     found = [row for task in batches(columns, **options) for batch in task for row in batch.to_pylist()]
     if columns is None and options.get('table', 'records') == 'records':
         found.sort(key=lambda row: (row['topic'], row['partition'], row['offset']))
@@ -74,7 +74,7 @@ def values(**options):
 
 
 class LogFiles:
-    """One partition in the files of the broker's own log; `path` is the log directory."""
+    """One partition, written by the broker's own log. `path` is the log directory."""
 
     def __init__(self, path: pathlib.Path, topic: str = 'topic', cleanup_policy: str = 'delete', **settings: object):
         self.path = path
@@ -89,7 +89,7 @@ class LogFiles:
 
     def write(self, *values: str | None, producer_id: int = -1, key: bytes | None = b'k', codec: int = 0,
               at_ms: int = 0, headers: Iterable[tuple[str, bytes | None]] = (), **options: object) -> int:
-        """A batch, of a transaction where there is a producer id. Returns its base offset."""
+        """Append a batch, transactional if there is a producer id. Return its base offset."""
         records = [(WHEN_MS + at_ms, key, None if value is None else value.encode(), list(headers)) for value in values]
         if producer_id >= 0:
             sequence = self._sequences.get(producer_id, 0)

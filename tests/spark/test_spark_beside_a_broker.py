@@ -1,4 +1,4 @@
-"""A directory read while somebody appends to it, rolls, compacts and deletes: every answer is one of some moment."""
+"""A directory is read during appends, rolls, compaction and deletion. Each answer is the state of one moment."""
 import random
 import re
 import threading
@@ -15,13 +15,13 @@ KEYS = 12
 
 
 class Writer(threading.Thread):
-    """Appends to a log until it is told to stop; every value says which key and which number it is."""
+    """Appends to a log until it is stopped. Each value contains its key and its number."""
 
     def __init__(self, log: LogFiles, seed: int, step):
         super().__init__(daemon=True)
         self.log = log
         self.random = random.Random(seed)
-        self.history = []           # (offset, key, value) of what was committed, as soon as it is decided
+        self.history = []           # (offset, key, value) of committed records, noted when the transaction is decided
         self.pending = {1: [], 2: []}
         self.count = 0
         self.failure = None
@@ -90,7 +90,7 @@ def test_compaction_beside_the_reader_takes_only_what_is_superseded(tmp_path):
         for offset, key, value in sorted(writer.history):
             if offset < end:
                 latest[key] = (offset, key, value)
-        # What was superseded above `end` by now may be gone; nothing else may.
+        # Only records superseded above `end` may be gone by now.
         newest = {key: max(offset for offset, other, _ in writer.history if other == key) for key in latest}
         missing = {key for key, row in latest.items() if row not in found}
         assert all(newest[key] >= end for key in missing)

@@ -1,4 +1,4 @@
-"""Rows from a broker: pieces, loss, damage, and the tables compared with what the other tools say."""
+"""Rows from a broker: pieces, loss, damage, and the tables compared with the other tools."""
 import contextlib
 import time
 from types import SimpleNamespace
@@ -54,7 +54,7 @@ def write(kafka, topic, *texts, transactional_id=None, end='commit', partition=0
 
 
 def wait_for_end(kafka, topic, offset):
-    """Markers are written behind the answer that a transaction has ended."""
+    """Wait until the log end reaches `offset`: markers are written after the answer to EndTxn."""
     deadline = time.monotonic() + 30
     while kafka.admin.list_offsets({(topic, 0): LATEST})[topic, 0].offset < offset:
         assert time.monotonic() < deadline, 'no markers'
@@ -82,7 +82,7 @@ def test_tables_of_one_partition_are_cut_into_tasks(kafka):
     write(kafka, 'cut', 'open', transactional_id='cut-4', end='')
     started.send('cut', b'g', b'k', partition=0)
     started.flush()
-    started.abort_transaction()  # began below the last stable offset, and ended above it
+    started.abort_transaction()  # it began below the last stable offset and ended above it
     write(kafka, 'cut', 'h', 'i', transactional_id='cut-1', end='abort')
     wait_for_end(kafka, 'cut', 15)
     for name in ('batches', 'aborted'):
@@ -163,7 +163,7 @@ def test_records_that_are_deleted_after_the_plan(kafka):
     assert found == [b'6', b'7', b'8', b'9']
 
 
-def test_what_is_passed_over_is_told_in_a_directory(kafka, tmp_path):
+def test_skipped_offsets_are_reported_in_a_directory(kafka, tmp_path):
     create(kafka, 'told', 2)
     write(kafka, 'told', *map(str, range(5)))
     write(kafka, 'told', 'x', 'y', transactional_id='told', end='abort')
@@ -172,20 +172,20 @@ def test_what_is_passed_over_is_told_in_a_directory(kafka, tmp_path):
     path = next((kafka.directory / 'told-1').glob('*.log'))
     damage(path, path.read_bytes().index(b'bbb'), b'x')
     kafka.admin.delete_records({('told', 0): 2})
-    # The directory learns of a deletion when the broker writes its checkpoint.
+    # The directory shows a deletion once the broker has written its checkpoint.
     for place, gone in ((at(kafka, 'told'), ['1']), ({'path': kafka.directory, 'subscribe': 'told'}, [])):
         told = tmp_path / next(iter(place))
         asked = {**place, 'failOnDataLoss': 'false', 'skippedTo': told, 'startingOffsets': '{"told":{"0":1}}'}
-        for _ in range(2):  # a task that runs again tells the same again
+        for _ in range(2):  # a task that runs again reports the same
             assert sorted([*values(**asked, splitBytes=1), *gone]) == ['1', '2', '3', '4', 'aaa', 'ccc']
             found = Skipped.read(told)
             assert sorted((loss.partition, loss.first_offset, loss.lost_offsets) for loss in found.losses) == [
                 *[(0, 1, 1)] * len(gone), (1, 1, 1)]
             assert (found.lost_offsets, found.aborted) == (1 + len(gone), {('told', 0): 1})
-        assert len(list(told.iterdir())) == 3  # the plan, and a task of each partition
+        assert len(list(told.iterdir())) == 3  # the plan, and one file for the task of each partition
 
 
-def test_a_log_that_was_made_anew_after_the_plan(kafka):
+def test_a_log_that_was_recreated_after_the_plan(kafka):
     create(kafka, 'anew')
     write(kafka, 'anew', *map(str, range(10)))
     reader = make_reader(**at(kafka, 'anew', startingOffsets='{"anew":{"0":5}}'))
@@ -209,7 +209,7 @@ def test_damage_that_a_broker_hands_on(kafka):
 
 
 def answered(monkeypatch, *answers):
-    """A task over offsets 0 to 5 whose broker gives these answers, the last of them for ever."""
+    """Run a task over offsets 0 to 5. Its broker gives these answers and repeats the last one."""
     left = list(answers)
     monkeypatch.setattr(Fetches, '_receive', lambda self, connection, position: (
         left.pop(0) if len(left) > 1 else left[0], None))
@@ -239,7 +239,7 @@ def test_an_end_that_the_broker_does_not_have_any_more_is_loss(monkeypatch):
 
 @pytest.fixture(scope='module')
 def lived_in(kafka):
-    """Topics, groups and transactions of every kind."""
+    """A broker with topics, groups and transactions of every kind."""
     create(kafka, 'life', 2)
     write(kafka, 'life', 'a', 'b', transactional_id='life-1')
     write(kafka, 'life', 'c', transactional_id='life-2', end='abort')
@@ -261,7 +261,7 @@ def lived_in(kafka):
 
 @pytest.fixture(params=['broker', 'files'])
 def place(request, lived_in):
-    """(options of the place, the view of the other tools over the same)."""
+    """The options that name the broker or the directory, and the other tools' view of the same."""
     with contextlib.ExitStack() as stack:
         if request.param == 'files':
             view = DirectoryView(lived_in.directory)
@@ -316,10 +316,10 @@ def test_producers_batches_and_aborted_ones_as_tables(place, lived_in):
 
 
 def test_the_partitions_of_a_coordinator_share_tasks_by_their_size(place, monkeypatch):
-    """Fifty partitions were dealt out to eight tasks, most of them empty."""
+    """Once, fifty partitions were divided among eight tasks, most of them empty."""
     options, _ = place
     (task,) = make_reader(table='transactions', **options).partitions()
-    assert 3 <= len(task.value) < 10  # those that have rows
+    assert 3 <= len(task.value) < 10  # the partitions that have rows
     known = rows(['transactional_id'], table='transactions', **options)
     assert len(make_reader(table='transactions', minPartitions=3, **options).partitions()) == 3
     assert sorted(rows(['transactional_id'], table='transactions', minPartitions=3, **options), key=str) == sorted(
@@ -336,7 +336,7 @@ def test_a_coordinator_without_rows_is_no_task(tmp_path):
 
 
 def test_what_a_group_committed_of_a_topic_that_was_not_asked_for(place):
-    """From a broker it was a KeyError: only the ends of what was asked for were known."""
+    """This once raised a KeyError with a broker, where only the ends of the requested topics were known."""
     options, _ = place
     found = rows(table='offsets', **options, subscribe='__consumer_offsets')
     assert {(row['topic'], row['last_stable_offset']) for row in found if row['group_id'] == 'readers'} == {
@@ -349,7 +349,7 @@ def test_segments_as_a_table(lived_in):
     assert [(row['base_offset'], row['size_bytes']) for row in found] == [
         (int(path.stem), path.stat().st_size) for path in files]
     assert [row['is_active'] for row in found] == [path is files[-1] for path in files]
-    # The active one has an index from its first entry on.
+    # The active segment has an index from its first entry on.
     assert all(row['has_index'] for row in found if not row['is_active'])
     assert len(found) > 1 and any(row['has_transaction_index'] for row in found)
     with pytest.raises(OptionError, match='table: found segments beside'):

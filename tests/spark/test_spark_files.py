@@ -1,4 +1,4 @@
-"""Rows out of files, whatever state a log may be in."""
+"""Rows from files, for every state of a log."""
 import os
 import pickle
 import shutil
@@ -21,7 +21,7 @@ def log(tmp_path):
     return LogFiles(tmp_path / 'logs')
 
 
-# ---- what a log may end in and hold
+# ---- ends and contents of a log
 
 def test_a_log_that_ends_in_a_marker(log):
     log.write('a', 'b', producer_id=1)
@@ -83,7 +83,7 @@ def test_a_log_that_begins_above_0(log):
     log.log.delete_records(2)
     log.directory.manager.checkpoint_log_start_offsets()
     assert [row['offset'] for row in rows(path=log.path)] == [2, 3]
-    # A partition by itself has its checkpoints beside it all the same.
+    # The path of a single partition finds the checkpoints in the log directory, too.
     assert [row['offset'] for row in rows(path=log.partition)] == [2, 3]
     assert LOG_START in os.listdir(log.path)
 
@@ -164,7 +164,7 @@ def test_columns_of_transactions(log):
         (7, 0, 0, True, 'committed', 0), (7, 0, 1, True, 'committed', 0), (-1, -1, -1, False, None, 3)]
 
 
-# ---- where to begin and to end
+# ---- starting and ending offsets
 
 def test_offsets_and_times(log):
     for number in range(10):
@@ -183,7 +183,7 @@ def test_offsets_and_times(log):
     assert values(**at, endingTimestamp=WHEN_MS + 2500) == ['0', '1', '2']
     assert values(**at, startingOffsetsByTimestamp=f'{{"topic":{{"0":{WHEN_MS + 8000}}}}}') == ['8', '9']
     assert values(**at, endingOffsetsByTimestamp=f'{{"topic":{{"0":{WHEN_MS + 1000}}}}}') == ['0']
-    # Times win over offsets, as in Spark's connector.
+    # Times take precedence over offsets, as in Spark's connector.
     assert values(**at, startingTimestamp=WHEN_MS + 9000, startingOffsets='earliest') == ['9']
     assert values(**at, startingTimestamp=WHEN_MS + 99_000, startingOffsetsByTimestampStrategy='latest') == []
     with pytest.raises(OptionError, match='startingTimestamp: topic-0 has no record at or after'):
@@ -250,14 +250,14 @@ def test_more_tasks_where_they_are_asked_for(log):
 
 
 def test_tasks_are_of_equal_size(log):
-    """Without a last one that has next to nothing to do."""
+    """The last task is no smaller than the others."""
     for number in range(400):
         log.write('x' * 1000 + str(number).zfill(4))
     size = sum(segment.stat().st_size for segment in log.flush().segments())
     for tasks in (2, 3, 4, 7):
         counts = [sum(batch.num_rows for batch in task) for task in batches(path=log.path, splitBytes=size // tasks)]
         assert len(counts) == tasks
-        assert max(counts) - min(counts) <= 4 * tasks, counts  # an entry of the index is 4 KiB
+        assert max(counts) - min(counts) <= 4 * tasks, counts  # the index has an entry every 4 KiB
 
 
 def test_the_zeros_of_an_index_that_a_broker_made_of_its_full_size(log):
@@ -282,7 +282,7 @@ def test_small_partitions_share_a_task(tmp_path):
 # ---- loss
 
 def write_each(log, values):
-    """Where each ends in the file."""
+    """Write the values. Return the position at which each ends in the file."""
     return [log.segments()[0].stat().st_size for value in values if log.write(value) >= 0 and log.flush()]
 
 
@@ -422,7 +422,7 @@ def test_internal_topics_have_to_be_named(tmp_path):
 
 
 def test_files_of_transactions_that_were_left_behind(segmented, caplog):
-    """Where somebody copied the logs alone, or them and the snapshots, all headers are read."""
+    """If only the logs, or the logs and the snapshots, were copied, all headers are read."""
     segmented.write('aborted', producer_id=1)
     segmented.end(1, commit=False)
     segmented.roll()
@@ -444,7 +444,7 @@ def test_an_index_of_transactions_that_was_lost_alone_takes_an_option(segmented)
     segmented.write('aborted', producer_id=1)
     segmented.end(1, commit=False)
     segmented.roll()
-    segmented.directory.manager.close()  # after an unclean stop no index is trusted
+    segmented.directory.manager.close()  # an unclean stop leaves the indexes untrusted
     expected = values(path=segmented.path)
     for path in segmented.partition.glob('*.txnindex'):
         path.unlink()
@@ -479,7 +479,7 @@ def test_offline_bounds_are_those_of_the_broker_s_log(log):
 
 
 def test_many_aborted_transactions_make_small_tasks_not_large_ones(tmp_path):
-    """All of them once went along with each task of their segment."""
+    """Once, each task carried all aborted transactions of its segment."""
     log = LogFiles(tmp_path, segment_bytes=1 << 30)
     for number in range(100_000):
         log.write('no', producer_id=number % 7)

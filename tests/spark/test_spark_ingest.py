@@ -1,4 +1,4 @@
-"""`IngestJob` in one Spark session, against what a read_committed consumer gets."""
+"""`IngestJob` in one Spark session, compared with a read_committed consumer."""
 import json
 import os
 
@@ -38,7 +38,7 @@ def other_writer(shared_broker):
 
 @pytest.fixture(params=['broker', 'directory'])
 def source(request, shared_broker):
-    """The same log, asked for over the protocol and read from its files."""
+    """The source of the same log: the broker, or its files."""
     return shared_broker.address if request.param == 'broker' else str(shared_broker.directory)
 
 
@@ -62,13 +62,13 @@ def test_each_committed_row_is_there_once_run_after_run(spark, shared_broker, wr
     writer.write(topic, 30, 'abort')
     first = ingest.run()
     assert (first.run, first.rows, first.lag) == (1, 50, 0)
-    # offsets without a row: 30 aborted ones, and a marker of each transaction in each partition
+    # offsets without a row: 30 aborted records, and the markers of each transaction in each partition
     assert first.skipped_offsets == 34
     assert (first.aborted_transactions, first.lost_offsets) == (2, 0)  # one in each partition
 
     other_writer.write(topic, 10, None)
     writer.write(topic, 20)
-    assert ingest.run().run is None  # all of it lies behind what is open
+    assert ingest.run().run is None  # all of it is above the open transaction
     assert ingest.run().run is None
     other_writer.end('commit')
     second = ingest.run()
@@ -99,7 +99,7 @@ def test_partitions_that_are_added_are_read_from_their_start(spark, shared_broke
     assert ingest.rows == consumed(shared_broker.address, topic)
 
 
-def test_retention_that_was_faster_is_said_and_passed_over_only_when_asked(spark, shared_broker, writer, tmp_path):
+def test_records_lost_to_retention_are_reported_and_skipped_only_on_request(spark, shared_broker, writer, tmp_path):
     topic = create_topic(shared_broker.address, 1)
     writer.write(topic, 10, partitions=1)
     Ingest(spark, tmp_path, shared_broker.address, topic).run()
@@ -115,8 +115,8 @@ def test_retention_that_was_faster_is_said_and_passed_over_only_when_asked(spark
 
 
 @pytest.mark.parametrize('records', [5, 40])
-def test_a_topic_that_was_made_anew_is_another_topic(spark, shared_broker, writer, source, tmp_path, records):
-    """Also when it is as long by now as the one that was read."""
+def test_a_recreated_topic_is_another_topic(spark, shared_broker, writer, source, tmp_path, records):
+    """The new topic is shorter, or longer, than the part of the old one that was read."""
     topic = create_topic(shared_broker.address, 1)
     writer.write(topic, 20, partitions=1)
     ingest = Ingest(spark, tmp_path, source, topic)
@@ -139,7 +139,7 @@ def test_a_run_that_fails_leaves_everything_as_it_was(spark, shared_broker, writ
     before = (ingest.rows, progress_of(ingest.state))
     writer.write(topic, 10)
     with monkeypatch.context() as patch:
-        # as when executors write into a directory of the same name on another machine
+        # executors that write into a directory of the same name on another machine have this effect
         patch.setattr('kbroker_tools.spark.ingest.IngestJob._write', lambda self, *_: Written(10, 0, None))
         with pytest.raises(IngestError, match='found 0 rows in 0 files, and the tasks wrote 10'):
             ingest.run()
@@ -161,7 +161,7 @@ def test_directories_by_topic_and_date_and_files_of_few_rows(spark, shared_broke
     assert sorted((row.partition, row.offset, bytes(row.key), bytes(row.value)) for row in read.collect()) == consumed(
         shared_broker.address, topic)
     files = list(ingest.to.glob('run=000001/topic=*/partition=*/date=*/*.parquet'))
-    assert len(files) == 6  # three of at most seven for twenty rows of each partition
+    assert len(files) == 6  # for the twenty rows of each partition three files of at most seven rows
 
 
 def test_values_that_are_no_json_of_the_schema_are_kept_as_they_are(spark, shared_broker, writer, tmp_path):
@@ -188,7 +188,7 @@ AVRO = '''{"type": "record", "name": "R", "fields": [
 
 
 def test_values_that_are_no_avro_of_the_schema_are_kept_as_they_are(spark, shared_broker, writer, tmp_path):
-    """Spark's from_avro alone makes a row of nulls of what it cannot read, and stops at the end of the datum."""
+    """Spark's from_avro alone returns a row of nulls for unreadable bytes, and ignores bytes after the datum."""
     topic = create_topic(shared_broker.address, 1)
     good = [b'\x02\x54\x00', b'\x00\x00', b'\x00\x02\x02\x0e\x00']
     with_registry_prefix = b'\x00\x00\x00\x00\x07' + good[0]
@@ -215,9 +215,12 @@ def test_avro_of_one_plain_value(spark, shared_broker, writer, tmp_path):
     assert [row.value for row in rows] == ['a', None, None]
 
 
-def test_a_struct_without_any_field_is_told_from_one_with(spark):
-    """As it decides whether a Protobuf message was read: Spark makes a row of nulls of one that was not, or of one
-    of another type, in which it puts empty lists and maps: those once counted as fields."""
+def test_a_struct_without_any_field_is_distinguished_from_one_with_fields(spark):
+    """This decides if a Protobuf message was read.
+
+    For an unreadable message, or one of another type, Spark returns a row of nulls with empty lists and maps. Those
+    once counted as fields.
+    """
     frame = spark.createDataFrame(
         [(1, None, None, None), (None, 'a', [], {}), (None, None, [1], None), (None, None, None, {1: 1}),
          (None, None, [], {}), (None, None, None, None)], 'id int, name string, list array<int>, map map<int,int>')
@@ -299,7 +302,7 @@ def test_the_queries_of_the_page_of_spark_find_what_they_should(spark, broker, t
     for block in blocks:
         exec(block.replace('/var/lib/kbroker', str(broker.directory)), found)
     assert [row['count'] for row in found['per_day'].collect()] == [5]
-    assert found['hanging'].collect() == []  # it is open, and its coordinator knows of it
+    assert found['hanging'].collect() == []  # it is open, and its coordinator has its row
     found['known'] = found['known'].where('false')
     exec(blocks[1].split('\n\n')[1].partition('\n')[2].replace('/var/lib/kbroker', str(broker.directory)), found)
     assert [(row.topic, row.transaction_first_offset) for row in found['hanging'].collect()] == [('orders', 6)]

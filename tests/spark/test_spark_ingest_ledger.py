@@ -17,7 +17,7 @@ def ledger(tmp_path):
 
 
 def run_once(ledger, facts=FACTS):
-    """One run over ten offsets."""
+    """Run the ingest over ten offsets."""
     with ledger.locked():
         known = ledger.open(facts)
         start = known.offsets.get(('t', 0), 0)
@@ -41,7 +41,7 @@ def test_a_job_goes_on_where_it_stopped(ledger):
 
 
 class KilledAt:
-    """In a child: SIGKILL to itself just before or after its n-th call that changes the disk."""
+    """Kills its own process just before or after the n-th call that changes the disk. For use in a child process."""
 
     def __init__(self, number, is_after):
         self.number, self.is_after = number, is_after
@@ -66,7 +66,7 @@ class KilledAt:
 
 
 def survives(ledger, number, is_after):
-    """Whether a child that would be killed at that call got through a run."""
+    """Run in a child that is killed at that call. Return True if the run ended before it."""
     child = os.fork()
     if child == 0:
         try:
@@ -135,7 +135,7 @@ def test_a_new_state_does_not_take_over_runs_of_another(ledger, tmp_path):
     other = Ledger(ledger.to, tmp_path / 'other')
     other.state.mkdir()
     refused(other, 'found run 1 of an ingest that .* knows nothing of')
-    # as the message says
+    # as the message advises
     (other.state / 'progress.json').write_text((ledger.to / 'run=000001' / '_ingest.json').read_text())
     assert run_once(other).run == 2
     assert visible(other) == list(range(20))

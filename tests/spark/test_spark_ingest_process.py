@@ -1,4 +1,4 @@
-"""`kbroker-ingest` as its user runs it: killed, interrupted, on a cluster, under spark-submit."""
+"""`kbroker-ingest` as a process: killed, interrupted, on a cluster, under spark-submit."""
 import contextlib
 import json
 import os
@@ -44,7 +44,7 @@ def start(*more):
 
 
 class SteadyWriter(threading.Thread):
-    """Transactions without an end, every third one aborted."""
+    """Writes transactions until it is stopped, and aborts every third one."""
 
     def __init__(self, address, topic):
         super().__init__()
@@ -73,7 +73,7 @@ def test_killed_at_random_it_has_each_row_once_in_the_end(shared_broker, tmp_pat
     with SteadyWriter(shared_broker.address, topic):
         for _ in range(kills):
             process = start(*given, '--follow', '--interval', '0', '--json')
-            first = process.stdout.readline()  # it is in the midst of run after run now
+            first = process.stdout.readline()  # the command is within its runs now
             assert first, process.stderr.read()
             runs.add(json.loads(first)['run'])
             with pytest.raises(subprocess.TimeoutExpired):
@@ -82,7 +82,7 @@ def test_killed_at_random_it_has_each_row_once_in_the_end(shared_broker, tmp_pat
             process.communicate(timeout=LIMIT_S)
             rows = ingested(tmp_path / 'to')
             assert len(rows) == len({row[:2] for row in rows})
-    assert len(runs) == kills  # each went on from where the one before had come
+    assert len(runs) == kills  # each run began where the previous one had ended
     done = run_command('ingest', *given, '--json', env=ENVIRONMENT)
     assert (done.returncode, done.stderr) == (0, '')
     assert ingested(tmp_path / 'to') == consumed(shared_broker.address, topic)
@@ -133,7 +133,7 @@ def test_following_gives_up_when_the_broker_stays_away(broker, tmp_path):
 
 
 class TaskError(Exception):
-    """As PySpark tells of what Python raised."""
+    """Return the message that PySpark makes of an exception in Python."""
 
 
 @pytest.mark.parametrize(('error', 'passes'), [
@@ -185,7 +185,7 @@ def test_on_a_terminal_it_says_what_it_is_at_and_leaves_the_table(shared_broker,
                                stderr=slave)
     os.close(slave)
     text = b''
-    with contextlib.suppress(OSError):  # the end of a terminal
+    with contextlib.suppress(OSError):  # a terminal that closes
         while data := os.read(master, 1 << 16):
             text += data
     os.close(master)
@@ -214,14 +214,14 @@ def test_a_package_of_spark_that_is_not_there_is_named(shared_broker, writer, tm
     (['--to', '/tmp/a', '--value-schema', 'a int'], 'give --value-format and --value-schema together'),
     (['--to', '/tmp/a', '--max-rows-per-file', '0'], 'max-rows-per-file'),
 ])
-def test_wrong_usage_is_told_before_java_starts(more, words):
+def test_wrong_usage_is_reported_before_java_starts(more, words):
     done = run_command('ingest', '--topics', 't', '--from', 'localhost:1', '--state', '/tmp/s', *more)
     assert done.returncode == 2
     assert words in done.stderr
 
 
 class Daemon(Process):
-    """A master or worker of a cluster that Spark brings along."""
+    """A master or worker of Spark's standalone cluster."""
 
     def __init__(self, ready, *arguments):
         super().__init__()
@@ -264,7 +264,7 @@ def test_a_cluster_of_two_workers_runs_it_and_so_does_spark_submit(cluster, shar
     done = run_command('ingest', *given, '--master', cluster, *small, timeout=180, env=ENVIRONMENT)
     assert (done.returncode, done.stderr) == (0, '')
     assert json.loads(done.stdout)['rows'] == 50
-    # both workers had an executor that took part
+    # both workers had an executor that ran tasks
     assert [len(list(tmp_path.glob(f'work{number}/app-*/*'))) > 0 for number in range(2)] == [True, True]
 
     writer.write(topic, 50)

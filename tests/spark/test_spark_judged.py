@@ -1,6 +1,6 @@
-"""One topic, five readers: Spark's own connector, librdkafka, and ours from the broker and from that broker's files.
+"""Spark's own connector, librdkafka, and kbroker's source over broker and files return the same rows.
 
-From kbroker and from Apache Kafka; the rows are the same ones wherever they come from.
+The topics are on kbroker and on Apache Kafka.
 """
 import os
 import time
@@ -26,7 +26,8 @@ WHEN_MS = 1_700_000_000_000
 @pytest.fixture(scope='module', params=['kbroker', 'apache-kafka'])
 def broker(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp('judged') / 'data'
-    settings = {'log.flush.start.offset.checkpoint.interval.ms': '100'}  # else a minute: files tell no log start before
+    # The default is a minute, and files do not show the log start before.
+    settings = {'log.flush.start.offset.checkpoint.interval.ms': '100'}
     if request.param == 'apache-kafka':
         started = KafkaProcess(directory, {**settings, 'log.initial.task.delay.ms': '100'})
     else:
@@ -60,7 +61,7 @@ def fill(address):
 
 
 def transact(address):
-    """Committed, aborted and, at the end, open transactions of several producers side by side."""
+    """Write concurrent transactions of several producers: committed, aborted and, at the end, open."""
     producers = []
     for name in 'abc':
         producers.append(confluent_kafka.Producer({'bootstrap.servers': address, 'transactional.id': name,

@@ -1,4 +1,4 @@
-"""Options: what each takes, what it says to what it does not take, and where it may stand."""
+"""Options: accepted values, errors for other values, and the places that accept each option."""
 import pytest
 
 from kbroker_tools.spark.options import ROWS, OptionError, check_use, parse_bytes, parse_options
@@ -7,7 +7,7 @@ from kbroker_tools.spark.planning import split_bytes
 FILES = {'path': '/data'}
 BROKER = {'kafka.bootstrap.servers': 'broker:9092', 'subscribe': 'orders'}
 
-# option: (a text that it takes, its value, a text that it does not take)
+# option: (a valid text, its value, an invalid text)
 TEXTS = {
     'path': ('/a, s3://b/c', ['/a', 's3://b/c'], ' , '),
     'paths': ('["/a","/b,c"]', ['/a', '/b,c'], '[""]'),

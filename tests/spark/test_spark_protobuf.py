@@ -1,6 +1,6 @@
-"""Protobuf values in an ingest, by Spark's own package where KBROKER_SPARK_PROTOBUF_JAR says where its jars lie.
+"""Protobuf values in an ingest, read by Spark's own package, whose jars KBROKER_SPARK_PROTOBUF_JAR names.
 
-Messages and their descriptor are put together here, field by field: tests need no Protobuf of Python for that.
+Messages and their descriptor are built here field by field, so the tests need no Protobuf package for Python.
 """
 import itertools
 import os
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.skipif(
     'KBROKER_SPARK_PROTOBUF_JAR' not in os.environ,
     reason='KBROKER_SPARK_PROTOBUF_JAR: found none, expected jars of spark-protobuf and protobuf-java, with a comma')]
 
-INT32, INT64, UINT32, UINT64, STRING, MESSAGE = 5, 3, 13, 4, 9, 11  # as descriptor.proto numbers them
+INT32, INT64, UINT32, UINT64, STRING, MESSAGE = 5, 3, 13, 4, 9, 11  # the numbers are those of descriptor.proto
 REPEATED = 3
 
 
@@ -26,7 +26,7 @@ def varint(number):
 
 
 def message(*fields):
-    """(number, value) each: integers as varints, everything else with its length."""
+    """Encode fields of (number, value): integers as varints, everything else with its length."""
     parts = []
     for number, value in fields:
         data = value.encode() if isinstance(value, str) else value
@@ -36,7 +36,7 @@ def message(*fields):
 
 
 def descriptor_set(messages):
-    """FileDescriptorSet of one proto3 file `shop`: {message: [(field, type[, label or type name])]}."""
+    """Return the FileDescriptorSet of a proto3 file `shop`: {message: [(field, type[, label or type name])]}."""
     described = [message((1, name), *((2, message(
         (1, field), (3, number), (4, more[0] if more and more[0] == REPEATED else 1), (5, kind),
         *((6, more[0]) for _ in more if kind == MESSAGE)))
@@ -100,8 +100,10 @@ BAD = {
 
 def test_values_that_are_no_message_of_the_type_are_kept_as_they_are(spark, shared_broker, writer, descriptors,
                                                                      tmp_path):
-    """Unsigned numbers came out negative, and where the type has a list or a map, which Spark never leaves null, a
-    message of another type counted as read and its bytes were gone."""
+    """Two errors are fixed: unsigned numbers were negative, and a message of another type could count as read.
+
+    The latter happened with types that have a list or a map, which Spark never leaves null, and lost the bytes.
+    """
     topic = create_topic(shared_broker.address, 1)
     for value in [*(value for value, _ in GOOD.values()), *BAD.values()]:
         writer.write(topic, 1, partitions=1, value=value)

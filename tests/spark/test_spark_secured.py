@@ -1,4 +1,4 @@
-"""TLS and SASL by the options of Spark's own connector, which is the judge: a query takes them along as they are."""
+"""TLS and SASL through the options of Spark's own connector, which accepts the same query unchanged."""
 import json
 
 import pytest
@@ -40,7 +40,7 @@ def fill(address):
 
 
 def settings_of(protocol, certificates):
-    """As the connector names them, without the prefix."""
+    """Return the options under the connector's names, without the prefix."""
     found = {'security.protocol': protocol, **SASL.get(protocol, {})}
     if protocol.endswith('SSL'):
         found |= {'ssl.truststore.type': 'PEM', 'ssl.truststore.location': str(certificates / 'ca.pem')}
@@ -78,7 +78,7 @@ def test_an_ingest_takes_them_as_options(spark, guarded, tmp_path):
     assert json.dumps(PASSWORD)[1:-1] not in kept and 'wonder' not in kept
 
 
-def test_a_wrong_password_is_told_without_it(spark, guarded):
+def test_a_wrong_password_is_reported_without_the_password(spark, guarded):
     settings = {**settings_of('SASL_SSL', guarded.certificates), 'sasl.jaas.config': jaas(SCRAM, 'wrong-horse')}
     with pytest.raises(PySparkException) as caught:
         rows(spark, 'kbroker', options_of(guarded.addresses['SASL_SSL'], settings))

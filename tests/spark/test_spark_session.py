@@ -1,4 +1,4 @@
-"""The data source inside Spark: found by its name, planned once, streamed and restarted."""
+"""The data source inside Spark: lookup by name, planning, streams and restarts."""
 import json
 import shutil
 from collections import Counter
@@ -71,7 +71,7 @@ def test_a_narrower_schema_and_sql(spark, twenty):
 
 
 def test_two_filters_on_one_frame_do_not_meet(spark, twenty):
-    """A canary: with pushFilters, Spark 4.3.0 keeps the first one's plan for the second."""
+    """With pushFilters, Spark 4.3.0 reuses the plan of the first filter for the second. This test detects that."""
     for pushdown in ('true', 'false'):
         spark.conf.set('spark.sql.python.filterPushdown.enabled', pushdown)
         try:
@@ -118,7 +118,7 @@ def all_of(batches):
 
 
 class Stream:
-    """A query into memory, in one run of AvailableNow after the other on one checkpoint."""
+    """A streaming query into memory: successive AvailableNow runs on one checkpoint."""
 
     def __init__(self, spark, tmp_path, **options):
         self.spark = spark
@@ -129,7 +129,7 @@ class Stream:
         self.replayed = set()
 
     def run(self):
-        """The micro-batches of a run, each as its sorted values."""
+        """Run the query. Return its micro-batches, each as its sorted values."""
         new = {}
 
         def keep(frame, number):
@@ -149,7 +149,7 @@ class Stream:
         return list(new.values())
 
     def forget(self, count):
-        """As after a crash: the last micro-batches are not committed."""
+        """Remove the commits of the last micro-batches, as if Spark had crashed before them."""
         for name in sorted((path.name for path in (self.checkpoint / 'commits').iterdir() if path.name.isdecimal()),
                            key=int)[-count:]:
             (self.checkpoint / 'commits' / name).unlink()
@@ -169,7 +169,7 @@ def test_a_stream_goes_on_where_it_stopped_and_replays_the_same_rows(spark, log,
     source = stream.progress[0]['sources'][0]
     assert (source['endOffset'], source['latestOffset']) == ({'topic': {'0': 5}}, {'topic': {'0': 12}})
     assert stream.run() == []
-    # Rows that came since then belong to later micro-batches.
+    # Rows appended since then belong to later micro-batches.
     log.end(2)
     log.write('later')
     log.flush()
@@ -237,7 +237,7 @@ def test_a_stream_in_bytes(spark, log, tmp_path):
     assert len(found) >= 3 and Counter(all_of(found)) == Counter(f'{number:01000}' for number in range(12))
 
 
-# ---- beside a broker
+# ---- with a broker
 
 def test_streams_from_a_broker_and_from_its_directory_see_the_same(spark, start_broker, tmp_path):
     broker = start_broker()
@@ -284,7 +284,7 @@ def test_a_stream_waits_for_enough(log):
     log.write('a')
     log.flush()
     first = reader.latestOffset(start, ReadAllAvailable())
-    assert (start, first) == ({'topic': {'0': 0}}, {'topic': {'0': 1}})  # the first one never waits
+    assert (start, first) == ({'topic': {'0': 0}}, {'topic': {'0': 1}})  # the first trigger never waits
     log.write('b', 'c')
     log.flush()
     assert reader.latestOffset(first, ReadAllAvailable()) == first

@@ -1,7 +1,7 @@
-"""A partition cut into pieces that know nothing of each other gives exactly what one consumer would get.
+"""Independent pieces of a partition together return exactly the rows that one consumer would get.
 
-Random logs, in Kafka's files as the broker's own log writes them: transactions of several producers, open and aborted
-ones, compaction, holes, a log start that moved up; then torn tails, damaged snapshots and lost indexes.
+The broker's own log writes random logs: transactions of several producers, open and aborted ones, compaction, holes,
+a log start that moved up. Then tails are torn, snapshots damaged and indexes deleted.
 """
 import os
 import random
@@ -84,7 +84,7 @@ class RandomLog:
         return self.log.log_end_offset if first is None else max(first, self.log.log_start_offset)
 
     def consumed(self, *, read_committed):
-        """By the rule of a consumer, from the first batch to the last, with what it carries along."""
+        """Return the rows that a consumer gets by reading all batches in order with an abort filter."""
         end = self.last_stable_offset if read_committed else self.log.log_end_offset
         start = self.log.log_start_offset
         aborted = AbortFilter(self.log.aborted_transactions(start, end) if read_committed else [])

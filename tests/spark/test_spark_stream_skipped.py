@@ -1,4 +1,4 @@
-"""What a stream passed over, told in `skippedTo`: each micro-batch once, however often it is played."""
+"""A stream reports skipped offsets to `skippedTo`, once for each micro-batch, however often Spark repeats it."""
 import shutil
 
 import pytest
@@ -15,14 +15,14 @@ def log(tmp_path):
 
 
 class Query:
-    """Micro-batches as Spark plays them; every new one by a reader of its own, as after a restart."""
+    """A streaming query. It runs each micro-batch with a new reader, as Spark does after a restart."""
 
     def __init__(self, log, told, **options):
         self.told = told
         self.options = {'path': str(log.path), 'skippedTo': str(told), 'failOnDataLoss': 'false', **options}
 
     def play(self, begin, end, partition=('topic', 0)):
-        """The values from offset `begin` to `end`."""
+        """Run a micro-batch. Return the values from offset `begin` to `end`."""
         reader = RecordsStreamReader(parse_options(self.options), schema_of(self.options, ['value']))
         tasks = reader.partitions(to_json({partition: begin}), to_json({partition: end}))
         return [row['value'].decode() for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
@@ -42,7 +42,7 @@ def test_a_micro_batch_that_is_played_again_counts_once(log, tmp_path):
     assert query.play(0, 6) == ['0', '1']
     assert query.play(0, 6) == ['0', '1']
     assert query.skipped.aborted == {('topic', 0): 2}
-    # A range of a file is named for the batch where it begins, and that is the same here: the index knows no other.
+    # The report of a range is named after its first batch. It is the same batch here: the index has no other.
     assert query.play(6, 12) == ['2', '3']
     assert query.skipped.aborted == {('topic', 0): 4}
 
@@ -61,7 +61,7 @@ def test_a_micro_batch_that_is_cut_otherwise_when_it_is_played_again_counts_once
     assert query.skipped.aborted == {('topic', 0): 4}
 
 
-def test_records_that_are_damaged_or_gone_are_told_of_a_micro_batch(log, tmp_path):
+def test_damaged_or_lost_records_are_reported_for_a_micro_batch(log, tmp_path):
     for number in range(5):
         log.write(f'value {number}')
     log.flush()
@@ -71,7 +71,7 @@ def test_records_that_are_damaged_or_gone_are_told_of_a_micro_batch(log, tmp_pat
     for _ in range(2):
         assert query.play(0, 5) == [f'value {number}' for number in (0, 1, 2, 4)]
         assert [(loss.first_offset, loss.lost_offsets) for loss in query.skipped.losses] == [(3, 1)]
-    # Played again when the log begins behind the damage: what is lost now is what counts.
+    # The micro-batch is repeated after the log start moved past the damage: the later loss counts.
     checkpoint = log.path / 'log-start-offset-checkpoint'
     checkpoint.write_text('0\n1\ntopic 0 4\n')
     assert query.play(0, 5) == ['value 4']
@@ -94,7 +94,7 @@ def test_a_partition_that_is_gone_is_lost_as_far_as_it_was_to_be_read(log, tmp_p
     assert [(loss.topic, loss.first_offset, loss.lost_offsets) for loss in query.skipped.losses] == [('gone', 1, 1)]
 
 
-def test_a_query_that_passed_over_nothing_can_be_asked_too(log, tmp_path):
+def test_a_query_that_skipped_nothing_reports_so(log, tmp_path):
     log.write('a')
     log.flush()
     query = Query(log, tmp_path / 'told')

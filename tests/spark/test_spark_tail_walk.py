@@ -1,4 +1,4 @@
-"""Walking the end of a partition without showing every batch to the table of producers."""
+"""A walk over the end of a partition that does not pass every batch to the producer state table."""
 import random
 
 import pytest
@@ -13,7 +13,10 @@ WHEN_MS = 1_700_000_000_000
 
 
 def random_log(chance, *, large=False):
-    """Batches of several producers, in runs, with markers in between; some are damaged, some lie below others."""
+    """Return batches of several producers, in runs, with markers in between.
+
+    Some batches are damaged, and some have lower offsets than their predecessors.
+    """
     batches, offset, sequences = [], 0, {}
     for number in range(chance.randrange(1, 60)):
         producer_id = chance.choice([-1, 1, 2])
@@ -38,7 +41,10 @@ def random_log(chance, *, large=False):
 
 
 def replayed_one_by_one(batches, replay_from):
-    """(open transactions, producers, aborted, next offset), by what is sound and above all before it."""
+    """Return (open transactions, producers, aborted, next offset).
+
+    Only sound batches count whose offsets are above those of all batches before them.
+    """
     table, aborted, next_offset = ProducerStateTable(), [], 0
     for batch in batches:
         header = read_header(batch)
@@ -71,7 +77,7 @@ def test_it_comes_to_what_replaying_each_batch_comes_to():
         data, replay_from = b''.join(batches), chance.choice([0, 0, 7, 40])
         table, aborted = ProducerStateTable(), []
         walk, position = TailWalk(0, replay_from, replay_into(table, aborted)), 0
-        while position < len(data):  # by windows that end anywhere
+        while position < len(data):  # windows of random sizes
             size = max(chance.randrange(61, 800), read_header(data, position).size_bytes)
             used = walk.feed(memoryview(bytearray(data[position:position + size])))
             assert used and walk.sound_bytes <= used

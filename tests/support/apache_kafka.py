@@ -1,4 +1,4 @@
-"""Apache Kafka itself, from Maven Central: its tools read what the broker wrote, its broker judges the judges."""
+"""Apache Kafka from Maven Central: its tools check the broker's files, and its broker checks the tests themselves."""
 from __future__ import annotations
 
 import atexit
@@ -25,7 +25,7 @@ TOOL_LIMIT_S = 120
 
 @functools.cache
 def classpath() -> str:
-    """The jars of Kafka and the compiled judge, fetched and compiled when the sources changed."""
+    """Return the class path of Kafka's jars and the compiled judge. Fetch and compile when the sources changed."""
     sources = sorted(SOURCES.rglob('*.java'))
     digest = hashlib.sha256(b''.join(path.read_bytes() for path in [SOURCES / 'pom.xml', *sources])).hexdigest()
     directory = CACHE / digest[:16]
@@ -43,13 +43,13 @@ def classpath() -> str:
 
 
 def java(main_class: str, *arguments: str, log_level: str = 'error') -> list[str]:
-    """A command that runs a class of Kafka's, or the judge, in a small virtual machine."""
+    """Return the command that runs a class of Kafka, or the judge, in a small virtual machine."""
     return ['java', '-Xmx512m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1', '-Djava.net.preferIPv4Stack=true',
             f'-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}', '-cp', classpath(), main_class, *arguments]
 
 
 def run_tool(main_class: str, *arguments: str) -> str:
-    """The output of one of Kafka's tools. AssertionError with its output if it fails."""
+    """Run one of Kafka's tools and return its output. Raise AssertionError with the output if it fails."""
     return _run(java(main_class, *arguments), TOOL_LIMIT_S)
 
 
@@ -60,18 +60,18 @@ class ToolRun(NamedTuple):
 
 
 def run_tools(main_class: str, *runs: Sequence[str]) -> list[ToolRun]:
-    """What each run of one of Kafka's tools leaves, all in one virtual machine; a run that fails is no error."""
+    """Run one of Kafka's tools several times in one virtual machine. A failing run raises nothing."""
     return run_several_tools([[main_class, *run] for run in runs])
 
 
 def run_several_tools(runs: Sequence[Sequence[str]]) -> list[ToolRun]:
-    """Likewise, for runs that name their tools."""
+    """Do as `run_tools`, for runs that begin with the class of their tool."""
     machine = _tool_machine()
     return [machine.run(run) for run in runs]
 
 
 class ToolMachine:
-    """A virtual machine in which tools run one after the other; the first is slow, it loads what all need."""
+    """A virtual machine that runs tools one after the other. The first run is slow: it loads the common classes."""
 
     def __init__(self) -> None:
         self._complaints = tempfile.TemporaryFile('w+')  # noqa: SIM115
@@ -79,7 +79,7 @@ class ToolMachine:
                                          stderr=self._complaints, text=True)
 
     def run(self, run: Sequence[str]) -> ToolRun:
-        """AssertionError if the machine ends, or the run takes too long, which ends it."""
+        """Run a tool. Raise AssertionError if the machine ends. A run that takes too long ends the machine."""
         assert self._process.stdin is not None and self._process.stdout is not None
         watch = threading.Timer(TOOL_LIMIT_S, self._process.kill)
         watch.start()
@@ -109,7 +109,7 @@ def _tool_machine() -> ToolMachine:
 
 
 def dump_log(*files: pathlib.Path, decode: str | None = None) -> str:
-    """kafka-dump-log of files of a partition; `decode`: transaction-log, offsets or cluster-metadata rows in words."""
+    """Run kafka-dump-log on files of a partition; `decode` is transaction-log, offsets or cluster-metadata."""
     options = ['--print-data-log', '--deep-iteration', *([f'--{decode}-decoder'] if decode else [])]
     return run_tool('org.apache.kafka.tools.DumpLogSegments', *options, '--files', ','.join(map(str, files)))
 
@@ -127,7 +127,7 @@ def _free_port() -> int:
 
 
 class KafkaProcess(Process):
-    """Apache Kafka as one broker and controller, with the face of `BrokerProcess`."""
+    """Apache Kafka as one broker and controller, with the interface of `BrokerProcess`."""
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str] | None = None):
         super().__init__()
@@ -137,7 +137,7 @@ class KafkaProcess(Process):
         self._controller = f'127.0.0.1:{_free_port()}'
 
     def start(self) -> None:
-        """Start on the directory; one that is new is formatted first."""
+        """Start on the directory. Format a new one first."""
         self.directory.mkdir(parents=True, exist_ok=True)
         file = self.directory.parent / f'{self.directory.name}.properties'
         file.write_text(''.join(f'{name}={value}\n' for name, value in self._properties().items()))
@@ -160,7 +160,7 @@ class KafkaProcess(Process):
         return 'Kafka Server started' in line
 
     def stop(self) -> None:
-        """A clean shutdown; Java exits with 143 after SIGTERM."""
+        """Shut down cleanly; Java exits with 143 after SIGTERM."""
         code = self.end_by(signal.SIGTERM)
         assert code in (0, 143), f'exit code {code}:\n' + ''.join(self.lines[-50:])
 
@@ -169,5 +169,5 @@ class KafkaProcess(Process):
         self.start()
 
     def tracebacks(self) -> list[str]:
-        """Nothing: what Apache Kafka logs is not ours to judge."""
+        """Return nothing: these tests do not judge Apache Kafka's own log."""
         return []

@@ -1,4 +1,4 @@
-"""A broker as a process of its own: started, killed and started again by tests."""
+"""A broker in its own process, which tests start, kill and restart."""
 from __future__ import annotations
 
 import json
@@ -16,11 +16,11 @@ STOP_LIMIT_S = 60
 
 PROMPT = {'group.initial.rebalance.delay.ms': '0', 'group.min.session.timeout.ms': '1000',
           'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200'}
-"""Settings that let a live broker do at once what it would do after seconds."""
+"""Settings that make a broker act at once where the defaults wait for seconds."""
 
 
 class Process:
-    """A child process whose output is kept, and which is ready when a line of it says so."""
+    """A child process that is ready when it prints a certain line. Its output is kept."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -30,7 +30,7 @@ class Process:
         self._has_said_ready = False
 
     def launch(self, arguments: list[str]) -> None:
-        """Start the process and wait until it is ready. AssertionError with its output if it never is."""
+        """Start the process and wait until it is ready. Raise AssertionError with its output if it never is."""
         self._ready.clear()
         self._has_said_ready = False
         self._process = subprocess.Popen(arguments, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -64,13 +64,13 @@ class Process:
         return self._process is not None and self._process.poll() is None
 
     def kill9(self) -> None:
-        """End it without a chance to do anything."""
+        """Kill the process with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._wait()
 
     def end_by(self, number: signal.Signals) -> int:
-        """Send a signal that ends the process. Returns its exit code."""
+        """Send a signal that ends the process. Return its exit code."""
         assert self._process is not None
         self._process.send_signal(number)
         return self._wait()
@@ -91,7 +91,7 @@ class Process:
 
 
 class BrokerProcess(Process):
-    """kbroker on a free port of 127.0.0.1; the port stays the same over restarts."""
+    """A kbroker process on a free port of 127.0.0.1. The port stays the same across restarts."""
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str] | None = None):
         super().__init__()
@@ -114,7 +114,7 @@ class BrokerProcess(Process):
         return True
 
     def stop(self) -> None:
-        """A clean shutdown."""
+        """Shut down cleanly."""
         code = self.end_by(signal.SIGTERM)
         assert code == 0, f'exit code {code}:\n' + ''.join(self.lines[-50:])
 
@@ -123,7 +123,7 @@ class BrokerProcess(Process):
         self.start()
 
     def tracebacks(self) -> list[str]:
-        """What the broker met without expecting it."""
+        """Return the tracebacks in the broker's output."""
         return [entry['traceback'] for entry in map(self._entry, self.lines) if 'traceback' in entry]
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""A browser without a window: what a page says once its script has run, and what it looks like."""
+"""A headless browser that shows the content of a page after its script has run, and its pixels."""
 import json
 import os
 import select
@@ -14,12 +14,12 @@ FLAGS = ('--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-
 
 
 def dump_dom(page, fragment=''):
-    """The page as HTML after its script has run."""
+    """Return the page as HTML after its script has run."""
     return _run(page, fragment, '--dump-dom').decode()
 
 
 def screenshot(page, path, fragment='', size=(1400, 900), dark=False):
-    """The pixels of the page as it is shown."""
+    """Return the pixels of the page."""
     _run(page, fragment, f'--screenshot={path}', f'--window-size={size[0]},{size[1]}',
          f'--blink-settings=preferredColorScheme={0 if dark else 1}')
     return Picture(path.read_bytes())
@@ -34,7 +34,7 @@ def _run(page, fragment, *arguments):
 
 
 class Picture:
-    """A PNG of 8 bits a channel, as screenshots are: colours are (red, green, blue)."""
+    """The pixels of a PNG with 8 bits a channel, as screenshots are. A colour is (red, green, blue)."""
 
     def __init__(self, data):
         assert data[:8] == b'\x89PNG\r\n\x1a\n'
@@ -81,12 +81,12 @@ class Picture:
         return tuple(self._rows[y][x * self._channels:x * self._channels + 3])
 
     def colours(self):
-        """How many pixels there are of each colour."""
+        """Return the number of pixels of each colour."""
         return Counter(self.at(x, y) for y in range(self.height) for x in range(self.width))
 
 
 class OpenPage:
-    """A page that can be touched, through the DevTools protocol: messages of JSON, each ended by a zero byte."""
+    """A page that a test operates through the DevTools protocol: JSON messages, each ended by a zero byte."""
 
     def __init__(self, page, fragment='', size=(1400, 900)):
         self._address = page.as_uri() + fragment
@@ -95,7 +95,7 @@ class OpenPage:
         self._session = None
         self._buffered = b''
         self.faults = []
-        """Texts of errors that the page's script met, and of what its policy forbade."""
+        """Texts of the errors that the page's script raised, and of violations of its content policy."""
 
     def __enter__(self):
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -103,7 +103,7 @@ class OpenPage:
         self._from, write_end = os.pipe()
         command = ['chromium', *FLAGS, f'--user-data-dir={self._profile.name}', '--remote-debugging-pipe',
                    'about:blank']
-        # The browser listens on descriptor 3 and answers on 4; bash, unlike sh, can move any descriptor there.
+        # The browser reads from descriptor 3 and writes to 4. bash can move any descriptor there, sh cannot.
         self._process = subprocess.Popen(
             ['bash', '-c', f'exec "$@" 3<&{read_end} 4>&{write_end}', 'bash', *command],
             pass_fds=(read_end, write_end), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -128,21 +128,21 @@ class OpenPage:
         self._profile.cleanup()
 
     def value(self, expression):
-        """What the expression is in the page, after the next frame is drawn."""
+        """Return the value of the expression in the page after the next frame is drawn."""
         drawn = f'new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done({expression}))))'
         answer = self._ask('Runtime.evaluate', expression=drawn, awaitPromise=True, returnByValue=True)
         assert 'exceptionDetails' not in answer, answer['exceptionDetails']
         return answer['result'].get('value')
 
     def print_preview(self):
-        """From now on the page looks as it does on paper."""
+        """Switch the page to its print layout."""
         self._ask('Emulation.setEmulatedMedia', media='print')
 
     def hover(self, x, y):
         self._ask('Input.dispatchMouseEvent', type='mouseMoved', x=x, y=y)
 
     def wheel(self, x, y, delta):
-        """With Ctrl held."""
+        """Turn the mouse wheel while Ctrl is held."""
         self._ask('Input.dispatchMouseEvent', type='mouseWheel', x=x, y=y, deltaX=0, deltaY=delta, modifiers=2)
 
     def drag(self, start, end):
@@ -173,7 +173,7 @@ class OpenPage:
             while b'\0' not in self._buffered:
                 ready, _, _ = select.select([self._from], [], [], LIMIT_S)
                 data = os.read(self._from, 1 << 16) if ready else b''
-                assert data, 'the browser says nothing'
+                assert data, 'the browser does not answer'
                 self._buffered += data
             text, _, self._buffered = self._buffered.partition(b'\0')
             message = json.loads(text)

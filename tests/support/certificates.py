@@ -1,4 +1,4 @@
-"""Certificates for a test: an authority, a server's for 127.0.0.1 and localhost, a client's; all by openssl."""
+"""Certificates made with openssl: an authority's, a server's for 127.0.0.1 and localhost, and a client's."""
 import subprocess
 
 KINDS = {'server': 'subjectAltName=IP:127.0.0.1,DNS:localhost', 'client': 'subjectAltName=DNS:client',
@@ -6,7 +6,7 @@ KINDS = {'server': 'subjectAltName=IP:127.0.0.1,DNS:localhost', 'client': 'subje
 
 
 def make_certificates(directory):
-    """`ca.pem`, and `<kind>.pem` with key and chain of each kind, `<kind>.key` and `<kind>.crt` apart."""
+    """Write `ca.pem`. For each kind, write `<kind>.pem` with key and chain, and the separate `.key` and `.crt`."""
     def openssl(*arguments):
         subprocess.run(['openssl', *arguments], cwd=directory, check=True, capture_output=True)
 

@@ -1,4 +1,4 @@
-"""Runs a command of kbroker_tools as its user does: as a process, its output in a pipe."""
+"""Functions that run the commands of kbroker_tools: as a process with pipes, as a user would, or in this process."""
 import importlib
 import pathlib
 import subprocess
@@ -10,17 +10,17 @@ from click.testing import CliRunner
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = {name: place.partition(':')[0]
            for name, place in tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['scripts'].items()}
-"""The modules that commands start in, by their names as a user knows them."""
+"""The entry point modules by the command names that users type."""
 
 
 def run_command(name, *arguments, stdin='', timeout=60, env=None):
-    """`kbroker-<name>` with these arguments, to its end: stdout, stderr, returncode."""
+    """Run `kbroker-<name>` with these arguments to its end. Return stdout, stderr and returncode."""
     return subprocess.run(command_line(name, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout,
                           check=False, cwd=ROOT, env=env)
 
 
 def run_in_process(name, *arguments):
-    """Likewise within this process, many times as fast: for what does not depend on being a process."""
+    """Run a command within this process, which is many times faster, where a separate process is not needed."""
     done = CliRunner().invoke(main_of(name), list(map(str, arguments)), prog_name=f'kbroker-{name}')
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -36,7 +36,7 @@ def command_line(name, *arguments):
 
 
 def install_programs(directory):
-    """A program of each command's name, as `pip install` would put them there."""
+    """Write a program for each command into the directory, as `pip install` would."""
     directory.mkdir()
     for name, module in SCRIPTS.items():
         program = directory / name

@@ -1,4 +1,4 @@
-"""A log directory with a cleaner, as the tests of compaction want it."""
+"""A log directory with a cleaner, for tests of compaction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BACKOFF_MS = 15_000
 
 
 class DirectoryWithCleaner:
-    """Opened after a clean stop or a kill, whichever it was."""
+    """Logs in one directory and their cleaner, opened as after a clean stop or as after a kill."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class DirectoryWithCleaner:
         return self.manager.open_log(topic, 0, topic.encode().ljust(16, b'\1'), LogConfig(self.config, overrides))
 
     def run(self, ms: int = BACKOFF_MS) -> None:
-        """Flush all, and let time pass."""
+        """Flush all logs, then advance the clock."""
         for log in self.manager.logs.values():
             if log.failure is None:
                 log.flush()
@@ -56,7 +56,7 @@ class DirectoryWithCleaner:
         self.timers.run_due()
 
     def clean(self, log: Log) -> None:
-        """Close what was written, and clean it."""
+        """Roll the log, so that the cleaner may read all of it, then clean it."""
         log.roll()
         self.run()
 
@@ -68,7 +68,7 @@ def write(
     producer: tuple[int, int, int] | None = None,
     transactional: bool = False,
 ) -> None:
-    """One batch; `producer` is (id, epoch, base sequence)."""
+    """Append one batch; `producer` is (id, epoch, base sequence)."""
     rows = [(log.clock.wall_ms(), key.encode(), None if value is None else value.encode()) for key, value in records]
     producer_id, epoch, sequence = producer or (-1, -1, -1)
     log.append(
@@ -100,7 +100,7 @@ def end(log: Log, producer_id: int, epoch: int, *, commit: bool) -> None:
 
 
 def records_of(log: Log) -> list[tuple[int, str, str | None]]:
-    """(offset, key, value) of all data."""
+    """Return (offset, key, value) of all data records."""
     return [
         (record.offset, (record.key or b'').decode(), None if record.value is None else record.value.decode())
         for header, batch in log.batches()
@@ -110,7 +110,7 @@ def records_of(log: Log) -> list[tuple[int, str, str | None]]:
 
 
 def markers_of(log: Log) -> list[tuple[int, int | None]]:
-    """(offset, delete horizon) of the markers that are left."""
+    """Return (offset, delete horizon) of the remaining markers."""
     return [
         (header.base_offset, header.delete_horizon_ms)
         for header, _ in log.batches()

@@ -1,4 +1,4 @@
-"""File systems that fail, and one that forgets what was not synced."""
+"""A file system whose changes fail, and one that shows what a power cut leaves."""
 from __future__ import annotations
 
 import errno
@@ -12,7 +12,7 @@ from kbroker.log.fs import Directory, File, FileSystem, InterposedFile
 
 
 class FailingFileSystem(FileSystem):
-    """Fails the changes that `fail` chooses. It is called with the change and a path, and returns an errno or None.
+    """A file system whose changes fail where `fail(change, path)` returns an errno.
 
     Changes are 'write', 'sync', 'truncate', 'rename', 'unlink', 'mkdir', and 'open' for a new file. A failing write
     reaches the file with `partial_bytes`.
@@ -82,7 +82,7 @@ class FailingDirectory(Directory):
 
 
 def fail_nth(number: int, code: int = errno.EIO) -> Callable[[str, str], int | None]:
-    """Fails the change with this number, from 0, and all after it."""
+    """Return a `fail` that fails the change with this number, counted from 0, and all later changes."""
     seen = 0
 
     def fail(operation: str, path: str) -> int | None:
@@ -95,7 +95,7 @@ def fail_nth(number: int, code: int = errno.EIO) -> Callable[[str, str], int | N
 
 @dataclass
 class Content:
-    """Bytes of a file; zeros at the end are only a size."""
+    """Bytes of a file. Zeros at the end count only in `size`."""
 
     data: bytearray = field(default_factory=bytearray)
     size: int = 0
@@ -116,7 +116,7 @@ class Content:
 
 @dataclass
 class Inode:
-    """A file as the disk has it for certain, and the changes that a power cut may undo, each for itself."""
+    """The durable content of a file, and the changes that a power cut may undo, each independently of the others."""
 
     durable: Content = field(default_factory=Content)
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
@@ -150,9 +150,9 @@ NameChange = Callable[[dict[str, object]], None]
 
 
 class FreezingFileSystem(FileSystem):
-    """Knows what is durable below `root`: content by file sync, names by directory sync.
+    """A file system that records what is durable below `root`: content by file sync, names by directory sync.
 
-    `crash` lays out what a power cut may leave of it.
+    `crash` writes what a power cut may leave.
     """
 
     def __init__(self, root: pathlib.Path, before_sync: Callable[[str], None] = lambda path: None):
@@ -217,7 +217,10 @@ class FreezingFileSystem(FileSystem):
             change(self.durable_names)
 
     def crash(self, destination: pathlib.Path, rng: random.Random) -> None:
-        """Lay out under `destination` what is left: the names up to some change of each directory, any content."""
+        """Write what a power cut may leave to `destination`.
+
+        Each directory keeps its names up to some change. Unsynced content is lost, kept or torn.
+        """
         names = dict(self.durable_names)
         for changes in self.pending_names.values():
             for change in changes[:rng.choice((0, len(changes), rng.randrange(len(changes) + 1)))]:

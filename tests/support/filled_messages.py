@@ -1,4 +1,4 @@
-"""Messages with something in every field, for judges that read and print them."""
+"""Messages with a value in every field, for tests that compare how programs read and print them."""
 import random
 
 from kbroker.protocol import messages, schema
@@ -6,7 +6,7 @@ from kbroker.protocol.plan import Message
 
 
 def filled(message_class: type[Message], version: int, random_source: random.Random) -> Message:
-    """A message in which every field that the version has holds something; values that kio's types accept too."""
+    """Return a message with a value in every field of the version. kio's types accept the values, too."""
     def fill(struct: schema.Struct, struct_class: type[Message]) -> Message:
         return struct_class(**{field.name: value(field) for field in struct.fields if version in field.versions})
 
@@ -31,7 +31,7 @@ def filled(message_class: type[Message], version: int, random_source: random.Ran
         if field.type in ('bytes', 'records'):
             return random_source.randbytes(random_source.choice((0, 5, 200)))
         if 'error_code' in field.name:
-            # kafka-python takes an ApiVersions response that carries an error for a version 0 body.
+            # kafka-python reads an ApiVersions response with an error as a version 0 body.
             return 0 if message_class is messages.ApiVersionsResponse else random_source.choice((0, 35, 90))
         return random_source.randrange(100)
 

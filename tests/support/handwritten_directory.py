@@ -1,4 +1,4 @@
-"""A log directory written by hand, batch by batch: states that no sound broker leaves, as operators meet them."""
+"""A log directory that a test writes batch by batch: states that only a faulty broker leaves behind."""
 from __future__ import annotations
 
 import pathlib
@@ -21,7 +21,7 @@ TopicPartition = tuple[str, int]
 
 
 class HandwrittenDirectory:
-    """Times are minutes before now, so that `at=5` is five minutes ago. Internal topics have one partition."""
+    """Partitions of a log directory. `at=5` means five minutes ago. Each internal topic has one partition."""
 
     def __init__(self, path: pathlib.Path, *, leader_epoch: int = 0):
         self.path = path
@@ -37,7 +37,7 @@ class HandwrittenDirectory:
 
     def data(self, place: TopicPartition, producer: tuple[int, int], at: float, *, sequence: int = 0,
              values: int = 1) -> int:
-        """Transactional records. The offset of the first."""
+        """Append transactional records. Return the offset of the first."""
         records = [(self.time(at), b'key', b'value')] * values
         return self.append(place, encode_batch(records, producer_id=producer[0], producer_epoch=producer[1],
                                                base_sequence=sequence, transactional=True))
@@ -54,7 +54,7 @@ class HandwrittenDirectory:
     def row(self, transactional_id: str, state: str, producer: tuple[int, int], at: float, *,
             start: float | None = None, partitions: Iterable[TopicPartition] = (), timeout_ms: int = MINUTE_MS,
             previous: int = -1, bumps: bool = True) -> int:
-        """A row of `__transaction_state`; `bumps`: by the rules of TV2."""
+        """Append a row to `__transaction_state`. `bumps` selects the epoch rules of TV2."""
         row = TransactionRow(
             next(each for each in TransactionState if each.title == state), producer[0], producer[1], timeout_ms,
             self.time(at), -1 if start is None else self.time(start), frozenset(partitions),
@@ -65,7 +65,7 @@ class HandwrittenDirectory:
         return self._rows(STATE, [encode_tombstone(transactional_id)], at)
 
     def group(self, group_id: str, place: TopicPartition, offset: int, *, client_id: str = 'reader-1') -> None:
-        """A group with one member, and an offset that it has committed."""
+        """Append the rows of a group with one member and one committed offset."""
         self._rows(OFFSETS, [self.offset_row(group_id, place, offset), (
             encode_row_key(GroupMetadataKey(group=group_id)),
             encode_row_value(GroupMetadataValue(
@@ -79,7 +79,7 @@ class HandwrittenDirectory:
 
     def offsets_in_transaction(self, group_id: str, place: TopicPartition, offset: int, producer: tuple[int, int],
                                at: float) -> int:
-        """What TxnOffsetCommit appends."""
+        """Append the offset row that TxnOffsetCommit appends."""
         return self.append(OFFSETS, encode_batch(
             [(self.time(at), *self.offset_row(group_id, place, offset))], producer_id=producer[0],
             producer_epoch=producer[1], base_sequence=0, transactional=True))

@@ -1,4 +1,4 @@
-"""A View that holds batches in memory, and a partition log to write transactions into, for tests of pictures."""
+"""A View over logs in memory, and such a log, for tests of timelines and histories."""
 from __future__ import annotations
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -15,7 +15,7 @@ START_MS = 1_700_000_000_000
 
 
 class InMemoryLog:
-    """Batches that follow each other at the next offset."""
+    """The batches of a partition in memory. `append` places each batch at the next offset."""
 
     def __init__(self, start_offset=0):
         self.start_offset = self.end_offset = start_offset
@@ -29,7 +29,7 @@ class InMemoryLog:
         return header.base_offset
 
     def write(self, producer_id=-1, epoch=-1, at_ms=0, records=1, transactional=None, size_bytes=1):
-        """A batch of data, transactional unless there is no producer id. Returns its first offset."""
+        """Append a batch of data, transactional if there is a producer id. Return its first offset."""
         transactional = producer_id >= 0 if transactional is None else transactional
         return self.append(encode_batch(
             [(START_MS + at_ms, None, b'x' * size_bytes)] * records, producer_id=producer_id, producer_epoch=epoch,
@@ -49,7 +49,7 @@ class InMemoryLog:
 
 
 class InMemoryView:
-    """`logs` by topic and partition; the rows of `__transaction_state` are written with `write_row`."""
+    """A View over `logs` by topic and partition. `write_row` appends to `__transaction_state`."""
 
     place = 'nowhere'
     is_live = False

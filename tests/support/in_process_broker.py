@@ -1,6 +1,6 @@
-"""A whole broker in the test's process: real directory, manual clock, no sockets, no threads.
+"""A complete broker in the test's process, with a real directory and a manual clock, without sockets and threads.
 
-Frames go to the dispatcher as the network would hand them over; `turn` is a turn of the loop.
+`send` passes a frame to the dispatcher as the network room does; `turn` runs one tick.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kbroker.protocol.codec import decode, encode
 
 
 class InProcessConnection:
-    """What the dispatcher sees of a connection; replies are kept as they leave, slices read."""
+    """The dispatcher's side of a connection. It keeps the replies, with their slices read."""
 
     client_host = '127.0.0.1'
     listener_name = 'PLAINTEXT'
@@ -45,7 +45,7 @@ class InProcessConnection:
 
 
 def frame_of(request: Any, version: int, client_id: str = 'test', correlation_id: int = 1) -> bytes:
-    """A request as it arrives, without the four bytes of its size."""
+    """Return the frame of a request, without the four bytes of its size."""
     key = ApiKey(request.api_key)
     header = (key.to_bytes(2, 'big') + version.to_bytes(2, 'big') + correlation_id.to_bytes(4, 'big')
               + len(client_id).to_bytes(2, 'big') + client_id.encode())
@@ -53,14 +53,14 @@ def frame_of(request: Any, version: int, client_id: str = 'test', correlation_id
 
 
 def read_answer(request: Any, version: int, reply: bytes) -> Any:
-    """The response to `request` in a reply, which is without the four bytes of its size."""
+    """Decode the response to `request` from a reply without the four bytes of its size."""
     response_class = getattr(messages, type(request).__name__.removesuffix('Request') + 'Response')
     header_bytes = 5 if response_header_version(ApiKey(request.api_key), version) else 4
     return decode(response_class, reply, version, header_bytes)
 
 
 class InProcessBroker(Node):
-    """Use as a context manager: it is closed cleanly, unless `crash` was called."""
+    """A node as a context manager. It is closed cleanly unless `crash` was called."""
 
     clock: ManualClock
 
@@ -88,7 +88,7 @@ class InProcessBroker(Node):
             self.close()
 
     def crash(self) -> None:
-        """Let go of everything without a clean stop."""
+        """Release everything without a clean stop."""
         self._is_open = False
         self.abandon()
 
@@ -104,26 +104,26 @@ class InProcessBroker(Node):
         self.turn()
 
     def turn(self) -> None:
-        """What the loop does in a turn: due timers, then the end of the turn (flush, woken fetches)."""
+        """Run one tick: due timers, then the end of the tick (flush, woken fetches)."""
         self.timers.run_due()
         self.turn_ends()
 
     def begin(self, request: Any, version: int, connection: InProcessConnection | None = None,
               client_id: str = 'test') -> InProcessConnection:
-        """Send a request and return the connection: the answer, if it is there, is its last reply."""
+        """Send a request and return the connection. The answer, if there is one yet, is its last reply."""
         connection = connection or self.connect()
         self.send(connection, frame_of(request, version, client_id, next(self._correlation_ids)))
         return connection
 
     def answer_to(self, connection: InProcessConnection, request: Any, version: int) -> Any:
-        """The last reply on a connection, decoded as the answer to `request`."""
+        """Decode the last reply on a connection as the answer to `request`."""
         assert connection.closed is None, connection.closed
         reply = connection.replies[-1]
         assert reply is not None
         return read_answer(request, version, reply)
 
     def ask(self, request: Any, version: int | None = None, client_id: str = 'test') -> Any:
-        """Send a request and decode the answer, which must be there at the end of the turn."""
+        """Send a request and decode the answer, which must arrive within the tick."""
         version = type(request).versions[1] if version is None else version
         connection = self.begin(request, version, client_id=client_id)
         assert connection.replies, f'{type(request).__name__} v{version} is not answered'

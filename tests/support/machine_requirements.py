@@ -1,4 +1,4 @@
-"""What tests need of the machine beside Python: programs, and what is fetched and compiled once."""
+"""The programs that tests need besides Python, and the lock under which one process fetches and compiles."""
 from __future__ import annotations
 
 import fcntl
@@ -12,11 +12,11 @@ import pytest
 from support.broker_process import ROOT
 
 JUDGES = ROOT / 'build' / 'judges'
-"""Where fetched and compiled judges stay from run to run."""
+"""The directory that keeps fetched and compiled judges between runs."""
 
 TOOLS = {'jvm': ('java', 'javac', 'mvn'), 'node': ('node', 'npm'), 'browser': ('chromium',),
          'valgrind': ('valgrind',), 'strace': ('strace',)}
-"""The marker of a test, and the programs that it needs."""
+"""The programs that a test needs, by its marker."""
 
 
 def check_tools(item: pytest.Item) -> None:
@@ -27,7 +27,7 @@ def check_tools(item: pytest.Item) -> None:
 
 
 def do_without(marker: str, reason: str) -> NoReturn:
-    """Skip the test with the reason; KBROKER_REQUIRE=jvm,node makes it fail instead."""
+    """Skip the test with the reason. Fail instead if KBROKER_REQUIRE, such as `jvm,node`, lists the marker."""
     if marker in os.environ.get('KBROKER_REQUIRE', '').split(','):
         pytest.fail(f'{marker}: {reason}', pytrace=False)
     pytest.skip(f'{marker}: {reason}')
@@ -35,7 +35,7 @@ def do_without(marker: str, reason: str) -> NoReturn:
 
 @contextmanager
 def fetching() -> Iterator[None]:
-    """While one process of the run fetches or compiles a judge, the others wait, and then find it."""
+    """Hold the lock under which one process fetches or compiles a judge. The other processes then find the result."""
     JUDGES.mkdir(parents=True, exist_ok=True)
     with open(JUDGES / 'lock', 'w') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

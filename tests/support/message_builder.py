@@ -1,4 +1,4 @@
-"""Messages out of plain values, for tests that send them."""
+"""Functions that build messages and batches from plain values."""
 from __future__ import annotations
 
 from typing import Any
@@ -8,7 +8,7 @@ from kbroker.record.batch import encode_batch
 
 
 def build(name: str, **fields: Any) -> Any:
-    """The message `name` of these fields, whose structs are dicts."""
+    """Build the message `name` from these fields. Structs are given as dicts."""
     message_class = getattr(messages, name)
     return _build(message_class, message_class, message_class.schema.struct, fields)
 
@@ -30,7 +30,7 @@ def _build(message_class: Any, struct_class: Any, struct: Any, values: dict[str,
 
 
 def batch_of(now_ms: int, *values: Any, **options: Any) -> bytes:
-    """A batch of values, of (key, value), or of (timestamp in ms, key, value); the time is `now_ms` unless given."""
+    """Encode a batch of values, (key, value) or (timestamp in ms, key, value). The default timestamp is `now_ms`."""
     records = [
         value if isinstance(value, tuple) and len(value) == 3
         else (now_ms, *value) if isinstance(value, tuple) else (now_ms, b'key', value)

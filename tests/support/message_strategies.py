@@ -33,7 +33,7 @@ def messages_and_versions(draw, name: str):
 
 
 def _structs(struct: schema.Struct, struct_class, message_class, version: int):
-    """Fields that the version lacks stay at their defaults: they would not survive the wire."""
+    """Leave fields that the version lacks at their defaults: encoding drops them."""
     return st.builds(struct_class, **{
         field.name: _values(field, message_class, version) for field in struct.fields if version in field.versions
     })
@@ -50,7 +50,7 @@ def _values(field: schema.Field, message_class, version: int):
 
 
 def as_values(message: Message) -> dict:
-    """The message as the dicts of reference.codec."""
+    """Return the message as dicts, as reference.codec reads it."""
     return {name: _as_value(getattr(message, name)) for name in message._layout.names}
 
 

@@ -1,4 +1,4 @@
-"""A client of a broker in the process that notes what it is promised, and holds whatever broker comes next to it."""
+"""A client of an in-process broker that records each acknowledgement, and checks that later brokers kept them all."""
 from __future__ import annotations
 
 from collections import defaultdict
@@ -51,7 +51,7 @@ Step = tuple[str, tuple[Any, ...]]
 
 @dataclass
 class Transaction:
-    """`outcome` is open, committing, committed, aborting or aborted; the -ing ones were asked for and not answered."""
+    """A transaction. `outcome` is open, committing, committed, aborting or aborted; -ing means not answered yet."""
 
     values: dict[TopicPartition, list[str]] = field(default_factory=lambda: defaultdict(list))
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -60,30 +60,30 @@ class Transaction:
 
 @dataclass
 class Promises:
-    """What the client knows: copied, it is what it knew at a moment."""
+    """Everything the broker has acknowledged to the client. A copy is the state at one moment."""
 
     topics: dict[str, bytes | None] = field(default_factory=dict)
     """Ids of the topics that were created, None for one that was deleted."""
     doubtful_topics: set[str] = field(default_factory=set)
-    """Asked to be created or deleted, without an answer."""
+    """Topics whose creation or deletion is not answered."""
     records: dict[TopicPartition, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
-    """Values by offset, as they were acknowledged."""
+    """The acknowledged values by offset."""
     sent: dict[TopicPartition, set[str]] = field(default_factory=lambda: defaultdict(set))
     transactions: list[Transaction] = field(default_factory=list)
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    """What the group committed without a transaction, before all transactions."""
+    """Offsets that the group committed without a transaction, before all transactions."""
     doubtful_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     producer: tuple[int, int] | None = None
     """Id and epoch of the transactional producer."""
     plain_producer: tuple[int, int] | None = None
-    """Id and epoch of the idempotent one."""
+    """Id and epoch of the idempotent producer."""
     sequences: dict[tuple[int, int, TopicPartition], int] = field(default_factory=dict)
     producer_ids: set[int] = field(default_factory=set)
-    """Every id that was handed out."""
+    """Every producer id that the broker allocated."""
 
 
 class NotingConnection(InProcessConnection):
-    """Tells of a reply when it leaves, which may be before the turn ends."""
+    """A connection that reports a reply when it leaves, which may be before the tick ends."""
 
     def __init__(self, connection_id: int):
         super().__init__(connection_id)
@@ -95,7 +95,7 @@ class NotingConnection(InProcessConnection):
 
 
 class Client:
-    """One application: its requests follow one another, its steps may be repeated after a crash."""
+    """One application. It sends one request at a time, and its steps can be repeated after a crash."""
 
     def __init__(self, broker: InProcessBroker, promises: Promises, transaction_version: int = 2):
         self.broker = broker
@@ -109,7 +109,7 @@ class Client:
 
     def ask(self, request: Any, version: int, code_of: Callable[[Any], int],
             noted: Callable[[Any], None] = lambda answer: None) -> ErrorCode:
-        """Ask until the answer is no invitation to ask again. `noted` gets an answer without error when it leaves."""
+        """Ask until the answer is not retriable. `noted` is called with a successful answer when it leaves."""
         for _ in range(LONGEST_WAIT_TURNS):
             answer = self._answer(request, version, code_of, noted)
             if (code := ErrorCode(code_of(answer))) not in RETRIABLE:
@@ -180,7 +180,7 @@ class Client:
             assert code is ErrorCode.NONE, code
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> None:
-        """What is below `offset` may be gone after a crash or not: the log start is written at intervals."""
+        """Delete the records below `offset`. A crash may undo this: the log start is written at intervals."""
         topic, partition = topic_partition
         records = self.promises.records[topic_partition]
         for deleted in [found for found in records if found < offset]:
@@ -191,7 +191,7 @@ class Client:
         assert self.ask(request, 2, lambda answer: answer.topics[0].partitions[0].error_code) is ErrorCode.NONE
 
     def let_pass(self, ms: int) -> None:
-        """Time for what happens at intervals, and some turns for it to come to an end."""
+        """Advance the clock by `ms`, then run enough ticks to complete the periodic work that is due."""
         self.broker.clock.advance(ms)
         for _ in range(LONGEST_WAIT_TURNS):
             self.broker.turn()
@@ -228,7 +228,7 @@ class Client:
         self.promises.transactions.append(Transaction())
 
     def produce(self, values: dict[TopicPartition, list[str]]) -> None:
-        """One request of the idempotent producer."""
+        """Send one request of the idempotent producer."""
         assert self.promises.plain_producer is not None
         assert self._produce(values, self.promises.plain_producer, None, 12) is ErrorCode.NONE
 
@@ -341,7 +341,7 @@ class Client:
         return {topic.name: topic.topic_id for topic in answer.topics if not topic.is_internal}
 
     def read(self, topic_partition: TopicPartition, isolation: int) -> dict[int, str]:
-        """Values by offset, as a consumer sees them."""
+        """Return the values by offset that a consumer sees."""
         topic, partition = topic_partition
         found: dict[int, str] = {}
         offset = self.broker.topics.get(topic, partition).log_start_offset
@@ -362,7 +362,7 @@ class Client:
                 offset = header.last_offset + 1
 
     def fetch_offsets(self, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
-        """What the group has committed; require_stable, so that nothing may be undecided."""
+        """Return the committed offsets of the group. The request sets require_stable, so none is undecided."""
         topics = [OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
                   for topic, partition in sorted(partitions)]
         request = OffsetFetchRequest(groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=GROUP, topics=topics)],
@@ -377,7 +377,7 @@ class Client:
                     found[topic.name, partition.partition_index] = partition.committed_offset
         return found
 
-    # ---- holding the broker to it ----
+    # ---- checking ----
 
     def check_topics(self) -> None:
         found = self.topic_ids()
@@ -387,7 +387,7 @@ class Client:
         assert set(found) <= set(self.promises.topics) | self.promises.doubtful_topics
 
     def check_records(self) -> None:
-        """What was acknowledged is where it was, and nothing is there that was not sent, or twice."""
+        """Check that acknowledged records kept their offsets, and that nothing is foreign or duplicated."""
         topics = self.topic_ids()
         for topic_partition, sent in self.promises.sent.items():
             if topic_partition[0] not in topics:
@@ -396,30 +396,33 @@ class Client:
             for offset, value in self.promises.records[topic_partition].items():
                 assert found.get(offset) == value, f'{topic_partition}: acknowledged {value} at {offset}'
             values = list(found.values())
-            assert len(values) == len(set(values)), f'{topic_partition}: records twice in {values}'
+            assert len(values) == len(set(values)), f'{topic_partition}: duplicate records in {values}'
             assert set(values) <= sent
 
     def check_transactions(self) -> None:
-        """Each transaction shows whole or not at all, over its partitions and offsets, and as it was answered."""
+        """Check that each transaction is visible as a whole or not at all, as it was answered.
+
+        A transaction covers its records in all partitions and its offsets.
+        """
         committed_view = {topic_partition: set(self.read(topic_partition, READ_COMMITTED).values())
                           for topic_partition in self.promises.sent if topic_partition[0] in self.topic_ids()}
         offsets = dict(self.promises.offsets)
         for transaction in self.promises.transactions:
             shows = {value in committed_view[topic_partition]
                      for topic_partition, values in transaction.values.items() for value in values}
-            assert len(shows) <= 1, f'a torn transaction: {committed_view}'
+            assert len(shows) <= 1, f'a transaction is only partly visible: {committed_view}'
             if shows == {True}:
-                assert transaction.outcome in ('committed', 'committing'), f'{transaction} shows'
+                assert transaction.outcome in ('committed', 'committing'), f'{transaction} is visible'
                 offsets.update(transaction.offsets)
             else:
-                assert transaction.outcome != 'committed', f'{transaction} does not show'
+                assert transaction.outcome != 'committed', f'{transaction} is not visible'
         wanted = set(offsets) | {key for transaction in self.promises.transactions for key in transaction.offsets}
         if wanted:
             found = self.fetch_offsets(wanted)
             assert found in (offsets, {**offsets, **self.promises.doubtful_offsets})
 
     def replace(self) -> None:
-        """A new instance takes the transactional.id: the open transaction is aborted and the old instance is fenced."""
+        """Start a new instance with the transactional.id. It aborts the open transaction and fences the old one."""
         promises = self.promises
         old = promises.producer
         self.init_transactions()
@@ -447,7 +450,7 @@ def _offset_commit_code(answer: Any) -> int:
 
 
 def findings_in(directory: str) -> list[str]:
-    """What the check finds in the partition directories of a broker that was stopped, but files on their way out."""
+    """Return the findings in the partition directories of a stopped broker, except files that are being deleted."""
     fs = FileSystem()
     found = []
     for name in fs.listdir(directory):

@@ -1,4 +1,4 @@
-"""Data of every kind on a topic, to look at with Kafka's tools."""
+"""A topic with data of every kind, for tests that read it with tools."""
 import contextlib
 from collections.abc import Iterator
 
@@ -11,9 +11,9 @@ LIMIT_S = 60
 
 @contextlib.contextmanager
 def sample_topic(address: str) -> Iterator[None]:
-    """`orders` with two partitions: 20 plain records, a committed, an aborted and an open transaction.
+    """Write `orders` with two partitions: 20 plain records, a committed, an aborted and an open transaction.
 
-    The group `readers` has committed offset 10 of partition 0. The transaction stays open while the context does.
+    The group `readers` has committed offset 10 of partition 0. The transaction stays open until the context ends.
     """
     admin = AdminClient({'bootstrap.servers': address})
     admin.create_topics([NewTopic('orders', 2, 1)])['orders'].result(LIMIT_S)

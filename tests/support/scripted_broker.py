@@ -1,4 +1,4 @@
-"""Small servers that stand where a broker is expected, each a thread that ends with its test."""
+"""Small servers that stand in for a broker. Each runs in a thread that ends with its test."""
 import socket
 import threading
 from contextlib import contextmanager, suppress
@@ -14,7 +14,7 @@ REQUESTS = {getattr(messages, f'{name}Request').api_key: name for name in NAMES}
 
 @contextmanager
 def serving(handle):
-    """A listener whose connections are each given to `handle(connection)` in a thread; yields its port."""
+    """Listen, and call `handle(connection)` for each connection in a thread. Yield the port."""
     listener = socket.create_server(('127.0.0.1', 0))
     connections, threads = [], []
 
@@ -56,9 +56,9 @@ def exactly(connection, size):
 
 
 class ScriptedBroker:
-    """Answers requests by functions of a test: `answers['Metadata'] = lambda request: MetadataResponse(...)`.
+    """A broker whose answers a test defines: `answers['Metadata'] = lambda request: MetadataResponse(...)`.
 
-    An answer of None closes the connection. `asked` lists the names of the requests in order.
+    An answer of None closes the connection. `asked` lists the names of the received requests in order.
     """
 
     def __init__(self, versions=None):

@@ -1,4 +1,4 @@
-"""Apache Kafka with listeners that ask for SASL and TLS."""
+"""Apache Kafka with listeners that require SASL and TLS."""
 import hashlib
 import socket
 
@@ -26,7 +26,7 @@ def free_port():
 
 
 class SecuredKafka:
-    """Apache Kafka with a listener of each kind; `addresses` by security protocol."""
+    """An Apache Kafka process with a listener for each security protocol; `addresses` by that protocol."""
 
     def __init__(self, directory):
         self.certificates = make_certificates(directory)

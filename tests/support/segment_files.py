@@ -1,4 +1,4 @@
-"""Two segments of a partition with all their files, and what can be wrong in those beside the `.log`."""
+"""Two segments of a partition with all their files, and copies with damaged indexes and snapshots."""
 import pathlib
 import shutil
 import struct
@@ -16,7 +16,7 @@ SECOND = '00000000000000000044'
 
 
 def two_segments(root: pathlib.Path) -> pathlib.Path:
-    """The directory of a closed partition: transactions committed, aborted and open, many index entries."""
+    """Write the directory of a closed partition: transactions committed, aborted and open, many index entries."""
     config = LogConfig(Config({}), {'index.interval.bytes': '300'})
     log = Log(FileSystem(), str(root / 'topic-0'), 'topic', 0, config, ManualClock(T))
     for segment in range(2):
@@ -48,7 +48,7 @@ def write_entries(path: pathlib.Path, entries: list[tuple[int, int]]) -> None:
 
 
 def damaged_copies(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Index files of the second segment, each in a copy of the directory and each wrong in another way."""
+    """Write damaged index files of the second segment, each in its own copy of the directory."""
     offsets, times = entries_of(directory / f'{SECOND}.index'), entries_of(directory / f'{SECOND}.timeindex')
     first_ms = times[0][0]
     contents = {
@@ -77,7 +77,7 @@ def damaged_copies(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def damaged_snapshots(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Producer snapshots that are wrong, each in another way, beside the good ones."""
+    """Write damaged producer snapshots, each with a different fault, next to the good ones."""
     good = max(directory.glob('*.snapshot')).read_bytes()
     contents = [good[:2] + b'zzzz' + good[6:], b'\0\2' + good[2:], good + b'xx', good[:6] + b'\xff' * 4 + good[10:]]
     found = []

@@ -1,4 +1,4 @@
-"""What stands at the other end of a connection, and handlers for it."""
+"""The client's end of a connection, and handlers for the server's end."""
 import socket
 from types import SimpleNamespace
 
@@ -23,7 +23,7 @@ class Peer:
         self.connection = Connection(self.commons, served.detach(), '10.0.0.1', 4711)
 
     def send(self, data):
-        """Send all of it, ticking as the kernel's buffer needs."""
+        """Send all of `data`, with ticks in between while the kernel's buffer is full."""
         data = memoryview(data)
         while data:
             try:
@@ -33,7 +33,7 @@ class Peer:
         self.settle()
 
     def offer(self, data):
-        """Send what the connection takes, and return the rest."""
+        """Send as much as the connection takes. Return the rest."""
         data = memoryview(data)
         idle_ticks = 0
         while data and idle_ticks < 10:
@@ -47,7 +47,7 @@ class Peer:
         return bytes(data)
 
     def receive(self):
-        """All that the connection sends, until it has no more."""
+        """Receive until the connection has no more to send."""
         received = bytearray()
         while True:
             self.settle()
@@ -107,7 +107,7 @@ class Slice:
 
 
 class ColdFile(InterposedFile):
-    """A file of which the page cache holds what lies below `warm_bytes`; a read by a worker warms what it reads."""
+    """A file whose first `warm_bytes` are in the page cache. A read by a worker warms what it reads."""
 
     warm_bytes = 0
     evicts_again = False
@@ -122,7 +122,7 @@ class ColdFile(InterposedFile):
 
 
 class LateWorker:
-    """A worker that runs a job when the test says so; its completion comes back on the loop."""
+    """A worker that runs a job when the test calls `work`. The completion is called on the loop."""
 
     def __init__(self, reactor):
         self.reactor = reactor

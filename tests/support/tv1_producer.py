@@ -1,6 +1,6 @@
-"""A producer of the protocol before TV2, which sends what it is told, sound or not.
+"""A producer of the protocol before TV2 that sends whatever the test asks for, valid or not.
 
-With transaction.partition.verification.enable=false a broker takes from it what opens transactions that nobody ends.
+With transaction.partition.verification.enable=false a broker accepts writes from it that leave a transaction hanging.
 """
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LIMIT_S = 30
 PASSING = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR,
            ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE,
            ErrorCode.NOT_LEADER_OR_FOLLOWER}
-"""What a broker answers until it has done what it has begun."""
+"""Errors that a broker returns until it has completed an earlier request."""
 
 
 class SocketPeer:
-    """One broker, asked over a socket, again while it is busy."""
+    """A client of one broker over a socket. It repeats a request while the broker is busy."""
 
     def __init__(self, address: str):
         self._cluster = Cluster(ClientConfig.load(address, None))
@@ -81,7 +81,7 @@ class Tv1Producer:
         self.sequences[at] = sequence + 1
 
     def end(self, committed: bool = False) -> None:
-        """Wait until the markers are written, too."""
+        """End the transaction and wait until its markers are written."""
         sound(self.peer.ask('EndTxn', 4, transactional_id=self.transactional_id, producer_id=self.producer_id,
                             producer_epoch=self.epoch, committed=committed))
         deadline = time.monotonic() + LIMIT_S
@@ -99,7 +99,7 @@ class Tv1Producer:
 
 
 def create_topics(peer: Any, **partitions: int) -> None:
-    """Topics with so many partitions, ready to be written to."""
+    """Create topics with these numbers of partitions, and wait until they can be written to."""
     sound(peer.ask('CreateTopics', timeout_ms=30_000, topics=[
         dict(name=name, num_partitions=count, replication_factor=1) for name, count in partitions.items()]))
     for name, count in partitions.items():
@@ -108,13 +108,13 @@ def create_topics(peer: Any, **partitions: int) -> None:
 
 
 def sound(answer: Any) -> Any:
-    """The answer, which has no error in it."""
+    """Return the answer. Raise AssertionError if it holds an error."""
     assert error_codes(answer) <= {ErrorCode.NONE}, answer
     return answer
 
 
 def error_codes(answer: Any) -> set[int]:
-    """Every error code in an answer."""
+    """Return every error code in an answer."""
     if isinstance(answer, list):
         return set().union(*map(error_codes, answer))
     found = set()

@@ -1,4 +1,4 @@
-"""A few transactions through a client, for tests that look at them afterwards."""
+"""A few transactions written by a real client, for tests of commands that show them."""
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -13,7 +13,7 @@ def producer_of(address, transactional_id):
 
 
 def transact(producer, partitions, end):
-    """A record into each of the partitions of `orders`; `end` is 'commit', 'abort', or None to leave it open."""
+    """Write a record to each partition of `orders`; `end` is 'commit', 'abort', or None to leave it open."""
     producer.begin_transaction()
     for partition in partitions:
         producer.produce('orders', b'value', partition=partition)
@@ -23,7 +23,7 @@ def transact(producer, partitions, end):
 
 
 def write_transactions(address):
-    """`orders` with two partitions: commit, abort, commit of `pay`, and `hold`, which is left open in partition 0."""
+    """Write `orders` with two partitions: commit, abort, commit of `pay`; `hold` stays open in partition 0."""
     admin = AdminClient({'bootstrap.servers': address})
     admin.create_topics([NewTopic('orders', 2, 1)])['orders'].result(LIMIT_S)
     pay = producer_of(address, 'pay')

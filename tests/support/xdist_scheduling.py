@@ -1,4 +1,4 @@
-"""Tests dealt out to the processes of a run: what shares something dear stays together, what takes long comes first."""
+"""Distributes tests over processes: files with costly shared state stay together, and slow files run first."""
 from __future__ import annotations
 
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 from xdist.scheduler import LoadScopeScheduling
 
 SESSION = tuple(f'tests/spark/test_spark_{name}.py' for name in ('session', 'ingest', 'judged', 'secured', 'protobuf'))
-"""What one process runs: these share a Spark session."""
+"""The files that share a Spark session. One process runs them all."""
 LONGEST = (*SESSION, 'tests/spark/', 'tests/jvm/', 'tests/crash/', 'tests/test_benches.py', 'tests/gates/')
-"""What would keep one process at work after the other has ended, if it came late."""
+"""The slowest places, which run first: started late, they would keep one process busy after the other has ended."""
 
 
 class Scheduler(LoadScopeScheduling):
-    """A file at a time, so that what its tests share is made once; the next one goes to whoever is free."""
+    """Gives the next file to a free process. All tests of a file share one process, which makes their fixtures once."""
 
     def __init__(self, config: Any, log: Any = None):
-        config.option.loadscopereorder = False  # by numbers of tests, which say nothing
+        config.option.loadscopereorder = False  # it orders by the number of tests, which does not predict the time
         super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
@@ -24,5 +24,5 @@ class Scheduler(LoadScopeScheduling):
 
 
 def priority(nodeid: str) -> int:
-    """The place of a test among the others, of which those with the same keep their order."""
+    """Return the sort key of a test. Tests with equal keys keep their order."""
     return next((number for number, place in enumerate(LONGEST) if nodeid.startswith(place)), len(LONGEST))

@@ -1,4 +1,4 @@
-"""How results look: with tabs when piped, as JSON rows on demand, in words for people."""
+"""Rendering of results: tab-separated in a pipe, JSON rows on request, and words on a terminal."""
 import io
 import json
 import re
@@ -36,7 +36,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def on_terminal(monkeypatch):
-    """What a terminal of so many columns is sent, without the sequences of styles."""
+    """A function that returns the text sent to a terminal of so many columns, without style sequences."""
     def shown_on(columns, show):
         monkeypatch.setenv('COLUMNS', str(columns))
         terminal = Terminal()

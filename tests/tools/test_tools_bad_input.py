@@ -1,4 +1,4 @@
-"""What is wrong with the input of any command is told in one line, with the right exit code, and never a traceback."""
+"""Every command reports bad input in one line with the right exit code, never with a traceback."""
 import contextlib
 import errno
 import os
@@ -25,14 +25,14 @@ ASKING = {
     'produce': ['--topic', 'orders'], 'consume': ['--topic', 'orders', '--from-beginning'], 'transactions': ['list'],
     'txn-state': ['--from-beginning'],
 }
-"""Every command that asks a broker, with something to ask."""
+"""Every command that talks to a broker, with arguments."""
 OFFLINE = {name: arguments for name, arguments in ASKING.items() if name != 'produce'} | {
     'configs': ['--describe', '--entity-type', 'topics'], 'transactions': ['why-stuck', 'orders']}
 
 
 def ask(name, port, arguments):
     arguments = ['--bootstrap-server', f'127.0.0.1:{port}', *arguments]
-    # The producer waits at the descriptor of its input, which a process has.
+    # The producer polls the descriptor of its input, so it needs a process.
     return run_command(name, *arguments, stdin='line\n') if name == 'produce' else run_in_process(name, *arguments)
 
 
@@ -42,7 +42,7 @@ def assert_one_line(done, *words, code=1):
     assert all(word in done.stderr for word in words), done.stderr
 
 
-# ---- whoever answers at the port of a broker
+# ---- servers that answer at the port of a broker
 
 def answering(data):
     def handle(connection):
@@ -68,14 +68,14 @@ PEERS = {
 
 
 @pytest.mark.parametrize('words', PEERS)
-def test_a_port_without_a_broker_is_told(words):
+def test_a_port_without_a_broker_is_reported(words):
     for name, arguments in ASKING.items():
         with PEERS[words]() as port:
             assert_one_line(ask(name, port, arguments), f':{port}', words)
 
 
-def test_a_tls_port_is_told_with_the_setting_that_it_wants(tmp_path):
-    """It answers plain text with an alert, which may be lost as it closes; the doubt is told in any case."""
+def test_a_tls_port_is_reported_with_the_setting_that_it_wants(tmp_path):
+    """A TLS server answers plain text with an alert that may be lost. The message names TLS in any case."""
     make_certificates(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / 'server.pem')
@@ -109,7 +109,7 @@ LACKING = [
 
 
 @pytest.mark.parametrize(('lacking', 'name', 'arguments'), LACKING)
-def test_a_broker_that_lacks_an_api_is_told_with_its_name(lacking, name, arguments):
+def test_a_broker_that_lacks_an_api_is_reported_with_its_name(lacking, name, arguments):
     broker = ScriptedBroker()
     broker.versions.pop(lacking, None)
 
@@ -136,7 +136,7 @@ def test_a_broker_that_lacks_an_api_is_told_with_its_name(lacking, name, argumen
 
 @pytest.fixture
 def directory(tmp_path):
-    """A partition of 200 kB, more than a pipe holds, and a transaction."""
+    """A directory with a partition of 200 kB, which is more than a pipe holds, and a transaction."""
     stage = HandwrittenDirectory(tmp_path / 'data')
     stage.row('tx', 'Ongoing', (7, 3), 1, start=1, partitions=[ORDERS])
     stage.append(ORDERS, encode_batch([(stage.time(2), b'key', b'value' * 1000)] * 40))
@@ -149,7 +149,7 @@ CHECK_AND_DUMP = {'check': [], 'dump-log': []}
 
 
 def offline(name, arguments, place):
-    """`check` and `dump-log` take the place as an argument."""
+    """Return the command line of a command for a directory. `check` and `dump-log` take it as an argument."""
     return (name, *arguments, *([place] if name in CHECK_AND_DUMP else ['--data-dir', place]))
 
 
@@ -157,19 +157,19 @@ EVERY_READER = [(name, arguments) for name, arguments in (OFFLINE | CHECK_AND_DU
 
 
 @pytest.mark.parametrize(('name', 'arguments'), EVERY_READER)
-def test_a_place_that_is_not_there_or_no_log_directory_is_told(name, arguments, tmp_path):
+def test_a_place_that_is_not_there_or_no_log_directory_is_reported(name, arguments, tmp_path):
     (tmp_path / 'file').write_text('notes')
     for place in (tmp_path / '7.log', tmp_path / 'file'):
         done = run_command(*offline(name, arguments, place))
         assert str(place) in done.stderr.splitlines()[-1] and 'Traceback' not in done.stderr
-        # Kafka's tool passes over a file whose suffix it does not know, and so does this one.
+        # Like Kafka's tool, this one skips a file with an unknown suffix.
         assert done.returncode == (2 if name != 'dump-log' else 0 if place.exists() else 1), done
     (tmp_path / 'empty').mkdir()
     assert_one_line(run_command(*offline(name, arguments, tmp_path / 'empty')), str(tmp_path / 'empty'))
 
 
 @pytest.mark.parametrize(('name', 'arguments'), OFFLINE.items())
-def test_a_directory_that_may_not_be_read_is_told(name, arguments, directory, monkeypatch):
+def test_a_directory_that_may_not_be_read_is_reported(name, arguments, directory, monkeypatch):
     def refuse(self, path):
         raise PermissionError(errno.EACCES, 'Permission denied', path)
 
@@ -189,7 +189,7 @@ def test_files_cut_anywhere_end_in_an_answer_or_in_one_line(name, arguments, siz
     assert name in CHECK_AND_DUMP or done.returncode == 0 or done.stderr.splitlines()[-1].startswith('kbroker-')
 
 
-# ---- the end of patience
+# ---- timeouts
 
 def begun(name, *arguments, **streams):
     return subprocess.Popen(command_line(name, *arguments), cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,

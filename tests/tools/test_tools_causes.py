@@ -1,17 +1,16 @@
-"""Every way in which a transaction is known to hang, staged: the verdict of `why-stuck` names it.
+"""Every known way in which a transaction hangs: the verdict of `why-stuck` names it.
 
-Most cannot happen on a live kbroker, whose partitions refuse what opens a transaction behind the coordinator's back.
-They are staged as the bytes that a broker without that rule has left, which is how an operator meets them. What can
-be staged on a live broker (with transaction.partition.verification.enable=false, which Kafka has, too) is staged
-there as well, below.
+Most cannot happen on kbroker: its partitions refuse writes that open a transaction unknown to the coordinator. For
+these, the tests write the bytes that a broker without that rule leaves in a directory. The others also run on a live
+broker with transaction.partition.verification.enable=false, a setting that Kafka has, too.
 
-Three known faults hold no last stable offset, so that there is nothing to name:
+Three known faults hold no last stable offset, so there is nothing to name:
 - a quick empty abort after a commit that is answered PRODUCER_FENCED (KAFKA-18464): the client is fenced, its
   transactions are all ended;
 - a stale epoch answered INVALID_TXN_STATE, not INVALID_PRODUCER_EPOCH (KAFKA-19690): nothing is appended;
 - a producer id that expires too early from a partition (KAFKA-9144): by itself it only forgets sequences. Its two
   consequences, a write in mid sequence and a coordinator epoch that went back, are here.
-A verification that crosses a marker (KAFKA-14884) leaves the bytes of a late write, and is told as one.
+A verification that crosses a marker (KAFKA-14884) leaves the bytes of a late write, and is reported as one.
 """
 import shutil
 
@@ -42,7 +41,7 @@ def verdict_on(stage, place=ORDERS):
 
 
 def ended(stage, producer, *, commit=False, bumps=True, at=60, partitions=(ORDERS,)):
-    """The rows of a transaction from its begin to its end, and its marker."""
+    """Append the rows of a transaction from its begin to its end, and its marker."""
     producer_id, epoch = producer
     ending = 'Commit' if commit else 'Abort'
     marked = (producer_id, epoch + 1) if bumps else producer
@@ -54,7 +53,7 @@ def ended(stage, producer, *, commit=False, bumps=True, at=60, partitions=(ORDER
     return marked
 
 
-# ---- nobody will end it
+# ---- hanging: no coordinator will end it
 
 def test_a_write_that_comes_after_the_marker_of_its_transaction_in_the_same_epoch(stage):
     stage.data(ORDERS, (7, 3), 61)
@@ -181,7 +180,7 @@ def test_a_producer_id_that_was_replaced_when_its_epochs_were_used_up(stage):
     assert 'producer id 8' in verdict.why
 
 
-# ---- decided, and not ended
+# ---- decided but not completed
 
 def test_a_decided_transaction_whose_completion_was_lost(stage):
     stage.data(ORDERS, (7, 3), 61)
@@ -232,7 +231,7 @@ def test_markers_that_are_on_their_way(stage):
 
 # ---- open
 
-def test_an_open_transaction_is_told_with_its_timeout(stage):
+def test_an_open_transaction_is_reported_with_its_timeout(stage):
     stage.row(ID, 'Ongoing', (7, 3), 0.1, start=0.1, partitions=[ORDERS], timeout_ms=900_000)
     stage.data(ORDERS, (7, 3), 0.1)
     verdict = verdict_on(stage)
@@ -299,7 +298,7 @@ def test_what_compaction_leaves_of_a_marker_is_none(stage):
     assert verdict_on(stage).cause == 'two-phase'
 
 
-# ---- around it
+# ---- other holds
 
 def test_without_an_open_transaction_nothing_is_held(stage):
     stage.data(ORDERS, (7, 3), 61)
@@ -345,7 +344,7 @@ def test_a_group_whose_offsets_are_in_an_open_transaction_is_held_there(stage):
     assert gatherer.group_partitions('nobody') == []
 
 
-# ---- on a broker that lets a producer write what the coordinator does not know of
+# ---- on a live broker without partition verification
 
 SETTINGS = {'transaction.partition.verification.enable': 'false', 'transaction.state.log.num.partitions': '1',
             'transactional.id.expiration.ms': '7200000', 'offsets.topic.num.partitions': '1'}
@@ -365,14 +364,14 @@ def producer_on(broker, timeout_ms=60_000):
 
 
 def seen_on(broker, tmp_path, monkeypatch, place=ORDERS):
-    broker.clock.advance(HELD_MS)       # a row that was held is written
+    broker.clock.advance(HELD_MS)       # writes a row that was held back
     broker.turn()
     view = DirectoryView(tmp_path / 'broker')
     monkeypatch.setattr(view, 'now_ms', broker.clock.wall_ms)
     return judge(Gatherer(view, COMMAND).facts(*place))
 
 
-def test_live_a_late_write_opens_a_transaction_that_nobody_ends(broker, tmp_path, monkeypatch):
+def test_live_a_late_write_opens_a_hanging_transaction(broker, tmp_path, monkeypatch):
     producer = producer_on(broker)
     producer.add('orders')
     producer.write('orders')

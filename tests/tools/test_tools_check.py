@@ -1,4 +1,4 @@
-"""kbroker-check finds what is wrong in a log directory, says what would mend it, and mends no more than that."""
+"""kbroker-check finds damage in a log directory, names the repair, and repairs nothing else."""
 from __future__ import annotations
 
 import errno
@@ -45,7 +45,7 @@ S = TransactionState
 
 @pytest.fixture(scope='module')
 def model(tmp_path_factory):
-    """A directory that a broker stopped cleanly: several segments, commits, aborts, offsets."""
+    """A directory that a broker closed cleanly: several segments, commits, aborts, offsets."""
     directory = tmp_path_factory.mktemp('model') / 'data'
     with InProcessBroker(directory, SETTINGS) as broker:
         client = Client(broker, Promises())
@@ -232,7 +232,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize('name', DAMAGE)
-def test_damage_is_found_and_its_place_is_told(partition, name):
+def test_damage_is_found_and_its_place_is_reported(partition, name):
     damage, suffix, position, text, _ = DAMAGE[name]
     damage(partition)
     found = findings_in(partition.parent)
@@ -334,7 +334,7 @@ def test_a_repair_of_which_any_write_fails_can_be_done_again(partition):
 
 
 def test_a_power_cut_in_a_repair_leaves_files_old_or_new(partition, tmp_path):
-    """Whatever a clean start trusts is whole: an index of which rows are missing would be believed."""
+    """Files that a clean start trusts must be whole: it would believe an index with missing entries."""
     damage_everything(partition)
     old = {path.name: path.read_bytes() for path in partition.iterdir()}
     rng = random.Random(7)
@@ -356,15 +356,15 @@ def test_a_power_cut_in_a_repair_leaves_files_old_or_new(partition, tmp_path):
             if not path.name.endswith('.tmp'):
                 assert path.read_bytes() in (old.get(path.name), new.get(path.name)), path
         if any('snapshot' in name for name in old):
-            assert list(directory.glob('*.snapshot')), 'a log without any snapshot is one without producers to Kafka'
+            assert list(directory.glob('*.snapshot')), 'to Kafka, a log without a snapshot has no producers'
         assert repair(directory, FileSystem()) == 0
         assert {path.name: path.read_bytes() for path in directory.iterdir()} == new
 
 
-# ---- files against one another ----
+# ---- contradictions between files ----
 
 def rewrite(partition, batches, clock=None):
-    """Lay out a partition again with these batches, as a follower that was told them."""
+    """Rewrite a partition with these batches, appended as a follower appends them."""
     topic, _, number = partition.name.rpartition('-')
     for path in partition.iterdir():
         if path.name not in ('partition.metadata', 'leader-epoch-checkpoint'):
@@ -380,7 +380,7 @@ def batches_of(partition):
 
 
 def forget_checkpoints(directory):
-    """The logs are shorter now: what the checkpoints say of it is not what is tested."""
+    """Empty the checkpoints: they contradict shortened logs, which is not tested here."""
     for path in directory.glob('*-checkpoint'):
         path.write_text('0\n0\n')
 
@@ -396,7 +396,7 @@ def test_an_open_transaction_that_no_transactional_id_explains_hangs(directory):
     assert (found.file, found.position) == (str(path), path.read_bytes().rindex(stray[61:]) - 61)
 
 
-def test_a_transaction_that_completed_without_a_marker_here_is_told(directory):
+def test_a_completed_transaction_without_a_marker_here_is_reported(directory):
     partition = directory / 'orders-1'
     rewrite(partition, batches_of(partition)[:-1])
     forget_checkpoints(directory)
@@ -404,7 +404,7 @@ def test_a_transaction_that_completed_without_a_marker_here_is_told(directory):
     assert "whose ABORT marker is missing: 'tx' is CompleteAbort" in found.message
 
 
-def test_without_all_of_the_transaction_state_nobody_is_accused(directory):
+def test_without_all_of_the_transaction_state_no_missing_marker_is_reported(directory):
     partition = directory / 'orders-1'
     rewrite(partition, batches_of(partition)[:-1])
     forget_checkpoints(directory)
@@ -415,7 +415,7 @@ def test_without_all_of_the_transaction_state_nobody_is_accused(directory):
 
 
 def rows(*states, decided=frozenset({A, B}), producer_id=5, version=2):
-    """A state partition of tx: its rows, one batch each."""
+    """Return a state partition with the rows of `tx`, one batch each."""
     batches = []
     for offset, (state, epoch) in enumerate(states):
         row = TransactionRow(state, producer_id, epoch, 60_000, 0, 0, frozenset() if state in (
@@ -558,7 +558,7 @@ def test_wrong_usage_ends_with_2(arguments):
 
 
 class UnreadableFileSystem(ReadOnlyFileSystem):
-    """Refuses to open, or to list, what the test names."""
+    """A file system that refuses to open or list the paths that the test names."""
 
     def __init__(self, refused):
         self.refused = refused
@@ -639,7 +639,7 @@ def test_a_partition_that_is_deleted_while_it_is_checked_is_no_error(directory):
     assert messages(check.findings) == ['orders-0: was deleted while it was checked']
 
 
-# ---- a broker works on it ----
+# ---- while a broker runs ----
 
 HOLD = ('import sys; from kbroker.log.fs import FileSystem; lock = FileSystem().lock(sys.argv[1]); '
         'print(1, flush=True); input()')
@@ -713,14 +713,14 @@ def die(fs, task):
     os._exit(1)
 
 
-def test_a_process_that_is_killed_is_told_in_one_line(directory, monkeypatch):
+def test_a_process_that_is_killed_is_reported_in_one_line(directory, monkeypatch):
     monkeypatch.setattr(command, 'ALONE_BYTES', 0)
     monkeypatch.setattr(command, '_check', die)
     done = run(directory, '--jobs', '2')
     assert done.exit_code == 1 and 'a process that checked a partition was killed' in done.stderr
 
 
-def test_of_a_file_full_of_nonsense_some_is_told(tmp_path):
+def test_the_number_of_listed_findings_of_a_file_is_limited(tmp_path):
     directory = tmp_path / 'orders-0'
     directory.mkdir()
     batch = encode_batch([(0, None, b'v')], partition_leader_epoch=3)

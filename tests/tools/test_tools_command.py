@@ -1,4 +1,4 @@
-"""How a command ends: by an exit code, and one line when it failed."""
+"""Ends of commands: an exit code, and one line on failure."""
 import click
 import pytest
 from click.testing import CliRunner

@@ -1,4 +1,4 @@
-"""kbroker-configs: how settings are written, usage, and a directory without a broker."""
+"""kbroker-configs: the syntax of settings, usage, and a directory without a broker."""
 import json
 
 import click
@@ -34,7 +34,7 @@ def test_what_is_no_setting_is_wrong_usage(text):
     (['--describe', '--broker', 'one'], 'expected the id of a broker'),
     (['--describe', '--entity-type', 'topics', '--entity-default'], 'goes with --entity-type brokers'),
     (['--describe', '--entity-type', 'users'], "'users' is not one of"), (['--describe', '--topic', ''], 'is empty')])
-def test_wrong_usage_is_told_with_exit_code_2(arguments, words):
+def test_wrong_usage_is_reported_with_exit_code_2(arguments, words):
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
     assert words in ' '.join(result.stderr.split())
@@ -42,7 +42,7 @@ def test_wrong_usage_is_told_with_exit_code_2(arguments, words):
 
 @pytest.fixture(scope='module')
 def staged(shared_broker):
-    """A topic and all brokers with settings of their own."""
+    """A broker with a topic setting and a default setting for all brokers."""
     where = ('--bootstrap-server', shared_broker.address)
     alter = ('configs', '--alter')
     for name, *arguments in (('topics', '--create', '--topic', 'orders', '--config', 'retention.ms=1000'),
@@ -91,7 +91,7 @@ def test_a_file_of_properties_is_set(staged, tmp_path):
     ('live', ('--describe', '--topic', 'nothing')), ('live', ('--describe', '--broker', '9')),
     ('live', ('--alter', '--topic', 'orders', '--add-config', 'no.such.setting=1')),
     ('directory', ('--describe', '--topic', 'nothing')), ('directory', ('--describe', '--group', 'nothing'))])
-def test_what_cannot_be_done_is_told_in_one_line(staged, where, arguments):
+def test_operations_that_fail_are_reported_in_one_line(staged, where, arguments):
     place = ('--bootstrap-server', staged.address) if where == 'live' else ('--data-dir', staged.directory)
     failed = run_command('configs', *place, *arguments)
     assert (failed.returncode, failed.stderr.count('\n')) == (1, 1), failed.stderr

@@ -1,4 +1,4 @@
-"""kbroker-consume: how records are shown, from a broker and from a directory, and how the command ends."""
+"""kbroker-consume: the output of records from a broker and from a directory, and the ends of the command."""
 import json
 import signal
 import subprocess
@@ -220,7 +220,7 @@ def test_ctrl_c_does_not_wait_for_a_coordinator_that_is_gone(broker):
     (['--topic', 'plain', '--command-property', 'isolation.level=none'], 1, "isolation.level: found 'none', expected "),
     (['--topic', 'plain', '--formatter', 'x'], 1, '--formatter: found x'),
 ])
-def test_wrong_options_are_told_in_a_line(filled, options, code, message):
+def test_wrong_options_are_reported_in_a_line(filled, options, code, message):
     done = consume(filled, *options)
     assert done.returncode == code
     assert any(message in line for line in done.stderr.splitlines())

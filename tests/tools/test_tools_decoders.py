@@ -1,4 +1,4 @@
-"""Rows and records as text. Kafka's own tools judge every kind of them in tests/jvm/test_decoders.py."""
+"""Rows and records as text. tests/jvm/test_decoders.py compares every kind with Kafka's own tools."""
 import base64
 import random
 
@@ -72,7 +72,7 @@ def test_a_tombstone_is_a_delete():
     (KEY, b'\0\2', 'Error at offset 5, skipping. Found an unknown record version 2 for 0 type'),
     (KEY[:5], b'\0\1', "Error at offset 5, skipping. Could not read record with version 0 from key's buffer due to: "),
     (KEY, b'\0\1x', "Error at offset 5, skipping. Could not read record with version 1 from value's buffer due to: ")])
-def test_a_row_that_cannot_be_read_is_told_in_place_of_its_key(key, value, expected):
+def test_a_row_that_cannot_be_read_is_reported_in_place_of_its_key(key, value, expected):
     found, payload = decoder('transaction').decode(5, key, value)
     assert payload is None
     assert found.startswith(expected)
@@ -147,7 +147,7 @@ def test_a_record_of_a_later_release_is_shown_as_well(compat):
     (b'\xff\xff\xff\x0f\0', 'Value for frame version was too large.'),
     (b'\1\2\0\x05', 'Failed to deserialize record with type 2'),
     (b'\1\x14\0\0zz', 'Found 2 byte(s) of garbage after 20')])
-def test_a_metadata_record_that_cannot_be_read_is_told_in_place_of_its_payload(data, expected):
+def test_a_metadata_record_that_cannot_be_read_is_reported_in_place_of_its_payload(data, expected):
     key, payload = decoder('cluster-metadata').decode(4, None, data)
     assert key is None
     assert payload.startswith(f'Error at 4, skipping. {expected}')
@@ -162,7 +162,7 @@ def test_a_remote_segment_is_shown_as_kafkas_class_shows_itself():
     assert text.endswith(', brokerId=5}')
 
 
-def test_a_remote_segment_that_kafkas_class_refuses_is_told():
+def test_a_remote_segment_that_kafkas_class_refuses_is_reported():
     record = messages.RemoteLogSegmentMetadataRecord(start_offset=5, end_offset=4)
     assert decoder('remote-log-metadata').decode(6, None, bytes((1, 0, 0)) + encode(record, 0)) == (
         None, 'Error at offset 6, skipping. Unexpected end offset = 4. EndOffset for a remote segment cannot be less '

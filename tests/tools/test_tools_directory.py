@@ -1,4 +1,4 @@
-"""A log directory seen offline says what its broker says, and what a broker does to it meanwhile does not matter."""
+"""A view of a log directory reports the same as its broker, even while a broker changes the directory."""
 from __future__ import annotations
 
 import os
@@ -57,7 +57,7 @@ def run_transactions(client, count=12):
 
 
 def answers_of(broker, topic, partition):
-    """What ListOffsets says: earliest, high watermark, last stable offset."""
+    """Return the answers of ListOffsets: earliest, high watermark, last stable offset."""
     def ask(timestamp, isolation_level):
         answer = broker.ask(build('ListOffsetsRequest', replica_id=-1, isolation_level=isolation_level, topics=[
             {'name': topic, 'partitions': [{'partition_index': partition, 'timestamp': timestamp}]}]), 7)
@@ -176,7 +176,7 @@ def test_nothing_is_changed_and_nothing_locked(client, view, tmp_path):
 
 
 def tree(directory):
-    """Content and time of change of everything in it."""
+    """Return the content and the modification time of every file in a directory."""
     return {path: (path.read_bytes() if path.is_file() else None, path.lstat().st_mtime_ns)
             for path in [directory, *directory.rglob('*')]}
 
@@ -207,7 +207,7 @@ def test_directories_of_apache_kafka_are_read_whole(archive, tmp_path, caplog):
     assert caplog.messages == []
 
 
-def test_without_metadata_topics_are_told_by_the_names_of_directories(client, view, tmp_path):
+def test_without_metadata_topics_are_named_by_their_directories(client, view, tmp_path):
     run_transactions(client, 3)
     expected = {name: topic.topic_id for name, topic in view.topics().items()}
     target = tmp_path / 'copy'
@@ -221,7 +221,7 @@ def test_without_metadata_topics_are_told_by_the_names_of_directories(client, vi
     assert copied.transaction(TRANSACTIONAL_ID) == view.transaction(TRANSACTIONAL_ID)
 
 
-def test_damaged_metadata_is_told_and_the_rest_is_read(client, view, tmp_path, caplog):
+def test_damaged_metadata_is_reported_and_the_rest_is_read(client, view, tmp_path, caplog):
     run_transactions(client, 3)
     expected = view.partition_offsets(*A)
     target = tmp_path / 'copy'
@@ -276,7 +276,7 @@ def test_a_partition_that_is_not_there_is_named(client, view):
 
 @pytest.fixture
 def copied(client, tmp_path):
-    """A stopped copy of a partition with several segments, and its batches."""
+    """A copy of a partition of a stopped broker, with several segments, and its batches."""
     run_transactions(client, 30)
     shutil.copytree(tmp_path / 'data' / 'orders-1', tmp_path / 'orders-1')
     reader = PartitionReader(ReadOnlyFileSystem(), str(tmp_path / 'orders-1'))
@@ -338,7 +338,7 @@ def test_a_damaged_snapshot_is_not_used(copied, damage):
     assert found.active_producers() == expected.active_producers()
 
 
-def test_files_that_only_look_like_segments_are_passed_over(copied):
+def test_files_that_only_look_like_segments_are_skipped(copied):
     directory, reader, batches = copied
     for name in ('7.log', '99999999999999999999.log', '00000000000000000003.log.deleted', 'readme.log',
                  '99999999999999999999.snapshot', '00000000000000000000.log.cleaned'):
@@ -356,10 +356,10 @@ def test_offsets_may_be_huge(tmp_path):
     assert [header.base_offset for header, _ in DirectoryView(directory).batches('orders', 0)] == [base]
 
 
-# ---- a broker works on it ----
+# ---- while a broker runs ----
 
 class MeddlingFileSystem(ReadOnlyFileSystem):
-    """Lets something happen before a file is opened."""
+    """A file system that calls `before_open` before it opens a file."""
 
     def __init__(self, before_open):
         self.before_open = before_open
@@ -369,7 +369,7 @@ class MeddlingFileSystem(ReadOnlyFileSystem):
         return super().open(path, create)
 
 
-def test_segments_that_retention_deletes_are_passed_over(copied):
+def test_segments_that_retention_deletes_are_skipped(copied):
     directory, _, batches = copied
     doomed = sorted(directory.glob('*.log'))[:3]
 
@@ -399,7 +399,7 @@ def test_a_compacted_segment_takes_the_place_of_those_that_vanish(copied):
 
 
 class TornListing(ReadOnlyFileSystem):
-    """Its first listing, and every third, misses a file, as one does that runs into a rename."""
+    """A file system that misses a file in its first and every third listing, as a listing during a rename can."""
 
     def __init__(self, missed):
         self.missed, self.listings = missed, 0
@@ -412,7 +412,7 @@ class TornListing(ReadOnlyFileSystem):
 
 @pytest.mark.parametrize('number', [0, 1, -1])
 def test_a_listing_that_misses_a_segment_is_not_believed(copied, number):
-    """A broker renamed a compacted segment while its directory was listed, and a reader passed over its batches."""
+    """Once, a broker renamed a compacted segment while a reader listed the directory, and its batches were skipped."""
     directory, _, batches = copied
     logs = sorted(directory.glob('*.log'))
     reader = PartitionReader(TornListing(logs[number].name), str(directory))

@@ -1,4 +1,4 @@
-"""A broker that runs, asked over the wire and looked at in its directory, gives the same answers."""
+"""A running broker gives the same answers over the wire and in its directory."""
 from __future__ import annotations
 
 import contextlib
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @contextlib.contextmanager
 def a_member(address, group_id, **options):
-    """A consumer that has its assignment, and has committed offset 3."""
+    """Start a consumer, wait for its assignment and commit offset 3."""
     consumer = confluent_kafka.Consumer({'bootstrap.servers': address, 'group.id': group_id, 'client.id': 'c',
                                          'auto.offset.reset': 'earliest', 'enable.auto.commit': False, **options})
     consumer.subscribe(['orders'])
@@ -68,7 +68,7 @@ def test_both_views_of_a_broker_agree(tmp_path, broker_type, member_options):
             stack.callback(live.close)
             told, seen = answers(live), answers(DirectoryView(tmp_path / 'data'))
         if 'kip-848' in told['group']:
-            # Its member leaves the choice of the assignor to the broker, and then no row names it.
+            # The member leaves the choice of the assignor to the broker, so no row names one.
             told['group']['kip-848'] = dataclasses.replace(told['group']['kip-848'], protocol='')
         for question, answer in told.items():
             assert seen[question] == answer, question

@@ -1,4 +1,4 @@
-"""--follow: what is appended later, and the segments that come later. Nothing waits: the test acts meanwhile."""
+"""--follow shows later batches and later segments. The test acts whenever the command would wait."""
 import pytest
 from support.segment_corpus import T
 from test_tools_dump_log import dumped, offsets, segment
@@ -14,7 +14,7 @@ def batch(offset):
 
 
 def followed(tmp_path, path, *steps, **options):
-    """What was shown before each of the steps, and after them."""
+    """Follow a file while the steps run. Return the output before each step, and after the last."""
     shown, steps = [], list(steps)
     file = tmp_path / 'dumped'
 

@@ -1,4 +1,4 @@
-"""Gaps between offsets are kept in order, and not in memory."""
+"""Gaps between offsets are reported in order, without holding them all in memory."""
 import tracemalloc
 
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Indexes and snapshots as kafka-dump-log shows them. Its own output is the judge in tests/jvm/test_dump_index.py."""
+"""Indexes and snapshots in kafka-dump-log's format. tests/jvm/test_dump_index.py compares with its own output."""
 import io
 import os
 import random
@@ -27,7 +27,7 @@ def directory(tmp_path):
 
 
 def dumped(path, **options):
-    """(lines printed, lines of the report)."""
+    """Dump a file. Return the printed lines and the lines of the report."""
     out, report = io.StringIO(), ErrorReport()
     DUMPS[path.suffix](str(path), IndexOptions(**options), out, report)
     return out.getvalue().splitlines(), list(report.lines())
@@ -174,7 +174,7 @@ def test_a_snapshot_shows_each_producer_and_its_last_batch(tmp_path):
     assert dumped(path, compat='4.2')[0][2].endswith(f'lastTimestamp: {T} ')
 
 
-def test_damaged_snapshots_are_told_in_kafkas_words(directory):
+def test_damaged_snapshots_are_reported_in_kafkas_words(directory):
     texts = []
     for path in damaged_snapshots(directory):
         with pytest.raises(CorruptLogError) as error:
@@ -187,7 +187,7 @@ def test_damaged_snapshots_are_told_in_kafkas_words(directory):
 
 
 @pytest.mark.parametrize('size', [0, 1, 3, 9, 55])
-def test_a_short_snapshot_is_told_with_its_size(tmp_path, size):
+def test_a_short_snapshot_is_reported_with_its_size(tmp_path, size):
     path = tmp_path / f'{9:020d}.snapshot'
     path.write_bytes(snapshot((1, 2, 9, 35, 1, T, 0, -1))[:size])
     with pytest.raises(CorruptLogError, match=f'failed schema validation: found {size} bytes, expected'):
@@ -227,7 +227,7 @@ def test_the_report_of_4_2_has_the_last_finding_first_and_no_path_of_an_offset_t
 
 @pytest.mark.parametrize('suffix', ['.index', '.timeindex', '.txnindex', '.snapshot', '.log'])
 def test_whatever_the_bytes_are_they_are_shown_or_said_to_be_corrupt(directory, suffix):
-    """The file itself, or the log that the indexes are held against."""
+    """The random bytes are in the file itself, or in the log that the indexes refer to."""
     rng = random.Random(suffix)
     path = directory / (SECOND + suffix)
     good = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Memory stays what it is whatever a file holds or claims, and no bytes bring the engine down."""
+"""No file content makes a dump exceed its memory bound or crash."""
 import random
 import resource
 import subprocess
@@ -25,7 +25,7 @@ print(code, int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read
 
 
 def peak_bytes(path, *flags):
-    """(exit code, most memory that a dump had)."""
+    """Dump in a process. Return the exit code and the peak memory."""
     done = subprocess.run([sys.executable, '-c', MEASURE, str(path), *flags], cwd=ROOT, capture_output=True, text=True,
                           check=True)
     code, peak = done.stdout.split()

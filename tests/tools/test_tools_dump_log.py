@@ -1,4 +1,4 @@
-"""kbroker-dump-log as its user meets it: what it dumps, what it says of what it cannot, how it ends."""
+"""kbroker-dump-log: its output, its errors and its exit codes."""
 import json
 import os
 import shlex
@@ -26,7 +26,7 @@ def segment(directory, *batches, base_offset=0):
 
 
 def dumped(tmp_path, *paths, wait=None, **options):
-    """(exit code, text) of a dump in this process."""
+    """Dump in this process. Return the exit code and the text."""
     file = tmp_path / 'dumped'
     with open(file, 'wb') as out:
         code = dump(DumpOptions([str(path) for path in paths], **options), out.fileno(), wait)
@@ -37,7 +37,7 @@ def offsets(text):
     return [int(line.split()[2]) for line in text.splitlines() if line.startswith('| offset: ')]
 
 
-# ---- what is dumped
+# ---- output
 
 def test_a_batch_and_its_records_are_kafkas_lines(tmp_path):
     path = segment(tmp_path / 't-0', encode_batch(RECORDS[:2], producer_id=7, producer_epoch=1, base_sequence=3))
@@ -165,7 +165,7 @@ def test_json_is_utf8_whatever_the_file_name_is(options, tmp_path):
     assert rows and {row['file'] for row in rows} == {f'{tmp_path}/t\ufffd-0/{NAME}'}
 
 
-# ---- what is wrong
+# ---- errors
 
 def test_damage_costs_a_batch_and_the_rest_follows(tmp_path):
     cut = patched(encode_batch(RECORDS), 57, b'\x00\x00\x00\x09')
@@ -193,7 +193,7 @@ def test_damaged_files_end_with_a_line_each(tmp_path):
         assert all(line.startswith('kbroker-dump-log: ') for line in done.stderr.splitlines())
 
 
-def test_what_cannot_be_opened_or_is_no_segment_is_told_and_passed_over(tmp_path):
+def test_files_that_cannot_be_opened_or_are_no_segments_are_reported_and_skipped(tmp_path):
     good = segment(tmp_path / 't-0', encode_batch(RECORDS))
     (tmp_path / 'x.log').touch()
     (tmp_path / 'x.checkpoint').touch()
@@ -239,7 +239,7 @@ def test_statistics_say_what_they_leave_out(tmp_path):
 
 
 @pytest.mark.parametrize('options', [(), ('--json',)])
-def test_a_torn_end_is_told(options, tmp_path):
+def test_a_torn_end_is_reported(options, tmp_path):
     path = segment(tmp_path / 't-0', encode_batch(RECORDS), b'torn')
     done = run_command('dump-log', path, *options)
     told = f'Found 4 invalid bytes at the end of {NAME}\n'
@@ -247,7 +247,7 @@ def test_a_torn_end_is_told(options, tmp_path):
     assert (done.stderr == told and told not in done.stdout) if options else done.stdout.endswith(told)
 
 
-def test_a_snapshot_that_is_cut_is_told_and_passed_over(tmp_path):
+def test_a_truncated_snapshot_is_reported_and_skipped(tmp_path):
     path = tmp_path / f'{5:020d}.snapshot'
     path.write_bytes(bytes.fromhex('0001c54d00f200000001000000'))
     good = segment(tmp_path / 't-0', encode_batch(RECORDS))
@@ -260,7 +260,7 @@ def test_a_snapshot_that_is_cut_is_told_and_passed_over(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason='root may read everything')
-def test_a_file_that_may_not_be_read_is_told(tmp_path):
+def test_a_file_that_may_not_be_read_is_reported(tmp_path):
     path = segment(tmp_path / 't-0', encode_batch(RECORDS))
     path.chmod(0)
     done = run_command('dump-log', path)
@@ -306,7 +306,7 @@ def test_interrupted_it_ends_with_130(tmp_path):
         process.stderr.close()
 
 
-def test_a_full_disk_is_told(tmp_path):
+def test_a_full_disk_is_reported(tmp_path):
     path = segment(tmp_path / 't-0', encode_batch(RECORDS))
     with open('/dev/full', 'wb') as full:
         done = subprocess.run(command_line('dump.start', path), cwd=ROOT, stdout=full, stderr=subprocess.PIPE,
@@ -339,7 +339,7 @@ def test_a_bar_is_shown_on_a_terminal_unless_the_result_is(shown, stdout, tmp_pa
     assert (b'baseOffset: 0' in text) is not shown
 
 
-def test_a_closed_output_is_told(tmp_path):
+def test_a_closed_output_is_reported(tmp_path):
     path = segment(tmp_path / 't-0', encode_batch(RECORDS))
     for command in (command_line('dump.start', path), command_line('dump_log', path),
                     command_line('dump.start', '--stats', path)):
@@ -348,7 +348,7 @@ def test_a_closed_output_is_told(tmp_path):
         assert (done.returncode, done.stderr.partition(': ')[2]) == (1, 'the output is closed\n')
 
 
-# ---- how it starts
+# ---- start
 
 def test_a_plain_call_is_read_without_the_command():
     options = read_plainly(['--files', 'a,b', '--max-bytes=12', '--print-data-log', 'c', '--compat', '4.2'])

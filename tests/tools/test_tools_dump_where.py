@@ -1,4 +1,4 @@
-"""--where: what its words mean, and that what lies before is not read."""
+"""--where: the meaning of its terms. Files are not read before the first match that the indexes allow."""
 import itertools
 
 import pytest
@@ -78,7 +78,7 @@ def test_a_choice_reports_no_gaps(tmp_path, capfd):
     assert capfd.readouterr().err == ''
 
 
-def test_segments_outside_of_the_offsets_are_passed_over(tmp_path):
+def test_segments_outside_of_the_offsets_are_skipped(tmp_path):
     for base_offset in (0, 10, 20, 30):
         batch = encode_batch([(T, b'k', b'v')] * 10, base_offset=base_offset)
         segment(tmp_path / 't-0', batch, base_offset=base_offset)
@@ -95,7 +95,7 @@ RECORD_BYTES = 16_000
 
 @pytest.fixture(scope='module')
 def indexed(tmp_path_factory):
-    """A segment of 24 MiB with its indexes, a batch a record and a millisecond."""
+    """A segment of 24 MiB with its indexes: batches of one record, a millisecond apart."""
     config = LogConfig(Config({}), {})
     log = Log(FileSystem(), str(tmp_path_factory.mktemp('logs') / 't-0'), 't', 0, config, ManualClock(T))
     for number in range(SEGMENT_BYTES // RECORD_BYTES):
@@ -105,7 +105,7 @@ def indexed(tmp_path_factory):
 
 
 def bytes_read():
-    """By this process, all reads counted."""
+    """Return the number of bytes that this process has read."""
     with open('/proc/self/io') as file:
         return next(int(line.split()[1]) for line in file if line.startswith('rchar'))
 

@@ -1,4 +1,4 @@
-"""kbroker-groups: lag in records, where offsets are moved to, usage, and a directory without a broker."""
+"""kbroker-groups: lag in records, the targets of offset resets, usage, and a directory without a broker."""
 import io
 import json
 
@@ -32,7 +32,7 @@ from kbroker_tools.render import Output
 
 
 class Partition:
-    """Batches as a log would hold them."""
+    """The batches of a partition in memory."""
 
     def __init__(self):
         self.batches = []
@@ -97,7 +97,7 @@ def test_a_position_within_a_batch_counts_the_records_behind_it_also_after_compa
 @given(st.lists(st.tuples(st.sampled_from(['plain', 'begin', 'commit', 'abort']), st.integers(1, 3),
                           st.integers(1, 4)), max_size=30), st.integers(0, 20))
 def test_the_records_left_are_those_that_a_consumer_would_see(steps, position):
-    """Against records marked one by one."""
+    """The oracle marks each record individually."""
     partition, records, open_since = Partition(), [], {}
     for step, producer_id, count in steps:
         if step in ('commit', 'abort'):
@@ -121,13 +121,13 @@ def test_the_records_left_are_those_that_a_consumer_would_see(steps, position):
         sum(record['fate'] is None for record in left))
 
 
-# ---- where offsets are moved to
+# ---- targets of offset resets
 
 A, B = ('orders', 0), ('orders', 1)
 
 
 class Log:
-    """From 10 to 20 in both partitions; one has a record from time 500 on, at 15."""
+    """Two partitions with offsets 10 to 20. One has a record of time 500 at offset 15."""
 
     def earliest(self, partitions):
         return dict.fromkeys(partitions, 10)
@@ -223,7 +223,7 @@ def test_a_plan_that_cannot_be_read_names_the_line(text, words):
     (['--delete-offsets', '--group', 'a', '--group', 'b', '--topic', 't'], 'takes one --group'),
     (['--delete', '--group', 'a', '--data-dir', '/'], 'needs a broker'),
     (['--list', '--type', '--data-dir', '/'], ''), (['--list'], 'give one of --bootstrap-server')])
-def test_wrong_usage_is_told_with_exit_code_2(arguments, words):
+def test_wrong_usage_is_reported_with_exit_code_2(arguments, words):
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2 or (words == '' and result.exit_code == 1)
     assert words in ' '.join(result.stderr.split())
@@ -231,7 +231,7 @@ def test_wrong_usage_is_told_with_exit_code_2(arguments, words):
 
 @pytest.fixture(scope='module')
 def staged(shared_broker):
-    """A group behind an aborted, an open and a committed transaction."""
+    """A broker with a group behind an aborted, an open and a committed transaction."""
     servers = {'bootstrap.servers': shared_broker.address}
     admin = AdminClient(servers)
     for made in admin.create_topics([NewTopic('orders', 1)]).values():
@@ -255,7 +255,7 @@ def staged(shared_broker):
     holders[1].abort_transaction()
 
 
-def test_who_reads_committed_is_told_what_is_left_and_who_holds_the_rest(staged):
+def test_for_read_committed_the_remaining_records_and_the_holder_of_the_rest_are_shown(staged):
     found = run_command('groups', '--bootstrap-server', staged.address, '--describe', '--group', 'readers', '--json',
                         '--isolation-level', 'read_committed')
     row, = map(json.loads, found.stdout.splitlines())
@@ -294,12 +294,12 @@ def test_without_execute_nothing_is_changed_and_that_is_said(staged):
     ('--reset-offsets', '--group', 'readers', '--topic', 'nothing', '--to-latest', '--execute'),
     ('--reset-offsets', '--group', 'readers', '--topic', 'orders:7', '--to-latest', '--execute'),
     ('--reset-offsets', '--group', 'new', '--topic', 'orders', '--shift-by', '1', '--execute')])
-def test_what_cannot_be_done_is_told_in_one_line(staged, arguments):
+def test_operations_that_fail_are_reported_in_one_line(staged, arguments):
     failed = run_command('groups', '--bootstrap-server', staged.address, *arguments)
     assert (failed.returncode, failed.stderr.count('\n')) == (1, 1), failed.stderr
 
 
-# ---- how it looks
+# ---- layout
 
 class Terminal(io.StringIO):
     def isatty(self):

@@ -1,4 +1,4 @@
-"""The history of a transactional id: the events of its life, what is wrong with it, and what cannot be known."""
+"""The history of a transactional id: its events, its faults and its unknowns."""
 import json
 import pathlib
 import tarfile
@@ -83,7 +83,7 @@ def view():
 
 @pytest.fixture(params=[1, 2])
 def coordinator(view, request):
-    """Before and since the endings bump the epoch."""
+    """A coordinator before (1) and since (2) endings bump the epoch."""
     return Coordinator(view, version=request.param)
 
 
@@ -95,9 +95,9 @@ def kinds(history):
     return [event.kind for event in history.events]
 
 
-# ---- what happened
+# ---- events
 
-def test_a_life_is_told_in_the_order_in_which_it_went(coordinator, view):
+def test_events_are_listed_in_the_order_in_which_they_happened(coordinator, view):
     coordinator.row('EMPTY')
     coordinator.begin(A)
     coordinator.write(A, 3)
@@ -119,7 +119,7 @@ def test_a_life_is_told_in_the_order_in_which_it_went(coordinator, view):
     assert [event.where for event in history.events if event.kind == 'marker'] == ['orders-0', 'orders-1']
 
 
-def test_many_transactions_are_told_apart_even_if_they_share_an_epoch(coordinator, view):
+def test_transactions_are_distinguished_even_if_they_share_an_epoch(coordinator, view):
     coordinator.row('EMPTY')
     for number in range(6):
         coordinator.transact(*((A, B) if number % 2 else (A,)), commit=number % 3 != 0)
@@ -130,7 +130,7 @@ def test_many_transactions_are_told_apart_even_if_they_share_an_epoch(coordinato
 
 TRANSACTIONS = st.lists(st.tuples(st.sampled_from([(A,), (B,), (A, B)]), st.booleans(), st.integers(0, 3000),
                                   st.booleans()), min_size=1, max_size=12)
-"""Partitions, whether it commits, the pause after it, and whether the producer is initialised again."""
+"""Partitions, True for a commit, the pause after it in ms, and True if the producer is initialised again."""
 
 
 @settings(deadline=None)
@@ -257,7 +257,7 @@ def test_a_transaction_in_which_a_partition_got_no_records_has_its_marker_there(
         f'commit, epoch {coordinator.epoch}, coordinator epoch 0; no records of it are here']
 
 
-# ---- what is wrong
+# ---- faults
 
 def test_a_missing_marker_is_flagged_with_what_ends_the_transaction(coordinator, view):
     coordinator.row('EMPTY')
@@ -309,7 +309,7 @@ def test_a_decision_that_is_never_completed_is_torn(coordinator, view):
     [fault] = told(view).faults
     assert 'though every partition has its marker' in fault
     view.clock_ms = START_MS + coordinator.now_ms + 50
-    assert told(view).faults == [], 'it may be at it'
+    assert told(view).faults == [], 'the coordinator may still be writing it'
 
 
 def test_a_decision_that_the_next_transaction_follows_at_once_is_torn(coordinator, view):
@@ -342,7 +342,7 @@ def test_an_open_transaction_that_its_row_knows_of_is_well(coordinator, view):
     assert [(event.transaction, event.kind) for event in history.events[-2:]] == [(2, 'begin'), (2, 'records')]
 
 
-def test_a_marker_written_again_before_the_end_is_told_and_is_no_fault(coordinator, view):
+def test_a_marker_written_again_before_the_end_is_listed_and_is_no_fault(coordinator, view):
     coordinator.row('EMPTY')
     coordinator.begin(A)
     coordinator.write(A)
@@ -354,9 +354,9 @@ def test_a_marker_written_again_before_the_end_is_told_and_is_no_fault(coordinat
     assert 'repeated' in kinds(history) and history.faults == []
 
 
-# ---- what cannot be known
+# ---- unknowns
 
-def test_rows_that_compaction_took_are_told_of_by_the_partitions(view):
+def test_transactions_whose_rows_were_compacted_are_found_in_the_partitions(view):
     coordinator = Coordinator(view)
     coordinator.row('EMPTY')
     coordinator.transact(A, B)
@@ -438,8 +438,8 @@ def test_a_partition_that_cannot_be_read_is_named(coordinator, view, monkeypatch
     assert any(unknown.startswith('orders-1: ') and 'found no leader' in unknown for unknown in history.unknowns)
 
 
-def test_what_kafka_wrote_is_told_as_it_went(tmp_path):
-    """A directory of Kafka 4.4, killed once: the Complete rows carry a time before the markers."""
+def test_the_history_of_a_kafka_directory_is_complete(tmp_path):
+    """The directory is from Kafka 4.4, killed once. Its Complete rows have earlier times than the markers."""
     with tarfile.open(KAFKA_DIRECTORY) as archive:
         archive.extractall(tmp_path, filter='data')
     [data_dir] = tmp_path.iterdir()

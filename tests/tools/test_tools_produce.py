@@ -1,4 +1,4 @@
-"""kbroker-produce: how lines become records, and how the command ends."""
+"""kbroker-produce: the conversion of lines to records, and the ends of the command."""
 import os
 import pty
 import signal
@@ -105,10 +105,10 @@ def produce(broker, topic, *options, stdin=b''):
 
 
 def records(broker, topic, isolation_level='read_committed'):
-    """(key, value, headers) of all that is there.
+    """Return (key, value, headers) of all records up to the high watermark.
 
-    Up to the high watermark, also where only what is committed is read: a commit is answered before its markers are
-    written, and a reader that stopped at the last stable offset of that moment once missed the last record.
+    It does not stop at the last stable offset: a commit is answered before its markers are written, so that offset
+    may still be below the last record.
     """
     cluster = Cluster(ClientConfig.load(broker.address))
     partitions = [(topic, partition) for partition in cluster.topics([topic])[topic].partitions]
@@ -175,8 +175,8 @@ def test_ctrl_c_aborts_the_open_transaction(shared_broker):
     cluster.close()
 
 
-def test_an_abort_that_fails_is_told_beside_what_ended_the_command(start_broker):
-    """It was not told at all, and the transaction held up consumers until its timeout."""
+def test_a_failed_abort_is_reported_in_addition_to_the_error_that_ended_the_command(start_broker):
+    """Once it was not reported, and the transaction blocked consumers until its timeout."""
     broker = start_broker()
     process = subprocess.Popen(command_line('produce', '--bootstrap-server', broker.address, '--topic', 'gone',
                                             '--transactional-id', 'gone', '--timeout', '0', '--max-block-ms', '500',
@@ -218,7 +218,7 @@ def test_a_line_that_waits_for_others_is_sent_while_there_is_no_input(shared_bro
     cluster.close()
 
 
-def test_a_record_that_the_broker_refuses_is_told_by_its_line(shared_broker):
+def test_a_record_that_the_broker_refuses_is_reported_by_its_line(shared_broker):
     cluster = Cluster(ClientConfig.load(shared_broker.address))
     Admin(cluster).create_topics([NewTopic('compacted', 1, configs={'cleanup.policy': 'compact'})])
     cluster.close()
@@ -231,7 +231,7 @@ def test_a_record_that_the_broker_refuses_is_told_by_its_line(shared_broker):
     assert [value for _, value, _ in records(shared_broker, 'compacted')] == [b'1', b'3']
 
 
-def test_a_line_that_is_too_large_is_told_and_the_others_are_written(shared_broker):
+def test_a_line_that_is_too_large_is_reported_and_the_others_are_written(shared_broker):
     done = produce(shared_broker, 'large', stdin=b'1\n' + b'x' * (5 << 20) + b'\n3\n')
     assert done.returncode == 1
     lines = done.stderr.decode().splitlines()
@@ -268,14 +268,14 @@ def test_on_a_terminal_the_lines_are_counted(shared_broker):
     (['--reader-property', 'null.marker=,'], 1, 'null.marker and headers.separator may not be equal'),
     (['--command-property', 'linger.ms=soon'], 1, "linger.ms: found 'soon'"),
 ])
-def test_wrong_options_are_told_in_a_line(shared_broker, options, code, message):
+def test_wrong_options_are_reported_in_a_line(shared_broker, options, code, message):
     done = run_command('produce', '--bootstrap-server', shared_broker.address, '--topic', 'usage', *options,
                        stdin='x\n')
     assert done.returncode == code
     assert message in done.stderr.splitlines()[-1]
 
 
-def test_a_topic_that_nobody_creates_is_told_in_a_line(start_broker):
+def test_a_topic_that_is_not_created_is_reported_in_a_line(start_broker):
     broker = start_broker({'auto.create.topics.enable': 'false'})
     done = run_command('produce', '--bootstrap-server', broker.address, '--topic', 'nowhere', stdin='x\n')
     assert done.returncode == 1
@@ -283,7 +283,7 @@ def test_a_topic_that_nobody_creates_is_told_in_a_line(start_broker):
     assert 'topic nowhere' in done.stderr and 'does not exist' in done.stderr
 
 
-def test_a_broker_that_is_not_there_is_told_in_a_line():
+def test_a_broker_that_is_not_there_is_reported_in_a_line():
     done = run_command('produce', '--bootstrap-server', '127.0.0.1:1', '--topic', 't', stdin='x\n')
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert '127.0.0.1:1 cannot be reached' in done.stderr

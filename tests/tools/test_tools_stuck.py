@@ -1,4 +1,4 @@
-"""Verdicts out of facts: what is said first, what happens next, what is safe to do."""
+"""Verdicts from facts: the cause, the next event and the safe command."""
 import subprocess
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def test_each_cause_has_a_name_of_its_own_and_the_last_fits_all():
     assert CAUSES[-1].fits(IDLE)
 
 
-def test_the_expiry_is_told_with_the_time_left_and_the_interval_of_the_coordinator():
+def test_the_expiry_is_reported_with_the_time_left_and_the_interval_of_the_coordinator():
     verdict = judge(replace(OPEN, expiry_interval_ms=200))
     assert verdict.cause == 'in-progress'
     assert verdict.next == ('the producer ends it, or the coordinator aborts it at 2027-01-15 08:00:55.000Z, in 55.0 s '
@@ -136,14 +136,14 @@ def test_a_decision_of_another_epoch_is_not_that_of_this_transaction():
     assert judge(replace(IDLE, state_log=StateLog(past=past))).cause == 'never-added'
 
 
-def test_without_rows_of_its_time_nobody_can_say_that_a_write_was_never_added():
+def test_without_rows_of_its_time_a_write_is_not_called_never_added():
     assert judge(IDLE).cause == 'never-added'
     verdict = judge(replace(IDLE, state_log=StateLog()))
     assert verdict.cause == 'hanging'
     assert verdict.command.endswith('abort --topic orders --partition 0 --start-offset 10')
 
 
-# ---- what is shown
+# ---- output
 
 def shown(facts, tmp_path):
     path = tmp_path / 'shown'
@@ -181,7 +181,7 @@ orders-0 is held at offset 10 by transactional.id 'billing': its transaction is 
 '''
 
 
-def test_of_many_partitions_five_are_told_whole_and_those_with_the_same_command_in_a_line(tmp_path):
+def test_of_many_partitions_five_are_shown_in_full_and_those_with_the_same_command_in_a_line(tmp_path):
     found = [replace(OPEN, partition=number, transaction=replace(
         OPEN.transaction, transactional_id=transactional_id, partitions=frozenset({('orders', number)})))
         for number, transactional_id in enumerate('aabcdefa')]
@@ -220,10 +220,10 @@ def test_the_json_has_what_the_text_has():
     assert as_json(healthy, judge(healthy))['producer'] is None
 
 
-# ---- a cluster that moves while it is looked at
+# ---- a cluster that changes meanwhile
 
 class MovingView:
-    """A partition whose transaction ends, and another begins, after it was first asked."""
+    """A view of a partition whose transaction ends, and another begins, after the first request."""
 
     place, is_live = 'b:9092', True
 
@@ -269,7 +269,7 @@ def test_what_may_not_be_read_leaves_a_verdict(monkeypatch):
 
 
 def looked_at(view):
-    """Facts, and how often there was a pause to look again."""
+    """Gather the facts. Return them and the number of pauses before a repetition."""
     pauses = []
     return Gatherer(view, '', sleep=pauses.append).facts(*HERE), len(pauses)
 
@@ -296,7 +296,7 @@ def test_a_last_stable_offset_that_comes_to_the_high_watermark_is_not_held():
     assert (judge(facts).cause, facts.offsets, pauses) == ('healthy', PartitionOffsets(0, 30, 30), 1)
 
 
-def test_a_last_stable_offset_that_nobody_holds_is_given_time_for_a_flush():
+def test_a_last_stable_offset_that_no_producer_holds_is_given_time_for_a_flush():
     view = MovingView()
     view.producers = lambda *_: []
     facts, pauses = looked_at(view)

@@ -1,4 +1,4 @@
-"""The timeline of a partition: what replay finds, and what the picture of it shows, as text and in a browser."""
+"""The timeline of a partition: the replay, and its picture as text and in a browser."""
 import io
 import json
 import random
@@ -28,7 +28,7 @@ NASTY = '</script><script>document.title = "broken"</script>'
 
 
 def small_view():
-    """Ten transactions of three producers; the last of payments-2 is open."""
+    """Return ten transactions of three producers. The last one of payments-2 is open."""
     view = InMemoryView()
     for producer_id, transactional_id in ((1000, 'payments-1'), (1001, 'payments-2'), (1002, NASTY)):
         view.write_row(transactional_id, 'EMPTY', producer_id, 0, at_ms=0)
@@ -59,7 +59,7 @@ def small_view():
 
 
 def large_view(transactions=10_000, producers=8, seed=5):
-    """Transactions of producers that write at once; one is open, and for a while every third aborts."""
+    """Return transactions of concurrent producers. One is open, and for a while every third aborts."""
     chance = random.Random(seed)
     view = InMemoryView()
     log = view.log('orders')
@@ -352,7 +352,7 @@ def test_ticks_are_round_few_and_in_range(start, span, count, axis):
 
 @pytest.fixture
 def tool(monkeypatch):
-    """Runs the command on a view."""
+    """A function that runs the command on a view."""
     def run(view, *arguments):
         monkeypatch.setattr(command, 'open_view', lambda *_: view)
         return CliRunner().invoke(command.timeline, ['orders:0', '--data-dir', '/', *arguments] if not arguments or

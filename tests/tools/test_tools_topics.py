@@ -1,4 +1,4 @@
-"""kbroker-topics without Kafka's tools beside it: what is chosen, usage, directories, JSON."""
+"""kbroker-topics: the selection of topics, usage, directories and JSON."""
 import json
 import os
 
@@ -47,7 +47,7 @@ def topic_of(*partitions, least=2):
     ('under_replicated_partitions', [1, 2, 3]), ('unavailable_partitions', [3, 4]),
     ('under_min_isr_partitions', [2, 3]), ('at_min_isr_partitions', [1])])
 def test_partitions_are_chosen_by_their_replicas(name, found):
-    """(leader, whether it is there, replicas, in sync)"""
+    """Each partition is (leader, True if the leader is alive, replicas, replicas in sync)."""
     topic = topic_of((1, True, (1, 2, 3), (1, 2, 3)), (1, True, (1, 2, 3), (1, 2)), (1, True, (1, 2, 3), (1,)),
                      (-1, False, (1, 2, 3), ()), (9, False, (1, 2, 3), (1, 2, 3)))
     assert [row.partition for row in topic.partitions if FILTERS[name](topic, row)] == found
@@ -58,7 +58,7 @@ def test_the_replication_factor_is_that_of_the_first_partition():
 
 
 def test_settings_stand_in_the_order_of_javas_hash_map():
-    """As Kafka's tool printed these, out of 33 settings of a topic."""
+    """Kafka's tool printed these in this order, among the 33 settings of a topic."""
     printed = ['min.insync.replicas', 'cleanup.policy', 'retention.ms', 'max.message.bytes']
     assert in_java_order(sorted(printed), str, 33) == printed
 
@@ -79,7 +79,7 @@ def test_an_assignment_names_the_replicas_of_each_partition(text, assignment):
     (['--describe', '--topic', 'a', '--topic-id', 'b'], 'exclude each other'),
     (['--list'], 'give one of --bootstrap-server'),
     (['--delete', '--topic', 'a', '--data-dir', '/'], 'needs a broker')])
-def test_wrong_usage_is_told_with_exit_code_2(arguments, words):
+def test_wrong_usage_is_reported_with_exit_code_2(arguments, words):
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
     assert words in result.stderr.replace('\n', ' ')
@@ -117,7 +117,7 @@ def test_only_topics_with_settings_of_their_own(directory):
     assert [line.split('\t')[0] for line in found.stdout.splitlines()] == ['Topic: orders']
 
 
-def test_a_topic_that_is_not_there_is_told_in_one_line(directory):
+def test_a_topic_that_is_not_there_is_reported_in_one_line(directory):
     missing = run_command('topics', '--data-dir', directory, '--describe', '--topic', 'nothing')
     assert (missing.returncode, missing.stdout) == (1, '')
     assert missing.stderr.endswith("no topic matches 'nothing'; --list prints those that there are\n")
@@ -127,7 +127,7 @@ def test_a_topic_that_is_not_there_is_told_in_one_line(directory):
     assert (wrong.returncode, wrong.stderr.count('\n')) == (1, 1)
 
 
-def test_a_directory_whose_metadata_log_is_gone_is_told_by_its_names(directory, tmp_path):
+def test_a_directory_without_a_metadata_log_is_read_by_its_names(directory, tmp_path):
     for name in os.listdir(directory):
         if name.startswith('orders-'):
             (tmp_path / name).symlink_to(directory / name)

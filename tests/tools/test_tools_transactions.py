@@ -1,4 +1,4 @@
-"""kbroker-transactions: one command for a broker and a directory, and a line for each thing that can be wrong."""
+"""kbroker-transactions: one command for a broker and a directory, and one line for each error."""
 import json
 import shutil
 import socket
@@ -26,14 +26,14 @@ def run(*arguments):
 
 
 def rows_of(done):
-    """The rows of a piped table, each a list of cells."""
+    """Return the rows of a piped table, each a list of cells."""
     assert (done.returncode, done.stderr) == (0, '')
     return [[cell.strip() for cell in line.split('\t')[:-1]] for line in done.stdout.splitlines()][1:]
 
 
 @pytest.fixture
 def stage(tmp_path):
-    """An open transaction, one that is hanging for an hour, and an id without any."""
+    """A directory with an open transaction, one that has been hanging for an hour, and an id without any."""
     stage = HandwrittenDirectory(tmp_path / 'data')
     stage.row('open', 'Ongoing', (7, 3), 1, start=1, partitions=[ORDERS, ('orders', 1)], timeout_ms=900_000)
     stage.data(ORDERS, (7, 3), 1)
@@ -125,7 +125,7 @@ def test_why_stuck_of_a_group_looks_where_it_reads(directory):
     ((), 'coordinator-unseen'), ((3,), 'coordinator-unseen'), ((0, 2), 'coordinator-unseen'),
     ((0, 1), 'unknown-producer')])
 def test_a_directory_without_all_rows_does_not_call_a_transaction_hanging(stage, numbers, cause):
-    """As in a cluster of several brokers: the rows of an id may be on another one."""
+    """In a cluster of several brokers, the rows of an id may be on another broker."""
     stage.data(('lone', 0), (77, 0), 60)
     directory = stage.write()
     rows = (directory / '__transaction_state-0').rename(directory / 'rows')
@@ -164,7 +164,7 @@ def test_why_stuck_of_a_healthy_partition_says_why(tmp_path):
 
 
 def test_partitions_that_could_not_be_looked_at_are_counted_in_the_verdict(directory, monkeypatch):
-    """As those of a topic that is deleted meanwhile."""
+    """A topic that is deleted meanwhile has such partitions."""
     whole = Gatherer.facts
 
     def facts(self, topic, partition):
@@ -193,7 +193,7 @@ def peer(start_broker):
 
 
 def run_command_of(done):
-    """The command that a verdict names, as it stands there."""
+    """Run the command that a verdict names, verbatim."""
     line = next(line for line in done.stdout.splitlines() if line.startswith('  kbroker-transactions '))
     return run(*line.split()[1:])
 
@@ -266,7 +266,7 @@ def test_a_producer_is_known_by_the_group_whose_offsets_it_commits(peer):
         reader.close()
 
 
-def test_the_next_look_of_the_coordinator_is_told_by_its_own_setting(peer):
+def test_the_next_check_of_the_coordinator_follows_from_its_own_setting(peer):
     producer = Tv1Producer(peer, 'tx', timeout_ms=900_000)
     producer.add('orders')
     producer.write('orders')
@@ -274,7 +274,7 @@ def test_the_next_look_of_the_coordinator_is_told_by_its_own_setting(peer):
     assert 'it checks every 200 ms' in json.loads(done.stdout)['partitions'][0]['next']
 
 
-# ---- what can be wrong
+# ---- errors
 
 def test_a_directory_does_not_abort(directory):
     for arguments in (('abort', '--topic', 'audit', '--partition', '0', '--start-offset', '0'),
@@ -313,7 +313,7 @@ def test_a_directory_does_not_abort(directory):
     (1, '127.0.0.1:1', ['why-stuck', 'orders', '--bootstrap-server', NOBODY]),
     (1, 'expected a log directory', ['list', '--data-dir', '{empty}']),
 ])
-def test_what_is_wrong_is_told_in_a_line(directory, tmp_path, code, words, arguments):
+def test_errors_are_reported_in_a_line(directory, tmp_path, code, words, arguments):
     (tmp_path / 'empty').mkdir()
     done = run(*(argument.format(directory=directory, empty=tmp_path / 'empty') for argument in arguments))
     assert (done.returncode, done.stdout) == (code, '')
@@ -345,7 +345,7 @@ def test_a_broker_refuses_what_it_does_not_know_in_a_line(peer):
     ('WriteTxnMarkers', ['abort', '--topic', 'orders', '--partition', '0', '--producer-id', '1', '--producer-epoch',
                          '0', '--coordinator-epoch', '0']),
 ])
-def test_a_broker_that_lacks_an_api_is_told_in_a_line(lacking, arguments):
+def test_a_broker_that_lacks_an_api_is_reported_in_a_line(lacking, arguments):
     broker = ScriptedBroker()
 
     def metadata(request, respond=broker.metadata):
@@ -360,14 +360,14 @@ def test_a_broker_that_lacks_an_api_is_told_in_a_line(lacking, arguments):
     assert f'does not serve {lacking}' in done.stderr
 
 
-def test_a_port_that_is_no_broker_is_told_in_a_line():
+def test_a_port_that_is_no_broker_is_reported_in_a_line():
     with socket.create_server(('127.0.0.1', 0)) as closed:
         port = closed.getsockname()[1]
     done = run('list', '--bootstrap-server', f'127.0.0.1:{port}')
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
 
 
-# ---- the order of Kafka's tool
+# ---- Kafka's order
 
 def test_strings_and_partitions_are_hashed_as_java_does():
     assert string_hash('hello') == 99162322

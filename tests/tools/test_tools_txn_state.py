@@ -1,5 +1,7 @@
-"""kbroker-txn-state on directories and on a live broker. Apache Kafka's console consumer judges its JSON in
-tests/jvm/test_formatters.py."""
+"""kbroker-txn-state on directories and on a live broker.
+
+tests/jvm/test_formatters.py compares its JSON with Apache Kafka's console consumer.
+"""
 import contextlib
 import io
 import json
@@ -40,7 +42,7 @@ PARTITIONS = {'tx-a': 0, 'tx-b': 2, 'tx-c': 0}
 
 
 class Topic:
-    """Partitions of an internal topic in a directory, to which rows are appended."""
+    """The partitions of an internal topic in a directory. `append` appends rows."""
 
     def __init__(self, directory, name, partitions=3):
         config = LogConfig(Config({}), {})
@@ -81,7 +83,7 @@ def offset(group, number, timestamp_ms=T, partition=0):
 
 @pytest.fixture
 def data(tmp_path):
-    """Three ids: one done, one open, one forgotten."""
+    """A directory with three ids: one completed, one open, one with a tombstone."""
     directory = tmp_path / 'data'
     directory.mkdir()
     topic = Topic(directory, '__transaction_state')
@@ -156,7 +158,7 @@ def test_offsets_and_groups_have_formatters_too(tmp_path):
 
 @pytest.fixture
 def follow():
-    """Starts the command and gives its process; its output is read line by line."""
+    """A function that starts the command and returns its process."""
     started = []
 
     def start(*arguments):
@@ -186,7 +188,7 @@ def test_following_goes_on_with_rows_that_are_written_later(tmp_path, follow):
 
 
 def test_without_from_beginning_only_new_rows_are_shown(tmp_path):
-    """As with the console consumer. The position is taken before anything is read."""
+    """Kafka's console consumer does the same. The position is taken before anything is read."""
     topic = Topic(tmp_path, '__transaction_state', 1)
     topic.append(0, transaction('tx-a', 0, T))
     tail = tail_of(DirectoryPartition(tmp_path))
@@ -201,7 +203,7 @@ def test_the_tail_ends_after_so_many_rows(tmp_path, follow):
     topic = Topic(tmp_path, '__transaction_state', 1)
     topic.append(0, transaction('old', 0, T))
     process = follow('--data-dir', tmp_path, '--max-messages', '1', '--transactional-id', 'new')
-    while process.poll() is None:           # until it has taken its position, whatever is written may be old to it
+    while process.poll() is None:           # the rows may come before its position until it has taken that
         topic.append(0, transaction('new', 1, T + 1))
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.05)
@@ -210,10 +212,10 @@ def test_the_tail_ends_after_so_many_rows(tmp_path, follow):
     topic.close()
 
 
-# ---- what cannot be read
+# ---- unreadable rows
 
 class DirectoryPartition:
-    """As much of a view as the tail needs: the batches of one log file, read afresh."""
+    """The part of a view that the tail uses: the batches of one log file, read each time."""
 
     is_live = False
     place = 'here'
@@ -242,7 +244,7 @@ def tail_of(view, complain=None):
     return CoordinatorTail(view, '__transaction_state', [0], formatter('transaction'), complain or pytest.fail)
 
 
-def test_a_row_that_cannot_be_read_is_told_with_its_place_and_the_others_are_shown(tmp_path):
+def test_a_row_that_cannot_be_read_is_reported_with_its_place_and_the_others_are_shown(tmp_path):
     topic = Topic(tmp_path, '__transaction_state')
     topic.append(1, transaction('tx-a', 0, T), (transaction_key('tx-a'), b'\0\x09'), transaction('tx-a', 1, T))
     topic.close()
@@ -256,7 +258,7 @@ def test_a_row_that_cannot_be_read_is_told_with_its_place_and_the_others_are_sho
     assert 'Ongoing' in table.stdout
 
 
-def test_a_batch_that_cannot_be_decompressed_is_told_and_passed_over(tmp_path):
+def test_a_batch_that_cannot_be_decompressed_is_reported_and_skipped(tmp_path):
     topic = Topic(tmp_path, '__transaction_state', 1)
     topic.append(0, transaction('tx-a', 0, T))
     topic.append(0, transaction('tx-a', 1, T), compression=1)
@@ -274,7 +276,7 @@ def test_a_batch_that_cannot_be_decompressed_is_told_and_passed_over(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_damage_is_told_once_however_often_it_is_met(tmp_path):
+def test_damage_is_reported_once_however_often_it_is_read(tmp_path):
     topic = Topic(tmp_path, '__transaction_state', 1)
     topic.append(0, transaction('tx-a', 0, T))
     told = []
@@ -367,7 +369,7 @@ def test_wrong_usage_exits_with_2(arguments):
 @pytest.mark.parametrize(('name', 'expected'), [
     ('transaction', 'no topic __transaction_state: if this is all of a log directory, no transaction was ever begun'),
     ('offsets', 'no topic __consumer_offsets: if this is all of a log directory, no group was ever there')])
-def test_a_topic_that_was_never_made_is_told(tmp_path, name, expected):
+def test_a_topic_that_was_never_made_is_reported(tmp_path, name, expected):
     topic = Topic(tmp_path, 'orders', 1)
     topic.close()
     done = run('--data-dir', tmp_path, '--from-beginning', '--formatter', name)
@@ -376,13 +378,13 @@ def test_a_topic_that_was_never_made_is_told(tmp_path, name, expected):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_directory_that_is_none_is_told(tmp_path):
+def test_a_directory_that_is_none_is_reported(tmp_path):
     done = run('--data-dir', tmp_path, '--from-beginning')
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_broker_that_is_not_there_is_told():
+def test_a_broker_that_is_not_there_is_reported():
     with socket.create_server(('127.0.0.1', 0)) as probe:
         address = f'127.0.0.1:{probe.getsockname()[1]}'
     done = run('--bootstrap-server', address, '--from-beginning')
@@ -403,16 +405,16 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path, follow):
     assert process.stderr.read() == ''
 
 
-# ---- part of a directory
+# ---- an incomplete directory
 
 def test_a_copy_of_some_partitions_is_read_as_far_as_it_goes(data, tmp_path):
-    """Without the metadata nobody knows how many partitions there were: an id is looked for in all that are there."""
+    """Without the metadata the number of partitions is unknown, so an id is searched in all that are present."""
     for name, expected in (('tx-b', [('tx-b', 0), ('tx-b', 1)]), ('tx-a', [])):
         found = lines('--data-dir', data / '__transaction_state-2', '--from-beginning', '--transactional-id', name)
         assert statuses(found) == expected
 
 
-def test_a_directory_without_a_partition_of_the_topic_is_told(start_broker):
+def test_a_directory_without_a_partition_of_the_topic_is_reported(start_broker):
     broker = start_broker()
     transact(broker, 'tx', 1)
     broker.stop()
@@ -426,7 +428,7 @@ def test_a_directory_without_a_partition_of_the_topic_is_told(start_broker):
 # ---- a live broker
 
 def transact(broker, transactional_id, times):
-    """Commit and abort in turn."""
+    """Run transactions that commit and abort alternately."""
     producer = confluent_kafka.Producer({'bootstrap.servers': broker.address, 'transactional.id': transactional_id})
     producer.init_transactions(30)
     for number in range(times):

@@ -63,7 +63,7 @@ def test_a_partition_has_one_sync_under_way_and_the_next_covers_all_that_gathere
     assert not disk.jobs
 
 
-def test_no_more_partitions_are_handed_over_than_the_disk_should_have_at_once(flusher, disk):
+def test_no_more_partitions_are_synced_at_once_than_the_limit(flusher, disk):
     partitions = [Spy(index) for index in range(PARTITIONS_AT_ONCE + 2)]
     for partition in partitions:
         partition.append(flusher)

@@ -88,7 +88,7 @@ def test_appends_during_a_flush_wait_for_the_next_one(open_partition, flusher, d
     assert partition.high_watermark == 2
 
 
-def test_waiters_are_told_in_order_of_offset_and_not_before(open_partition, flusher, disk):
+def test_waiters_are_notified_in_order_of_offset_and_not_before(open_partition, flusher, disk):
     partition = open_partition()
     told = []
     for name in ('first', 'second'):
@@ -129,7 +129,7 @@ def test_any_number_of_waiters_in_any_order(open_partition, flusher, disk, seed)
     assert told == [*expected, *sorted(waiting)]
 
 
-def test_an_offset_that_is_durable_is_told_at_once(open_partition):
+def test_a_waiter_for_a_durable_offset_is_notified_at_once(open_partition):
     partition = open_partition(page_cache=True)
     partition.append(data(), Origin.CLIENT)
     told = []

@@ -35,7 +35,7 @@ def test_a_partition_that_is_not_there_is_not_found(broker, partition):
     assert broker.topics.find('orders', partition) is None
 
 
-def test_listeners_hear_of_topics_when_they_can_be_used_and_when_they_no_longer_can(broker):
+def test_listeners_are_notified_when_topics_become_usable_and_when_they_no_longer_are(broker):
     heard = []
     topics = broker.topics
     topics.on_topic_created.append(lambda topic: heard.append(('created', topics.topic(topic.name) is topic)))
