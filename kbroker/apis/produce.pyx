@@ -296,7 +296,8 @@ cdef class ProduceUnderWay(WriteAsker):
             part = &self.parts[number]
             if part.partition == NULL:
                 continue
-            parse_header(part.records, part.size_bytes, &batch)
+            if parse_header(part.records, part.size_bytes, &batch) != HEADER_READ:
+                continue
             if not batch.attributes & TRANSACTIONAL_BIT:
                 continue
             if producer_id == -1:

@@ -25,11 +25,13 @@ cdef extern from "Python.h":
 cdef extern from *:
     """
     /* What a call of the class, with its arguments by name, does instead of __new__ and __init__. */
-    static inline void kb_set_constructor(PyObject *cls, PyObject *(*construct)(PyObject *, PyObject **, size_t, PyObject *)) {
-        ((PyTypeObject *)cls)->tp_vectorcall = (vectorcallfunc)construct;
+    static inline void kb_set_constructor(PyTypeObject *cls,
+                                          PyObject *(*construct)(PyObject *, PyObject **, size_t, PyObject *)) {
+        cls->tp_vectorcall = (vectorcallfunc)construct;
     }
     """
-    void set_constructor "kb_set_constructor"(type cls, object (*construct)(PyObject *, PyObject **, size_t, PyObject *))
+    void set_constructor "kb_set_constructor"(
+        type cls, object (*construct)(PyObject *, PyObject **, size_t, PyObject *))
 
 
 cdef dict OPS = {

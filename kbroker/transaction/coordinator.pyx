@@ -262,7 +262,7 @@ cdef class TransactionCoordinator:
         if current.status == STATUS_ONGOING:
             return metadata.prepare_epoch_fence()
         now_ms = self._clock.wall_ms()
-        if current.is_exhausted() and expected_epoch in (None, current.producer_epoch):
+        if current.is_exhausted() and (expected_epoch is None or expected_epoch == current.producer_epoch):
             return metadata.prepare_producer_id_rotation(self._producer_ids.next(), timeout_ms,
                                                          expected_epoch is not None, now_ms)
         return metadata.prepare_epoch_increment(timeout_ms, expected_epoch, now_ms)
