@@ -1,6 +1,7 @@
 """Builds the Cython extensions. Every other fact about the package is in pyproject.toml.
 
-KBROKER_DEBUG=1 builds with bounds checks, asserts, line tracing and symbols. The tests of the formats run on such a build too.
+KBROKER_DEBUG=1 builds with bounds checks, asserts, line tracing and symbols. The tests of the formats run on that build
+too.
 """
 import os
 import pathlib
