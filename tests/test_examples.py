@@ -120,10 +120,10 @@ def test_why_stuck_says_what_the_page_of_operating_shows(shared_broker, shell):
     producer.produce('orders-of-the-page', 'text', partition=0)
     producer.flush()
     said = shell('kbroker-transactions --bootstrap-server localhost:9092 why-stuck orders-of-the-page')
+    producer.abort_transaction()
     assert said.returncode == 1, said.stderr
     assert without_numbers(said.stdout.replace('orders-of-the-page', 'orders').replace(
         shared_broker.address, 'localhost:9092')) == without_numbers(shown)
-    producer.abort_transaction()
 
 
 def without_numbers(text):
