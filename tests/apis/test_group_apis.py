@@ -128,7 +128,7 @@ class Wire:
             answer = self.ask(join_group, version, **fields | {'member_id': answer.member_id})
         if answer is None:
             came = self.came
-            self.world.settle()
+            self.world.run_due()
             (answer,) = came
         return answer
 
@@ -480,12 +480,13 @@ def test_offsets_of_a_transaction_are_verified_and_then_pending(wire, version):
     assert fetch(wire, 9, {'orders': [0]}, require_stable=True) == {
         ('orders', 0): (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     }
-    wire.world.end_transaction(1000, commit=True)
+    wire.world.end_transaction(1000, 3, commit=True)
     assert fetch(wire, 9, {'orders': [0]}, require_stable=True) == {('orders', 0): (5, 0)}
 
 
 def test_a_transaction_that_is_open_in_the_partition_is_not_verified_again(wire):
-    wire.world.guard = None
+    assert commit_in_transaction(wire, 4)[0] == 0
+    wire.transactions.asked.clear()
     assert commit_in_transaction(wire, 4)[0] == 0
     assert wire.transactions.asked == []
 

@@ -15,6 +15,8 @@ from kbroker.apis.dispatch import Dispatcher
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker.protocol.codec import decode, encode
+from kbroker.record.batch import encode_batch
+from kbroker.record.control import encode_end_txn_marker
 
 NONE = ErrorCode.NONE
 FILES = {
@@ -177,7 +179,7 @@ def test_the_next_transaction_waits_for_the_completion_of_the_one_before_but_not
         else:
             for _ in range(5):
                 world.pass_time(20)
-            world.settle()
+            world.run_until_idle()
             assert world.row().state.title == 'CompleteCommit'
 
 
@@ -311,7 +313,7 @@ def test_markers_are_answered_when_all_are_durable():
     assert api('WriteTxnMarkers').handle(context, asked) is None
     world.topics.get('orders', 0).flush()
     assert connection.replies == []
-    world.topics.get('orders', 1).fail_waiters(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+    world.topics.get('orders', 1).fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
     answer = read_answer(asked, 1, connection.replies[0])
     codes = [partition.error_code for partition in answer.markers[0].topics[0].partitions]
     assert codes == [0, ErrorCode.KAFKA_STORAGE_ERROR]
@@ -381,9 +383,12 @@ def test_a_bad_pattern_is_named_as_such(busy):
 
 
 def test_the_producers_of_a_partition_are_described(world):
-    producer = SimpleNamespace(producer_id=1000, producer_epoch=3, last_sequence=7, last_timestamp_ms=123,
-                               coordinator_epoch=2, transaction_first_offset=40)
-    world.topics.get('orders', 0).active_producers = lambda: [producer]
+    partition = world.topics.get('orders', 0)
+    partition.append(encode_batch([(0, b'', b'')] * 39))
+    partition.append(encode_end_txn_marker(commit=True, producer_id=1000, producer_epoch=2, coordinator_epoch=2,
+                                           timestamp_ms=0))
+    partition.append(encode_batch([(123, b'', b'')], producer_id=1000, producer_epoch=3, base_sequence=7,
+                                  transactional=True))
     request = messages.DescribeProducersRequest
     found, missing = call(world, 'DescribeProducers', 0, topics=[
         request.TopicRequest(name='orders', partition_indexes=[0, 9])]).topics[0].partitions

@@ -107,21 +107,20 @@ class GroupsOnDisk(RuleBasedStateMachine):
             group_id: [world.groups.fetch_offsets(group_id, None, stable) for stable in (False, True)]
             for group_id in ('g1', 'g2')
         }
-        settled = {
+        unchanging = {
             group_id: seen
             for group_id, seen in world.sees().items()
             if seen[0] is GroupState.STABLE or (seen[0] is GroupState.EMPTY and seen[1])
         }
         copy = World(immediate=False)
-        copy.partition.stored[:] = world.partition.stored
-        copy.partition.log_end_offset = copy.partition.high_watermark = world.partition.high_watermark
+        copy.topics.take_over(world.topics)
         copy.restart()
         assert {
             group_id: [copy.groups.fetch_offsets(group_id, None, stable) for stable in (False, True)]
             for group_id in ('g1', 'g2')
         } == offsets
         after = copy.sees()
-        for group_id, seen in settled.items():
+        for group_id, seen in unchanging.items():
             assert without_times(after[group_id]) == without_times(seen)
 
     @invariant()

@@ -5,7 +5,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.memory_partitions import MemoryPartition
+from support.held_partitions import HeldRegistry
 
 from kbroker.clock import ManualClock
 from kbroker.errors import CorruptLogError
@@ -70,15 +70,16 @@ GROUP_V3 = (
 
 def appended(keys, offsets, producer=None):
     """The batch that a shard appends for these offsets."""
-    partition = MemoryPartition('__consumer_offsets', 0)
-    partition.log_end_offset = 70
-    answers = []
     clock = ManualClock()
     clock.set_wall_ms(T + 5)
+    registry = HeldRegistry(clock)
+    (partition,) = registry.create('__consumer_offsets', 1).partitions
+    partition.append(encode_batch([(T, b'', b'')] * 70))
+    answers = []
     Shard(partition, clock, 1000).append_offsets(keys, offsets, answers.append, producer)
     assert answers == [None]
     assert [offset.log_offset for offset in offsets] == list(range(70, 70 + len(offsets)))
-    return partition.stored[0]
+    return partition.stored[1]
 
 
 def rows_of(batch):
@@ -126,11 +127,11 @@ def test_the_batch_of_a_commit_is_what_the_codec_makes_of_its_rows(committed, pr
     keys, offsets = map(list, zip(*committed, strict=True))
     rows = [(T + 5, *as_messages(*row)) for row in committed]
     if producer is None:
-        expected = encode_batch(rows, base_offset=70)
+        expected = encode_batch(rows, base_offset=70, partition_leader_epoch=0)
         found = appended(keys, offsets)
     else:
-        expected = encode_batch(rows, base_offset=70, producer_id=producer[0], producer_epoch=producer[1],
-                                transactional=True)
+        expected = encode_batch(rows, base_offset=70, partition_leader_epoch=0, producer_id=producer[0],
+                                producer_epoch=producer[1], transactional=True)
         found = appended(keys, offsets, TransactionalProducer(*producer))
     assert found == bytes(expected)
 

@@ -65,13 +65,13 @@ def test_a_commit_that_was_not_durable_is_gone_after_a_crash():
 def test_a_commit_whose_directory_failed_is_refused():
     world = World(immediate=False)
     answer = world.commit(ORDERS, 5)
-    world.partition.fail_waiters(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+    world.partition.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
     assert answer.code is ErrorCode.NOT_COORDINATOR
     assert world.offset(ORDERS) == -1
 
 
 def test_a_commit_that_cannot_be_appended_is_refused(world):
-    world.partition.fail_with = KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
+    world.partition.refuse(KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE))
     assert world.commit(ORDERS, 5).code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert not world.groups._part(GROUP).shard.offsets.has_open_work(GROUP)
 

@@ -24,14 +24,14 @@ def test_a_new_dynamic_member_is_told_its_id_first(world):
 def test_clients_of_old_versions_join_without_being_told(world, version):
     client = Client(world, version=version)
     answer = client.join_once()
-    world.settle()
+    world.run_due()
     assert answer.code is ErrorCode.NONE
 
 
 def test_a_single_member_leads_and_gets_what_it_assigned(world):
     client = Client(world)
     answer = client.join()
-    world.settle()
+    world.run_due()
     client.joined(answer)
     assert answer.value.leader == client.member_id
     assert [member.member_id for member in answer.value.members] == [client.member_id]
@@ -160,7 +160,7 @@ def test_a_follower_with_changed_metadata_makes_everyone_rebalance(world):
 def test_a_member_that_missed_its_join_answer_gets_it_again(world):
     client = Client(world)
     client.joined_answer = client.join()
-    world.settle()
+    world.run_due()
     client.member_id = client.joined_answer.value.member_id
     again = client.join()
     assert (again.value.generation_id, len(again.value.members)) == (1, 1)
@@ -314,7 +314,7 @@ def test_an_assignment_is_told_when_it_is_durable():
     world = World(immediate=False)
     client = Client(world)
     joining = client.join()
-    world.settle()
+    world.run_due()
     syncing = client.joined(joining).sync({client.member_id: b'all'})
     assert not syncing.came
     assert world.state() == 'CompletingRebalance'
@@ -327,7 +327,7 @@ def test_an_assignment_that_a_rebalance_overtook_is_dropped():
     world = World(immediate=False)
     first = Client(world, 'a')
     joining = first.join()
-    world.settle()
+    world.run_due()
     syncing = first.joined(joining).sync({first.member_id: b'all'})
     Client(world, 'b').join()
     assert syncing.code is ErrorCode.REBALANCE_IN_PROGRESS
@@ -339,7 +339,7 @@ def test_a_leader_that_syncs_twice_stores_one_assignment():
     world = World(immediate=False)
     client = Client(world)
     joining = client.join()
-    world.settle()
+    world.run_due()
     client.joined(joining)
     first, second = client.sync({client.member_id: b'1'}), client.sync({client.member_id: b'2'})
     assert first.code is ErrorCode.REBALANCE_IN_PROGRESS
@@ -353,11 +353,11 @@ def test_an_assignment_that_cannot_be_stored_makes_the_members_join_again(world)
 
     client = Client(world)
     joining = client.join()
-    world.settle()
-    world.partition.fail_with = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+    world.run_due()
+    world.partition.refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
     assert client.joined(joining).sync({client.member_id: b'all'}).code is ErrorCode.NOT_COORDINATOR
     assert world.state() == 'PreparingRebalance'
-    world.partition.fail_with = None
+    world.partition.refuse(None)
     client.joined(client.join())
     assert client.sync({client.member_id: b'all'}).value.assignment == b'all'
 

@@ -15,7 +15,7 @@ def world():
 def test_a_static_member_joins_without_being_told_its_id_first(world):
     client = Client(world, instance='i1')
     answer = client.join_once()
-    world.settle()
+    world.run_due()
     assert answer.value.member_id.startswith('i1-')
 
 
@@ -118,7 +118,7 @@ def test_a_new_self_that_a_rebalance_overtook_joins_again():
 
 def test_a_new_self_that_cannot_be_stored_changes_nothing(world):
     (old,) = stable_group(world, Client(world, 'a', instance='i1'))
-    world.partition.fail_with = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+    world.partition.refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
     assert Client(world, 'a', instance='i1').join().code is ErrorCode.NOT_COORDINATOR
     assert old.heartbeat() is ErrorCode.NONE
     assert world.groups.describe(GROUP).leader_id == old.member_id

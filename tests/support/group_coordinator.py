@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from support.memory_partitions import MemoryRegistry
+from support.held_partitions import HeldPartition, HeldRegistry
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config
@@ -13,11 +13,11 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.coordinator import GroupCoordinator
 from kbroker.group.offsets import Commit, FetchedOffset, NewOffset
 from kbroker.group.shard import TransactionalProducer
+from kbroker.internal_topics import CONSUMER_OFFSETS as OFFSETS_TOPIC
 from kbroker.protocol.messages import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 from kbroker.record.control import encode_end_txn_marker
 
 GROUP = 'g1'
-OFFSETS_TOPIC = '__consumer_offsets'
 
 
 def subscription(*topics: str) -> bytes:
@@ -38,30 +38,24 @@ class World:
                 **{name.replace('_', '.'): str(value) for name, value in settings.items()},
             }
         )
-        self.topics = MemoryRegistry(immediate=immediate, internal_partitions=1)
+        self.topics = HeldRegistry(self.clock, immediate=immediate, internal_partitions=1)
         for name in ('orders', 'payments'):
             self.topics.create(name, 4)
-        self.partition = self.topics.ensure_internal(OFFSETS_TOPIC).partitions[0]
-        self.guard: Any = 'guard'
-        """What a commit in a transaction is given to bring; None as while a transaction is open."""
-        self.partition.start_verification = lambda *_: self.guard
+        self.topics.ensure_internal(OFFSETS_TOPIC)
         self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics)
         self.groups.start()
 
+    @property
+    def partition(self) -> HeldPartition:
+        """The one partition of `__consumer_offsets`."""
+        return self.topics.get(OFFSETS_TOPIC, 0)
+
     def restart(self) -> None:
-        """The process dies; what was durable is found again."""
+        """The power fails and the broker starts again: it finds what was durable."""
         self.groups.close()
         self.topics.on_topic_created.clear()
         self.topics.on_topic_deleted.clear()
-        kept = [
-            stored
-            for stored, (header, _) in zip(self.partition.stored, self.partition.batches(), strict=True)
-            if header.last_offset < self.partition.high_watermark
-        ]
-        self.partition.stored[:] = kept
-        self.partition.log_end_offset = self.partition.high_watermark
-        self.partition._waiters.clear()
-        self.partition.set_replayer(None)
+        self.topics.power_loss()
         self.timers = Timers(self.clock)
         self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics)
         self.groups.start()
@@ -81,7 +75,7 @@ class World:
                 return
             self.clock.advance(delay_ms)
 
-    def settle(self) -> None:
+    def run_due(self) -> None:
         """Let the timers run that are due now."""
         self.advance(0)
 
@@ -116,16 +110,21 @@ class World:
             group_id, {partition: NewOffset(offset, topic_id=self.topics.topic(partition[0]).topic_id)}, **member
         )
         answer.attempt(
-            lambda: self.groups.commit_transactional(commit, TransactionalProducer(producer_id, 0, 'guard'), answer)
+            lambda: self.groups.commit_transactional(
+                commit, TransactionalProducer(producer_id, 0, self.verification(group_id, producer_id)), answer
+            )
         )
         return answer
 
-    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+    def verification(self, group_id: str, producer_id: int) -> Any:
+        return self.groups.start_verification(group_id, producer_id, 0, supports_epoch_bump=False)
+
+    def end_transaction(self, producer_id: int, producer_epoch: int = 0, *, commit: bool) -> None:
         self.partition.append(
             encode_end_txn_marker(
                 commit=commit,
                 producer_id=producer_id,
-                producer_epoch=0,
+                producer_epoch=producer_epoch,
                 coordinator_epoch=0,
                 timestamp_ms=self.clock.wall_ms(),
             )
@@ -302,7 +301,7 @@ class Client:
 def stable_group(world: World, *clients: Client) -> list[Client]:
     """Have the clients form a stable group; the first leads. Each is assigned its own name."""
     answers = [client.join() for client in clients]
-    world.settle()
+    world.run_due()
     for _ in range(3):
         for index, (client, answer) in enumerate(zip(clients, answers, strict=True)):
             if answer.came and answer.value.generation_id == world.groups.describe(client.group_id).generation:
@@ -311,7 +310,7 @@ def stable_group(world: World, *clients: Client) -> list[Client]:
                 continue
             client.joined(answer)
             answers[index] = client.join()
-        world.settle()
+        world.run_due()
     for client, answer in zip(clients, answers, strict=True):
         client.joined(answer)
     assignments = {client.member_id: client.name.encode() for client in clients}

@@ -1,22 +1,22 @@
-"""A coordinator over partitions in memory that keep the append rules for producers, with crashes at hand."""
+"""A coordinator over real partitions whose flushes, failures and power cuts a test decides."""
 from __future__ import annotations
 
 from types import SimpleNamespace
 
-from support.memory_partitions import MemoryPartition, MemoryRegistry
+from support.held_partitions import HeldPartition, HeldRegistry
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.record.batch import encode_batch, iter_batches
-from kbroker.record.control import ControlType, read_end_txn_marker
+from kbroker.internal_topics import CONSUMER_OFFSETS
+from kbroker.internal_topics import TRANSACTION_STATE as STATE_TOPIC
+from kbroker.record.batch import encode_batch
+from kbroker.record.control import read_end_txn_marker
 from kbroker.record.records import decode_records
 from kbroker.transaction import state_log
 from kbroker.transaction.coordinator import TransactionCoordinator
 from kbroker.transaction.producer_ids import ProducerIds
 from kbroker.transaction.store import HELD_MS
-
-STATE_TOPIC = '__transaction_state'
 
 
 class Blocks:
@@ -34,65 +34,25 @@ class Blocks:
         return block
 
 
-class RuledPartition(MemoryPartition):
-    """Refuses what a log refuses of producers: stale data, and markers by the rules of their transaction version."""
-
-    def producer(self, producer_id: int) -> SimpleNamespace:
-        """Epoch, coordinator epoch and open transaction of a producer, replayed from the stored batches."""
-        state = SimpleNamespace(epoch=-1, coordinator_epoch=-1, is_open=False)
-        for header, batch in self.batches():
-            if header.producer_id == producer_id:
-                state.epoch = header.producer_epoch
-                state.is_open = not header.is_control
-                if header.is_control:
-                    state.coordinator_epoch = read_end_txn_marker(batch).coordinator_epoch
-        return state
-
-    def append(self, batch, origin=None, *, guard=None, transaction_version=0):
-        (header, view), = iter_batches(batch)
-        if header.producer_id >= 0:
-            state = self.producer(header.producer_id)
-            if header.producer_epoch < state.epoch:
-                raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
-            if header.is_control:
-                is_repeat_of_open = (header.producer_epoch == state.epoch and state.is_open
-                                     and header.producer_epoch != 32767)
-                if transaction_version >= 2 and is_repeat_of_open:
-                    raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
-                if read_end_txn_marker(view).coordinator_epoch < state.coordinator_epoch:
-                    raise KafkaError(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
-        return super().append(batch, origin, guard=guard, transaction_version=transaction_version)
-
-    def markers(self) -> list[tuple[str, int, int, int]]:
-        """(ABORT or COMMIT, producer id, producer epoch, coordinator epoch) of each marker."""
-        found = []
-        for header, batch in self.batches():
-            if header.is_control:
-                marker = read_end_txn_marker(batch)
-                found.append((marker.control_type.name, header.producer_id, header.producer_epoch,
-                              marker.coordinator_epoch))
-        return found
-
-    def power_loss(self, kept_batches: int = 0) -> None:
-        """Lose what was not flushed, but for the first `kept_batches` of it, and start again."""
-        durable = [batch for batch in self.stored if next(iter_batches(batch))[0].last_offset < self.high_watermark]
-        self.stored = self.stored[:len(durable) + kept_batches]
-        self.log_end_offset = next(iter_batches(self.stored[-1]))[0].last_offset + 1 if self.stored else 0
-        self.high_watermark = self.log_end_offset
-        self._waiters.clear()
-        self.leader_epoch += 1
-        self.fail_with = None
+def producer_of(partition: HeldPartition, producer_id: int) -> SimpleNamespace:
+    """Epoch and open transaction of a producer, as the batches of the partition say."""
+    state = SimpleNamespace(epoch=-1, is_open=False)
+    for header, _ in partition.batches():
+        if header.producer_id == producer_id:
+            state.epoch = header.producer_epoch
+            state.is_open = not header.is_control
+    return state
 
 
-class RuledRegistry(MemoryRegistry):
-    def create(self, name, partitions, configs=None):
-        listeners, self.on_topic_created = self.on_topic_created, []
-        topic = super().create(name, partitions, configs)
-        topic.partitions = [RuledPartition(name, index, topic.topic_id, self.immediate) for index in range(partitions)]
-        self.on_topic_created = listeners
-        for listener in listeners:
-            listener(topic)
-        return topic
+def markers_of(partition: HeldPartition) -> list[tuple[str, int, int, int]]:
+    """(ABORT or COMMIT, producer id, producer epoch, coordinator epoch) of each marker."""
+    found = []
+    for header, batch in partition.batches():
+        if header.is_control:
+            marker = read_end_txn_marker(batch)
+            found.append((marker.control_type.name, header.producer_id, header.producer_epoch,
+                          marker.coordinator_epoch))
+    return found
 
 
 class World:
@@ -103,10 +63,10 @@ class World:
         self.config = Config(settings or {})
         self.blocks = Blocks()
         self.version = transaction_version
-        self.topics = RuledRegistry(immediate=immediate, internal_partitions=5)
+        self.topics = HeldRegistry(self.clock, immediate=immediate, internal_partitions=5)
         self.topics.create('orders', 3)
         self.topics.create('audit', 1)
-        self.topics.ensure_internal('__consumer_offsets')
+        self.topics.ensure_internal(CONSUMER_OFFSETS)
         self.topics.ensure_internal(STATE_TOPIC)
         self.start()
 
@@ -154,7 +114,7 @@ class World:
     def row(self, transactional_id='tx-1'):
         return self.coordinator.describe(transactional_id)
 
-    def state_partition(self, transactional_id='tx-1') -> RuledPartition:
+    def state_partition(self, transactional_id='tx-1') -> HeldPartition:
         return self.coordinator.store.owner(transactional_id).partition
 
     def records(self, transactional_id='tx-1'):
@@ -170,7 +130,7 @@ class World:
         return [row.state.title if row else None for row in self.rows(transactional_id)]
 
     def markers(self, topic='orders', partition=0):
-        return self.topics.get(topic, partition).markers()
+        return markers_of(self.topics.get(topic, partition))
 
     def endings(self, topic='orders', partition=0):
         return [kind for kind, *_ in self.markers(topic, partition)]
@@ -178,7 +138,7 @@ class World:
     # -- the disk and the time
 
     def partitions(self):
-        return [partition for topic in self.topics.topics.values() for partition in topic.partitions]
+        return self.topics.partitions()
 
     def flush(self, *names) -> None:
         """Make everything durable that was appended to the named topics, or to all, until nothing more follows."""
@@ -186,7 +146,7 @@ class World:
             if not names or partition.topic in names:
                 partition.flush()
 
-    def settle(self) -> None:
+    def run_until_idle(self) -> None:
         """Flush and let timers run until nothing moves."""
         for _ in range(10):
             self.flush()
@@ -202,8 +162,7 @@ class World:
 
     def crash(self, kept_batches: int = 0) -> None:
         """The power fails; what was not flushed is lost, but for `kept_batches` of each partition."""
-        for partition in self.partitions():
-            partition.power_loss(kept_batches)
+        self.topics.power_loss(kept_batches)
         self.start()
 
 
@@ -212,4 +171,4 @@ def only(answers):
     return answers[0] if answers else None
 
 
-__all__ = ['STATE_TOPIC', 'Blocks', 'ControlType', 'RuledPartition', 'World']
+__all__ = ['STATE_TOPIC', 'Blocks', 'World', 'markers_of', 'producer_of']

@@ -7,7 +7,8 @@ from collections import defaultdict
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.transaction_coordinator import STATE_TOPIC, RuledPartition, World
+from support.held_partitions import HeldPartition
+from support.transaction_coordinator import STATE_TOPIC, World, markers_of
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import iter_batches
@@ -150,7 +151,7 @@ class Histories(RuleBasedStateMachine):
     def disk_fails_or_recovers(self, data, code):
         partition = data.draw(st.sampled_from([
             *self.data_partitions(), *(self.world.state_partition(transactional_id) for transactional_id in IDS)]))
-        partition.fail_with = KafkaError(code) if code else None
+        partition.refuse(KafkaError(code) if code else None)
 
     @precondition(lambda self: self.world.version == 2)
     @rule(transactional_id=st.sampled_from(IDS), epoch=st.sampled_from([32766, 32765]))
@@ -184,7 +185,7 @@ class Histories(RuleBasedStateMachine):
         prepared = {(row.producer_id, row.producer_epoch, row.state)
                     for _, row, durable in self.rows() if row.state in PREPARED and durable}
         for partition in self.data_partitions():
-            for kind, producer_id, epoch, _ in partition.markers():
+            for kind, producer_id, epoch, _ in markers_of(partition):
                 state = S.PREPARE_COMMIT if kind == 'COMMIT' else S.PREPARE_ABORT
                 assert (producer_id, epoch, state) in prepared
 
@@ -219,11 +220,11 @@ class Histories(RuleBasedStateMachine):
         if not hasattr(self, 'world'):
             return
         for partition in self.world.partitions():
-            partition.fail_with = None
+            partition.refuse(None)
         for _ in range(3):
-            self.world.settle()
+            self.world.run_until_idle()
             self.world.pass_time(80_000)
-        self.world.settle()
+        self.world.run_until_idle()
         assert self.unanswered == 0
         self.a_transaction_is_complete_only_when_every_marker_is_durable()
         for transactional_id, row in self.world.coordinator.list_transactions():
@@ -245,7 +246,7 @@ class Histories(RuleBasedStateMachine):
                     assert told is None or told == committed
             assert not undecided
 
-    def data_partitions(self) -> list[RuledPartition]:
+    def data_partitions(self) -> list[HeldPartition]:
         return [self.world.topics.get(*partition) for partition in PARTITIONS]
 
     def rows(self):

@@ -83,7 +83,7 @@ def test_nothing_else_happens_while_a_row_is_on_its_way(slow):
 
 def test_an_id_whose_first_row_never_was_durable_is_known_to_nobody(slow):
     slow.coordinator.init_producer_id('tx-1', 60000, -1, -1, lambda answer: None)
-    slow.state_partition().fail_waiters(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
+    slow.state_partition().fail(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
     assert slow.add((1000, -1)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert slow.end((1000, -1), False, version=2).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert list(slow.coordinator.list_transactions()) == []
@@ -219,7 +219,7 @@ def test_no_partition_joins_while_the_previous_transaction_is_finished(slow):
     assert slow.add((1000, 0)) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert slow.coordinator.verify_partitions('tx-1', 1000, 0, [('orders', 0)]) == {
         ('orders', 0): ErrorCode.CONCURRENT_TRANSACTIONS}
-    slow.settle()
+    slow.run_until_idle()
     slow.add((1000, 0), ('audit', 0))
     slow.flush()
     assert slow.row().partitions == {('audit', 0)}
@@ -293,7 +293,7 @@ def test_an_ending_is_answered_when_the_decision_is_durable_and_not_before(slow)
     assert slow.endings() == ['COMMIT']
     assert slow.states()[-1] == 'PrepareCommit'
     assert slow.end((1000, 0), True).error is ErrorCode.CONCURRENT_TRANSACTIONS
-    slow.settle()
+    slow.run_until_idle()
     assert slow.states()[-1] == 'CompleteCommit'
 
 
@@ -382,9 +382,9 @@ def test_an_abort_right_behind_a_commit_waits_until_that_is_finished(slow):
     assert answers == [(NONE, 1000, 1)]
     assert slow.end((1000, 1), False, version=2).error is ErrorCode.CONCURRENT_TRANSACTIONS
     assert slow.add((1000, 1), version=2) is ErrorCode.CONCURRENT_TRANSACTIONS
-    slow.settle()
+    slow.run_until_idle()
     slow.end((1000, 1), False, version=2)
-    slow.settle()
+    slow.run_until_idle()
     assert slow.row().producer_epoch == 2
 
 
@@ -452,7 +452,7 @@ def test_a_producer_that_goes_over_to_tv2_between_transactions_goes_on(world):
 
 
 def fail_state_log(world, code):
-    world.state_partition().fail_with = KafkaError(code)
+    world.state_partition().refuse(KafkaError(code))
 
 
 @pytest.mark.parametrize(('cause', 'told'), [
@@ -473,7 +473,7 @@ def test_a_row_that_cannot_be_written_changes_nothing(world, cause, told):
     assert world.add(producer) is told
     assert world.init().error is told
     assert world.row() == before
-    world.state_partition().fail_with = None
+    world.state_partition().refuse(None)
     assert world.add(producer) is NONE
 
 
@@ -482,7 +482,7 @@ def test_a_row_that_never_became_durable_changes_nothing(slow):
     slow.flush()
     answers = []
     slow.coordinator.add_partitions('tx-1', 1000, 0, [('orders', 0)], 0, answers.append)
-    slow.state_partition().fail_waiters(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+    slow.state_partition().fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
     assert answers == [ErrorCode.NOT_COORDINATOR]
     assert slow.row().state is S.EMPTY
     assert slow.coordinator.store.find('tx-1')[1].pending is None
@@ -497,7 +497,7 @@ def test_a_fence_whose_append_fails_does_not_bump_twice(version, epoch_after):
     fail_state_log(world, ErrorCode.NOT_ENOUGH_REPLICAS)
     for _ in range(3):
         assert world.init().error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    world.state_partition().fail_with = None
+    world.state_partition().refuse(None)
     assert world.init().error is ErrorCode.CONCURRENT_TRANSACTIONS
     assert world.row().producer_epoch == epoch_after
     assert world.markers() == [('ABORT', 1000, epoch_after, 0)]
@@ -510,7 +510,7 @@ def test_below_tv2_a_fence_whose_append_fails_fences_all_the_same():
     world.transaction(producer)
     fail_state_log(world, ErrorCode.NOT_ENOUGH_REPLICAS)
     world.init()
-    world.state_partition().fail_with = None
+    world.state_partition().refuse(None)
     assert world.end(producer, True).error is ErrorCode.PRODUCER_FENCED
 
 
@@ -567,7 +567,7 @@ def test_a_timeout_leaves_alone_what_is_being_decided(slow):
     slow.flush()
     slow.end((1000, 0), True)
     slow.pass_time(100_000)
-    slow.settle()
+    slow.run_until_idle()
     assert slow.row().state is S.COMPLETE_COMMIT
 
 
@@ -606,7 +606,7 @@ def test_an_id_whose_tombstone_fails_stays(world):
     world.init()
     fail_state_log(world, ErrorCode.NOT_ENOUGH_REPLICAS)
     world.pass_time(10**12)
-    world.state_partition().fail_with = None
+    world.state_partition().refuse(None)
     assert world.init() == (NONE, 1000, 1)
 
 

@@ -2,7 +2,7 @@
 import itertools
 
 import pytest
-from support.transaction_coordinator import STATE_TOPIC, World
+from support.transaction_coordinator import STATE_TOPIC, World, producer_of
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import encode_batch
@@ -76,7 +76,7 @@ def test_after_a_power_failure_all_partitions_of_a_transaction_agree(committed, 
         step()
     assert len(story.steps) == STEPS
     world.crash(kept_batches)
-    world.settle()
+    world.run_until_idle()
     try:
         state = world.row().state
     except KafkaError as unknown:
@@ -87,11 +87,11 @@ def test_after_a_power_failure_all_partitions_of_a_transaction_agree(committed, 
         assert state is (S.COMPLETE_COMMIT if committed else S.COMPLETE_ABORT)
     if state is S.ONGOING:
         world.pass_time(80_000)
-        world.settle()
+        world.run_until_idle()
         state = world.row().state
     ended = {tuple(sorted(set(world.endings(*partition)))) for partition in PARTITIONS}
     assert ended == {{S.COMPLETE_COMMIT: ('COMMIT',), S.COMPLETE_ABORT: ('ABORT',), S.EMPTY: ()}[state]}
-    assert not any(world.topics.get(*partition).producer(1000).is_open for partition in PARTITIONS if ended != {()})
+    assert not any(producer_of(world.topics.get(*partition), 1000).is_open for partition in PARTITIONS if ended != {()})
 
 
 @pytest.mark.parametrize('kept_batches', [0, 2])
@@ -100,7 +100,7 @@ def test_a_restart_sends_every_marker_again_with_the_new_coordinator_epoch(kept_
     for step in story.steps[:9]:
         step()
     story.world.crash(kept_batches)
-    story.world.settle()
+    story.world.run_until_idle()
     again = [('COMMIT', 1000, 1, 1)]
     assert story.world.markers('orders', 0) == [('COMMIT', 1000, 1, 0), *again]
     assert story.world.markers('orders', 1) == [('COMMIT', 1000, 1, 0)] * (kept_batches > 0) + again
@@ -114,7 +114,7 @@ def test_a_marker_that_comes_twice_is_taken_although_it_carries_the_epoch_in_for
         step()
     for _ in range(3):
         story.world.crash()
-    story.world.settle()
+    story.world.run_until_idle()
     assert story.world.row().state is S.COMPLETE_ABORT
     assert {epoch for _, _, epoch, _ in story.world.markers('audit', 0)} == {1}
 
@@ -226,7 +226,7 @@ def test_a_transaction_that_begins_takes_the_complete_row_of_the_last_one_into_t
     world.write_held()
     assert len(world.state_partition().stored) == batches + 1
     world.crash(kept_batches)
-    world.settle()
+    world.run_until_idle()
     assert (world.row().state.title, world.row().producer_epoch) == (state, 1)
     assert world.row().partitions == ({('orders', 1)} if state == 'Ongoing' else set())
     assert set(world.endings('orders', 0)) == {'COMMIT'} and world.endings('orders', 1) == []
@@ -257,7 +257,7 @@ def test_a_kill_while_a_complete_row_is_held_sends_the_markers_again(kept_batche
     world = world_at_the_end_of_a_transaction()
     before = world.row()
     world.crash(kept_batches)
-    world.settle()
+    world.run_until_idle()
     assert world.endings() == ['COMMIT', 'COMMIT']
     assert world.row()._replace(last_producer_epoch=0, last_update_timestamp_ms=0) == before._replace(
         last_producer_epoch=0, last_update_timestamp_ms=0)
@@ -301,9 +301,9 @@ def test_tombstones_go_behind_the_complete_rows_that_are_held():
 def test_tombstones_that_cannot_be_written_leave_what_is_held():
     world = world_at_the_end_of_a_transaction(settings={'transactional.id.expiration.ms': '1'})
     world.clock.advance(2)
-    world.state_partition().fail_with = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, 'no room')
+    world.state_partition().refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, 'no room'))
     world.coordinator.remove_expired()
-    world.state_partition().fail_with = None
+    world.state_partition().refuse(None)
     world.write_held()
     assert world.states()[-2:] == ['PrepareCommit', 'CompleteCommit']
 
@@ -328,8 +328,8 @@ def test_complete_rows_that_are_too_much_for_one_batch_go_one_after_the_other():
         for name in names:
             epoch = world.row(name).producer_epoch
             world.end((1000 + names.index(name), epoch), False, version=2, transactional_id=name)
-            world.state_partition(name).fail_with = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) if fails else None
-        world.state_partition(names[0]).fail_with = None
+            world.state_partition(name).refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) if fails else None)
+        world.state_partition(names[0]).refuse(None)
         world.write_held()
         world.pass_time(100)
     for name in names:
@@ -356,12 +356,12 @@ def test_the_markers_are_durable_before_the_complete_row_is_written():
 
 def test_a_complete_row_that_cannot_be_appended_is_held_for_the_next_try():
     world = world_at_the_end_of_a_transaction()
-    world.state_partition().fail_with = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, 'no room')
+    world.state_partition().refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, 'no room'))
     assert world.add((1000, 1), ('orders', 0), version=2) is ErrorCode.NOT_COORDINATOR
     world.write_held()
     assert world.row().state is S.COMPLETE_COMMIT
     assert world.states()[-1] == 'PrepareCommit'
-    world.state_partition().fail_with = None
+    world.state_partition().refuse(None)
     world.pass_time(HELD_RETRY_BACKOFF_MS - 1)
     assert world.states()[-1] == 'PrepareCommit'
     world.pass_time(1)
@@ -370,9 +370,9 @@ def test_a_complete_row_that_cannot_be_appended_is_held_for_the_next_try():
 
 def test_a_row_that_could_not_be_appended_is_not_held():
     world = world_at_the_end_of_a_transaction()
-    world.state_partition().fail_with = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, 'no room')
+    world.state_partition().refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, 'no room'))
     world.add((1000, 1), ('orders', 0), version=2)
-    world.state_partition().fail_with = None
+    world.state_partition().refuse(None)
     world.add((1000, 1), ('orders', 1), version=2)
     assert world.states()[-3:] == ['PrepareCommit', 'CompleteCommit', 'Ongoing']
     assert world.rows()[-1].partitions == {('orders', 1)}

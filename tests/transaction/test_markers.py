@@ -1,9 +1,9 @@
 """A decided transaction reaches each of its partitions, whatever fails on the way."""
 import pytest
-from support.transaction_coordinator import STATE_TOPIC, World
+from support.transaction_coordinator import STATE_TOPIC, World, markers_of
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.record.batch import iter_batches, set_base_offset
+from kbroker.record.batch import iter_batches, set_base_offset, set_partition_leader_epoch
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.transaction.state import TransactionState
 
@@ -27,7 +27,7 @@ def world():
 ])
 def test_a_marker_that_fails_is_sent_again_and_the_others_only_once(world, code):
     failing = world.topics.get('orders', 1)
-    failing.fail_with = KafkaError(code)
+    failing.refuse(KafkaError(code))
     assert world.end((1000, 0), True).error is ErrorCode.NONE
     assert (world.endings(partition=0), world.endings(partition=1), world.endings('audit')) == (
         ['COMMIT'], [], ['COMMIT'])
@@ -35,7 +35,7 @@ def test_a_marker_that_fails_is_sent_again_and_the_others_only_once(world, code)
         world.pass_time(100)
     assert world.row().state is S.PREPARE_COMMIT
     assert world.add((1000, 0)) is ErrorCode.CONCURRENT_TRANSACTIONS
-    failing.fail_with = None
+    failing.refuse(None)
     world.pass_time(100)
     assert (world.endings(partition=0), world.endings(partition=1), world.endings('audit')) == (
         ['COMMIT'], ['COMMIT'], ['COMMIT'])
@@ -50,16 +50,16 @@ def test_a_marker_that_does_not_become_durable_is_sent_again():
     world.flush()
     world.end((1000, 0), False)
     world.flush(STATE_TOPIC)
-    world.topics.get('orders', 0).fail_waiters(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+    world.topics.get('orders', 0).fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
     world.pass_time(100)
     assert world.endings() == ['ABORT', 'ABORT']
-    world.settle()
+    world.run_until_idle()
     assert world.row().state is S.COMPLETE_ABORT
 
 
 @pytest.mark.parametrize('code', [ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION])
 def test_a_partition_that_cannot_hold_markers_needs_none(world, code):
-    world.topics.get('orders', 1).fail_with = KafkaError(code)
+    world.topics.get('orders', 1).refuse(KafkaError(code))
     world.end((1000, 0), True)
     assert world.row().state is S.COMPLETE_COMMIT
 
@@ -67,10 +67,10 @@ def test_a_partition_that_cannot_hold_markers_needs_none(world, code):
 @pytest.mark.parametrize('code', [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
 def test_a_partition_where_someone_else_decided_leaves_the_transaction_prepared_until_the_next_load(world, code):
     failing = world.topics.get('orders', 1)
-    failing.fail_with = KafkaError(code)
+    failing.refuse(KafkaError(code))
     world.end((1000, 0), True)
-    failing.fail_with = None
-    world.settle()
+    failing.refuse(None)
+    world.run_until_idle()
     assert world.endings(partition=0) == ['COMMIT']
     assert world.row().state is S.PREPARE_COMMIT
     world.crash()
@@ -84,12 +84,12 @@ def test_a_topic_that_is_gone_needs_no_marker(world):
 
 
 def test_a_topic_that_goes_while_its_marker_is_tried_needs_no_marker_any_more(world):
-    world.topics.get('audit', 0).fail_with = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+    world.topics.get('audit', 0).refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
     world.end((1000, 0), True)
     assert world.row().state is S.PREPARE_COMMIT
     world.topics.delete('audit')
     assert world.row().state is S.COMPLETE_COMMIT
-    world.settle()
+    world.run_until_idle()
     assert world.endings() == ['COMMIT']
 
 
@@ -106,7 +106,7 @@ def test_a_topic_that_goes_while_its_marker_is_on_its_way_to_the_disk_is_not_wai
     world.topics.delete('audit')
     assert world.row().state is S.COMPLETE_ABORT
     audit.flush()
-    world.settle()
+    world.run_until_idle()
     assert world.states()[-2:] == ['PrepareAbort', 'CompleteAbort']
 
 
@@ -119,12 +119,12 @@ def test_the_complete_row_is_written_again_until_it_is_in_the_log(code):
     world.flush()
     world.end((1000, 0), True)
     world.flush(STATE_TOPIC)
-    world.state_partition().fail_with = KafkaError(code)
-    world.settle()
+    world.state_partition().refuse(KafkaError(code))
+    world.run_until_idle()
     assert world.row().state is S.COMPLETE_COMMIT
     assert world.states()[-1] == 'PrepareCommit'
-    world.state_partition().fail_with = None
-    world.settle()
+    world.state_partition().refuse(None)
+    world.run_until_idle()
     assert world.states()[-2:] == ['PrepareCommit', 'CompleteCommit']
     assert world.endings() == ['COMMIT']
 
@@ -157,11 +157,11 @@ def test_the_marker_of_the_strict_rule_carries_the_transaction_version():
 
 
 def test_the_loss_of_the_state_topic_ends_all_sending(world):
-    world.topics.get('orders', 0).fail_with = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+    world.topics.get('orders', 0).refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
     world.end((1000, 0), True)
     world.topics.delete(STATE_TOPIC)
-    world.topics.get('orders', 0).fail_with = None
-    world.settle()
+    world.topics.get('orders', 0).refuse(None)
+    world.run_until_idle()
     assert world.add((1000, 0)) is ErrorCode.NOT_COORDINATOR
     world.topics.ensure_internal(STATE_TOPIC)
     assert world.add((1000, 0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -175,6 +175,7 @@ def test_a_marker_is_what_the_encoder_of_control_records_makes(world, committed)
     expected = encode_end_txn_marker(commit=committed, producer_id=1000, producer_epoch=0, coordinator_epoch=0,
                                      timestamp_ms=world.clock.wall_ms())
     set_base_offset(expected, next(iter_batches(stored))[0].base_offset)
+    set_partition_leader_epoch(expected, 0)
     assert stored == expected
 
 
@@ -186,4 +187,4 @@ def test_a_topic_that_comes_back_under_its_name_gets_markers_of_its_own(world):
     world.topics.create('audit', 1)
     world.transaction((1000, 0), ('audit', 0))
     world.end((1000, 0), True)
-    assert (gone.markers(), world.endings('audit')) == ([('COMMIT', 1000, 0, 0)], ['COMMIT'])
+    assert (markers_of(gone), world.endings('audit')) == ([('COMMIT', 1000, 0, 0)], ['COMMIT'])

@@ -94,7 +94,7 @@ def test_a_produce_of_tv2_waits_no_longer_than_100_ms(finishing):
     assert answers == []
     finishing.pass_time(20)
     assert answers == [{ORDERS: ErrorCode.CONCURRENT_TRANSACTIONS}]
-    finishing.settle()
+    finishing.run_until_idle()
     assert len(answers) == 1
     assert finishing.row().state.title == 'CompleteCommit'
 
@@ -102,7 +102,7 @@ def test_a_produce_of_tv2_waits_no_longer_than_100_ms(finishing):
 def test_of_many_that_wait_each_is_answered_once(finishing):
     answers = [ask(finishing, (1000, 1), 12, [('orders', partition)]) for partition in range(3)]
     finishing.pass_time(20)
-    finishing.settle()
+    finishing.run_until_idle()
     assert all(len(each) == 1 for each in answers)
     assert answers[0] == [{}]
 

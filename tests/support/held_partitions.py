@@ -1,0 +1,199 @@
+"""Partitions on real logs whose flushes, failures and power cuts a test decides, and a registry of them."""
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.clock import Clock
+from kbroker.config import Config, LogConfig
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.internal_topics import INTERNAL_TOPICS
+from kbroker.log.fs import Directory, File, FileSystem, InterposedFile
+from kbroker.log.log import Log
+from kbroker.topics.partition import Partition
+from kbroker.topics.topic import Topic
+
+IN_MEMORY = '/dev/shm'
+
+
+class HeldFileSystem(FileSystem):
+    """Files whose syncs cost nothing. A write to the log of a directory in `refusals` raises the error given there."""
+
+    def __init__(self) -> None:
+        self.refusals: dict[str, KafkaError] = {}
+
+    def open(self, path: str, create: bool = False) -> File:
+        return HeldFile(self, path, create) if path.endswith('.log') else UnsyncedFile(path, create)
+
+    def open_directory(self, path: str) -> File:
+        return UnsyncedDirectory(path)
+
+
+class UnsyncedFile(File):
+    def sync(self) -> None:
+        pass
+
+
+class UnsyncedDirectory(Directory):
+    def sync(self) -> None:
+        pass
+
+
+class HeldFile(InterposedFile):
+    def __init__(self, fs: HeldFileSystem, path: str, create: bool):
+        super().__init__(path, create)
+        self.fs = fs
+        self.directory = os.path.dirname(path)
+
+    def on_write(self, data: bytes, position: int) -> tuple[int, Any] | None:
+        error = self.fs.refusals.get(self.directory)
+        return None if error is None else (0, error)
+
+    def on_truncate(self, size: int) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+
+class NoFlusher:
+    """Takes the place of the flusher: `HeldPartition.flush` does its work when the test says so."""
+
+    def request(self, partition: Partition) -> None:
+        pass
+
+
+class HeldPartition(Partition):
+    """`flush` makes everything appended durable; with `immediate` each append counts as durable at once."""
+
+    def __init__(self, log: Log, topic_id: bytes = bytes(16), leader_epoch: int = 0, immediate: bool = True):
+        super().__init__(log, topic_id, leader_epoch, NoFlusher(), immediate)
+        self.log = log
+        self.immediate = immediate
+
+    def flush(self) -> None:
+        _, offset = self.files_to_sync()
+        self.flushed(offset)
+
+    def refuse(self, error: KafkaError | None) -> None:
+        """Raise `error` for each append from now on; None: accept them again."""
+        if error is None:
+            self.log.fs.refusals.pop(self.log.directory, None)
+        else:
+            self.log.fs.refusals[self.log.directory] = error
+
+    @property
+    def stored(self) -> list[bytes]:
+        """The batches of the log, durable or not."""
+        return [bytes(batch) for _, batch in self.batches()]
+
+    def after_power_loss(self, kept_batches: int = 0) -> HeldPartition:
+        """The partition as the next start finds it: without what was not flushed, but for `kept_batches` of it."""
+        durable = kept_batches + sum(header.last_offset < self.high_watermark for header, _ in self.batches())
+        return self.reopened(self.log.directory, durable, self.leader_epoch + 1)
+
+    def copy(self, directory: str) -> HeldPartition:
+        """A partition with the same batches, on a log of its own in `directory`."""
+        if self.log.is_made:
+            shutil.copytree(self.log.directory, directory)
+        return self.reopened(directory, len(self.stored), self.leader_epoch)
+
+    def reopened(self, directory: str, batches: int, leader_epoch: int) -> HeldPartition:
+        """Open what `directory` holds of the first `batches`."""
+        self.refuse(None)
+        if not self.log.is_made:
+            log = new_log(self.log.fs, directory, self.topic, self.partition, self.log.config, self.log.clock)
+            return HeldPartition(log, self.topic_id, leader_epoch, self.immediate)
+        kept = [(header.base_offset, len(batch)) for header, batch in self.batches()][:batches]
+        for path in sorted(pathlib.Path(directory).glob('*.log'), reverse=True):
+            os.truncate(path, sum(size for base_offset, size in kept if base_offset >= int(path.stem)))
+            kept = [(base_offset, size) for base_offset, size in kept if base_offset < int(path.stem)]
+        log = Log(self.log.fs, directory, self.topic, self.partition, self.log.config, self.log.clock,
+                  clean_shutdown=False)
+        return HeldPartition(log, self.topic_id, leader_epoch, self.immediate)
+
+
+def new_log(fs: HeldFileSystem, directory: str, topic: str, index: int, config: LogConfig, clock: Clock) -> Log:
+    """An empty log, which creates its directory with its first append."""
+    def make() -> list[str]:
+        fs.mkdir(directory)
+        return []
+
+    return Log(fs, directory, topic, index, config, clock, maker=make)
+
+
+class HeldRegistry:
+    """Topics of HeldPartitions. `ensure_internal` creates topics of `internal_partitions` partitions."""
+
+    def __init__(self, clock: Clock, *, immediate: bool = True, internal_partitions: int = 50):
+        self.clock = clock
+        self.immediate = immediate
+        self.internal_partitions = internal_partitions
+        self.fs = HeldFileSystem()
+        self.directory = tempfile.mkdtemp(prefix='kbroker-', dir=IN_MEMORY if os.path.isdir(IN_MEMORY) else None)
+        weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
+        self.config = LogConfig(Config({}), {})
+        self.topics: dict[str, Topic] = {}
+        self.topics_ever = 0
+        self.on_topic_created: list[Callable[[Topic], None]] = []
+        self.on_topic_deleted: list[Callable[[Topic], None]] = []
+
+    def create(self, name: str, partitions: int, configs: dict[str, str] | None = None) -> Topic:
+        self.topics_ever += 1
+        topic_id = self.topics_ever.to_bytes(15, 'big') + b'\1'
+        opened = [self.open(name, index, topic_id) for index in range(partitions)]
+        topic = Topic(name, topic_id, opened, {}, self.config, name in INTERNAL_TOPICS)
+        self.topics[name] = topic
+        for listener in self.on_topic_created:
+            listener(topic)
+        return topic
+
+    def open(self, name: str, index: int, topic_id: bytes) -> HeldPartition:
+        directory = os.path.join(self.directory, f'{name}-{index}.{self.topics_ever}')
+        return HeldPartition(new_log(self.fs, directory, name, index, self.config, self.clock), topic_id,
+                             immediate=self.immediate)
+
+    def delete(self, name: str) -> None:
+        topic = self.topics.pop(name)
+        for partition in topic.partitions:
+            partition.mark_deleted()
+        for listener in self.on_topic_deleted:
+            listener(topic)
+
+    def ensure_internal(self, name: str) -> Topic:
+        return self.topics.get(name) or self.create(name, self.internal_partitions)
+
+    def topic(self, name: str) -> Topic | None:
+        return self.topics.get(name)
+
+    def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
+
+    def find(self, topic: str, partition: int) -> HeldPartition | None:
+        found = self.topics.get(topic)
+        return found.partitions[partition] if found and 0 <= partition < len(found.partitions) else None
+
+    def get(self, topic: str, partition: int) -> HeldPartition:
+        found = self.find(topic, partition)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{topic}-{partition} does not exist')
+        return found
+
+    def partitions(self) -> list[HeldPartition]:
+        return [partition for topic in self.topics.values() for partition in topic.partitions]
+
+    def take_over(self, other: HeldRegistry) -> None:
+        """Continue with copies of the partitions of `other`, whose topics are the same."""
+        for name, topic in self.topics.items():
+            topic.partitions[:] = [partition.copy(f'{self.directory}/{name}-{partition.partition}.copy')
+                                   for partition in other.topics[name].partitions]
+
+    def power_loss(self, kept_batches: int = 0) -> None:
+        """Lose what was not flushed, but for `kept_batches` of each partition, and open every partition again."""
+        for topic in self.topics.values():
+            topic.partitions[:] = [partition.after_power_loss(kept_batches) for partition in topic.partitions]
