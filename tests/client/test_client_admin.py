@@ -1,4 +1,4 @@
-"""Admin and LiveView against a broker: kbroker, and Apache Kafka."""
+"""Admin and LiveView with kbroker and with Apache Kafka."""
 import itertools
 import time
 import uuid
@@ -51,8 +51,9 @@ def admin(view):
 
 
 def eventually(ask, is_expected):
-    """What `ask` answers at last. Brokers of Kafka's learn of a change after its controller has answered, and markers
-    are written after the client has been told of the end.
+    """Call `ask` until the result is the expected one, for 30 s at most. Return the last result.
+
+    A Kafka broker applies a change after the controller has answered, and markers are written after the answer.
     """
     limit = time.monotonic() + 30
     while not is_expected(found := ask()) and time.monotonic() < limit:
@@ -76,7 +77,7 @@ def produced(address, topic, values, partition=0, **settings):
 
 
 class OpenTransaction:
-    """A transaction with one record in partition 0."""
+    """An open transaction with one record in partition 0."""
 
     def __init__(self, address, topic):
         self.transactional_id = next(names)

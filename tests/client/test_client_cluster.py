@@ -1,4 +1,4 @@
-"""Routing: who leads, who coordinates, several bootstrap servers, and trying again."""
+"""Routing: leaders, coordinators, several bootstrap servers, and retries."""
 import socket
 
 import pytest
@@ -18,7 +18,7 @@ def unused_port():
 
 
 class Routes:
-    """A cluster whose back-off moves a clock by hand; `slept_ms` lists the pauses."""
+    """A cluster whose back-off advances a manual clock. `slept_ms` lists the pauses."""
 
     def __init__(self, *ports, **others):
         self.clock = ManualClock()
@@ -40,7 +40,7 @@ class Routes:
 
 
 def coordinators(*answers):
-    """FindCoordinator answers, one a request: an error code, or a (host, port)."""
+    """Return a handler of FindCoordinator that gives one answer per request: an error code, or a (host, port)."""
     left = list(answers)
 
     def answer(request):

@@ -1,4 +1,4 @@
-"""Client settings under Java's names; what is wrong with one is told in one line that has no secret in it."""
+"""Client settings under Java's names. Each error is one line without secrets."""
 import pytest
 
 from kbroker.client.config import ClientConfig, parse_addresses, parse_jaas

@@ -1,4 +1,4 @@
-"""One connection: versions, pipelining, and what a user is told about whatever stands at the other end."""
+"""One connection: versions, pipelining, and the errors for a peer that is no suitable broker."""
 import socket
 import ssl
 import threading
@@ -45,7 +45,7 @@ def until_closed(connection):
 
 
 def answering(data):
-    """A peer that reads something and answers the same bytes to whatever it is."""
+    """Return a server that reads some bytes and always answers the same ones."""
     def handle(connection):
         connection.recv(1000)
         connection.sendall(data)
@@ -230,7 +230,7 @@ def test_whatever_bytes_a_broker_answers_end_in_a_message_or_in_one_line(request
         connect(1).call(getattr(messages, f'{request_name}Request')())
 
 
-# ---- what stands at the other end
+# ---- peers that are no brokers
 
 def test_nothing_listens():
     with socket.create_server(('127.0.0.1', 0)) as probe:

@@ -1,4 +1,4 @@
-"""Batches of a partition from brokers that move, lag behind and send what is wrong."""
+"""Batches of a partition from brokers that change, lag behind and send invalid answers."""
 import pytest
 from support.scripted_broker import ScriptedBroker, running
 
@@ -15,7 +15,7 @@ START_MS = 1_700_000_000_000
 
 
 class StagedLog(ScriptedBroker):
-    """Partition 0 of a topic: whole batches of two records at the even offsets below `end`, from `start` on."""
+    """A broker of one partition with batches of two records at the even offsets from `start` to below `end`."""
 
     def __init__(self, end=6, start=0):
         super().__init__()

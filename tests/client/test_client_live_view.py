@@ -1,4 +1,4 @@
-"""The live view at the edges: groups of other kinds, what a command says of a wrong address, what it need not load."""
+"""The edges of the live view: other types of groups, errors for wrong addresses, and modules it does not load."""
 import socket
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def topics(**options):
 
 
 def failed(capsys, *arguments):
-    """What the command says after its name, in its one line."""
+    """Return the one-line error of the command, without the command's name."""
     with pytest.raises(SystemExit) as ended:
         topics.main([*arguments])
     written = capsys.readouterr()
@@ -73,7 +73,7 @@ def test_settings_that_are_wrong_are_one_line(capsys, tmp_path):
 # ---- groups
 
 class GroupBroker(ScriptedBroker):
-    """One group, of a type that has a description of its own or has none."""
+    """A broker with one group, whose type may have its own Describe request or none."""
 
     def __init__(self, group_type, described=None):
         super().__init__()

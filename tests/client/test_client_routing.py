@@ -1,4 +1,4 @@
-"""Questions find their brokers in a cluster of two, and follow what moves."""
+"""Requests reach the right broker in a cluster of two, and follow leaders and coordinators that move."""
 import pytest
 from support.scripted_broker import ScriptedBroker, running
 
@@ -11,9 +11,9 @@ from kbroker.protocol import messages
 
 
 class TwoBrokers:
-    """Brokers 1 and 2; `leaders` by partition of the one topic, `coordinator` of all keys.
+    """Brokers 1 and 2. `leaders` are by partition of the one topic; `coordinator` serves all keys.
 
-    Each answers for what it has, and an offset tells who answered: it is the id of the broker.
+    Each broker answers for its own partitions. The offsets in its answers are its broker id.
     """
 
     def __init__(self):

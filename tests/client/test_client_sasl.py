@@ -1,4 +1,4 @@
-"""SASL conversations by the vectors of the RFCs, and against a server's side written from RFC 5802."""
+"""SASL exchanges: the vectors of the RFCs, and a server written from RFC 5802."""
 import base64
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""TLS connections to a staged broker: who is trusted, whose name is checked, and what is told when it fails."""
+"""TLS connections to a scripted broker: trust, host name verification, and errors."""
 import shutil
 import ssl
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The client against Apache Kafka: listeners that ask for SASL and TLS, and groups of the new protocol."""
+"""The client with Apache Kafka: listeners that require SASL and TLS, and groups of the new protocol."""
 import pytest
 from confluent_kafka import Consumer, Producer
 from support.secured_kafka import PASSWORD, PLAIN, SCRAM, SecuredKafka, jaas
@@ -28,7 +28,7 @@ def guarded(tmp_path_factory):
     ('SASL_SSL', 'SCRAM-SHA-512', SCRAM, PASSWORD)])
 def test_each_mechanism_opens_the_door_and_a_wrong_password_does_not(guarded, protocol, mechanism, module, password):
     cluster = guarded.connect(protocol, sasl_mechanism=mechanism, sasl_jaas_config=jaas(module, password))
-    # The broker learns of the user a moment after the controller does.
+    # The broker knows the user a moment after the controller does.
     answer = cluster.retrying(cluster.refresh, 'waiting for the user', {ErrorCode.SASL_AUTHENTICATION_FAILED})
     assert answer.cluster_id
     cluster.close()

@@ -1,4 +1,4 @@
-"""Batches keep their order and their numbers, however often they are sent."""
+"""Batches keep their order and their sequence numbers, however often they are sent."""
 from kbroker.client.accumulator import SEQUENCES, PartitionQueue, ProducerIdAndEpoch, record_bytes
 from kbroker.record.batch import encode_batch
 
@@ -6,7 +6,7 @@ PRODUCER = ProducerIdAndEpoch(7, 0)
 
 
 def filled(batches, records_each=2, batch_bytes=200):
-    """A queue in which so many closed batches wait."""
+    """Return a queue with so many closed batches."""
     queue = PartitionQueue('t', 0, batch_bytes)
     for number in range(batches):
         for _ in range(records_each):

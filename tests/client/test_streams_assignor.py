@@ -1,4 +1,4 @@
-"""Who reads what: ranges as Kafka's assignor gives them, in the bytes that other clients read."""
+"""Assignments: the ranges of Kafka's assignor, in the bytes that other clients read."""
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Producer and consumer against a live broker: what is written is read, transactions end, groups share."""
+"""Producer and consumer with a live broker: reads after writes, ends of transactions, shares of groups."""
 import threading
 import time
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ def topic(cluster, request):
 
 
 def read_all(cluster, topic, count, **settings):
-    """Values by partition, as soon as so many have come, and none that comes right behind them."""
+    """Return the values by partition once `count` have arrived, and further ones of the same poll."""
     consumer = Consumer(cluster, ConsumerSettings(auto_offset_reset='earliest', **settings))
     consumer.assign((topic, partition) for partition in range(3))
     found = {0: [], 1: [], 2: []}
@@ -184,7 +184,7 @@ def test_a_group_goes_on_where_it_was(cluster, topic, request):
 
 @contextmanager
 def members(address, topic, group, count):
-    """Consumers of a group, each polled in a thread of its own. Gives their assignments, and what they read."""
+    """Run consumers of a group, each in its own thread. Yield their assignments and the values they read."""
     ended = [threading.Event() for _ in range(count)]
     assignments, found, errors = [frozenset()] * count, [], []
 

@@ -1,4 +1,4 @@
-"""Which partition: the hash that all of Kafka's clients share, and the sticky choice for records without a key."""
+"""The choice of partition: the hash common to all Kafka clients, and the sticky choice for records without a key."""
 import random
 
 import pytest

@@ -1,4 +1,4 @@
-"""The producer against brokers that answer as a test tells them: order, retries, lost numbers, transactions."""
+"""The producer with scripted brokers: order, retries, lost sequence numbers, transactions."""
 import os
 from collections import deque
 
@@ -19,7 +19,7 @@ from kbroker.record.records import decode_records
 
 
 class FakeConnection:
-    """Answers Produce by `codes` (by partition, NONE when they run out), and keeps what it was sent."""
+    """A connection that keeps the requests. It answers Produce with `codes` by partition, then with NONE."""
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -82,7 +82,7 @@ class FakeConnection:
 
 
 class FakeCluster:
-    """One broker. `codes`: what it answers next, by partition or API name."""
+    """A cluster of one broker. `codes` are its next answers by partition or API name."""
 
     def __init__(self, partitions=1):
         self.config = ClientConfig((('localhost', 9092),), retry_backoff_ms=0)
@@ -124,7 +124,7 @@ class FakeCluster:
 
 
 def started(cluster, **settings):
-    """A producer that sends every record as a batch of its own, and what it tells of them."""
+    """Return a producer that sends each record in its own batch, and the list of its reported deliveries."""
     told = []
     producer = Producer(cluster, ProducerSettings(batch_size_bytes=0, linger_ms=0, **settings), told.append,
                         ManualClock(), sleep=lambda seconds: None)

@@ -1,4 +1,4 @@
-"""Settings of producer and consumer under Kafka's names: its defaults, and what contradicts each other."""
+"""Settings of producer and consumer under Kafka's names: the defaults, and contradictions."""
 import pytest
 
 from kbroker.client.stream_settings import ConsumerSettings, ProducerSettings

@@ -1,4 +1,4 @@
-"""What a transactional producer may do when, and what an error leaves of it."""
+"""The states of a transactional producer: allowed calls, and the effects of errors."""
 import pytest
 
 from kbroker.client.transaction_state import (

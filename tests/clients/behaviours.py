@@ -1,4 +1,4 @@
-"""What every client must see of a broker, said once; a test module for each client brings the client."""
+"""The behaviour that every client must see of a broker. A test module for each client supplies the client."""
 import itertools
 import time
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ _numbers = itertools.count()
 
 
 def fresh(name):
-    """A name that no other test uses."""
+    """Return a name that no other test uses."""
     return f'{name}-{next(_numbers)}'
 
 
@@ -19,15 +19,15 @@ def values(start, stop):
 
 
 def until(holds):
-    """Call `holds` until it returns something true. It blocks on the client itself, so nothing sleeps here."""
+    """Call `holds` until its result is true, and return the result. `holds` blocks in the client; this does not sleep."""
     deadline = time.monotonic() + LIMIT_S
     while not (result := holds()):
-        assert time.monotonic() < deadline, f'did not come about in {LIMIT_S} s'
+        assert time.monotonic() < deadline, f'not true within {LIMIT_S} s'
     return result
 
 
 class Producer(ABC):
-    """A producer of one client. `send` queues, `flush` returns when everything is acknowledged."""
+    """A producer of a client library. `send` queues; `flush` returns when everything is acknowledged."""
 
     @abstractmethod
     def send(self, topic, partition, value, key=None, headers=()): ...
@@ -37,7 +37,7 @@ class Producer(ABC):
     def begin(self): ...
     @abstractmethod
     def send_offsets(self, offsets, consumer):
-        """`offsets`: {(topic, partition): offset}; the group is the consumer's."""
+        """Add offsets, {(topic, partition): offset}, of the consumer's group to the transaction."""
     @abstractmethod
     def commit(self): ...
     @abstractmethod
@@ -53,24 +53,24 @@ class Producer(ABC):
 
 
 class Consumer(ABC):
-    """A consumer of one client."""
+    """A consumer of a client library."""
 
     @abstractmethod
     def subscribe(self, topic): ...
     @abstractmethod
     def poll(self):
-        """Whatever came within 200 ms: (partition, offset, key, value, headers) of each record."""
+        """Return (partition, offset, key, value, headers) of each record that arrived within 200 ms."""
     @abstractmethod
     def assignment(self):
-        """{(topic, partition)}"""
+        """Return the assigned {(topic, partition)}."""
     @abstractmethod
     def read_all(self, topic, partitions):
-        """Everything that `poll` gives from the beginning to where the isolation level of this consumer ends."""
+        """Return all records from the beginning to the end for the consumer's isolation level."""
     @abstractmethod
     def commit(self): ...
     @abstractmethod
     def committed(self, topic, partition):
-        """The committed offset of the group, or None."""
+        """Return the committed offset of the group, or None."""
     @abstractmethod
     def close(self): ...
 
@@ -85,9 +85,9 @@ class Client(ABC):
     """A client library, connected to `address`."""
 
     fenced: tuple[type[Exception], ...]
-    """What a producer that was replaced raises."""
+    """The exception of a fenced producer."""
     errors: tuple[type[Exception], ...]
-    """What any refused operation raises."""
+    """The exception of a refused operation."""
 
     def __init__(self, address):
         self.address = address
@@ -98,7 +98,7 @@ class Client(ABC):
     def producer(self, *, acks='all', idempotent=True): ...
     @abstractmethod
     def transactional(self, transactional_id, timeout_ms=60_000):
-        """A producer that has initialised its transactions."""
+        """Return a producer that has initialised its transactions."""
     @abstractmethod
     def consumer(self, group, isolation='read_uncommitted'): ...
 
@@ -113,14 +113,14 @@ class Client(ABC):
             producer.flush()
 
     def read(self, topic, partitions, isolation):
-        """Everything from the beginning to where the isolation level ends now."""
+        """Return all records from the beginning to the current end for the isolation level."""
         with self.consumer(fresh('reader'), isolation) as consumer:
             return consumer.read_all(topic, range(partitions))
 
     def values(self, topic, partitions, isolation):
-        """The values alone, and a check that none came twice."""
+        """Return the values. Check that none is a duplicate."""
         found = [value for _, _, _, value, _ in self.read(topic, partitions, isolation)]
-        assert len(found) == len(set(found)), 'records came twice'
+        assert len(found) == len(set(found)), 'duplicate records'
         return set(found)
 
     def expect_committed(self, topic, partitions, expected):
@@ -149,7 +149,7 @@ class Behaviours:
                 producer.send(topic, 0, f'v{number}', key=f'k{number}', headers=[('h', bytes([number]))])
             producer.flush()
         expected = [(0, number, f'k{number}', f'v{number}', [('h', bytes([number]))]) for number in range(100)]
-        # With acks=1 the answer comes before the disk has them, and a consumer sees them after.
+        # With acks=1, the broker answers before the sync, and consumers see the records after it.
         until(lambda: client.read(topic, 1, 'read_uncommitted') == expected)
 
     def test_an_idempotent_producer_writes_each_record_once(self, client):

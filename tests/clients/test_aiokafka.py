@@ -1,4 +1,4 @@
-"""aiokafka, which lives on an event loop: each call runs the loop until it is done."""
+"""aiokafka: each call runs its event loop until the call is done."""
 import asyncio
 
 import aiokafka

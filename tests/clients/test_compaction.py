@@ -1,4 +1,4 @@
-"""A consumer of a compacted topic while the broker compacts it, in a thread beside the loop."""
+"""A consumer reads a topic while the broker's worker thread compacts it."""
 import time
 
 import confluent_kafka
@@ -20,7 +20,7 @@ def compacted(start_broker):
 
 
 def write(address):
-    """Each key many times, a second apart by the records' clock, so that segments are closed."""
+    """Write each key many times, with timestamps a second apart, so that the broker rolls segments."""
     producer = confluent_kafka.Producer({'bootstrap.servers': address, 'enable.idempotence': True, 'linger.ms': 0})
     now_ms = int(time.time() * 1000)
     for number in range(WRITES):
@@ -31,7 +31,7 @@ def write(address):
 
 
 def read_all(address):
-    """(offset, key, value) of what there is now."""
+    """Return (offset, key, value) of the current records."""
     config = {'bootstrap.servers': address, 'group.id': 'readers', 'enable.partition.eof': True}
     consumer = confluent_kafka.Consumer(config)
     consumer.assign([confluent_kafka.TopicPartition('latest', 0, 0)])
@@ -51,7 +51,7 @@ def test_a_consumer_sees_the_last_value_of_each_key_while_and_after_the_log_is_c
     deadline = time.monotonic() + LIMIT_S
     found = read_all(compacted.address)
     while len(found) > WRITES / 2:
-        assert time.monotonic() < deadline, f'{len(found)} records are left'
+        assert time.monotonic() < deadline, f'{len(found)} records remain'
         assert {key: value for _, key, value in found} == expected
         found = read_all(compacted.address)
     compacted.stop()

@@ -45,7 +45,7 @@ class ConfluentProducer(Producer):
 
     def close(self):
         self._producer.purge()
-        with contextlib.suppress(confluent_kafka.KafkaException):  # a fenced producer says so once more
+        with contextlib.suppress(confluent_kafka.KafkaException):  # a fenced producer reports this again
             self._producer.flush(LIMIT_S)
 
 
@@ -121,7 +121,7 @@ class TestConfluent(Behaviours):
         return ConfluentClient(shared_broker.address)
 
     def test_all_topics_are_listed(self, client):
-        # librdkafka's request for all topics ends three bytes before its frame does, and was refused for that.
+        # librdkafka's request for all topics ends three bytes before its frame. The broker once refused it for this.
         client.create_topic('one-of-all', 1)
         assert 'one-of-all' in AdminClient({'bootstrap.servers': client.address}).list_topics(timeout=LIMIT_S).topics
 

@@ -1,4 +1,4 @@
-"""Unmodified clients over TLS, beside others in plain text: each is told the address of its own listener."""
+"""Unmodified clients over TLS and in plain text. Metadata has the address of the listener that each uses."""
 import socket
 import subprocess
 
@@ -20,7 +20,7 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture
 def secured(start_broker, certificates):
-    """(plain settings, TLS settings) of clients of a broker with both kinds of listener."""
+    """The plain settings and the TLS settings for clients of a broker with both listeners."""
     plain, tls = free_port(), free_port()
     start_broker({
         'listeners': f'PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{tls}',

@@ -1,4 +1,4 @@
-"""What consumers and their administrators ask of a group coordinator."""
+"""Cases for requests to the group coordinator, from consumers and administrators."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def join(
 
 
 def member(peer: RawPeer, group: str, version: int = 3, **options: Any) -> tuple[str, int]:
-    """Join as the only member and be given an assignment: the member id and the generation."""
+    """Join as the only member and sync. Return the member id and the generation."""
     joined = join(peer, group, version, **options)
     peer.ask(
         'SyncGroup',

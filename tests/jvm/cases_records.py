@@ -1,4 +1,4 @@
-"""What producers and consumers ask: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
+"""Cases for Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOUR_MS = 3_600_000
 
 
 def case(script: Callable[[RawPeer], None]) -> Callable[[RawPeer], None]:
-    """Mark a script as one that the differential test runs; its name is the topic that it may use."""
+    """Mark a script as a case of the differential test. Its name is also the name of its topic."""
     script.is_case = True  # type: ignore[attr-defined]
     return script
 
@@ -105,7 +105,7 @@ def list_offsets(
 
 
 def patched(data: bytes, position: int, replacement: bytes, *, fix_crc: bool = True) -> bytes:
-    """A batch with bytes replaced, and a CRC that agrees with them unless told."""
+    """Return a batch with bytes replaced, and with a matching CRC if `fix_crc`."""
     from kbroker.wire.crc32c import crc32c
 
     changed = bytearray(data)

@@ -1,4 +1,4 @@
-"""What administrators and bootstrapping clients ask: topics, configs, the cluster."""
+"""Cases for requests about topics, configs and the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What transactional producers and those who look after them ask of a transaction coordinator."""
+"""Cases for requests to the transaction coordinator, from producers and administrators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def init(
 
 
 class Producer:
-    """A producer of the transactions protocol that says exactly what it is told."""
+    """A transactional producer that sends exactly what a case asks for."""
 
     def __init__(self, peer: RawPeer, transactional_id: str, *, two: bool = True, timeout_ms: int = 60000):
         self.peer = peer
@@ -52,7 +52,7 @@ class Producer:
     def produce(
         self, *values: bytes, version: int | None = None, partition: int = 0, topic: str | None = None, **options: Any
     ) -> Any:
-        """Until the coordinator has ended what came before."""
+        """Produce. Repeat while the coordinator completes an earlier request."""
         records = self.records(*values or (b'value',), **options)
         answer = self.peer.ask_settled(
             'Produce',
@@ -91,7 +91,7 @@ class Producer:
         return answer
 
     def settle(self) -> None:
-        """Wait until the markers are written."""
+        """End the transaction and wait until the markers are written."""
         self.peer.ask_until(
             lambda answer: answer.transaction_states[0].transaction_state not in ('PrepareCommit', 'PrepareAbort'),
             'DescribeTransactions',

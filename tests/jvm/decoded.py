@@ -1,4 +1,4 @@
-"""Records of files as text, by Kafka's dump tool and by our decoders."""
+"""The records of files as text, from Kafka's dump tool and from kbroker's decoders."""
 import os
 import re
 import subprocess
@@ -16,7 +16,7 @@ OPTIONS = {'string': '--print-data-log', 'offsets': '--offsets-decoder', 'transa
 
 
 def kafkas_text(name, files):
-    """The lines of records in the files, without those of batches."""
+    """Return Kafka's lines of records in the files, without those of batches."""
     command = java('org.apache.kafka.tools.DumpLogSegments', OPTIONS[name], '--skip-record-metadata', '--files',
                    ','.join(map(str, files)))
     done = subprocess.run(command, capture_output=True, timeout=TOOL_LIMIT_S, check=False,

@@ -1,4 +1,4 @@
-"""A client that sends what it is told over a socket, and answers in a form in which two brokers can be compared."""
+"""A client that sends any request over a socket and records the answers in a form that compares two brokers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ UNSETTLED = {
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.CONCURRENT_TRANSACTIONS,
 }
-"""What passes when a coordinator has done what it has begun."""
+"""Errors that pass once a coordinator has completed an earlier request."""
 UNPREPARED = UNSETTLED | {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.UNKNOWN_TOPIC_ID,
 }
-"""What passes when a topic that was created is known everywhere."""
+"""Errors that pass once all brokers know a new topic."""
 
 ANYTHING = {
     'throttle_time_ms',
@@ -52,14 +52,14 @@ ANYTHING = {
     'documentation',
     'finalized_features_epoch',
 }
-"""Fields whose values are the broker's own."""
+"""Fields whose values may differ between brokers."""
 NAMED_BY_BROKER = {'topic_id', 'producer_id', 'member_id', 'leader', 'session_id'}
-"""Fields whose values the broker makes up: compared by whether and where they are the same."""
+"""Fields whose values the broker chooses. Only the places where a value is present, or repeated, are compared."""
 MADE_UP_FROM = {'producer_id': 0, 'session_id': 1}
 
 
 class Made(NamedTuple):
-    """A value that a broker made up; all look alike when an order is wanted."""
+    """A value that a broker chose. All values of a field sort as equal."""
 
     field: str
     value: Any
@@ -81,19 +81,22 @@ class Step(NamedTuple):
 
 
 class RawPeer:
-    """One broker, asked by one case. What is asked with `ask` is kept in `steps`, to be compared."""
+    """The connection of one case to one broker. `ask` adds each request and answer to `steps`."""
 
     def __init__(self, address: str, topic: str):
         self.topic = topic
         self.note = ''
-        """What the steps from here on are about, for whoever reads a difference."""
+        """A description of the following steps, shown with their differences."""
         self.steps: list[Step] = []
         self._address = address
         self._socket: socket.socket | None = None
         self._correlation_ids = itertools.count(1)
 
     def ask(self, api: str, version: int | None = None, *, client_id: str = CLIENT_ID, **fields: Any) -> Any:
-        """Send a request of these fields (structs as dicts), newest version unless told. CLOSED or an answer."""
+        """Send a request with these fields (structs as dicts). Return the answer, or CLOSED.
+
+        The default version is the newest one.
+        """
         request = build(api + 'Request', **fields)
         version = request.versions[1] if version is None else version
         answer = self._exchange(request, version, client_id)
@@ -101,7 +104,7 @@ class RawPeer:
         return answer
 
     def ask_until(self, settled: Any, api: str, version: int | None = None, **fields: Any) -> Any:
-        """As `ask`, again and again until `settled(answer)`; only the last answer is kept."""
+        """Call `ask` until `settled(answer)` is true. Keep only the last answer."""
         deadline = time.monotonic() + ANSWER_LIMIT_S
         while not settled(answer := self.ask(api, version, **fields)) and time.monotonic() < deadline:
             self.steps.pop()
@@ -109,22 +112,22 @@ class RawPeer:
         return answer
 
     def ask_settled(self, api: str, version: int | None = None, **fields: Any) -> Any:
-        """As `ask`, until the coordinator has done what it has begun."""
+        """Call `ask` until the coordinator has completed earlier requests."""
         return self.ask_until(lambda answer: not error_codes(answer) & UNSETTLED, api, version, **fields)
 
     def prepare(self, api: str, version: int | None = None, **fields: Any) -> Any:
-        """As `ask`, until it goes well; what comes back is no part of what is compared."""
+        """Call `ask` until it succeeds. The answer is not compared."""
         answer = self.ask_until(lambda answer: not error_codes(answer) & UNPREPARED, api, version, **fields)
         self.steps.pop()
         return answer
 
     def tell(self, api: str, version: int, **fields: Any) -> None:
-        """Send a request that is not answered."""
+        """Send a request that has no answer."""
         request = build(api + 'Request', **fields)
         self._connected().sendall(self._frame(request, version, CLIENT_ID))
 
     def send_bytes(self, body: bytes) -> None:
-        """Send a frame as it is; the answer is compared as it is."""
+        """Send a frame unchanged. The bytes of the answer are compared."""
         connection = self._connected()
         connection.sendall(len(body).to_bytes(4, 'big') + body)
         self.steps.append(Step(self.note, body, 0, self._receive(connection)))
@@ -164,9 +167,9 @@ class RawPeer:
             self._socket = None
 
     def _wait_for_a_record(self) -> None:
-        """Let the broker answer when something is appended to the case's topic: a marker, mostly, ends what passes.
+        """Wait for an append to the case's topic: mostly, a marker completes the earlier request.
 
-        It answers at once if there is no such topic yet, and after a moment if nothing is appended.
+        The broker answers at once if the topic does not exist, and after MOMENT_MS if nothing is appended.
         """
         found = self._exchange(
             build(
@@ -237,12 +240,12 @@ class RawPeer:
 
 
 def batch(*values: Any, **options: Any) -> bytes:
-    """A batch of records of now, as `batch_of` makes it."""
+    """Encode a batch with the timestamp NOW_MS."""
     return batch_of(NOW_MS, *values, **options)
 
 
 def error_codes(answer: Any) -> set[int]:
-    """Every error code in an answer."""
+    """Return every error code in an answer."""
     found: set[int] = set()
     if isinstance(answer, list):
         return found.union(*map(error_codes, answer))
@@ -256,7 +259,7 @@ def error_codes(answer: Any) -> set[int]:
 
 
 def comparable(answer: Any) -> Any:
-    """An answer as dicts and sorted lists, free of what two brokers need not agree on."""
+    """Return an answer as dicts and sorted lists, without values that may differ between brokers."""
     return _numbered(plain(answer), {})
 
 
@@ -282,7 +285,7 @@ def plain(value: Any, name: str = '') -> Any:
 
 
 def in_words(value: Any) -> str:
-    """A request, without the fields that have their defaults."""
+    """Return a request as text, without the fields at their defaults."""
     if isinstance(value, list):
         return f'[{", ".join(map(in_words, value))}]'
     layout = getattr(value, '_layout', None)
@@ -324,7 +327,7 @@ def _numbered(value: Any, seen: dict[Made, str]) -> Any:
 
 
 def differences(kafka: Any, ours: Any, path: str = '') -> list[str]:
-    """Where two comparable answers differ, a line each."""
+    """Return the differences of two comparable answers, one line each."""
     if isinstance(kafka, dict) and isinstance(ours, dict):
         return [
             line for name in kafka for line in differences(kafka[name], ours[name], f'{path}.{name}' if path else name)

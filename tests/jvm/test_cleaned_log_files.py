@@ -1,4 +1,4 @@
-"""Kafka's dump tool reads what compaction left, and finds nothing wrong in it."""
+"""Kafka's dump tool reads a compacted log and finds no error in it."""
 
 import pathlib
 
@@ -13,7 +13,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def directory(tmp_path):
-    """Everything that compaction makes: gaps, headers without records, delete horizons, recompressed batches."""
+    """A log with every effect of compaction: gaps, empty batches, delete horizons, recompressed batches."""
     cleaning = DirectoryWithCleaner(tmp_path / 'data')
     cleaning.cleaner.start()
     log = cleaning.open()

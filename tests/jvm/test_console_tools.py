@@ -1,4 +1,4 @@
-"""Producer, consumer and their commands against Apache Kafka, beside its own console tools."""
+"""Producer, consumer and their commands with Apache Kafka, compared with its own console tools."""
 import subprocess
 import threading
 import time
@@ -43,14 +43,14 @@ def create(cluster, topic, partitions=1):
 
 
 def run_both(main_class, name, kafka, *options, stdin=b''):
-    """What Kafka's tool and ours did with the same options."""
+    """Run Kafka's tool and kbroker's with the same options. Return both completed processes."""
     options = ('--bootstrap-server', kafka.address, *options)
     return tuple(subprocess.run(command, input=stdin, capture_output=True, timeout=LIMIT_S, check=False, cwd=ROOT)
                  for command in (java(main_class, *options), command_line(name, *options)))
 
 
 def read(cluster, topic, count, isolation_level='read_uncommitted'):
-    """(key, value, headers) of so many records."""
+    """Return (key, value, headers) of `count` records."""
     consumer = Consumer(cluster, ConsumerSettings(isolation_level=isolation_level, auto_offset_reset='earliest'))
     consumer.assign((topic, partition) for partition in cluster.topics([topic])[topic].partitions)
     found, deadline = [], time.monotonic() + LIMIT_S
@@ -191,7 +191,7 @@ def test_a_group_is_shared_with_kafkas_console_consumer(kafka, cluster):
         poll_until(lambda: len(consumer.assignment) == 4)
         poll_until(lambda: len(consumer.assignment) == 2)
         producer = Producer(Cluster(ClientConfig.load(kafka.address)))
-        # Its first fetch may come later than our assignment: what is written before it is still the group's to read.
+        # Kafka's consumer may send its first fetch after our assignment. The group still reads earlier records.
         for number in range(40):
             producer.send('shared', b'%d' % number, partition=number % 4)
         producer.flush()

@@ -1,7 +1,7 @@
-"""Rows and records as text, byte for byte against kafka-dump-log with each of its decoder options.
+"""Rows and records as text, compared byte for byte with kafka-dump-log and each of its decoder options.
 
-Every kind of row and record in every version, filled at random, cut short, of unknown types and versions; and what
-Kafka itself wrote, from the directories in tests/data.
+The input is every kind of row and record in every version: filled at random, truncated, and of unknown types and
+versions. It includes the rows and records that Kafka itself wrote, from the directories in tests/data.
 """
 import pathlib
 import random
@@ -40,7 +40,7 @@ def log_of(directory, records):
 
 
 def rows_of(topic):
-    """Every type of row, in every version, whole and damaged."""
+    """Yield every type of row in every version, whole and damaged."""
     for row_type, (key_class, value_class) in sorted(row_classes(topic).items()):
         rng = random.Random(row_type)
         key = encode_row_key(filled(key_class, 0, rng))
@@ -60,10 +60,10 @@ def rows_of(topic):
 
 
 def records_of(topic):
-    """Every kind of framed record, in every version, whole and damaged."""
+    """Yield every kind of framed record in every version, whole and damaged."""
     for name, declaration in sorted(schema.declarations().items()):
         if declaration.kind != 'record' or declaration.topic != topic or name == 'UnregisterControllerRecord':
-            continue                                # the last one is not known to Kafka 4.3
+            continue                                # Kafka 4.3 does not know UnregisterControllerRecord
         record_class, rng, kind = getattr(messages, name), random.Random(name), declaration.key
         for version in range(declaration.versions.last + 1):
             for record in (record_class(), *(filled(record_class, version, rng) for _ in range(4))):
@@ -77,7 +77,7 @@ def records_of(topic):
 
 
 def consumer_groups():
-    """Members of consumer groups: what they subscribe to and are assigned, in all versions, and bytes that are none."""
+    """Yield members of consumer groups with subscriptions and assignments of all versions, and with invalid bytes."""
     rng = random.Random(1)
     key = encode_row_key(GroupMetadataKey(group='g'))
     for version in range(-1, 6):
@@ -92,7 +92,7 @@ def consumer_groups():
 
 
 def remote_segments():
-    """What Kafka's classes refuse, and in which order they look."""
+    """Yield records that Kafka's classes refuse. Several faults in a record show the order of the checks."""
     record_classes = [getattr(messages, f'RemoteLogSegmentMetadata{kind}Record') for kind in ('', 'Snapshot')]
     for record_class in record_classes:
         epochs = [record_class.SegmentLeaderEpochEntry(leader_epoch=epoch, offset=epoch) for epoch in (9, 1, 9)]
@@ -139,7 +139,7 @@ def test_every_row_and_record_is_kafkas_text(tmp_path, name, records):
 
 @pytest.fixture(scope='module')
 def directories(tmp_path_factory):
-    """Every directory of tests/data, unpacked."""
+    """The unpacked directories of tests/data."""
     root = tmp_path_factory.mktemp('directories')
     for archive in sorted(DIRECTORIES.glob('*.tgz')):
         with tarfile.open(archive) as files:

@@ -1,8 +1,8 @@
-"""The same bytes to a running Apache Kafka 4.3 and to a running kbroker: the answers agree, field by field.
+"""The same bytes go to a running Apache Kafka 4.3 and to a running kbroker. The answers agree, field by field.
 
-Each case is a script (tests/jvm/cases_*.py) that asks a broker one thing after the other. Both brokers run it, and what
-they answered is compared step by step, after what need not agree was taken out (raw_peer.py says what). Where the two
-differ, Kafka is right, or the difference stands in DIFFERENCES with its reason.
+Each case is a script (tests/jvm/cases_*.py) that sends a sequence of requests. Both brokers run it, and the answers are
+compared step by step, without the fields that need not agree (raw_peer.py lists them). Kafka is right in every
+difference that is not in DIFFERENCES with its reason.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ DIFFERENCES: dict[tuple[str, str], str] = {
         'transactional_id_pattern',
     ): "the syntax is that of Python's regular expressions, not RE2's",
 }
-"""(case, pattern found in the text of a difference) -> why it stays."""
+"""The reason for each accepted difference, by case and a pattern in its text."""
 
 SETTINGS_THAT_DIFFER = {
     'broker.id': 'node.id names the broker',
@@ -119,12 +119,12 @@ SETTINGS_THAT_DIFFER = {
     'transaction.state.log.replication.factor': 'a single node has one replica',
     **{name: 'read once, at the start, and in PEM' for name in settings.SETTINGS if name.startswith('ssl.')},
 }
-"""Settings of the broker that are described otherwise than by Kafka, and why."""
+"""Broker settings that kbroker describes differently from Kafka, with the reason."""
 
 
 @pytest.fixture(scope='module')
 def addresses(tmp_path_factory):
-    """Where Kafka and kbroker listen."""
+    """The addresses of Kafka and kbroker."""
     directory = tmp_path_factory.mktemp('differential')
     brokers = KafkaProcess(directory / 'kafka', SETTINGS), BrokerProcess(directory / 'kbroker', SETTINGS)
     try:
@@ -143,7 +143,7 @@ def test_kbroker_answers_as_kafka_does(addresses, name):
 
 
 def unexplained(addresses, name):
-    """What differs between the answers of both brokers to a case, and stands in no table."""
+    """Run a case on both brokers. Return the differences that DIFFERENCES does not explain."""
     transcripts = []
     for address in addresses:
         peer = RawPeer(address, name)
@@ -182,7 +182,7 @@ def test_each_setting_of_the_broker_is_described_as_kafka_describes_it(addresses
 
 
 def served(address):
-    """(lowest, highest) version by key, as the broker itself says."""
+    """Return (lowest, highest) version by api key from the broker's ApiVersions."""
     peer = RawPeer(address, '')
     answer = peer.ask('ApiVersions', client_software_name='judge', client_software_version='1')
     peer.close()
@@ -190,7 +190,7 @@ def served(address):
 
 
 def left_out_by_skipped():
-    """The api keys in the table of SKIPPED.md of what is not served: `(17)`, `(38-41)` or `(83-87, 90-92)`."""
+    """Return the api keys that SKIPPED.md lists as not served, such as `(17)`, `(38-41)` or `(83-87, 90-92)`."""
     table = (ROOT / 'SKIPPED.md').read_text().split('## APIs that are not served')[1].split('\n## ')[0]
     keys = set()
     for row in table.splitlines():

@@ -1,4 +1,4 @@
-"""Every line of kafka-dump-log on the files beside a `.log`, sound and damaged ones, and its final report."""
+"""Every line of kafka-dump-log for sound and damaged index and snapshot files, and its final report."""
 import io
 import subprocess
 
@@ -42,7 +42,7 @@ def ours(files, **options):
 
 
 def sections(text):
-    """The parts of a report, in no order: Kafka has that of a hash map."""
+    """Return the sorted parts of a report: Kafka prints them in the order of a hash map."""
     found = []
     for line in text.splitlines():
         if not line.startswith(('  Index', 'Indexed')):
@@ -74,7 +74,7 @@ def test_the_sanity_check_is_kafkas_to_the_letter(files):
                                                                 'zeros-behind-timeindex')]
     passed = [path for path in [*sound, *damaged] if path not in refused]
     assert ours(passed, index_sanity_check=True) == kafkas(passed, '--index-sanity-check')
-    for path in refused:        # Kafka ends with a stack trace, which begins with the text
+    for path in refused:        # Kafka prints a stack trace that begins with the text
         code, out, err = kafkas([path], '--index-sanity-check')
         assert code == 1
         assert ours([path], index_sanity_check=True)[1:] == (out, err.partition('CorruptIndexException: ')[2]

@@ -1,4 +1,4 @@
-"""kbroker-dump-log against kafka-dump-log, byte for byte, on what both brokers and no broker ever wrote."""
+"""kbroker-dump-log compared with kafka-dump-log, byte for byte, on logs of both brokers and on generated files."""
 import subprocess
 import sys
 import tarfile
@@ -34,7 +34,7 @@ def ours(files, *options):
 
 
 def sections(report):
-    """The parts of a report, in no order: Kafka has that of a hash map."""
+    """Return the sorted parts of a report: Kafka prints them in the order of a hash map."""
     found = []
     for line in report.splitlines():
         if not line.startswith(('  ', 'Indexed')):
@@ -84,10 +84,10 @@ def test_up_to_where_kafkas_tool_gives_up_both_say_the_same(tmp_path):
 
 
 def assert_same_by_topic(root):
-    """All files of a log directory, each internal topic with its decoder."""
+    """Compare the dumps of all files of a log directory, with its decoder for each internal topic."""
     for topic in (*DECODERS, None):
         files = sorted(path for path in root.rglob('*') if path.suffix in DUMPED and path.is_file()
-                       and not path.parent.name.endswith('-delete')     # an index over an empty log ends Kafka's tool
+                       and not path.parent.name.endswith('-delete')     # Kafka's tool fails on an index over an empty log
                        and (topic in str(path) if topic else not any(other in str(path) for other in DECODERS)))
         assert files, topic
         assert_same(files, DECODERS.get(topic, '--print-data-log'))

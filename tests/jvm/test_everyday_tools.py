@@ -1,4 +1,4 @@
-"""kbroker-topics, kbroker-groups and kbroker-configs beside Kafka's tools, on kbroker and on Apache Kafka."""
+"""kbroker-topics, kbroker-groups and kbroker-configs compared with Kafka's tools, on kbroker and on Apache Kafka."""
 import contextlib
 import pathlib
 import re
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 KAFKA_TOOLS = {'topics': 'org.apache.kafka.tools.TopicCommand', 'configs': 'kafka.admin.ConfigCommand',
                'groups': 'org.apache.kafka.tools.consumer.group.ConsumerGroupCommand'}
-# Members of the consumer protocol get their partitions a heartbeat at a time.
+# Members of the consumer protocol get partitions in their heartbeats.
 QUICK = {'group.consumer.heartbeat.interval.ms': '200', 'group.consumer.min.heartbeat.interval.ms': '200'}
 LONG = 'a-group-whose-name-is-longer-than-a-column'
 
@@ -68,7 +68,7 @@ def stage(address, stack, protocols):
 
 
 def settle(members):
-    """Until each member has its share of the partitions and has committed what it read."""
+    """Poll until each member has its share of the partitions, then commit offsets for them."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         for member in members:
@@ -82,7 +82,7 @@ def settle(members):
 
 
 def commit(consumer, offsets):
-    """Apache Kafka's coordinators take a while after a start."""
+    """Commit offsets. Repeat while Apache Kafka's coordinators load after a start."""
     passing = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
                KafkaError.COORDINATOR_NOT_AVAILABLE)
     end = time.monotonic() + 60
@@ -104,7 +104,7 @@ def run_ours(address, runs):
 
 
 def both(address, cases):
-    """(run, Kafka's, ours): none of them changes anything, so that they may go side by side."""
+    """Return (run, Kafka's result, kbroker's result) of read-only runs, which can run concurrently."""
     runs = [(name, run) for name, some in cases.items() for run in some]
     with ThreadPoolExecutor(2) as pool:
         kafkas, ours = pool.submit(run_kafkas, address, runs), pool.submit(run_ours, address, runs)
@@ -112,7 +112,7 @@ def both(address, cases):
 
 
 def lines(text):
-    """Kafka lists in the order of its hash tables."""
+    """Return sorted lines: Kafka prints them in the order of its hash tables."""
     return sorted(text.splitlines())
 
 
@@ -146,14 +146,15 @@ def test_what_is_printed_is_what_kafkas_tools_print(staged):
     different = []
     for run, kafka, ours in both(staged.address, cases):
         assert (kafka.code, ours.returncode) == (0, 0), (run, kafka.errors, ours.stderr)
-        said = re.sub(r'\nWarn: .* Falling back to latest known offset\.\n', '', kafka.output)  # ours: on stderr
+        # kbroker prints this warning on stderr.
+        said = re.sub(r'\nWarn: .* Falling back to latest known offset\.\n', '', kafka.output)
         if lines(ours.stdout) != lines(said):
             different.append(f'{run}\nKafka:\n{kafka.output}\nkbroker:\n{ours.stdout}')
     assert not different, '\n'.join(different)
 
 
 def test_what_is_changed_is_said_as_kafkas_tool_says_it(staged):
-    """Each does the same to things of its own."""
+    """Each tool does the same to its own topics and group."""
     cases = [
         ('topics', ('--create', '--topic', '{}-new', '--partitions', '2', '--config', 'retention.ms=5')),
         ('topics', ('--create', '--topic', '{}-new', '--if-not-exists')),
@@ -194,11 +195,11 @@ def test_what_cannot_be_done_fails_in_one_line_with_the_brokers_reason(staged):
         assert ours.returncode == 1, run
         assert ours.stderr.count('\n') == 1, (run, ours.stderr)
         assert 'Traceback' not in ours.stderr
-        assert name == 'groups' or kafka.code == 1, 'kafka-consumer-groups exits with 0'
+        assert name == 'groups' or kafka.code == 1, 'only kafka-consumer-groups exits with 0'
 
 
 def test_the_log_directory_says_the_same_without_the_broker(staged):
-    """The broker works on it meanwhile; settings for all brokers are left out of what is a topic's own."""
+    """The broker runs meanwhile. The comparison of topic settings omits those for all brokers."""
     directory = pathlib.Path(staged.directory)
     for name, run in (('topics', ('--list',)), ('groups', ('--list',)), ('groups', ('--list', '--state')),
                       ('groups', ('--describe', '--group', 'idle')),

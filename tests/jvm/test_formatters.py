@@ -1,7 +1,7 @@
-"""kbroker-txn-state against Apache Kafka's console consumer with its message formatters, and the decoders against its
-dump tool, byte for byte on what both brokers write.
+"""kbroker-txn-state and the decoders print the rows of both brokers byte for byte as Apache Kafka's tools do.
 
-Kafka's console consumer puts no end of line between its objects; ours has one behind each.
+These are the console consumer with its message formatters, and the dump tool. The console consumer prints no end of
+line between its objects, kbroker prints one after each.
 """
 import subprocess
 
@@ -34,7 +34,7 @@ def broker(request, tmp_path):
 
 
 def consume_in_a_group(address):
-    """A member with a subscription and an assignment, and an offset that it committed."""
+    """Start a consumer with a subscription and an assignment, and commit an offset."""
     consumer = confluent_kafka.Consumer({'bootstrap.servers': address, 'group.id': 'members',
                                          'auto.offset.reset': 'earliest', 'enable.auto.commit': False})
     consumer.subscribe(['orders'])
@@ -50,7 +50,7 @@ def count_of_records(directory, topic):
 
 
 def kafkas(broker, topic, formatter):
-    """All that there is, which Kafka's tool must be told in number: it does not know an end."""
+    """Return Kafka's output for all records. The tool does not stop at the end, so their number is passed to it."""
     done = subprocess.run(java(f'{CONSUMER}.ConsoleConsumer', '--bootstrap-server', broker.address, '--topic', topic,
                                '--partition', '0', '--offset', 'earliest', '--formatter', f'{CONSUMER}.{formatter}',
                                '--max-messages', str(count_of_records(broker.directory, topic))),

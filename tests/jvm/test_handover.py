@@ -1,4 +1,4 @@
-"""A log directory goes from one broker to the other."""
+"""kbroker opens a log directory of Apache Kafka, and Apache Kafka one of kbroker."""
 import re
 
 import confluent_kafka
@@ -15,7 +15,7 @@ PLAIN = {f'plain {number}' for number in range(20)}
 
 
 def committed_values(address):
-    """What a read_committed consumer of `orders` sees from beginning to end, partition by partition."""
+    """Return the values that a read_committed consumer of `orders` sees, by partition."""
     consumer = confluent_kafka.Consumer({
         'bootstrap.servers': address, 'group.id': 'inspector', 'isolation.level': 'read_committed',
         'enable.partition.eof': True, 'enable.auto.commit': False})
@@ -41,7 +41,7 @@ def committed_offset(address):
 
 
 def commit_once_more(address):
-    """The producer of the history again: its open transaction is aborted, a new one commits."""
+    """Restart the transactional producer of `sample_topic`: abort its open transaction and commit a new one."""
     producer = confluent_kafka.Producer({'bootstrap.servers': address, 'transactional.id': 'history'})
     producer.init_transactions(LIMIT_S)
     producer.begin_transaction()
@@ -78,7 +78,7 @@ def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path,
 
 
 def test_kafka_opens_what_a_killed_broker_left_without_index_files(tmp_path):
-    """This broker makes an index file for its first entry, or when it stops."""
+    """kbroker creates an index file for the first entry, or when it stops."""
     killed, kafka = BrokerProcess(tmp_path / 'data'), KafkaProcess(tmp_path / 'data')
     try:
         killed.start()

@@ -1,4 +1,4 @@
-"""Kafka's own Java clients (transaction version 2) against a live broker."""
+"""Kafka's own Java clients (transaction version 2) with a live broker."""
 import json
 import subprocess
 
@@ -13,7 +13,7 @@ SCENARIOS = ['plain_produce', 'idempotent_produce', 'group_rebalance', 'commit_o
 
 @pytest.fixture(scope='module')
 def judgement(shared_broker):
-    """What each scenario saw, out of one virtual machine."""
+    """The results of all scenarios, run in one virtual machine."""
     done = subprocess.run(java('kbroker.Judge', shared_broker.address, *SCENARIOS), stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, timeout=500, check=True)
     return {entry['scenario']: entry['error'] for entry in map(json.loads, done.stdout.splitlines())}

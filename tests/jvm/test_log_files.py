@@ -1,4 +1,4 @@
-"""Kafka's dump tool reads every file of a partition that the log wrote, and finds nothing wrong in it."""
+"""Kafka's dump tool reads every file that the log wrote for a partition, and finds no error in it."""
 import pathlib
 
 import pytest
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 @pytest.fixture
 def directory(tmp_path):
-    """Three segments, closed: plain, idempotent and transactional batches, a commit and an abort in each."""
+    """A closed partition of three segments, each with plain, idempotent and transactional batches, commit and abort."""
     config = LogConfig(Config({}), {'index.interval.bytes': '300'})
     log = Log(FileSystem(), str(tmp_path / 'topic-0'), 'topic', 0, config, ManualClock(T))
     for segment in range(3):

@@ -1,4 +1,4 @@
-"""The tables of rows and records, field for field against the definitions that Kafka's jars carry."""
+"""The tables of rows and records, compared field for field with the definitions in Kafka's jars."""
 import json
 import re
 import zipfile
@@ -11,13 +11,13 @@ from kbroker.protocol.json import kafka_name
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
-LATER_THAN_THE_JARS = {'UnregisterControllerRecord'}            # of 4.4
+LATER_THAN_THE_JARS = {'UnregisterControllerRecord'}            # from Kafka 4.4
 PATHS = re.compile(r'(common/)?(message|metadata)/\w+\.json')
 
 
 @pytest.fixture(scope='module')
 def definitions():
-    """Kafka's definitions by name."""
+    """The definitions of Kafka's jars by name."""
     found = {}
     for jar in classpath().split(':'):
         if jar.endswith('.jar') and '/org/apache/kafka/' in jar:
@@ -34,7 +34,7 @@ def versions_of(text):
 
 
 def default_of(field):
-    """What Kafka gives a field that has no value: an absent default, or one that is null in the file, is the type's."""
+    """Return Kafka's default of a field. If it is absent, or null in the file, this is the default of the type."""
     text, kind = field.get('default'), field['type']
     if text == 'null' and text is not None:
         return None
@@ -48,7 +48,7 @@ def default_of(field):
 
 
 def assert_same(ours, theirs, structs, known):
-    """Fields of a struct in their order; `known` is the range in which the message has versions."""
+    """Compare the fields of a struct in their order. `known` is the range of versions of the message."""
     assert [kafka_name(field.name).lower() for field in ours] == [field['name'].lower() for field in theirs]
     for field, their in zip(ours, theirs, strict=True):
         name = their['name']
@@ -62,7 +62,7 @@ def assert_same(ours, theirs, structs, known):
             if version in field.versions:
                 may_be_null = 'nullableVersions' in their and version in versions_of(their['nullableVersions'])
                 assert field.may_be_null(version) == may_be_null, name
-        if field.tag is not None:               # no other default is ever seen in a file
+        if field.tag is not None:               # only the defaults of tagged fields show in files
             default = 'struct' if isinstance(field.default, schema.Struct) else field.default
             assert default == default_of(their), name
         if field.struct is None:

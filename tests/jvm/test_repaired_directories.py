@@ -1,4 +1,4 @@
-"""What kbroker-check has repaired, Apache Kafka's own tool finds in order, and its broker opens without a word."""
+"""Apache Kafka's own tool accepts a directory that kbroker-check repaired, and its broker opens it without warnings."""
 from __future__ import annotations
 
 import re

@@ -1,4 +1,4 @@
-"""Kafka's command-line tools on a live broker, and on the files that it leaves."""
+"""Kafka's command-line tools on a live broker, and on its files after a stop."""
 import json
 import re
 

@@ -1,4 +1,4 @@
-"""kbroker-transactions beside Apache Kafka's own tool, on the same broker: the same output, to the byte."""
+"""kbroker-transactions and Apache Kafka's own tool print the same bytes for the same broker."""
 import json
 import re
 
@@ -65,7 +65,7 @@ def broker(request, tmp_path_factory):
 
 
 def stage(peer):
-    """Transactions in every state that lasts, and two producers with hanging ones on many partitions."""
+    """Write transactions in every lasting state, and hanging ones of two producers on many partitions."""
     done, gone = Tv1Producer(peer, 'done'), Tv1Producer(peer, 'gone')
     Tv1Producer(peer, 'fresh')
     for producer, committed in ((done, True), (gone, False)):
@@ -83,7 +83,7 @@ def stage(peer):
 
 @pytest.fixture(scope='module')
 def runs(broker):
-    """What each run left: ours, and in one virtual machine Kafka's. The abort comes last."""
+    """The results of each run from kbroker's tool, and from Kafka's tool in one virtual machine. The abort is last."""
     mine = [ours(broker, run) for run in (*COMPARED, *REFUSED)]
     theirs = run_tools(TOOL, *(['--bootstrap-server', broker.address, *run.split()]
                                for run in (*COMPARED, *REFUSED, ABORTED)))
@@ -95,7 +95,7 @@ def ours(broker, run):
 
 
 def settled(text):
-    """Without what the time changes between two runs: how long a transaction is open."""
+    """Return the output with zeros as the durations of transactions, which change between two runs."""
     lines = [line.split('\t') for line in text.splitlines()]
     for name in ('TransactionDurationMs', 'Duration(min)'):
         if name in map(str.strip, lines[0]):
