@@ -19,7 +19,7 @@ def values(start, stop):
 
 
 def until(holds):
-    """Call `holds` until its result is true, and return the result. `holds` blocks in the client; this does not sleep."""
+    """Call `holds` until its result is true, and return it. `holds` blocks in the client, so this does not sleep."""
     deadline = time.monotonic() + LIMIT_S
     while not (result := holds()):
         assert time.monotonic() < deadline, f'not true within {LIMIT_S} s'

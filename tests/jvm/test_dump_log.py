@@ -87,7 +87,8 @@ def assert_same_by_topic(root):
     """Compare the dumps of all files of a log directory, with its decoder for each internal topic."""
     for topic in (*DECODERS, None):
         files = sorted(path for path in root.rglob('*') if path.suffix in DUMPED and path.is_file()
-                       and not path.parent.name.endswith('-delete')     # Kafka's tool fails on an index over an empty log
+                       # Kafka's tool fails on an index over an empty log.
+                       and not path.parent.name.endswith('-delete')
                        and (topic in str(path) if topic else not any(other in str(path) for other in DECODERS)))
         assert files, topic
         assert_same(files, DECODERS.get(topic, '--print-data-log'))
