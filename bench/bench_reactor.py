@@ -15,8 +15,10 @@ import time
 import pytest
 
 from kbroker.clock import Clock, Timers
+from kbroker.network.limits import Limits
 from kbroker.network.reactor import Reactor
 from kbroker.network.server import Endpoint, Server
+from kbroker.wire.frames import FrameServer
 
 CASES = [(60, 1), (60, 64), (16 * 1024, 1), (16 * 1024, 16)]
 
@@ -50,12 +52,15 @@ async def serve_asyncio():
     await ended.wait()
 
 
+class Echo(FrameServer):
+    def handle(self, connection, sequence, frame):
+        connection.reply(sequence, bytes(frame))
+
+
 def serve_kbroker():
     clock = Clock()
     reactor = Reactor(clock, Timers(clock))
-    server = Server(reactor, [Endpoint('127.0.0.1', 0)],
-                    lambda connection, sequence, frame: connection.reply(sequence, [bytes(frame)]),
-                    max_request_bytes=1 << 20, max_idle_ms=-1, max_connections=100, max_connections_per_ip=100)
+    server = Server(reactor, [Endpoint('127.0.0.1', 0)], Echo(), Limits(max_request_bytes=1 << 20))
     announce(server.addresses[0][1])
     reactor.watch(sys.stdin.fileno(), reactor.stop)
     reactor.run()

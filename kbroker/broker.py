@@ -6,11 +6,13 @@ import resource
 from collections.abc import Callable
 from functools import partial
 
-from kbroker.apis.dispatch import Dispatcher, served_apis
+from kbroker.apis.dispatch import Dispatcher
+from kbroker.apis.served import served_apis
 from kbroker.clock import Clock, Timers
 from kbroker.config import Config, Listener
 from kbroker.log.fs import FileSystem, shared_open_files
 from kbroker.network.connection import Connection, Transport
+from kbroker.network.limits import Limits, SocketOptions
 from kbroker.network.reactor import Reactor
 from kbroker.network.server import Endpoint, Server
 from kbroker.network.sync_threads import SyncThreads
@@ -96,16 +98,16 @@ class Broker:
     def _bind(self) -> None:
         config = self.config
         dispatcher = Dispatcher(self.node, served_apis(), self.node.gathering)
-        self.server = Server(
-            self.reactor, self._endpoints(),
-            dispatcher.handle,
-            max_request_bytes=config.socket_request_max_bytes, max_idle_ms=config.connections_max_idle_ms,
-            max_connections=self._max_connections(), max_connections_per_ip=config.max_connections_per_ip,
+        limits = Limits(
+            max_request_bytes=config.socket_request_max_bytes,
             max_held_bytes=config.queued_max_request_bytes,
-            backlog=config.socket_listen_backlog_size, send_buffer_bytes=config.socket_send_buffer_bytes,
-            receive_buffer_bytes=config.socket_receive_buffer_bytes, on_close=self._connection_closed,
-            submit=self.reading_worker.submit, server=dispatcher,
-            make_room=partial(shared_open_files().release, ACCEPTED_AT_ONCE))
+            max_idle_ms=config.connections_max_idle_ms, max_connections=self._max_connections(),
+            max_connections_per_ip=config.max_connections_per_ip)
+        options = SocketOptions(config.socket_listen_backlog_size, config.socket_send_buffer_bytes,
+                                config.socket_receive_buffer_bytes)
+        self.server = Server(
+            self.reactor, self._endpoints(), dispatcher, limits, options, on_close=self._connection_closed,
+            submit=self.reading_worker.submit, make_room=partial(shared_open_files().release, ACCEPTED_AT_ONCE))
         self.node.on_reconfigured.append(
             lambda: self.server.limit(self._max_connections(), config.max_connections_per_ip))
 

@@ -1,4 +1,4 @@
-"""The broker without its sockets: every room with state, opened and closed in order; `context.broker` to handlers."""
+"""The broker without its sockets: every room with state, opened and closed in order; `request.node` to handlers."""
 from __future__ import annotations
 
 import logging

@@ -13,7 +13,7 @@ from mkdocs.exceptions import Abort
 from support.command_runner import SCRIPTS, install_programs
 from support.pages import PAGES, ROOT, blocks, rows_of_table, text_of
 
-from kbroker.apis.dispatch import served_apis
+from kbroker.apis.served import served_apis
 from kbroker.metadata.features import DEFAULT_FEATURES, SUPPORTED_FEATURES
 from kbroker.properties import read_properties
 from kbroker.protocol.api_keys import ApiKey

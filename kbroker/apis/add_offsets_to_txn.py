@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
 from kbroker.apis.producer_fencing import told_to_producer
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AddOffsetsToTxnResponse
@@ -17,10 +17,10 @@ from kbroker.protocol.messages import AddOffsetsToTxnResponse
 FIRST_VERSION_WITH_FENCED = 2
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    context.broker.transactions.add_offsets(
-        request.transactional_id, request.producer_id, request.producer_epoch, request.group_id,
-        lambda code: context.reply(respond(code, context.version)))
+def handle(request: Request, body: Any) -> Any:
+    request.node.transactions.add_offsets(
+        body.transactional_id, body.producer_id, body.producer_epoch, body.group_id,
+        lambda code: request.reply(respond(code, request.version)))
     return None
 
 
@@ -28,7 +28,7 @@ def respond(code: ErrorCode, version: int) -> Any:
     return AddOffsetsToTxnResponse(error_code=told_to_producer(code, version, FIRST_VERSION_WITH_FENCED))
 
 
-def error_response(_request: Any, code: ErrorCode, _message: str, version: int) -> Any:
+def error_response(_body: Any, code: ErrorCode, _message: str, version: int) -> Any:
     return respond(code, version)
 
 

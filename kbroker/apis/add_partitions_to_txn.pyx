@@ -18,15 +18,14 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from kbroker.apis.answers cimport put_count, put_no_tags
-from kbroker.apis.frame_handler cimport Frame, FrameHandler
-from kbroker.apis.requests cimport skip_tags, take_count, take_string
+from kbroker.apis.answer_bytes cimport put_count, put_no_tags
+from kbroker.apis.request cimport Api, Handler, Request
+from kbroker.apis.request_bytes cimport skip_tags, take_count, take_string
 from kbroker.transaction.coordinator cimport TransactionCoordinator
 from kbroker.wire.bytes cimport (
     Cursor, put_unsigned_varint, read_int16, read_int32, read_int64, take, write_int16, write_int32,
 )
 
-from kbroker.apis.context import Api
 from kbroker.apis.producer_fencing import told_to_producer
 from kbroker.errors import ErrorCode
 from kbroker.internal_topics import INTERNAL_TOPICS
@@ -54,19 +53,14 @@ cdef object NONE = ErrorCode.NONE
 
 @cython.final
 cdef class AddingUnderWay:
-    """Where the answer goes: back to the caller while `is_being_served`, later to the connection. It repeats the request's
-    topics, with a code for each partition."""
-    cdef bint is_being_served
-    cdef bytes answer
-    cdef object connection
-    cdef int64_t sequence
-    cdef int version
-    cdef int32_t correlation_id
+    """An AddPartitionsToTxn request whose answer is not known yet. It will repeat the topics, with a code for each
+    partition."""
+    cdef Request request
     cdef bytes topics               # as they came
     cdef list wanted                # (topic, partition) of each partition
 
     cdef int read_topics(self, Cursor *cursor) except -1:
-        cdef bint flexible = self.version >= FLEXIBLE_VERSION
+        cdef bint flexible = self.request.version >= FLEXIBLE_VERSION
         cdef const uint8_t *start = cursor.at
         cdef const uint8_t *text = NULL
         cdef Py_ssize_t length
@@ -86,13 +80,10 @@ cdef class AddingUnderWay:
 
     cdef int tell(self, object code, dict results) except -1:
         """Answer with the same code for each partition, or by `results`."""
-        self.answer = self.encoded(code, results)
-        if not self.is_being_served:
-            self.connection.reply(self.sequence, [self.answer])
-        return 0
+        return self.request.send(self.encoded(code, results))
 
     cdef bytes encoded(self, object code, dict results):
-        """The answer, its header included."""
+        """Return the reply with its header."""
         cdef uint8_t *start = <uint8_t *>malloc(LEAST_ANSWER_BYTES + PyBytes_GET_SIZE(self.topics)
                                                 + PARTITION_ANSWER_BYTES * len(self.wanted))
         cdef uint8_t *end
@@ -105,15 +96,14 @@ cdef class AddingUnderWay:
             free(start)
 
     cdef uint8_t *put(self, uint8_t *at, object code, dict results) except NULL:
-        cdef bint flexible = self.version >= FLEXIBLE_VERSION
+        cdef bint flexible = self.request.version >= FLEXIBLE_VERSION
         cdef int16_t told = 0 if code is NONE else self.told(code)
         cdef const uint8_t *text = NULL
         cdef Py_ssize_t length, topics, partitions, number = 0
         cdef Cursor cursor
         cursor.at = <const uint8_t *>PyBytes_AS_STRING(self.topics)
         cursor.end = cursor.at + PyBytes_GET_SIZE(self.topics)
-        write_int32(at, self.correlation_id)
-        at = put_no_tags(at + 4, flexible)
+        at = self.request.put_header(at)
         write_int32(at, 0)          # throttle_time_ms
         topics = take_count(&cursor, flexible, 1)
         at = put_count(at + 4, topics, flexible)
@@ -138,46 +128,33 @@ cdef class AddingUnderWay:
         return put_no_tags(at, flexible)
 
     cdef int16_t told(self, object code) except? -2:
-        return told_to_producer(code, self.version, FIRST_VERSION_WITH_FENCED)
+        return told_to_producer(code, self.request.version, FIRST_VERSION_WITH_FENCED)
 
 
-cdef class AddPartitionsHandler(FrameHandler):
+cdef class AddPartitionsHandler(Handler):
 
-    cdef object serve(self, object broker, object connection, object client_id, const Frame *frame):
-        """Tagged fields behind the body say nothing that is known."""
-        cdef TransactionCoordinator coordinator
-        cdef AddingUnderWay under_way
-        cdef Cursor cursor
+    cdef int serve(self, Request request, Cursor *body) except -1:
+        """Add the partitions. Tagged fields behind the body are ignored: none is known."""
+        cdef TransactionCoordinator coordinator = request.node.transactions
+        cdef AddingUnderWay under_way = AddingUnderWay.__new__(AddingUnderWay)
         cdef const uint8_t *text = NULL
         cdef Py_ssize_t length
         cdef int64_t producer_id
         cdef int16_t producer_epoch
-        if frame.version >= FIRST_BATCHED:
-            return NotImplemented
-        coordinator = broker.transactions
-        under_way = AddingUnderWay.__new__(AddingUnderWay)
-        under_way.connection = connection
-        under_way.sequence = frame.sequence
-        under_way.version = frame.version
-        under_way.correlation_id = frame.correlation_id
-        cursor.at = frame.start + frame.position
-        cursor.end = frame.start + frame.size
-        length = take_string(&cursor, frame.version >= FLEXIBLE_VERSION, False, &text)
-        producer_id = read_int64(take(&cursor, 8))
-        producer_epoch = read_int16(take(&cursor, 2))
-        under_way.read_topics(&cursor)
-        under_way.is_being_served = True
-        partitions, refused = resolve(broker.topics, under_way.wanted)
+        under_way.request = request
+        length = take_string(body, request.version >= FLEXIBLE_VERSION, False, &text)
+        producer_id = read_int64(take(body, 8))
+        producer_epoch = read_int16(take(body, 2))
+        under_way.read_topics(body)
+        partitions, refused = resolve(request.node.topics, under_way.wanted)
         if length == 0:
-            under_way.tell(ErrorCode.INVALID_REQUEST, None)
-        elif refused:
-            under_way.tell(NONE, all_or_nothing(under_way.wanted, refused))
-        else:
-            coordinator.add_partitions_in_turn(
-                PyUnicode_DecodeUTF8(<const char *>text, length, NULL), producer_id, producer_epoch,
-                coordinator.set_of_partitions(partitions), 0, under_way.added)
-        under_way.is_being_served = False
-        return under_way.answer
+            return under_way.tell(ErrorCode.INVALID_REQUEST, None)
+        if refused:
+            return under_way.tell(NONE, all_or_nothing(under_way.wanted, refused))
+        coordinator.add_partitions_in_turn(
+            PyUnicode_DecodeUTF8(<const char *>text, length, NULL), producer_id, producer_epoch,
+            coordinator.set_of_partitions(partitions), 0, under_way.added)
+        return 0
 
 
 cdef tuple resolve(topics, list wanted):
@@ -198,30 +175,30 @@ cdef tuple resolve(topics, list wanted):
 # ---- versions 4 and 5
 
 
-def handle_batched(context, request):
+def handle_batched(request, body):
     """Answer when the last transaction has its result."""
     response = AddPartitionsToTxnResponse(results_by_transaction=[])
-    unanswered = len(request.transactions)
+    unanswered = len(body.transactions)
 
     def finish(transaction, results):
         nonlocal unanswered
         response.results_by_transaction.append(TransactionResult(
             transactional_id=transaction.transactional_id,
-            topic_results=topic_results(transaction.topics, results, context.version)))
+            topic_results=topic_results(transaction.topics, results, request.version)))
         unanswered -= 1
         if unanswered == 0:
-            context.reply(response)
+            request.reply(response)
 
-    for transaction in request.transactions:
-        add_or_verify(context, transaction, partial(finish, transaction))
-    if not request.transactions:
-        context.reply(response)
+    for transaction in body.transactions:
+        add_or_verify(request, transaction, partial(finish, transaction))
+    if not body.transactions:
+        request.reply(response)
 
 
-def add_or_verify(context, transaction, done):
+def add_or_verify(request, transaction, done):
     wanted = partitions_of(transaction.topics)
-    refused = refuse_missing(context, wanted)
-    coordinator = context.broker.transactions
+    refused = refuse_missing(request, wanted)
+    coordinator = request.node.transactions
     who = transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
     if refused:
         done(all_or_nothing(wanted, refused))
@@ -235,9 +212,9 @@ def partitions_of(topics):
     return [(topic.name, partition) for topic in topics for partition in topic.partitions]
 
 
-def refuse_missing(context, wanted):
+def refuse_missing(request, wanted):
     return {partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for partition in wanted
-            if context.broker.topics.find(*partition) is None}
+            if request.node.topics.find(*partition) is None}
 
 
 def each(wanted, code):
@@ -259,11 +236,12 @@ def respond_to_one(topics, results, version):
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topic_results(topics, results, version))
 
 
-def error_response(request, code, _message, version):
+def error_response(body, code, _message, version):
     if version >= FIRST_BATCHED:
         return AddPartitionsToTxnResponse(error_code=int(code), results_by_transaction=[])
-    topics = request.v3_and_below_topics
+    topics = body.v3_and_below_topics
     return respond_to_one(topics, each(partitions_of(topics), code), version)
 
 
-API = Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, handle_batched, error_response, frame_handler=AddPartitionsHandler())
+API = Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, {(0, 3): AddPartitionsHandler(), (FIRST_BATCHED, 5): handle_batched},
+          error_response)

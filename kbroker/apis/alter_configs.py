@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.config_resources import change
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AlterConfigsResponse
@@ -12,9 +12,9 @@ from kbroker.protocol.messages import AlterConfigsResponse
 ResourceResponse = AlterConfigsResponse.AlterConfigsResourceResponse
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+def handle(request: Request, body: Any) -> Any:
     response = AlterConfigsResponse(responses=[])
-    for resource in request.resources:
+    for resource in body.resources:
         result = ResourceResponse(resource_type=resource.resource_type, resource_name=resource.resource_name)
         response.responses.append(result)
         try:
@@ -24,17 +24,17 @@ def handle(context: RequestContext, request: Any) -> Any:
                     problem = 'has no value' if config.value is None else 'is named twice'
                     raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name} {problem}')
                 wanted[config.name] = config.value
-            change(context.broker, resource.resource_type, resource.resource_name, wanted, request.validate_only)
+            change(request.node, resource.resource_type, resource.resource_name, wanted, body.validate_only)
         except KafkaError as error:
             result.error_code = int(error.code)
             result.error_message = str(error)
     return response
 
 
-def error_response(request: Any, code: ErrorCode, message: str, _version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
     return AlterConfigsResponse(responses=[
         ResourceResponse(error_code=int(code), error_message=message, resource_type=resource.resource_type,
-                         resource_name=resource.resource_name) for resource in request.resources])
+                         resource_name=resource.resource_name) for resource in body.resources])
 
 
 API = Api(ApiKey.ALTER_CONFIGS, 0, 2, handle, error_response)

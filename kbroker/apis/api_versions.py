@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
+from kbroker.apis.served import served_apis
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ApiVersionsResponse
@@ -18,17 +19,17 @@ from kbroker.protocol.messages import ApiVersionsResponse
 SOFTWARE = re.compile(r'[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?')
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    if context.version >= 3:
-        for value in (request.client_software_name, request.client_software_version):
+def handle(request: Request, body: Any) -> Any:
+    if request.version >= 3:
+        for value in (body.client_software_name, body.client_software_version):
             if SOFTWARE.fullmatch(value) is None:
                 return with_ranges(ErrorCode.INVALID_REQUEST)
     response = with_ranges(ErrorCode.NONE)
-    image = context.broker.metadata.image
+    image = request.node.metadata.image
     response.supported_features = [
         ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
-        for name, (lowest, highest) in sorted(context.broker.metadata.supported_features.items())
-        if lowest > 0 or context.version >= 4
+        for name, (lowest, highest) in sorted(request.node.metadata.supported_features.items())
+        if lowest > 0 or request.version >= 4
     ]
     response.finalized_features_epoch = image.metadata_offset
     response.finalized_features = [
@@ -39,7 +40,6 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def with_ranges(code: ErrorCode) -> Any:
-    from kbroker.apis.dispatch import served_apis
     return ApiVersionsResponse(error_code=int(code), api_keys=[
         ApiVersionsResponse.ApiVersion(
             api_key=int(api.key),
@@ -49,7 +49,7 @@ def with_ranges(code: ErrorCode) -> Any:
     ])
 
 
-def error_response(_request: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+def error_response(_body: Any, code: ErrorCode, _message: str, _version: int) -> Any:
     return with_ranges(code)
 
 

@@ -12,38 +12,38 @@ CLUSTER_DEFAULT = ''
 """The BROKER resource of this name holds the defaults of all brokers."""
 
 
-def current(broker: Any, resource_type: int, name: str) -> dict[str, str]:
+def current(node: Any, resource_type: int, name: str) -> dict[str, str]:
     """What is set on a resource itself. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST."""
-    check_resource(broker, resource_type, name)
-    return dict(broker.metadata.image.configs.get((resource_type, name), {}))
+    check_resource(node, resource_type, name)
+    return dict(node.metadata.image.configs.get((resource_type, name), {}))
 
 
-def check_resource(broker: Any, resource_type: int, name: str) -> None:
+def check_resource(node: Any, resource_type: int, name: str) -> None:
     """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION for a topic, INVALID_REQUEST for another resource not here."""
     if resource_type == ResourceType.TOPIC:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, 'the name of a topic expected, found none')
         check_topic_name(name)
-        if broker.topics.topic(name) is None:
+        if node.topics.topic(name) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'topic {name!r} does not exist')
     elif resource_type == ResourceType.BROKER:
-        if name not in (CLUSTER_DEFAULT, str(broker.metadata.node_id)):
+        if name not in (CLUSTER_DEFAULT, str(node.metadata.node_id)):
             raise KafkaError(ErrorCode.INVALID_REQUEST,
-                             f'broker {broker.metadata.node_id} or none (the default of all) expected, found {name!r}')
+                             f'broker {node.metadata.node_id} or none (the default of all) expected, found {name!r}')
     else:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f'resource type {ResourceType.TOPIC} (topic) or '
                          f'{ResourceType.BROKER} (broker) expected, found {resource_type}')
 
 
-def change(broker: Any, resource_type: int, name: str, wanted: Mapping[str, str], validate_only: bool) -> None:
+def change(node: Any, resource_type: int, name: str, wanted: Mapping[str, str], validate_only: bool) -> None:
     """Make `wanted` the whole set of a resource's configs, durably, and put it into effect. Raises KafkaError."""
-    before = current(broker, resource_type, name)
+    before = current(node, resource_type, name)
     changes = {**dict.fromkeys(before.keys() - wanted.keys()),
                **{key: value for key, value in wanted.items() if before.get(key) != value}}
-    broker.metadata.alter_configs(resource_type, name, changes, validate_only=validate_only)
+    node.metadata.alter_configs(resource_type, name, changes, validate_only=validate_only)
     if validate_only:
         return
     if resource_type == ResourceType.TOPIC:
-        broker.topics.configure_topic(name)
+        node.topics.configure_topic(name)
     else:
-        broker.reconfigure()
+        node.reconfigure()

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
 from kbroker.apis.replica_assignments import check_replicas
+from kbroker.apis.request import Api, Request
 from kbroker.config import describe_topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.controller import NewTopic
@@ -26,33 +26,33 @@ CreatableTopicConfigs = CreateTopicsResponse.CreatableTopicConfigs
 BROKER_DEFAULT = -1
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    times = Counter(topic.name for topic in request.topics)
+def handle(request: Request, body: Any) -> Any:
+    times = Counter(topic.name for topic in body.topics)
     refused = [failed(name, ErrorCode.INVALID_REQUEST, f'the topic is named {count} times')
                for name, count in times.items() if count > 1]
     checked: list[NewTopic] = []
-    for topic in request.topics:
+    for topic in body.topics:
         if times[topic.name] > 1:
             continue
         try:
-            checked.append(check(context, topic))
+            checked.append(check(request, topic))
         except KafkaError as error:
             refused.append(failed(topic.name, error.code, str(error)))
-    results = context.broker.topics.create_many(checked, validate_only=request.validate_only)
+    results = request.node.topics.create_many(checked, validate_only=body.validate_only)
     return CreateTopicsResponse(topics=refused + [
         failed(new_topic.name, result.code, str(result)) if isinstance(result, KafkaError)
-        else created(context, result)
+        else created(request, result)
         for new_topic, result in zip(checked, results, strict=True)])
 
 
-def check(context: RequestContext, topic: Any) -> NewTopic:
+def check(request: Request, topic: Any) -> NewTopic:
     """What the request says about replicas, turned into a number of partitions. Raises KafkaError."""
-    broker = context.broker
-    strict = broker.config.kbroker_replication_factor_accept == 'strict'
+    node = request.node
+    strict = node.config.kbroker_replication_factor_accept == 'strict'
     if topic.assignments:
-        partitions = check_assignments(topic, broker.metadata.node_id, strict)
+        partitions = check_assignments(topic, node.metadata.node_id, strict)
     else:
-        partitions = broker.config.num_partitions if topic.num_partitions == BROKER_DEFAULT else topic.num_partitions
+        partitions = node.config.num_partitions if topic.num_partitions == BROKER_DEFAULT else topic.num_partitions
         check_replication_factor(topic.replication_factor, strict)
     return NewTopic(topic.name, partitions, {config.name: config.value for config in topic.configs})
 
@@ -79,13 +79,13 @@ def check_assignments(topic: Any, node_id: int, strict: bool) -> int:
     return len(indexes)
 
 
-def created(context: RequestContext, topic: TopicImage) -> Any:
+def created(request: Request, topic: TopicImage) -> Any:
     result = CreatableTopicResult(name=topic.name, topic_id=topic.topic_id, num_partitions=len(topic.partitions),
                                   replication_factor=1)
     result.configs = [
         CreatableTopicConfigs(name=entry.name, value=entry.value, read_only=entry.read_only,
                               config_source=int(entry.source), is_sensitive=entry.is_sensitive)
-        for entry in describe_topic(context.broker.config, topic.configs)]
+        for entry in describe_topic(request.node.config, topic.configs)]
     return result
 
 
@@ -93,8 +93,8 @@ def failed(name: str, code: ErrorCode, message: str) -> Any:
     return CreatableTopicResult(name=name, error_code=int(code), error_message=message)
 
 
-def error_response(request: Any, code: ErrorCode, message: str, _version: int) -> Any:
-    return CreateTopicsResponse(topics=[failed(topic.name, code, message) for topic in request.topics])
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    return CreateTopicsResponse(topics=[failed(topic.name, code, message) for topic in body.topics])
 
 
 API = Api(ApiKey.CREATE_TOPICS, 2, 7, handle, error_response)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DeleteGroupsResponse
 
 
-def handle(context: RequestContext, request: Any) -> None:
-    results = {group_id: ErrorCode.NONE for group_id in request.groups_names}
+def handle(request: Request, body: Any) -> None:
+    results = {group_id: ErrorCode.NONE for group_id in body.groups_names}
     awaited = set(results)
 
     def done(group_id: str, error: KafkaError | None) -> None:
@@ -24,13 +24,13 @@ def handle(context: RequestContext, request: Any) -> None:
             results[group_id] = error.code
         awaited.remove(group_id)
         if not awaited:
-            context.reply(respond(results))
+            request.reply(respond(results))
 
     if not results:
-        context.reply(respond(results))
+        request.reply(respond(results))
     for group_id in list(results):
         try:
-            context.broker.groups.delete_group(group_id, partial(done, group_id))
+            request.node.groups.delete_group(group_id, partial(done, group_id))
         except KafkaError as error:
             done(group_id, error)
 
@@ -44,8 +44,8 @@ def respond(results: dict[str, ErrorCode]) -> Any:
     )
 
 
-def error_response(request: Any, code: ErrorCode, message: str, version: int) -> Any:
-    return respond(dict.fromkeys(request.groups_names, code))
+def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
+    return respond(dict.fromkeys(body.groups_names, code))
 
 
 API = Api(ApiKey.DELETE_GROUPS, 0, 2, handle, error_response)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DeleteRecordsResponse
@@ -16,16 +16,16 @@ TopicResult = DeleteRecordsResponse.DeleteRecordsTopicResult
 PartitionResult = DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+def handle(request: Request, body: Any) -> Any:
     return DeleteRecordsResponse(topics=[
-        TopicResult(name=topic.name, partitions=[delete(context, topic.name, wanted) for wanted in topic.partitions])
-        for topic in request.topics if topic.partitions])
+        TopicResult(name=topic.name, partitions=[delete(request, topic.name, wanted) for wanted in topic.partitions])
+        for topic in body.topics if topic.partitions])
 
 
-def delete(context: RequestContext, name: str, wanted: Any) -> Any:
+def delete(request: Request, name: str, wanted: Any) -> Any:
     try:
-        partition = context.broker.topics.get(name, wanted.partition_index)
-        topic = context.broker.topics.topic(name)
+        partition = request.node.topics.get(name, wanted.partition_index)
+        topic = request.node.topics.topic(name)
         if topic.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f'{name} is an internal topic')
         if topic.config.cleanup_policy == {'compact'}:
@@ -40,10 +40,10 @@ def failed(partition_index: int, code: ErrorCode) -> Any:
     return PartitionResult(partition_index=partition_index, low_watermark=-1, error_code=int(code))
 
 
-def error_response(request: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, _message: str, _version: int) -> Any:
     return DeleteRecordsResponse(topics=[
         TopicResult(name=topic.name, partitions=[failed(wanted.partition_index, code) for wanted in topic.partitions])
-        for topic in request.topics])
+        for topic in body.topics])
 
 
 API = Api(ApiKey.DELETE_RECORDS, 0, 2, handle, error_response)

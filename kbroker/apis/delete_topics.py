@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DeleteTopicsResponse
@@ -19,22 +19,22 @@ Result = DeleteTopicsResponse.DeletableTopicResult
 NO_ID = bytes(16)
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    times = Counter(wanted_topics(request, context.version))
-    by_id = {context.broker.topics.topic_by_id(topic_id) for name, topic_id in times if name is None}
+def handle(request: Request, body: Any) -> Any:
+    times = Counter(wanted_topics(body, request.version))
+    by_id = {request.node.topics.topic_by_id(topic_id) for name, topic_id in times if name is None}
     response = DeleteTopicsResponse(responses=[])
     for (name, topic_id), count in times.items():
         result = Result(name=name, topic_id=topic_id)
         try:
             if count > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'the topic is named {count} times')
-            topic = find(context, name, topic_id)
+            topic = find(request, name, topic_id)
             if name is not None and topic in by_id:
                 continue
             result.name, result.topic_id = topic.name, topic.topic_id
             if topic_id != NO_ID and (topic.name, NO_ID) in times:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'{topic.name} is given by name and by id')
-            context.broker.topics.delete(topic.name)
+            request.node.topics.delete(topic.name)
         except KafkaError as error:
             result.error_code = int(error.code)
             result.error_message = str(error)
@@ -42,16 +42,16 @@ def handle(context: RequestContext, request: Any) -> Any:
     return response
 
 
-def wanted_topics(request: Any, version: int) -> list[tuple[str | None, bytes]]:
+def wanted_topics(body: Any, version: int) -> list[tuple[str | None, bytes]]:
     if version >= 6:
-        return [(topic.name, topic.topic_id) for topic in request.topics]
-    return [(name, NO_ID) for name in request.topic_names]
+        return [(topic.name, topic.topic_id) for topic in body.topics]
+    return [(name, NO_ID) for name in body.topic_names]
 
 
-def find(context: RequestContext, name: str | None, topic_id: bytes) -> Topic:
+def find(request: Request, name: str | None, topic_id: bytes) -> Topic:
     """Raises KafkaError TOPIC_DELETION_DISABLED, INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID."""
-    topics = context.broker.topics
-    if not context.broker.config.delete_topic_enable:
+    topics = request.node.topics
+    if not request.node.config.delete_topic_enable:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED)
     if (name is None) == (topic_id == NO_ID):
         raise KafkaError(ErrorCode.INVALID_REQUEST, 'either the name or the id of a topic expected')
@@ -62,10 +62,10 @@ def find(context: RequestContext, name: str | None, topic_id: bytes) -> Topic:
     return found
 
 
-def error_response(request: Any, code: ErrorCode, message: str, version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
     return DeleteTopicsResponse(responses=[
         Result(name=name, topic_id=topic_id, error_code=int(code), error_message=message)
-        for name, topic_id in wanted_topics(request, version)])
+        for name, topic_id in wanted_topics(body, version)])
 
 
 API = Api(ApiKey.DELETE_TOPICS, 1, 6, handle, error_response)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorized_operations import CLUSTER, NOT_ASKED
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeClusterResponse
@@ -17,19 +17,19 @@ BROKERS = 1
 CONTROLLERS = 2
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    broker = context.broker
-    if context.version >= 1 and request.endpoint_type != BROKERS:
-        code = (ErrorCode.MISMATCHED_ENDPOINT_TYPE if request.endpoint_type == CONTROLLERS
+def handle(request: Request, body: Any) -> Any:
+    node = request.node
+    if request.version >= 1 and body.endpoint_type != BROKERS:
+        code = (ErrorCode.MISMATCHED_ENDPOINT_TYPE if body.endpoint_type == CONTROLLERS
                 else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)
-        raise KafkaError(code, f'endpoint type {BROKERS} (brokers) expected, found {request.endpoint_type}')
-    host, port = context.advertised_address
-    node_id = broker.metadata.node_id
+        raise KafkaError(code, f'endpoint type {BROKERS} (brokers) expected, found {body.endpoint_type}')
+    host, port = request.advertised_address
+    node_id = node.metadata.node_id
     return DescribeClusterResponse(
-        cluster_id=broker.metadata.cluster_id, controller_id=node_id,
+        cluster_id=node.metadata.cluster_id, controller_id=node_id,
         brokers=[DescribeClusterResponse.DescribeClusterBroker(broker_id=node_id, host=host, port=port,
-                                                               rack=broker.config.broker_rack)],
-        cluster_authorized_operations=CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED)
+                                                               rack=node.config.broker_rack)],
+        cluster_authorized_operations=CLUSTER if body.include_cluster_authorized_operations else NOT_ASKED)
 
 
 API = Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, handle)

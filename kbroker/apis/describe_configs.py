@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.config_resources import CLUSTER_DEFAULT, check_resource, current
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.config import ConfigEntry, Source, describe_topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.image import ResourceType
@@ -21,16 +21,16 @@ ResourceResult = DescribeConfigsResponse.DescribeConfigsResourceResult
 SynonymResult = DescribeConfigsResponse.DescribeConfigsSynonym
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+def handle(request: Request, body: Any) -> Any:
     response = DescribeConfigsResponse(results=[])
-    for resource in request.resources:
+    for resource in body.resources:
         result = Result(resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[])
         response.results.append(result)
         try:
             wanted = resource.configuration_keys
             result.configs = [
-                answer(entry, request.include_synonyms, request.include_documentation)
-                for entry in entries(context.broker, resource.resource_type, resource.resource_name)
+                answer(entry, body.include_synonyms, body.include_documentation)
+                for entry in entries(request.node, resource.resource_type, resource.resource_name)
                 if not wanted or entry.name in wanted]
         except KafkaError as error:
             result.error_code = int(error.code)
@@ -38,17 +38,17 @@ def handle(context: RequestContext, request: Any) -> Any:
     return response
 
 
-def entries(broker: Any, resource_type: int, name: str) -> list[ConfigEntry]:
+def entries(node: Any, resource_type: int, name: str) -> list[ConfigEntry]:
     if resource_type == ResourceType.TOPIC:
         check_topic_name(name)
-    check_resource(broker, resource_type, name)
+    check_resource(node, resource_type, name)
     described: list[ConfigEntry]
     if resource_type == ResourceType.TOPIC:
-        described = describe_topic(broker.config, current(broker, resource_type, name))
+        described = describe_topic(node.config, current(node, resource_type, name))
     else:
-        described = broker.config.describe()
+        described = node.config.describe()
     if resource_type == ResourceType.BROKER and name == CLUSTER_DEFAULT:
-        set_at_run_time = current(broker, resource_type, name)
+        set_at_run_time = current(node, resource_type, name)
         described = [ConfigEntry(entry.name, set_at_run_time[entry.name], Source.DYNAMIC_DEFAULT_BROKER, entry.type,
                                  entry.read_only, entry.documentation, entry.synonyms)
                      for entry in described if entry.name in set_at_run_time]
@@ -64,10 +64,10 @@ def answer(entry: ConfigEntry, include_synonyms: bool, include_documentation: bo
                   for synonym in entry.synonyms] if include_synonyms else [])
 
 
-def error_response(request: Any, code: ErrorCode, message: str, _version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
     return DescribeConfigsResponse(results=[
         Result(error_code=int(code), error_message=message, resource_type=resource.resource_type,
-               resource_name=resource.resource_name) for resource in request.resources])
+               resource_name=resource.resource_name) for resource in body.resources])
 
 
 API = Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, handle, error_response)

@@ -10,29 +10,29 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorized_operations import GROUP, NOT_ASKED
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import ClassicGroup, GroupState
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeGroupsResponse
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+def handle(request: Request, body: Any) -> Any:
     return DescribeGroupsResponse(
-        groups=[describe(context, group_id, request.include_authorized_operations) for group_id in request.groups]
+        groups=[describe(request, group_id, body.include_authorized_operations) for group_id in body.groups]
     )
 
 
-def describe(context: RequestContext, group_id: str, include_authorized_operations: bool) -> Any:
+def describe(request: Request, group_id: str, include_authorized_operations: bool) -> Any:
     try:
-        group = context.broker.groups.describe(group_id)
+        group = request.node.groups.describe(group_id)
     except KafkaError as error:
         missing = error.code is ErrorCode.GROUP_ID_NOT_FOUND
         return DescribeGroupsResponse.DescribedGroup(
             group_id=group_id,
             group_state=GroupState.DEAD.value if missing else '',
             error_message=str(error),
-            error_code=ErrorCode.NONE if missing and context.version < 6 else error.code,
+            error_code=ErrorCode.NONE if missing and request.version < 6 else error.code,
         )
     return DescribeGroupsResponse.DescribedGroup(
         group_id=group_id,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeLogDirsResponse
@@ -18,21 +18,21 @@ TopicResult = DescribeLogDirsResponse.DescribeLogDirsTopic
 PartitionResult = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    broker = context.broker
-    if broker.logs.failure is not None:
+def handle(request: Request, body: Any) -> Any:
+    node = request.node
+    if node.logs.failure is not None:
         return DescribeLogDirsResponse(results=[
-            Result(error_code=int(ErrorCode.KAFKA_STORAGE_ERROR), log_dir=broker.directory, topics=[])])
-    if request.topics is None:
-        wanted = broker.topics.partitions()
+            Result(error_code=int(ErrorCode.KAFKA_STORAGE_ERROR), log_dir=node.directory, topics=[])])
+    if body.topics is None:
+        wanted = node.topics.partitions()
     else:
-        found = {(item.topic, index): broker.topics.find(item.topic, index)
-                 for item in request.topics for index in item.partitions}
+        found = {(item.topic, index): node.topics.find(item.topic, index)
+                 for item in body.topics for index in item.partitions}
         wanted = [partition for partition in found.values() if partition is not None]
     return DescribeLogDirsResponse(results=[
-        Result(log_dir=broker.directory, topics=describe(wanted),
-               total_bytes=broker.fs.total_bytes(broker.directory),
-               usable_bytes=broker.fs.free_bytes(broker.directory))])
+        Result(log_dir=node.directory, topics=describe(wanted),
+               total_bytes=node.fs.total_bytes(node.directory),
+               usable_bytes=node.fs.free_bytes(node.directory))])
 
 
 def describe(partitions: list[Partition]) -> list[Any]:

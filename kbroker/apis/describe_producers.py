@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
@@ -14,17 +14,17 @@ PartitionResponse = DescribeProducersResponse.PartitionResponse
 ProducerState = DescribeProducersResponse.ProducerState
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+def handle(request: Request, body: Any) -> Any:
     return DescribeProducersResponse(topics=[
-        TopicResponse(name=topic.name, partitions=[describe(context, topic.name, index)
+        TopicResponse(name=topic.name, partitions=[describe(request, topic.name, index)
                                                    for index in topic.partition_indexes])
-        for topic in request.topics])
+        for topic in body.topics])
 
 
-def describe(context: RequestContext, topic: str, partition_index: int) -> Any:
+def describe(request: Request, topic: str, partition_index: int) -> Any:
     try:
         check_topic_name(topic)
-        partition = context.broker.topics.get(topic, partition_index)
+        partition = request.node.topics.get(topic, partition_index)
     except KafkaError as error:
         return failed(partition_index, error.code, str(error))
     return PartitionResponse(partition_index=partition_index, active_producers=[
@@ -39,10 +39,10 @@ def failed(partition_index: int, code: ErrorCode, message: str) -> Any:
     return PartitionResponse(partition_index=partition_index, error_code=int(code), error_message=message)
 
 
-def error_response(request: Any, code: ErrorCode, message: str, _version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
     return DescribeProducersResponse(topics=[
         TopicResponse(name=topic.name, partitions=[failed(index, code, message) for index in topic.partition_indexes])
-        for topic in request.topics])
+        for topic in body.topics])
 
 
 API = Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, handle, error_response)

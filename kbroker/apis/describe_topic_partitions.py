@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorized_operations import TOPIC
-from kbroker.apis.context import Api, RequestContext
 from kbroker.apis.metadata import NO_LEADER
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
@@ -22,16 +22,16 @@ PartitionResult = DescribeTopicPartitionsResponse.DescribeTopicPartitionsRespons
 Cursor = DescribeTopicPartitionsResponse.Cursor
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    topics = context.broker.topics
-    wanted = {topic.name for topic in request.topics}
+def handle(request: Request, body: Any) -> Any:
+    topics = request.node.topics
+    wanted = {topic.name for topic in body.topics}
     names = sorted(wanted or {topic.name for topic in topics.topics()})
     start = 0
-    if request.cursor is not None:
-        check_cursor(request.cursor, wanted)
-        names = [name for name in names if name >= request.cursor.topic_name]
-        start = request.cursor.partition_index if names[:1] == [request.cursor.topic_name] else 0
-    left = max(1, min(request.response_partition_limit, context.broker.config.max_request_partition_size_limit))
+    if body.cursor is not None:
+        check_cursor(body.cursor, wanted)
+        names = [name for name in names if name >= body.cursor.topic_name]
+        start = body.cursor.partition_index if names[:1] == [body.cursor.topic_name] else 0
+    left = max(1, min(body.response_partition_limit, request.node.config.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
     for name in names:
         if left == 0:
@@ -43,7 +43,7 @@ def handle(context: RequestContext, request: Any) -> Any:
             continue
         start = min(start, len(topic.partitions))
         end = min(len(topic.partitions), start + left)
-        response.topics.append(describe(topic, start, end, context.broker.metadata.node_id))
+        response.topics.append(describe(topic, start, end, request.node.metadata.node_id))
         if end < len(topic.partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=end)
             break
@@ -87,9 +87,9 @@ def unknown(name: str) -> Any:
     return TopicResult(name=name, error_code=int(code), topic_authorized_operations=TOPIC)
 
 
-def error_response(request: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, _message: str, _version: int) -> Any:
     return DescribeTopicPartitionsResponse(topics=[TopicResult(name=topic.name, error_code=int(code))
-                                                   for topic in request.topics])
+                                                   for topic in body.topics])
 
 
 API = Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, handle, error_response)

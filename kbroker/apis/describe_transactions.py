@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeTransactionsResponse
@@ -12,14 +12,14 @@ Description = DescribeTransactionsResponse.TransactionState
 TopicData = DescribeTransactionsResponse.TopicData
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+def handle(request: Request, body: Any) -> Any:
     return DescribeTransactionsResponse(transaction_states=[
-        describe(context, transactional_id) for transactional_id in request.transactional_ids])
+        describe(request, transactional_id) for transactional_id in body.transactional_ids])
 
 
-def describe(context: RequestContext, transactional_id: str) -> Any:
+def describe(request: Request, transactional_id: str) -> Any:
     try:
-        row = context.broker.transactions.describe(transactional_id)
+        row = request.node.transactions.describe(transactional_id)
     except KafkaError as error:
         return failed(transactional_id, error.code)
     topics: dict[str, list[int]] = {}
@@ -36,9 +36,9 @@ def failed(transactional_id: str, code: ErrorCode) -> Any:
     return Description(transactional_id=transactional_id, error_code=int(code), topics=[])
 
 
-def error_response(request: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, _message: str, _version: int) -> Any:
     return DescribeTransactionsResponse(transaction_states=[
-        failed(transactional_id, code) for transactional_id in request.transactional_ids])
+        failed(transactional_id, code) for transactional_id in body.transactional_ids])
 
 
 API = Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, handle, error_response)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ElectLeadersResponse
@@ -19,16 +19,16 @@ PREFERRED = 0
 UNCLEAN = 1
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    topics = context.broker.topics
-    if request.election_type not in (PREFERRED, UNCLEAN):
+def handle(request: Request, body: Any) -> Any:
+    topics = request.node.topics
+    if body.election_type not in (PREFERRED, UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST,
-                         f'election type {PREFERRED} or {UNCLEAN} expected, found {request.election_type}')
-    if request.topic_partitions is None:
+                         f'election type {PREFERRED} or {UNCLEAN} expected, found {body.election_type}')
+    if body.topic_partitions is None:
         return ElectLeadersResponse(
             replica_election_results=[TopicResult(topic=topic.name) for topic in topics.topics()])
     response = ElectLeadersResponse(replica_election_results=[])
-    for topic in request.topic_partitions:
+    for topic in body.topic_partitions:
         results = []
         for index in topic.partitions:
             code = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topics.find(topic.topic, index) is None
@@ -38,12 +38,12 @@ def handle(context: RequestContext, request: Any) -> Any:
     return response
 
 
-def error_response(request: Any, code: ErrorCode, message: str, _version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
     return ElectLeadersResponse(error_code=int(code), replica_election_results=[
         TopicResult(topic=topic.topic, partition_result=[
             PartitionResult(partition_id=index, error_code=int(code), error_message=message)
             for index in topic.partitions])
-        for topic in request.topic_partitions or []])
+        for topic in body.topic_partitions or []])
 
 
 API = Api(ApiKey.ELECT_LEADERS, 0, 2, handle, error_response)

@@ -1,14 +1,13 @@
 """Types of end_txn.pyx; the documentation stands there."""
 from typing import Any
 
-from kbroker.apis.context import Api
-from kbroker.apis.frame_handler import FrameHandler
+from kbroker.apis.request import Api, Handler
 from kbroker.errors import ErrorCode
 
 API: Api
 
 class EndTxnUnderWay: ...
 
-class EndTxnHandler(FrameHandler): ...
+class EndTxnHandler(Handler): ...
 
-def error_response(request: Any, code: ErrorCode, message: str, version: int) -> Any: ...
+def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any: ...

@@ -9,12 +9,12 @@ ids from version 13: KIP-516; diverging epochs from version 12: KIP-595.
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 
-from kbroker.apis.context import Api
-from kbroker.apis.frame_handler cimport Frame, FrameHandler
 from kbroker.apis.fetch_request cimport FetchRequest, read_request
 from kbroker.apis.fetch_response cimport write_response
 from kbroker.apis.fetch_sessions cimport NO_SESSION, FetchSession, FetchSessions, WantedPartition
+from kbroker.apis.request cimport Api, Handler, Request
 from kbroker.apis.waiting cimport Waiter, WaitingRoom
+from kbroker.wire.bytes cimport Cursor
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
@@ -29,13 +29,9 @@ cdef enum:
 @cython.final
 cdef class Fetch(Waiter):
     """One request, from its session on until it is answered; parked if it found less than min_bytes."""
-    cdef object broker
-    cdef object connection
-    cdef object sequence
+    cdef Request request
     cdef object timer
     cdef FetchSession session
-    cdef int version
-    cdef int32_t correlation_id
     cdef int32_t replica_id
     cdef int32_t min_bytes
     cdef int32_t max_bytes
@@ -52,9 +48,9 @@ cdef class Fetch(Waiter):
         self.look()
         if self.has_enough() or self.max_wait_ms <= 0 or self.session.size == 0:
             return self.answer()
-        room = self.broker.waiting_room
-        room.enter(self.connection.connection_id, self)
-        self.timer = self.broker.timers.after(self.max_wait_ms, self.answer_now)
+        room = self.request.node.waiting_room
+        room.enter(self.request.connection.connection_id, self)
+        self.timer = self.request.node.timers.after(self.max_wait_ms, self.answer_now)
         return self.session.park(self)
 
     cdef bint has_enough(self) noexcept:
@@ -87,23 +83,21 @@ cdef class Fetch(Waiter):
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-            room = self.broker.waiting_room
-            room.leave(self.connection.connection_id)
+            room = self.request.node.waiting_room
+            room.leave(self.request.connection.connection_id)
         return 0
 
     cdef int answer(self) except -1:
         self.finish()
-        segments = write_response(self.version, self.correlation_id, 0, self.session.session_id, self.session.take_news())
-        self.connection.reply(self.sequence, segments)
-        return 0
+        return self.request.send(write_response(self.request, 0, self.session.session_id, self.session.take_news()))
 
     # ---- what there is
 
     cdef int look(self) except -1:
         """Read every partition that is due, within the limits of the request and of fetch.max.bytes."""
         cdef WantedPartition wanted
-        cdef int64_t size_bytes, left = min(self.max_bytes, <int64_t>self.broker.config.fetch_max_bytes)
-        cdef dict topics = self.broker.topics.by_id if self.version >= TOPIC_IDS else self.broker.topics.by_encoded_name
+        cdef int64_t size_bytes, left = min(self.max_bytes, <int64_t>self.request.node.config.fetch_max_bytes)
+        cdef dict topics = self.request.node.topics.by_id if self.request.version >= TOPIC_IDS else self.request.node.topics.by_encoded_name
         self.size_bytes = 0
         self.must_answer = False
         for wanted in self.session.due:
@@ -125,7 +119,7 @@ cdef class Fetch(Waiter):
         cdef Partition partition = wanted.partition
         cdef int64_t last_stable_offset, upper_bound_offset
         if partition is None or partition.is_deleted:
-            partition = find_partition(wanted, topics, self.version)
+            partition = find_partition(wanted, topics, self.request.version)
         if wanted.current_leader_epoch >= 0 and wanted.current_leader_epoch != partition.leader_epoch:
             check_leader_epoch(partition, wanted.current_leader_epoch)
         if self.replica_id >= 0:
@@ -185,34 +179,28 @@ cdef bint diverges(Partition partition, WantedPartition wanted) except -1:
     return True
 
 
-cdef class FetchHandler(FrameHandler):
+cdef class FetchHandler(Handler):
 
-    cdef object serve(self, object broker, object connection, object client_id, const Frame *frame):
-        cdef FetchRequest request
-        cdef FetchSessions sessions = broker.fetch_sessions
+    cdef int serve(self, Request request, Cursor *body) except -1:
+        cdef FetchRequest wanted
+        cdef FetchSessions sessions = request.node.fetch_sessions
         cdef Fetch fetch = Fetch.__new__(Fetch)
         try:
-            read_request(&request, frame.start + frame.position, frame.start + frame.size, frame.version)
-            fetch.session = sessions.begin(&request)
+            read_request(&wanted, body.at, body.end, request.version)
+            fetch.session = sessions.begin(&wanted)
         except KafkaError as error:
-            connection.reply(frame.sequence, write_response(frame.version, frame.correlation_id, error.code, NO_SESSION, []))
-            return None
-        fetch.broker = broker
-        fetch.connection = connection
-        fetch.sequence = frame.sequence
-        fetch.version = frame.version
-        fetch.correlation_id = frame.correlation_id
-        fetch.replica_id = request.replica_id
-        fetch.min_bytes = request.min_bytes
-        fetch.max_bytes = request.max_bytes
-        fetch.max_wait_ms = request.max_wait_ms
-        fetch.read_committed = request.isolation_level == READ_COMMITTED
-        fetch.start()
-        return None
+            return request.send(write_response(request, error.code, NO_SESSION, []))
+        fetch.request = request
+        fetch.replica_id = wanted.replica_id
+        fetch.min_bytes = wanted.min_bytes
+        fetch.max_bytes = wanted.max_bytes
+        fetch.max_wait_ms = wanted.max_wait_ms
+        fetch.read_committed = wanted.isolation_level == READ_COMMITTED
+        return fetch.start()
 
 
-def error_response(request, code, message, version):
-    """The answer to a request that failed as a whole, which is for what nobody expected."""
+def error_response(body, code, message, version):
+    """Return the answer to a request that failed as a whole, by an unexpected error."""
     response = messages.FetchResponse
     if version >= 7:
         return response(error_code=int(code))
@@ -220,7 +208,7 @@ def error_response(request, code, message, version):
         response.FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[
             response.PartitionData(partition_index=partition.partition, error_code=int(code), high_watermark=-1, records=b'')
             for partition in topic.partitions])
-        for topic in request.topics])
+        for topic in body.topics])
 
 
-API = Api(ApiKey.FETCH, 4, 18, None, error_response, frame_handler=FetchHandler())
+API = Api(ApiKey.FETCH, 4, 18, FetchHandler(), error_response)

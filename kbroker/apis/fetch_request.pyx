@@ -7,7 +7,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 
 from kbroker.errors import ProtocolError
-from kbroker.apis cimport requests
+from kbroker.apis cimport request_bytes
 from kbroker.wire.bytes cimport Cursor, read_int32, read_int64, take, take_unsigned_varint
 
 cdef enum:
@@ -62,12 +62,12 @@ cdef int read_request(FetchRequest *request, const uint8_t *at, const uint8_t *e
 
 cdef Py_ssize_t take_count(Cursor *cursor, int version, Py_ssize_t element_bytes) except -1:
     """The number of elements of an array, none of them smaller than that."""
-    return requests.take_count(cursor, version >= FLEXIBLE, element_bytes)
+    return request_bytes.take_count(cursor, version >= FLEXIBLE, element_bytes)
 
 
 cdef int take_string(Cursor *cursor, int version, bint nullable, AskedTopic *topic) except -1:
     """Into the key of `topic`; no bytes for null."""
-    topic.key_bytes = max(<Py_ssize_t>0, requests.take_string(cursor, version >= FLEXIBLE, nullable, &topic.key))
+    topic.key_bytes = max(<Py_ssize_t>0, request_bytes.take_string(cursor, version >= FLEXIBLE, nullable, &topic.key))
     return 0
 
 

@@ -9,8 +9,9 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from kbroker.apis.answers cimport put_count, put_no_tags
+from kbroker.apis.answer_bytes cimport put_count, put_no_tags
 from kbroker.apis.fetch_sessions cimport WantedPartition, WantedTopic
+from kbroker.apis.request cimport Request
 from kbroker.wire.bytes cimport put_unsigned_varint, write_int16, write_int32, write_int64
 
 cdef enum:
@@ -65,13 +66,14 @@ cdef class Buffer:
 cdef Buffer buffer = Buffer()
 
 
-cdef list write_response(int version, int32_t correlation_id, int16_t error_code, int32_t session_id, list news):
+cdef list write_response(Request request, int16_t error_code, int32_t session_id, list news):
     """The segments of a response, response header included, that tells of the `news`: WantedPartitions."""
     cdef list segments = []
     cdef Py_ssize_t i = 0, end, total = len(news)
+    cdef int version = request.version
     cdef WantedPartition wanted
     buffer.size = 0
-    put_head(version, correlation_id, error_code, session_id, count_runs(news))
+    put_head(request, error_code, session_id, count_runs(news))
     while i < total:
         end = end_of_run(news, i)
         wanted = news[i]
@@ -110,10 +112,9 @@ cdef Py_ssize_t count_runs(list news) noexcept:
     return runs
 
 
-cdef int put_head(int version, int32_t correlation_id, int16_t error_code, int32_t session_id, Py_ssize_t topics) except -1:
-    cdef uint8_t *at = buffer.room(HEAD_BYTES)
-    write_int32(at, correlation_id)
-    at = put_no_tags(at + 4, version >= FLEXIBLE)
+cdef int put_head(Request request, int16_t error_code, int32_t session_id, Py_ssize_t topics) except -1:
+    cdef int version = request.version
+    cdef uint8_t *at = request.put_header(buffer.room(HEAD_BYTES))
     write_int32(at, 0)              # throttle_time_ms
     at += 4
     if version >= SESSIONS:

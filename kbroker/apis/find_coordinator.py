@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.protocol.api_keys import ApiKey
@@ -20,28 +20,28 @@ INTERNAL_TOPIC_OF = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
 """By key type: group, transactional.id."""
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    topic = INTERNAL_TOPIC_OF.get(request.key_type)
+def handle(request: Request, body: Any) -> Any:
+    topic = INTERNAL_TOPIC_OF.get(body.key_type)
     if topic is None:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f'key type 0 (group) or 1 (transaction) expected, found {request.key_type}'
+            ErrorCode.INVALID_REQUEST, f'key type 0 (group) or 1 (transaction) expected, found {body.key_type}'
         )
-    broker = context.broker
-    if broker.topics.ensure_internal(topic).partitions[0].is_offline:
+    node = request.node
+    if node.topics.ensure_internal(topic).partitions[0].is_offline:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'the partitions of {topic} are offline')
-    host, port = context.advertised_address
-    node_id = broker.metadata.node_id
-    if context.version < 4:
+    host, port = request.advertised_address
+    node_id = node.metadata.node_id
+    if request.version < 4:
         return FindCoordinatorResponse(node_id=node_id, host=host, port=port)
     return FindCoordinatorResponse(
         coordinators=[
             FindCoordinatorResponse.Coordinator(key=key, node_id=node_id, host=host, port=port)
-            for key in request.coordinator_keys
+            for key in body.coordinator_keys
         ]
     )
 
 
-def error_response(request: Any, code: ErrorCode, message: str, version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
     if version < 4:
         return FindCoordinatorResponse(error_code=code, error_message=message, node_id=-1, host='', port=-1)
     return FindCoordinatorResponse(
@@ -49,7 +49,7 @@ def error_response(request: Any, code: ErrorCode, message: str, version: int) ->
             FindCoordinatorResponse.Coordinator(
                 key=key, error_code=code, error_message=message, node_id=-1, host='', port=-1
             )
-            for key in request.coordinator_keys
+            for key in body.coordinator_keys
         ]
     )
 

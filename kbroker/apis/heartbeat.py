@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import HeartbeatResponse
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    context.broker.groups.heartbeat(request)
+def handle(request: Request, body: Any) -> Any:
+    request.node.groups.heartbeat(body)
     return HeartbeatResponse()
 
 

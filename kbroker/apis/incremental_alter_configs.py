@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from kbroker.apis.config_resources import change, current
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.config import describe_topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.image import ResourceType
@@ -27,26 +27,26 @@ class Operation(enum.IntEnum):
     SUBTRACT = 3
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+def handle(request: Request, body: Any) -> Any:
+    times = Counter((resource.resource_type, resource.resource_name) for resource in body.resources)
     response = IncrementalAlterConfigsResponse(responses=[])
-    for resource in request.resources:
+    for resource in body.resources:
         result = ResourceResponse(resource_type=resource.resource_type, resource_name=resource.resource_name)
         response.responses.append(result)
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, 'the resource is named twice')
-            wanted = merged(context.broker, resource)
-            change(context.broker, resource.resource_type, resource.resource_name, wanted, request.validate_only)
+            wanted = merged(request.node, resource)
+            change(request.node, resource.resource_type, resource.resource_name, wanted, body.validate_only)
         except KafkaError as error:
             result.error_code = int(error.code)
             result.error_message = str(error)
     return response
 
 
-def merged(broker: Any, resource: Any) -> dict[str, str]:
+def merged(node: Any, resource: Any) -> dict[str, str]:
     """The configs of a resource after its operations. Raises KafkaError INVALID_REQUEST, INVALID_CONFIG."""
-    wanted = current(broker, resource.resource_type, resource.resource_name)
+    wanted = current(node, resource.resource_type, resource.resource_name)
     times = Counter(config.name for config in resource.configs)
     for config in resource.configs:
         if times[config.name] > 1:
@@ -59,17 +59,17 @@ def merged(broker: Any, resource: Any) -> dict[str, str]:
         if config.config_operation == Operation.SET:
             wanted[config.name] = config.value
         elif config.config_operation in (Operation.APPEND, Operation.SUBTRACT):
-            wanted[config.name] = changed_list(broker, resource, config, wanted)
+            wanted[config.name] = changed_list(node, resource, config, wanted)
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name}: operation 0 to 3 expected, found '
                              f'{config.config_operation}')
     return wanted
 
 
-def changed_list(broker: Any, resource: Any, config: Any, overrides: dict[str, str]) -> str:
+def changed_list(node: Any, resource: Any, config: Any, overrides: dict[str, str]) -> str:
     """The value of a list after something was appended to it or subtracted from it."""
-    described = (describe_topic(broker.config, overrides) if resource.resource_type == ResourceType.TOPIC
-                 else broker.config.describe())
+    described = (describe_topic(node.config, overrides) if resource.resource_type == ResourceType.TOPIC
+                 else node.config.describe())
     entry = next((entry for entry in described if entry.name == config.name), None)
     if entry is None or entry.type is not Type.LIST:
         raise KafkaError(ErrorCode.INVALID_CONFIG,
@@ -81,10 +81,10 @@ def changed_list(broker: Any, resource: Any, config: Any, overrides: dict[str, s
     return ','.join(item for item in items if item not in given)
 
 
-def error_response(request: Any, code: ErrorCode, message: str, _version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
     return IncrementalAlterConfigsResponse(responses=[
         ResourceResponse(error_code=int(code), error_message=message, resource_type=resource.resource_type,
-                         resource_name=resource.resource_name) for resource in request.resources])
+                         resource_name=resource.resource_name) for resource in body.resources])
 
 
 API = Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, handle, error_response)

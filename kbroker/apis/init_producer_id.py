@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
 from kbroker.apis.producer_fencing import told_to_producer
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import InitProducerIdResponse
@@ -20,10 +20,10 @@ from kbroker.transaction.coordinator import ProducerAnswer
 FIRST_VERSION_WITH_FENCED = 4
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    context.broker.transactions.init_producer_id(
-        request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch,
-        lambda answer: context.reply(respond(answer, context.version)))
+def handle(request: Request, body: Any) -> Any:
+    request.node.transactions.init_producer_id(
+        body.transactional_id, body.transaction_timeout_ms, body.producer_id, body.producer_epoch,
+        lambda answer: request.reply(respond(answer, request.version)))
     return None
 
 
@@ -32,7 +32,7 @@ def respond(answer: ProducerAnswer, version: int) -> Any:
                                   producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
 
 
-def error_response(_request: Any, code: ErrorCode, _message: str, version: int) -> Any:
+def error_response(_body: Any, code: ErrorCode, _message: str, version: int) -> Any:
     return respond(ProducerAnswer(code), version)
 
 

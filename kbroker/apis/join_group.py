@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import JoinGroupResponse
 
 
-def handle(context: RequestContext, request: Any) -> None:
+def handle(request: Request, body: Any) -> None:
     def reply(response: Any) -> None:
-        context.reply(fit(response, context.version))
+        request.reply(fit(response, request.version))
 
     # The slash is how Java writes an address without a host name: members carry it in answers and in the offsets topic.
-    context.broker.groups.join(request, context.version, context.client_id or '', f'/{context.client_host}', reply)
+    request.node.groups.join(body, request.version, request.client_id or '', f'/{request.client_host}', reply)
 
 
 def fit(response: Any, version: int) -> Any:
@@ -33,8 +33,8 @@ def fit(response: Any, version: int) -> Any:
     return response
 
 
-def error_response(request: Any, code: ErrorCode, message: str, version: int) -> Any:
-    member_id = '' if code is ErrorCode.GROUP_MAX_SIZE_REACHED else request.member_id
+def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
+    member_id = '' if code is ErrorCode.GROUP_MAX_SIZE_REACHED else body.member_id
     return fit(JoinGroupResponse(error_code=code, member_id=member_id), version)
 
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import LeaveGroupRequest, LeaveGroupResponse
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    groups = context.broker.groups
-    if context.version >= 3:
-        return groups.leave(request)
-    alone = LeaveGroupRequest.MemberIdentity(member_id=request.member_id)
-    response = groups.leave(LeaveGroupRequest(group_id=request.group_id, members=[alone]))
+def handle(request: Request, body: Any) -> Any:
+    groups = request.node.groups
+    if request.version >= 3:
+        return groups.leave(body)
+    alone = LeaveGroupRequest.MemberIdentity(member_id=body.member_id)
+    response = groups.leave(LeaveGroupRequest(group_id=body.group_id, members=[alone]))
     return LeaveGroupResponse(error_code=response.members[0].error_code)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.image import ResourceType
 from kbroker.protocol.api_keys import ApiKey
@@ -16,22 +16,22 @@ from kbroker.protocol.messages import ListConfigResourcesResponse
 ALL = tuple(ResourceType)
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    types = (ResourceType.CLIENT_METRICS,) if context.version == 0 else tuple(request.resource_types) or ALL
+def handle(request: Request, body: Any) -> Any:
+    types = (ResourceType.CLIENT_METRICS,) if request.version == 0 else tuple(body.resource_types) or ALL
     for resource_type in types:
         if resource_type not in ALL:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'resource type {resource_type}, one of {ALL} expected')
     return ListConfigResourcesResponse(config_resources=[
         ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=resource_type)
-        for resource_type in sorted(set(types)) for name in names(context, resource_type)])
+        for resource_type in sorted(set(types)) for name in names(request, resource_type)])
 
 
-def names(context: RequestContext, resource_type: int) -> list[str]:
+def names(request: Request, resource_type: int) -> list[str]:
     if resource_type == ResourceType.TOPIC:
-        return sorted(topic.name for topic in context.broker.topics.topics())
+        return sorted(topic.name for topic in request.node.topics.topics())
     if resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
-        return [str(context.broker.metadata.node_id)]
-    return sorted(name for kind, name in context.broker.metadata.image.configs if kind == resource_type)
+        return [str(request.node.metadata.node_id)]
+    return sorted(name for kind, name in request.node.metadata.image.configs if kind == resource_type)
 
 
 API = Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, handle)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListGroupsResponse
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+def handle(request: Request, body: Any) -> Any:
     return ListGroupsResponse(
         groups=[
             ListGroupsResponse.ListedGroup(
@@ -21,7 +21,7 @@ def handle(context: RequestContext, request: Any) -> Any:
                 group_state=group.state.value,
                 group_type=group.group_type,
             )
-            for group in context.broker.groups.list_groups(request.states_filter, request.types_filter)
+            for group in request.node.groups.list_groups(body.states_filter, body.types_filter)
         ]
     )
 

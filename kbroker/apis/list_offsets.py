@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
 from kbroker.apis.fetch import check_leader_epoch
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListOffsetsResponse
@@ -33,24 +33,24 @@ TopicResponse = ListOffsetsResponse.ListOffsetsTopicResponse
 PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    times = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
+def handle(request: Request, body: Any) -> Any:
+    times = Counter((topic.name, wanted.partition_index) for topic in body.topics for wanted in topic.partitions)
     answers: dict[str, dict[int, Any]] = {}
-    for topic in request.topics:
+    for topic in body.topics:
         for wanted in topic.partitions:
             index = wanted.partition_index
             answers.setdefault(topic.name, {})[index] = (
                 failed(index, ErrorCode.INVALID_REQUEST) if times[topic.name, index] > 1
-                else answer(context, topic.name, wanted, request.isolation_level))
+                else answer(request, topic.name, wanted, body.isolation_level))
     return ListOffsetsResponse(topics=[TopicResponse(name=name, partitions=list(partitions.values()))
                                        for name, partitions in answers.items()])
 
 
-def answer(context: RequestContext, topic: str, wanted: Any, isolation_level: int) -> Any:
+def answer(request: Request, topic: str, wanted: Any, isolation_level: int) -> Any:
     try:
-        partition = context.broker.topics.get(topic, wanted.partition_index)
+        partition = request.node.topics.get(topic, wanted.partition_index)
         check_leader_epoch(partition, wanted.current_leader_epoch)
-        timestamp_ms, offset, leader_epoch = find(partition, wanted.timestamp, isolation_level, context.version)
+        timestamp_ms, offset, leader_epoch = find(partition, wanted.timestamp, isolation_level, request.version)
     except KafkaError as error:
         return failed(wanted.partition_index, error.code)
     return PartitionResponse(partition_index=wanted.partition_index, timestamp=timestamp_ms, offset=offset,
@@ -82,10 +82,10 @@ def failed(partition_index: int, code: ErrorCode) -> Any:
     return PartitionResponse(partition_index=partition_index, error_code=int(code), timestamp=-1, offset=-1)
 
 
-def error_response(request: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, _message: str, _version: int) -> Any:
     return ListOffsetsResponse(topics=[
         TopicResponse(name=topic.name, partitions=[failed(wanted.partition_index, code) for wanted in topic.partitions])
-        for topic in request.topics])
+        for topic in body.topics])
 
 
 API = Api(ApiKey.LIST_OFFSETS, 1, 11, handle, error_response)

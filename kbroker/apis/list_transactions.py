@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.linear_pattern import LinearPattern, PatternError
 from kbroker.protocol.api_keys import ApiKey
@@ -19,14 +19,14 @@ Listed = ListTransactionsResponse.TransactionState
 STATES = {state.title: state for state in TransactionState}
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    pattern = compile_pattern(request.transactional_id_pattern)
-    unknown = [name for name in request.state_filters if name not in STATES]
-    now_ms = context.broker.clock.wall_ms()
+def handle(request: Request, body: Any) -> Any:
+    pattern = compile_pattern(body.transactional_id_pattern)
+    unknown = [name for name in body.state_filters if name not in STATES]
+    now_ms = request.node.clock.wall_ms()
     return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=[
         Listed(transactional_id=transactional_id, producer_id=row.producer_id, transaction_state=row.state.title)
-        for transactional_id, row in context.broker.transactions.list_transactions()
-        if passes(request, row, now_ms) and (pattern is None or pattern.matches(transactional_id))])
+        for transactional_id, row in request.node.transactions.list_transactions()
+        if passes(body, row, now_ms) and (pattern is None or pattern.matches(transactional_id))])
 
 
 def compile_pattern(text: str | None) -> LinearPattern | None:
@@ -38,12 +38,12 @@ def compile_pattern(text: str | None) -> LinearPattern | None:
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
 
 
-def passes(request: Any, row: TransactionRow, now_ms: int) -> bool:
-    if request.state_filters and row.state.title not in request.state_filters:
+def passes(body: Any, row: TransactionRow, now_ms: int) -> bool:
+    if body.state_filters and row.state.title not in body.state_filters:
         return False
-    if request.producer_id_filters and row.producer_id not in request.producer_id_filters:
+    if body.producer_id_filters and row.producer_id not in body.producer_id_filters:
         return False
-    return request.duration_filter < 0 or now_ms - row.start_timestamp_ms > request.duration_filter
+    return body.duration_filter < 0 or now_ms - row.start_timestamp_ms > body.duration_filter
 
 
 API = Api(ApiKey.LIST_TRANSACTIONS, 0, 2, handle)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorized_operations import CLUSTER, TOPIC
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topic_names import check_topic_name
@@ -24,61 +24,61 @@ NO_LEADER = -1
 TOPICS_BY_ID_VERSION = 12
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    broker = context.broker
-    node_id = broker.metadata.node_id
-    host, port = context.advertised_address
+def handle(request: Request, body: Any) -> Any:
+    node = request.node
+    node_id = node.metadata.node_id
+    host, port = request.advertised_address
     response = MetadataResponse(
         brokers=[MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=port,
-                                                         rack=broker.config.broker_rack)],
-        cluster_id=broker.metadata.cluster_id, controller_id=node_id)
-    if request.topics is None or (context.version == 0 and not request.topics):
-        response.topics = [describe(topic, node_id) for topic in broker.topics.topics()]
+                                                         rack=node.config.broker_rack)],
+        cluster_id=node.metadata.cluster_id, controller_id=node_id)
+    if body.topics is None or (request.version == 0 and not body.topics):
+        response.topics = [describe(topic, node_id) for topic in node.topics.topics()]
     else:
-        response.topics = describe_wanted(context, request, node_id)
-    if request.include_topic_authorized_operations:
+        response.topics = describe_wanted(request, body, node_id)
+    if body.include_topic_authorized_operations:
         response.topics = [with_operations(topic) for topic in response.topics]
-    if request.include_cluster_authorized_operations:
+    if body.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER
     return response
 
 
-def describe_wanted(context: RequestContext, request: Any, node_id: int) -> list[Any]:
+def describe_wanted(request: Request, body: Any, node_id: int) -> list[Any]:
     """Each topic that is asked for once; with ids in the request, those asked for by name alone do not count."""
-    broker, version = context.broker, context.version
-    ids = [wanted.topic_id for wanted in request.topics if wanted.topic_id != NO_ID]
-    if any(wanted.name is None for wanted in request.topics) and (version < TOPICS_BY_ID_VERSION or not ids):
+    node, version = request.node, request.version
+    ids = [wanted.topic_id for wanted in body.topics if wanted.topic_id != NO_ID]
+    if any(wanted.name is None for wanted in body.topics) and (version < TOPICS_BY_ID_VERSION or not ids):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f'a topic without a name in version {version}')
     if ids and version < TOPICS_BY_ID_VERSION:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f'a topic asked for by id in version {version}')
     if ids:
-        by_id = {topic_id: broker.topics.topic_by_id(topic_id) for topic_id in ids}
+        by_id = {topic_id: node.topics.topic_by_id(topic_id) for topic_id in ids}
         return [failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else describe(topic, node_id)
                 for topic_id, topic in by_id.items()]
-    auto_create = broker.config.auto_create_topics_enable and (version < 4 or request.allow_auto_topic_creation)
-    return [describe_named(context, name, auto_create, node_id)
-            for name in dict.fromkeys(wanted.name for wanted in request.topics)]
+    auto_create = node.config.auto_create_topics_enable and (version < 4 or body.allow_auto_topic_creation)
+    return [describe_named(request, name, auto_create, node_id)
+            for name in dict.fromkeys(wanted.name for wanted in body.topics)]
 
 
-def describe_named(context: RequestContext, name: str, auto_create: bool, node_id: int) -> Any:
-    topic = context.broker.topics.topic(name)
+def describe_named(request: Request, name: str, auto_create: bool, node_id: int) -> Any:
+    topic = request.node.topics.topic(name)
     if topic is None:
         try:
-            topic = create(context, name, auto_create)
+            topic = create(request, name, auto_create)
         except KafkaError as error:
             return failed(name, NO_ID, error.code)
     return describe(topic, node_id)
 
 
-def create(context: RequestContext, name: str, auto_create: bool) -> Topic:
-    topics = context.broker.topics
+def create(request: Request, name: str, auto_create: bool) -> Topic:
+    topics = request.node.topics
     check_topic_name(name)
     if not auto_create:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'topic {name!r} does not exist')
     if name in INTERNAL_TOPICS:
         created: Topic = topics.ensure_internal(name)
     else:
-        created = topics.create(name, context.broker.config.num_partitions, {})
+        created = topics.create(name, request.node.config.num_partitions, {})
     return created
 
 
@@ -110,11 +110,11 @@ def describe_partition(partition: Partition, node_id: int) -> Any:
     return described
 
 
-def error_response(request: Any, code: ErrorCode, _message: str, version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, _message: str, version: int) -> Any:
     if version >= 13:
         return MetadataResponse(error_code=int(code))
     return MetadataResponse(topics=[failed(wanted.name or '', wanted.topic_id, code)
-                                    for wanted in request.topics or []])
+                                    for wanted in body.topics or []])
 
 
 def failed(name: str | None, topic_id: bytes, code: ErrorCode) -> Any:

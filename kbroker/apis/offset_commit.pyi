@@ -1,10 +1,10 @@
 """Types of offset_commit.pyx; the documentation stands there."""
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode
 
 API: Api
 
-def handle(context: RequestContext, request: Any) -> None: ...
-def error_response(request: Any, code: ErrorCode, message: str, version: int) -> Any: ...
+def handle(request: Request, body: Any) -> None: ...
+def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any: ...

@@ -4,7 +4,7 @@ Answered when the offsets are durable. Versions 2-4 may set a retention of their
 7 static membership (KIP-345), 9 GROUP_ID_NOT_FOUND for a generation of an unknown group (KIP-848); 10 names topics by
 id (KIP-848): UNKNOWN_TOPIC_ID. Partitions that do not exist are refused one by one, the others are committed.
 """
-from kbroker.apis.context cimport Api, RequestContext
+from kbroker.apis.request cimport Api, Request
 from kbroker.apis.offset_commits cimport offsets_to_commit
 from kbroker.group.offsets cimport Commit
 
@@ -21,31 +21,31 @@ cdef object TopicResponse = OffsetCommitResponse.OffsetCommitResponseTopic
 cdef object PartitionResponse = OffsetCommitResponse.OffsetCommitResponsePartition
 
 
-def handle(RequestContext context not None, request):
-    topics = context.broker.topics
+def handle(Request request not None, body):
+    topics = request.node.topics
     # Found once: a topic may be deleted while the disk is awaited.
-    if context.version >= VERSION_WITH_IDS:
-        hosted = [topics.topic_by_id(topic.topic_id) for topic in request.topics]
+    if request.version >= VERSION_WITH_IDS:
+        hosted = [topics.topic_by_id(topic.topic_id) for topic in body.topics]
     else:
-        hosted = [topics.topic(topic.name) for topic in request.topics]
+        hosted = [topics.topic(topic.name) for topic in body.topics]
 
     def done(results):
-        context.reply(answer(request.topics, hosted, results, context.version))
+        request.reply(answer(body.topics, hosted, results, request.version))
 
-    offsets = offsets_to_commit(request.topics, hosted)
+    offsets = offsets_to_commit(body.topics, hosted)
     if not offsets:
         done({})
         return
-    context.broker.groups.commit(
+    request.node.groups.commit(
         Commit(
-            request.group_id,
+            body.group_id,
             offsets,
-            request.generation_id_or_member_epoch,
-            request.member_id,
-            request.group_instance_id,
-            request.retention_time_ms,
+            body.generation_id_or_member_epoch,
+            body.member_id,
+            body.group_instance_id,
+            body.retention_time_ms,
         ),
-        context.version,
+        request.version,
         done,
     )
 
@@ -82,8 +82,8 @@ cdef object refuse_topic(topic, code):
     )
 
 
-def error_response(request, code, message, version):
-    return OffsetCommitResponse(topics=[refuse_topic(topic, code) for topic in request.topics])
+def error_response(body, code, message, version):
+    return OffsetCommitResponse(topics=[refuse_topic(topic, code) for topic in body.topics])
 
 
 API = Api(ApiKey.OFFSET_COMMIT, 2, 10, handle, error_response)

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetDeleteResponse
 
 
-def handle(context: RequestContext, request: Any) -> None:
-    topics = context.broker.topics
+def handle(request: Request, body: Any) -> None:
+    topics = request.node.topics
     wanted = [
         (topic.name, partition.partition_index)
-        for topic in request.topics
+        for topic in body.topics
         for partition in topic.partitions
         if topics.find(topic.name, partition.partition_index) is not None
     ]
 
     def done(results: dict[tuple[str, int], ErrorCode]) -> None:
-        context.reply(
+        request.reply(
             OffsetDeleteResponse(
                 topics=[
                     OffsetDeleteResponse.OffsetDeleteResponseTopic(
@@ -39,12 +39,12 @@ def handle(context: RequestContext, request: Any) -> None:
                             for partition in topic.partitions
                         ],
                     )
-                    for topic in request.topics
+                    for topic in body.topics
                 ]
             )
         )
 
-    context.broker.groups.delete_offsets(request.group_id, wanted, done)
+    request.node.groups.delete_offsets(body.group_id, wanted, done)
 
 
 API = Api(ApiKey.OFFSET_DELETE, 0, 0, handle)

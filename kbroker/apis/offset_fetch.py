@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.offsets import FetchedOffset
 from kbroker.group.records import NO_TOPIC_ID
@@ -18,18 +18,18 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetFetchResponse
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    if context.version >= 8:
-        groups = [fetch_group(context, group, request.require_stable) for group in request.groups]
+def handle(request: Request, body: Any) -> Any:
+    if request.version >= 8:
+        groups = [fetch_group(request, group, body.require_stable) for group in body.groups]
         return OffsetFetchResponse(groups=groups)
-    fetched = fetch_topics(context, request.group_id, request.topics, request.require_stable)
+    fetched = fetch_topics(request, body.group_id, body.topics, body.require_stable)
     return OffsetFetchResponse(topics=[alone(topic) for topic in fetched])
 
 
-def fetch_group(context: RequestContext, group: Any, require_stable: bool) -> Any:
+def fetch_group(request: Request, group: Any, require_stable: bool) -> Any:
     """The answer for one group of version 8 and later; what is wrong with one group is no matter of the others."""
     try:
-        topics = fetch_topics(context, group.group_id, group.topics, require_stable)
+        topics = fetch_topics(request, group.group_id, group.topics, require_stable)
     except KafkaError as error:
         return OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
     answers = [among_groups(topic) for topic in topics]
@@ -42,36 +42,36 @@ class FetchedTopic(NamedTuple):
     partitions: list[tuple[int, FetchedOffset]]
 
 
-def fetch_topics(context: RequestContext, group_id: str, wanted: Any, require_stable: bool) -> list[FetchedTopic]:
+def fetch_topics(request: Request, group_id: str, wanted: Any, require_stable: bool) -> list[FetchedTopic]:
     """The topics that a request names, or with None all that the group has offsets of."""
-    by_id = context.version >= 10
+    by_id = request.version >= 10
     if wanted is None:
-        found = all_topics(context, group_id, require_stable)
+        found = all_topics(request, group_id, require_stable)
         # A topic that is gone has no id to be named by.
         return [topic for topic in found if not by_id or topic.topic_id != NO_TOPIC_ID]
-    return [fetch_topic(context, group_id, topic, by_id, require_stable) for topic in wanted]
+    return [fetch_topic(request, group_id, topic, by_id, require_stable) for topic in wanted]
 
 
-def all_topics(context: RequestContext, group_id: str, require_stable: bool) -> list[FetchedTopic]:
+def all_topics(request: Request, group_id: str, require_stable: bool) -> list[FetchedTopic]:
     found: dict[str, FetchedTopic] = {}
-    for (name, index), offset in context.broker.groups.fetch_offsets(group_id, None, require_stable).items():
+    for (name, index), offset in request.node.groups.fetch_offsets(group_id, None, require_stable).items():
         if name not in found:
-            hosted = context.broker.topics.topic(name)
+            hosted = request.node.topics.topic(name)
             found[name] = FetchedTopic(name, NO_TOPIC_ID if hosted is None else hosted.topic_id, [])
         found[name].partitions.append((index, offset))
     return list(found.values())
 
 
-def fetch_topic(context: RequestContext, group_id: str, topic: Any, by_id: bool, require_stable: bool) -> FetchedTopic:
+def fetch_topic(request: Request, group_id: str, topic: Any, by_id: bool, require_stable: bool) -> FetchedTopic:
     name = topic.name
     if by_id:
-        hosted = context.broker.topics.topic_by_id(topic.topic_id)
+        hosted = request.node.topics.topic_by_id(topic.topic_id)
         if hosted is None:
             unknown = FetchedOffset(ErrorCode.UNKNOWN_TOPIC_ID)
             return FetchedTopic('', topic.topic_id, [(index, unknown) for index in topic.partition_indexes])
         name = hosted.name
     wanted = [(name, index) for index in topic.partition_indexes]
-    fetched = context.broker.groups.fetch_offsets(group_id, wanted, require_stable)
+    fetched = request.node.groups.fetch_offsets(group_id, wanted, require_stable)
     topic_id = topic.topic_id if by_id else NO_TOPIC_ID
     return FetchedTopic(name, topic_id, [(partition[1], fetched[partition]) for partition in wanted])
 
@@ -102,17 +102,17 @@ def answer_partition(partition_class: Any, index: int, fetched: FetchedOffset) -
     )
 
 
-def error_response(request: Any, code: ErrorCode, message: str, version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
     """Version 1 has no error of the whole: each partition carries it."""
     if version >= 8:
         group_class = OffsetFetchResponse.OffsetFetchResponseGroup
         return OffsetFetchResponse(
-            groups=[group_class(group_id=each.group_id, error_code=code) for each in request.groups]
+            groups=[group_class(group_id=each.group_id, error_code=code) for each in body.groups]
         )
     failed = FetchedOffset(code)
     topics = [
         FetchedTopic(topic.name, NO_TOPIC_ID, [(index, failed) for index in topic.partition_indexes])
-        for topic in request.topics or ()
+        for topic in body.topics or ()
     ]
     return OffsetFetchResponse(error_code=code, topics=[alone(topic) for topic in topics])
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
 from kbroker.apis.fetch import check_leader_epoch
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetForLeaderEpochResponse
@@ -17,15 +17,15 @@ TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 EpochEndOffset = OffsetForLeaderEpochResponse.EpochEndOffset
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+def handle(request: Request, body: Any) -> Any:
     return OffsetForLeaderEpochResponse(topics=[
-        TopicResult(topic=topic.topic, partitions=[find(context, topic.topic, wanted) for wanted in topic.partitions])
-        for topic in request.topics])
+        TopicResult(topic=topic.topic, partitions=[find(request, topic.topic, wanted) for wanted in topic.partitions])
+        for topic in body.topics])
 
 
-def find(context: RequestContext, topic: str, wanted: Any) -> Any:
+def find(request: Request, topic: str, wanted: Any) -> Any:
     try:
-        partition = context.broker.topics.get(topic, wanted.partition)
+        partition = request.node.topics.get(topic, wanted.partition)
         check_leader_epoch(partition, wanted.current_leader_epoch)
     except KafkaError as error:
         return failed(wanted.partition, error.code)
@@ -37,10 +37,10 @@ def failed(partition: int, code: ErrorCode) -> Any:
     return EpochEndOffset(partition=partition, error_code=int(code), leader_epoch=-1, end_offset=-1)
 
 
-def error_response(request: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, _message: str, _version: int) -> Any:
     return OffsetForLeaderEpochResponse(topics=[
         TopicResult(topic=topic.topic, partitions=[failed(wanted.partition, code) for wanted in topic.partitions])
-        for topic in request.topics])
+        for topic in body.topics])
 
 
 API = Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, handle, error_response)

@@ -23,9 +23,9 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
-from kbroker.apis.answers cimport put_count, put_no_tags
-from kbroker.apis.frame_handler cimport Frame, FrameHandler
-from kbroker.apis.requests cimport LONGEST_STRING_BYTES, skip_tags, take_count, take_length, take_string
+from kbroker.apis.answer_bytes cimport put_count, put_no_tags
+from kbroker.apis.request cimport Api, Handler, Request
+from kbroker.apis.request_bytes cimport LONGEST_STRING_BYTES, skip_tags, take_count, take_length, take_string
 from kbroker.clock cimport Clock
 from kbroker.log.append_result cimport Appended
 from kbroker.log.producer_state cimport ORIGIN_CLIENT
@@ -41,7 +41,6 @@ from kbroker.wire.bytes cimport (
     Cursor, put_unsigned_varint, read_int16, read_int32, take, unsigned_varint_size, write_int16, write_int32, write_int64,
 )
 
-from kbroker.apis.context import Api
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ProduceResponse
@@ -95,12 +94,8 @@ cdef struct Part:
 @cython.final
 cdef class ProduceUnderWay(WriteAsker):
     """One request: its partitions, what is still awaited, and the answer that grows."""
-    cdef object broker
-    cdef object connection
-    cdef int64_t sequence
+    cdef Request request
     cdef int version
-    cdef int32_t correlation_id
-    cdef object client_id
     cdef str transactional_id
     cdef int16_t acks
     cdef bint failed
@@ -218,11 +213,8 @@ cdef class ProduceUnderWay(WriteAsker):
 
     # ---- work
 
-    cdef bytes start(self):
-        """Resolve and inspect every batch; append at once unless the transaction coordinator must be asked.
-
-        Returns the answer if it is due now and wanted.
-        """
+    cdef int start(self) except -1:
+        """Resolve and inspect every batch; append at once unless the transaction coordinator must be asked."""
         cdef Py_ssize_t number, topic
         cdef bint must_ask = False
         for number in range(self.parts_count):
@@ -231,7 +223,7 @@ cdef class ProduceUnderWay(WriteAsker):
             except KafkaError as error:
                 self.refuse(&self.parts[number], error)
         if must_ask and not self.ask_coordinator():
-            return None
+            return 0
         return self.append_all()
 
     cdef bint inspect(self, Py_ssize_t number) except -1:
@@ -248,7 +240,7 @@ cdef class ProduceUnderWay(WriteAsker):
         read_only_batch(part, &batch)
         if not ACKS_ALL <= self.acks <= 1:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f'acks is {self.acks}, expected -1, 0 or 1')
-        if topic.is_internal and self.client_id != ADMIN_CLIENT_ID:
+        if topic.is_internal and self.request.client_id != ADMIN_CLIENT_ID:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f'clients may not write to the internal topic {topic.name}')
         partition = topic.partitions[part.index]
         if batch.attributes & TRANSACTIONAL_BIT:
@@ -272,11 +264,11 @@ cdef class ProduceUnderWay(WriteAsker):
         if self.transactional_id is None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                              'a transactional batch in a request without a transactional id')
-        if not supports_epoch_bump and not self.broker.config.transaction_partition_verification_enable:
+        if not supports_epoch_bump and not self.request.node.config.transaction_partition_verification_enable:
             return 0
         guard = partition.start_verification(
             batch.producer_id, batch.producer_epoch, batch.base_sequence, supports_epoch_bump,
-            (<Clock?>self.broker.clock).wall_ms())
+            (<Clock?>self.request.node.clock).wall_ms())
         if guard is not None:
             Py_INCREF(guard)
             part.guard = <PyObject *>guard
@@ -312,7 +304,7 @@ cdef class ProduceUnderWay(WriteAsker):
         self.keep_batches()
         self.gather = COPIED
         self.parked = True
-        (<TransactionCoordinator?>self.broker.transactions).add_or_verify_partitions(
+        (<TransactionCoordinator?>self.request.node.transactions).add_or_verify_partitions(
             self.transactional_id, producer_id, producer_epoch, partitions, self.version, self)
         return False
 
@@ -344,15 +336,12 @@ cdef class ProduceUnderWay(WriteAsker):
                     error = errors.get(((<Topic>part.topic).name, part.index))
                     if error is not None:
                         self.refuse(part, error)
-        answer = self.append_all()
-        if answer is not None:
-            self.connection.reply(self.sequence, [answer])
-        return 0
+        return self.append_all()
 
-    cdef bytes append_all(self):
-        """Append every batch. Returns the answer unless the disk is awaited or none is wanted."""
+    cdef int append_all(self) except -1:
+        """Append every batch. Answer, unless the disk is awaited or no answer is wanted."""
         cdef Py_ssize_t number
-        cdef int64_t now_ms = (<Clock?>self.broker.clock).wall_ms()
+        cdef int64_t now_ms = (<Clock?>self.request.node.clock).wall_ms()
         self.unanswered = 1
         for number in range(self.parts_count):
             if self.parts[number].partition != NULL:
@@ -360,15 +349,15 @@ cdef class ProduceUnderWay(WriteAsker):
         self.unanswered -= 1
         if self.acks == 0:
             if self.failed:
-                self.connection.close('a produce with acks=0 failed, and closing is the only way to say so')
-            self.connection.reply(self.sequence, None)
+                self.request.connection.close('a produce with acks=0 failed, and closing is the only way to say so')
+            self.request.send(None)
         elif self.unanswered == 0:
-            return self.encoded()
+            self.request.send(self.encoded())
         else:
             # Everything this request does is done and in order; only the disk is awaited, so that the next may pass.
             self.parked = True
-            self.connection.let_next_pass(self.sequence)
-        return None
+            self.request.let_next_pass()
+        return 0
 
     cdef int append(self, Py_ssize_t number, int64_t now_ms) except -1:
         cdef Part *part = &self.parts[number]
@@ -412,7 +401,7 @@ cdef class ProduceUnderWay(WriteAsker):
         if error is not None:
             self.refuse(&self.parts[part], error)
         if self.unanswered == 0 and self.parked:
-            self.connection.reply(self.sequence, [self.encoded()])
+            self.request.send(self.encoded())
         return 0
 
     cdef int refuse_all(self, error) except -1:
@@ -439,7 +428,8 @@ cdef class ProduceUnderWay(WriteAsker):
 
     cdef Py_ssize_t encoded_bytes(self) except -1:
         cdef bint flexible = self.version >= FLEXIBLE_VERSION
-        cdef Py_ssize_t i, of_part, begin = 0, size = 4 + 4 + 2 * flexible + count_bytes(self.topics_count, flexible)
+        cdef Py_ssize_t i, of_part, begin = 0
+        cdef Py_ssize_t size = self.request.header_bytes() + 4 + flexible + count_bytes(self.topics_count, flexible)
         of_part = 4 + 2 + 8 + 8 + flexible
         if self.version >= LOG_START_OFFSET_VERSION:
             of_part += 8
@@ -461,16 +451,12 @@ cdef class ProduceUnderWay(WriteAsker):
         return size
 
     cdef bytes encoded(self):
-        """The answer, its header included."""
+        """Return the reply with its header."""
         cdef bint flexible = self.version >= FLEXIBLE_VERSION
         cdef Py_ssize_t size = self.encoded_bytes(), i, number = 0
         cdef bytes answer = PyBytes_FromStringAndSize(NULL, size)
         cdef bytes name
-        cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(answer)
-        write_int32(at, self.correlation_id)
-        at += 4
-        if flexible:
-            at = put_no_tags(at, True)
+        cdef uint8_t *at = self.request.put_header(<uint8_t *>PyBytes_AS_STRING(answer))
         at = put_count(at, self.topics_count, flexible)
         for i in range(self.topics_count):
             name = <bytes>self.topics[i].name
@@ -580,64 +566,66 @@ cdef bytes length_of(Py_ssize_t length, bint flexible, int plain_bytes):
 # ---- the doors
 
 
-cdef int read_request(ProduceUnderWay request, const uint8_t *start, Py_ssize_t size, Py_ssize_t position,
-                      dict topics) except -1:
-    cdef Cursor cursor
-    cursor.at = start + position
-    cursor.end = start + size
+cdef ProduceUnderWay read_request(Request request, Cursor *cursor, dict topics):
+    """Read the body. `topics`: Topic by encoded name or, from version 13 on, by id. Raises ProtocolError."""
+    cdef ProduceUnderWay under_way = ProduceUnderWay.__new__(ProduceUnderWay)
+    cdef const uint8_t *start = cursor.at
+    under_way.request = request
+    under_way.version = request.version
     try:
-        request.read(&cursor, topics)
+        under_way.read(cursor, topics)
     except ProtocolError as error:
         raise ProtocolError(
             f'ProduceRequest version {request.version}, near byte {cursor.at - start}: {error}') from None
-    return 0
+    return under_way
 
 
-cdef class ProduceHandler(FrameHandler):
+cdef class ProduceHandler(Handler):
 
     def __cinit__(self):
         self.may_follow_unwritten = True
 
-    cdef object serve(self, object broker, object connection, object client_id, const Frame *frame):
-        cdef ProduceUnderWay request = ProduceUnderWay.__new__(ProduceUnderWay)
-        registry = broker.topics
-        request.broker = broker
-        request.connection = connection
-        request.client_id = client_id
-        request.sequence = frame.sequence
-        request.version = frame.version
-        request.correlation_id = frame.correlation_id
-        request.gather = BORROWED
-        read_request(request, frame.start, frame.size, frame.position,
-                     registry.by_id if frame.version >= TOPIC_ID_VERSION else registry.by_encoded_name)
-        return request.start()
+    cdef int serve(self, Request request, Cursor *body) except -1:
+        registry = request.node.topics
+        cdef ProduceUnderWay under_way = read_request(
+            request, body, registry.by_id if request.version >= TOPIC_ID_VERSION else registry.by_encoded_name)
+        under_way.gather = BORROWED
+        return under_way.start()
 
 
-def error_response(request, code, message, version):
-    """The answer to a request that failed as a whole, None where it wants none: then its connection is closed."""
-    if request.acks == 0:
+def error_response(body, code, message, version):
+    """Return the response to a request that failed as a whole. None if it wants no answer: the connection is closed."""
+    if body.acks == 0:
         return None
     return ProduceResponse(responses=[
         TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[
             PartitionProduceResponse(index=partition.index, error_code=int(code), base_offset=-1, error_message=message)
             for partition in topic.partition_data])
-        for topic in request.topic_data])
+        for topic in body.topic_data])
 
 
-API = Api(ApiKey.PRODUCE, 3, 13, None, error_response, advertised_min_version=0, frame_handler=ProduceHandler())
+API = Api(ApiKey.PRODUCE, 3, 13, ProduceHandler(), error_response, advertised_min_version=0)
 
 
 # ---- for judges
 
 
+cdef ProduceUnderWay read_frame(frame, int version, Py_ssize_t position):
+    cdef Request request = Request.__new__(Request)
+    cdef const uint8_t[::1] view = frame
+    cdef Cursor cursor
+    request.api = API
+    request.version = version
+    cursor.at = (&view[0] if len(view) else NULL) + position
+    cursor.end = cursor.at + len(view) - position
+    return read_request(request, &cursor, {})
+
+
 def as_read(frame, int version, Py_ssize_t position=0):
     """What the reader finds: (transactional id, acks, [(name or id, [(index, records)])])."""
-    cdef ProduceUnderWay request = ProduceUnderWay.__new__(ProduceUnderWay)
-    cdef const uint8_t[::1] view = frame
+    cdef ProduceUnderWay request = read_frame(frame, version, position)
     cdef Py_ssize_t i, number = 0
     cdef Part *part
-    request.version = version
-    read_request(request, &view[0] if len(view) else NULL, len(view), position, {})
     topics = []
     for i in range(request.topics_count):
         parts = []
@@ -652,13 +640,10 @@ def as_read(frame, int version, Py_ssize_t position=0):
 def as_written(frame, int version, int32_t correlation_id, answers, Py_ssize_t position=0):
     """The answer to the request in `frame` where its partitions, in order, got these `answers`: a KafkaError, or
     (base offset, log append time in ms, log start offset)."""
-    cdef ProduceUnderWay request = ProduceUnderWay.__new__(ProduceUnderWay)
-    cdef const uint8_t[::1] view = frame
+    cdef ProduceUnderWay request = read_frame(frame, version, position)
     cdef Py_ssize_t number
     cdef Part *part
-    request.version = version
-    request.correlation_id = correlation_id
-    read_request(request, &view[0] if len(view) else NULL, len(view), position, {})
+    request.request.correlation_id = correlation_id
     for number, answer in enumerate(answers):
         part = &request.parts[number]
         if isinstance(answer, KafkaError):

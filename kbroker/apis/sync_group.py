@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 
 
-def handle(context: RequestContext, request: Any) -> None:
-    if context.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+def handle(request: Request, body: Any) -> None:
+    if request.version >= 5 and (body.protocol_type is None or body.protocol_name is None):
         raise KafkaError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL, 'version 5 must name the protocol type and the protocol'
         )
-    context.broker.groups.sync(request, context.reply)
+    request.node.groups.sync(body, request.reply)
 
 
 API = Api(ApiKey.SYNC_GROUP, 0, 5, handle)

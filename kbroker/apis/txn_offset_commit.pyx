@@ -6,7 +6,7 @@ of `__consumer_offsets` to the transaction by itself (KIP-890); up to 4 AddOffse
 the offsets are durable. Versions 0-1 get COORDINATOR_NOT_AVAILABLE for COORDINATOR_LOAD_IN_PROGRESS, which their
 clients do not know.
 """
-from kbroker.apis.context cimport Api, RequestContext
+from kbroker.apis.request cimport Api, Request
 from kbroker.apis.offset_commits cimport offsets_to_commit
 from kbroker.group.offsets cimport Commit
 from kbroker.group.shard cimport TransactionalProducer
@@ -27,47 +27,47 @@ cdef object TopicResponse = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 cdef object PartitionResponse = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 
 
-def handle(RequestContext context not None, request):
-    groups, topics = context.broker.groups, context.broker.topics
-    cdef dict offsets = offsets_to_commit(request.topics, [topics.topic(topic.name) for topic in request.topics])
+def handle(Request request not None, body):
+    groups, topics = request.node.groups, request.node.topics
+    cdef dict offsets = offsets_to_commit(body.topics, [topics.topic(topic.name) for topic in body.topics])
     if not offsets:
-        return respond(request, offsets, context.version)
-    if not request.group_id:
+        return respond(body, offsets, request.version)
+    if not body.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, 'the group id is empty')
-    commit = Commit(request.group_id, offsets, request.generation_id, request.member_id, request.group_instance_id)
+    commit = Commit(body.group_id, offsets, body.generation_id, body.member_id, body.group_instance_id)
 
     def done(results):
-        context.reply(respond(request, results, context.version))
+        request.reply(respond(body, results, request.version))
 
     def verified(error):
         try:
             if error is not None:
                 raise coordinator_error(error)
             groups.commit_transactional(
-                commit, TransactionalProducer(request.producer_id, request.producer_epoch, guard), done
+                commit, TransactionalProducer(body.producer_id, body.producer_epoch, guard), done
             )
         except KafkaError as refused:
             done(dict.fromkeys(offsets, refused.code))
 
     guard = groups.start_verification(
-        request.group_id, request.producer_id, request.producer_epoch,
-        supports_epoch_bump=context.version >= TXN_OFFSET_COMMIT_VERSION_THAT_ADDS
+        body.group_id, body.producer_id, body.producer_epoch,
+        supports_epoch_bump=request.version >= TXN_OFFSET_COMMIT_VERSION_THAT_ADDS
     )
     if guard is None:  # the transaction is open in this partition already
         verified(None)
     else:
-        context.broker.transactions.add_or_verify_offsets_partition(
-            request.transactional_id,
-            request.producer_id,
-            request.producer_epoch,
-            groups.partition_of(request.group_id),
-            context.version,
+        request.node.transactions.add_or_verify_offsets_partition(
+            body.transactional_id,
+            body.producer_id,
+            body.producer_epoch,
+            groups.partition_of(body.group_id),
+            request.version,
             verified,
         )
     return None
 
 
-cdef object respond(request, dict results, int version):
+cdef object respond(body, dict results, int version):
     return TxnOffsetCommitResponse(topics=[
         TopicResponse(
             name=topic.name,
@@ -77,7 +77,7 @@ cdef object respond(request, dict results, int version):
                 for partition in topic.partitions
             ],
         )
-        for topic in request.topics
+        for topic in body.topics
     ])
 
 
@@ -87,11 +87,11 @@ cdef object answer_partition(index, code, int version):
     return PartitionResponse(partition_index=index, error_code=code)
 
 
-def error_response(request, code, message, int version):
+def error_response(body, code, message, int version):
     return TxnOffsetCommitResponse(topics=[
         TopicResponse(name=topic.name, partitions=[
             answer_partition(partition.partition_index, code, version) for partition in topic.partitions])
-        for topic in request.topics
+        for topic in body.topics
     ])
 
 

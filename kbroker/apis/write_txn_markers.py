@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kbroker.apis.context import Api, RequestContext
+from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import WriteTxnMarkersResponse
@@ -22,9 +22,9 @@ TopicResult = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
 PartitionResult = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+def handle(request: Request, body: Any) -> Any:
     """Append every marker first and wait afterwards, so that they share a flush."""
-    response = respond(request, ErrorCode.NONE)
+    response = respond(body, ErrorCode.NONE)
     waits: list[Callable[[], None]] = []
     unanswered = 1
 
@@ -34,13 +34,13 @@ def handle(context: RequestContext, request: Any) -> Any:
             result.error_code = int(error.code)
         unanswered -= 1
         if unanswered == 0:
-            context.reply(response)
+            request.reply(response)
 
-    for marker, marker_result in zip(request.markers, response.markers, strict=True):
+    for marker, marker_result in zip(body.markers, response.markers, strict=True):
         for topic_result in marker_result.topics:
             for result in topic_result.partitions:
                 unanswered += 1
-                waits.append(append(context, marker, topic_result.name, result.partition_index,
+                waits.append(append(request, marker, topic_result.name, result.partition_index,
                                     partial(settle, result)))
     for wait in waits:
         wait()
@@ -48,7 +48,7 @@ def handle(context: RequestContext, request: Any) -> Any:
     return None
 
 
-def append(context: RequestContext, marker: Any, topic: str, partition_index: int,
+def append(request: Request, marker: Any, topic: str, partition_index: int,
            settle: Callable[[KafkaError | None], None]) -> Callable[[], None]:
     """Append one marker. Returns what waits for it."""
     if marker.producer_id < 0:
@@ -56,26 +56,26 @@ def append(context: RequestContext, marker: Any, topic: str, partition_index: in
         return partial(settle, error)
     batch = encode_end_txn_marker(
         commit=marker.transaction_result, producer_id=marker.producer_id, producer_epoch=marker.producer_epoch,
-        coordinator_epoch=marker.coordinator_epoch, timestamp_ms=context.broker.clock.wall_ms())
+        coordinator_epoch=marker.coordinator_epoch, timestamp_ms=request.node.clock.wall_ms())
     try:
-        partition = context.broker.topics.get(topic, partition_index)
+        partition = request.node.topics.get(topic, partition_index)
         appended = partition.append(batch, transaction_version=marker.transaction_version)
     except KafkaError as error:
         return partial(settle, error)
     return partial(partition.when_durable, appended.last_offset + 1, settle)
 
 
-def respond(request: Any, code: ErrorCode) -> Any:
+def respond(body: Any, code: ErrorCode) -> Any:
     return WriteTxnMarkersResponse(markers=[
         MarkerResult(producer_id=marker.producer_id, topics=[
             TopicResult(name=topic.name, partitions=[PartitionResult(partition_index=index, error_code=int(code))
                                                      for index in topic.partition_indexes])
             for topic in marker.topics])
-        for marker in request.markers])
+        for marker in body.markers])
 
 
-def error_response(request: Any, code: ErrorCode, _message: str, _version: int) -> Any:
-    return respond(request, code)
+def error_response(body: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+    return respond(body, code)
 
 
 API = Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, handle, error_response)

@@ -27,7 +27,6 @@ cdef class Transport:
 cdef class Commons:
     cdef readonly Reactor reactor
     cdef FrameServer server
-    cdef readonly object handle
     cdef readonly object on_close
     cdef readonly Py_ssize_t max_request_bytes
     cdef readonly int64_t max_held_bytes
@@ -75,7 +74,7 @@ cdef class Connection(EventHandler):
     cdef int64_t active_sweep   # the sweep before which the peer last made progress
     cdef Py_ssize_t counted_bytes
 
-    cpdef reply(self, int64_t sequence, list segments)
+    cpdef reply(self, int64_t sequence, segments)
     cpdef let_next_pass(self, int64_t sequence)
     cdef bint may_hand_out(self) noexcept
     cdef int resume(self) except -1
@@ -86,7 +85,7 @@ cdef class Connection(EventHandler):
     cdef int charge(self) except -1
     cdef bint hand_out(self) except -1
     cdef bint hand_out_frames(self) except -1
-    cdef bint may_hand_out_if_settled(self) except -1
+    cdef bint may_hand_out_after_writes(self) except -1
     cdef int serve(self, uint8_t *frame, Py_ssize_t size) except -1
     cdef int fail(self, ssize_t size) except -1
     cdef int send(self) except -1

@@ -2,6 +2,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kbroker.network.framing import Framer
+from kbroker.network.limits import Limits
 from kbroker.network.reactor import EventHandler, Reactor
 from kbroker.network.replies import ReplyQueue
 from kbroker.network.worker import Submit
@@ -22,17 +23,14 @@ class Commons:
     max_held_bytes: int
     submit: Submit | None
     held_bytes: int
-    handle: Callable[[Connection, int, memoryview], Any]
     on_close: Callable[[Connection], Any] | None
     opened: int
     closed: int
     received_bytes: int
     sent_bytes: int
     requests: int
-    def __init__(self, reactor: Reactor, handle: Callable[[Connection, int, memoryview], Any],
-                 on_close: Callable[[Connection], Any] | None, max_request_bytes: int,
-                 max_held_bytes: int = -1,
-                 submit: Submit | None = None, server: FrameServer | None = None) -> None: ...
+    def __init__(self, reactor: Reactor, server: FrameServer, limits: Limits,
+                 on_close: Callable[[Connection], Any] | None = None, submit: Submit | None = None) -> None: ...
     @property
     def open(self) -> int: ...
     def sweep(self, connections: Iterable[Connection]) -> None: ...
@@ -52,7 +50,7 @@ class Connection(EventHandler):
     def is_closed(self) -> bool: ...
     @property
     def is_reading(self) -> bool: ...
-    def reply(self, sequence: int, segments: list[Any] | None) -> None: ...
+    def reply(self, sequence: int, segments: bytes | list[Any] | None) -> None: ...
     def let_next_pass(self, sequence: int) -> None: ...
     def close_after_flush(self) -> None: ...
     def close(self, reason: str, level: int = ...) -> None: ...

@@ -105,28 +105,23 @@ cdef class Transport:
 
 
 cdef class Commons:
-    """What the connections of one reactor share: where frames go, the two buffers, the counters.
+    """What the connections of one reactor share: the server of their frames, the two buffers, the counters.
 
-    `handle(connection, sequence, frame)` gets each frame as a writable view, valid during the call. It, or anybody
-    after it, calls `connection.reply(sequence, segments)` once. ProtocolError out of it closes the connection. A `server`
-    is offered each frame before that, and `handle` gets what it does not serve.
     `on_close(connection)` is called once per connection.
 
-    `max_held_bytes` bounds `held_bytes`, what the connections hold in memory: frames that are not whole yet, by the size
+    `Limits.max_held_bytes` bounds `held_bytes`, what the connections hold in memory: frames that are not whole yet, by the size
     that they announce, and frames that wait; requests of more than SMALL_FRAME_BYTES that are not answered; replies that
     are not sent. It is checked before bytes are read, so one turn of one connection may pass it. 0 or less: no bound.
 
-    `submit(job, done)` is `Worker.submit`: who reads cold parts of files. Without it the loop waits for the disk.
+    `submit(job, done)` is `Worker.submit`, for reads of cold parts of files. Without it the loop waits for the disk.
     """
 
-    def __init__(self, Reactor reactor not None, handle, on_close, Py_ssize_t max_request_bytes,
-                 int64_t max_held_bytes=-1, submit=None, FrameServer server=None):
+    def __init__(self, Reactor reactor not None, FrameServer server not None, limits, on_close=None, submit=None):
         self.reactor = reactor
-        self.server = FrameServer() if server is None else server
-        self.handle = handle
+        self.server = server
         self.on_close = on_close
-        self.max_request_bytes = max_request_bytes
-        self.max_held_bytes = max_held_bytes if max_held_bytes > 0 else INT64_MAX
+        self.max_request_bytes = limits.max_request_bytes
+        self.max_held_bytes = limits.max_held_bytes if limits.max_held_bytes > 0 else INT64_MAX
         self.submit = submit
         self.in_line = deque()
         self.receive_buffers = ReceiveBuffers(RECEIVE_BUFFER_BYTES)
@@ -203,8 +198,8 @@ cdef class Connection(EventHandler):
         """False while the peer is held up."""
         return self.interest & EPOLLIN != 0
 
-    cpdef reply(self, int64_t sequence, list segments):
-        """Answer a request; None if it gets no answer. The reply leaves at the end of the tick, after those before it.
+    cpdef reply(self, int64_t sequence, segments):
+        """Answer a request with bytes or a list of segments, or with None if it gets no answer. The reply leaves at the end of the tick, after those before it.
 
         For a connection that has closed this does nothing. ValueError for a second answer.
         """
@@ -350,13 +345,13 @@ cdef class Connection(EventHandler):
         try:
             return self.hand_out_frames()
         finally:
-            self.commons.server.loan_ends()
+            self.commons.server.end_loan()
 
     cdef bint hand_out_frames(self) except -1:
         cdef int left = FRAMES_PER_TURN
         cdef Py_ssize_t size
         cdef uint8_t *frame = NULL
-        while self.may_hand_out() or self.may_hand_out_if_settled():
+        while self.may_hand_out() or self.may_hand_out_after_writes():
             self.stalled = False
             if left == 0:
                 self.reactor.give_turn(self)
@@ -379,18 +374,19 @@ cdef class Connection(EventHandler):
             self.commons.line_up(self)
         return not self.stalled
 
-    cdef bint may_hand_out_if_settled(self) except -1:
-        """Where the next frame is here and has to wait until the one before it is answered: whether it is now."""
+    cdef bint may_hand_out_after_writes(self) except -1:
+        """Write what is deferred if the next frame is here and waits for the answer to the one before it.
+
+        Return whether the next frame may be handed out now.
+        """
         if not self.muted or self.state > PEER_ENDED or not self.framer.has_frame():
             return False
-        self.commons.server.settle()
+        self.commons.server.write_deferred()
         return self.may_hand_out()
 
     cdef int serve(self, uint8_t *frame, Py_ssize_t size) except -1:
         answer = self.commons.server.serve(self, self.last_sequence, frame, size, self.replies.unanswered > 1)
-        if answer is NotImplemented:
-            self.commons.handle(self, self.last_sequence, self.framer.view_of(frame, size))
-        elif answer is not None and self.state != CLOSED:
+        if answer is not None and self.state != CLOSED:
             self.replies.put(self.last_sequence, answer)
             self.reactor.call_at_tick_end(self)
             self.muted = False

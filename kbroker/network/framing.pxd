@@ -3,7 +3,6 @@ from libc.stdint cimport uint8_t
 
 cdef class ReceiveBuffers:
     cdef readonly bytearray shared
-    cdef object view            # of the shared buffer: a part of it costs less than a view of its own
     cdef list spares
 
     cdef bytearray take(self, Py_ssize_t needed, Py_ssize_t wanted)
@@ -23,7 +22,6 @@ cdef class Framer:
     cdef void received(self, Py_ssize_t size) noexcept
     cdef bint has_frame(self) noexcept
     cdef Py_ssize_t next_frame(self, uint8_t **frame) except -2
-    cdef object view_of(self, const uint8_t *frame, Py_ssize_t size)
     cpdef settle(self)
     cdef int clear(self) except -1
     cdef int move_to(self, bytearray target) except -1

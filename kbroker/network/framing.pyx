@@ -5,8 +5,6 @@ over at the end of a connection's turn is copied to a buffer of its own. So an i
 large frame gets one that grows with the bytes that came, never with the size that was announced.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
-from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
-from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
@@ -14,10 +12,6 @@ from kbroker.wire.bytes cimport read_int32
 
 from kbroker.errors import ProtocolError
 
-
-cdef extern from 'Python.h':
-    ctypedef struct PyByteArrayObject:
-        Py_ssize_t ob_exports
 
 cdef enum:
     PREFIX_BYTES = 4
@@ -27,21 +21,11 @@ cdef enum:
     MAX_SPARES = 8
 
 
-cdef object part_of(object view, Py_ssize_t start, Py_ssize_t size):
-    """`view[start:start + size]` of a plain view of bytes, without the slice object and its numbers."""
-    part = PyMemoryView_FromObject(view)
-    cdef Py_buffer *buffer = PyMemoryView_GET_BUFFER(part)
-    buffer.buf = <char *>buffer.buf + start
-    buffer.len = buffer.shape[0] = size
-    return part
-
-
 cdef class ReceiveBuffers:
     """The buffer that all connections share, and a few that large frames have left behind."""
 
     def __init__(self, Py_ssize_t shared_bytes):
         self.shared = PyByteArray_FromStringAndSize(NULL, shared_bytes)
-        self.view = memoryview(self.shared)
         self.spares = []
 
     cdef bytearray take(self, Py_ssize_t needed, Py_ssize_t wanted):
@@ -60,8 +44,7 @@ cdef class ReceiveBuffers:
 
     cdef int give_back(self, bytearray buffer) except -1:
         cdef Py_ssize_t size = PyByteArray_GET_SIZE(buffer)
-        # One that somebody still looks into is left to him.
-        if size < MIN_SPARE_BYTES or size > MAX_SPARE_BYTES or (<PyByteArrayObject *><PyObject *>buffer).ob_exports:
+        if size < MIN_SPARE_BYTES or size > MAX_SPARE_BYTES:
             return 0
         self.spares.append(buffer)
         self.spares.sort(key=len)
@@ -140,11 +123,6 @@ cdef class Framer:
         self.start += size
         return size - PREFIX_BYTES
 
-    cdef object view_of(self, const uint8_t *frame, Py_ssize_t size):
-        """A frame for Python: a writable view."""
-        view = self.buffers.view if self.buffer is self.buffers.shared else memoryview(self.buffer)
-        return part_of(view, frame - <uint8_t *>PyByteArray_AS_STRING(self.buffer), size)
-
     cpdef settle(self):
         """The turn ends: take what is left out of the shared buffer, which the next connection will overwrite.
 
@@ -179,7 +157,7 @@ cdef class Framer:
             self.received(size)
             position += size
             while (size := self.next_frame(&frame)) >= 0:
-                frames.append(bytes(self.view_of(frame, size)))
+                frames.append((<char *>frame)[:size])
             self.settle()
         return frames
 

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 from kbroker.clock import Timer
 from kbroker.network.connection import Commons, Connection, Transport
+from kbroker.network.limits import Limits, SocketOptions
 from kbroker.network.reactor import EventHandler, Reactor
 from kbroker.network.worker import Submit
 from kbroker.wire.frames import FrameServer
 
-ACCEPTS_PER_TURN = 64
+ACCEPTS_PER_TICK = 64
+DEFAULT_OPTIONS = SocketOptions()
 OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 ACCEPT_PAUSE_MS = 1000
 """How long the listeners rest when the process has no file descriptor left and no connection closes."""
@@ -32,28 +34,25 @@ class Endpoint(NamedTuple):
 
 
 class Server:
-    """Accepts on `endpoints` and hands the frames of all connections to `handle`.
+    """Listeners on `endpoints`; the frames of all accepted connections go to `frame_server`.
 
-    `addresses` has the ports that are listened on. `Commons` describes `handle`, `on_close`, `max_held_bytes`, `submit`
-    and `server`. `max_idle_ms` below 0 never closes an idle connection. Raises OSError that names the address which
-    cannot be had.
+    `addresses` has the ports that are listened on. `Commons` describes `on_close` and `submit`.
     """
 
-    def __init__(self, reactor: Reactor, endpoints: Iterable[Endpoint],
-                 handle: Callable[[Connection, int, memoryview], Any], *, max_request_bytes: int, max_idle_ms: int,
-                 max_connections: int, max_connections_per_ip: int, max_held_bytes: int = -1, backlog: int = 50,
-                 send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1,
-                 on_close: Callable[[Connection], Any] | None = None,
-                 submit: Submit | None = None, server: FrameServer | None = None,
-                 make_room: Callable[[], Any] = lambda: 0):
-        """`make_room` closes what can be opened again when no descriptor is left, and returns whether it found some."""
+    def __init__(self, reactor: Reactor, endpoints: Iterable[Endpoint], frame_server: FrameServer, limits: Limits,
+                 options: SocketOptions = DEFAULT_OPTIONS, *, on_close: Callable[[Connection], Any] | None = None,
+                 submit: Submit | None = None, make_room: Callable[[], Any] = lambda: 0):
+        """Listen. Raises OSError that names the address which is not available.
+
+        When no descriptor is left, `make_room` closes files that can be opened again. It returns whether it found some.
+        """
         self.connections: dict[int, Connection] = {}
         self.accepted = 0
         self.refused = 0
         self._reactor = reactor
-        self.limit(max_connections, max_connections_per_ip)
-        self._backlog = backlog
-        sizes = {socket.SO_SNDBUF: send_buffer_bytes, socket.SO_RCVBUF: receive_buffer_bytes}
+        self._limits = limits
+        self._backlog = options.backlog
+        sizes = {socket.SO_SNDBUF: options.send_buffer_bytes, socket.SO_RCVBUF: options.receive_buffer_bytes}
         self._buffer_options = [(option, size) for option, size in sizes.items() if size >= 0]
         self._per_ip: Counter[str] = Counter()
         self._on_close = on_close
@@ -63,7 +62,7 @@ class Server:
         self._full = False
         self._starved = False
         self._drained: Callable[[], None] | None = None
-        self.traffic = Commons(reactor, handle, self._forget, max_request_bytes, max_held_bytes, submit, server)
+        self.traffic = Commons(reactor, frame_server, limits, self._forget, submit)
         try:
             for endpoint in endpoints:
                 self._listen(endpoint)
@@ -71,13 +70,13 @@ class Server:
             self.close()
             raise
         self._stop_sweeping: Callable[[], None] | None = None
-        if max_idle_ms >= 0:
-            self._stop_sweeping = reactor.timers.every(Commons.sweep_interval_ms(max_idle_ms), self._sweep)
+        if limits.max_idle_ms >= 0:
+            self._stop_sweeping = reactor.timers.every(Commons.sweep_interval_ms(limits.max_idle_ms), self._sweep)
 
     def limit(self, max_connections: int, max_connections_per_ip: int) -> None:
         """Change how many connections are admitted; those that are open stay."""
-        self._max_connections = max_connections
-        self._max_connections_per_ip = max_connections_per_ip
+        self._limits = self._limits._replace(max_connections=max_connections,
+                                             max_connections_per_ip=max_connections_per_ip)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -149,7 +148,7 @@ class Server:
         self._listeners.append((listener, handler))
 
     def _accept(self, listener: socket.socket, endpoint: Endpoint) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
+        for _ in range(ACCEPTS_PER_TICK):
             try:
                 accepted, address = listener.accept()
             except BlockingIOError:
@@ -166,14 +165,15 @@ class Server:
     def _admit(self, accepted: socket.socket, address: tuple[str, int], endpoint: Endpoint) -> None:
         self._starved = False
         host, port = address[0].removeprefix('::ffff:'), address[1]
-        if len(self.connections) >= self._max_connections or self._per_ip[host] >= self._max_connections_per_ip:
+        limits = self._limits
+        if len(self.connections) >= limits.max_connections or self._per_ip[host] >= limits.max_connections_per_ip:
             accepted.close()
             self.refused += 1
             if not self._full:
                 self._full = True
                 logger.warning('refusing connections, first of %s: %d are open (max.connections=%d), %d of that '
                                'address (max.connections.per.ip=%d)', host, len(self.connections),
-                               self._max_connections, self._per_ip[host], self._max_connections_per_ip)
+                               limits.max_connections, self._per_ip[host], limits.max_connections_per_ip)
             return
         try:
             accepted.setblocking(False)

@@ -3,6 +3,8 @@
 cimport cython
 from libc.stdint cimport uint8_t
 
+from kbroker.wire.bytes cimport Cursor
+
 
 @cython.final
 cdef class Writer:
@@ -27,5 +29,6 @@ cdef class Writer:
 
 
 cdef object decode_some(object message_class, object data, int version, Py_ssize_t position, bint whole, Py_ssize_t *end)
+cdef object decode_bytes(object message_class, Cursor *cursor, int version)
 cdef Writer encode_some(object message, int version, object prefix, list segments)
 cdef list encode_segments_behind(object message, int version, bytes prefix)

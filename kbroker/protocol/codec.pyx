@@ -199,11 +199,7 @@ cdef object read_struct(Input *data, Plan plan, object view):
 cdef object decode_some(object message_class, object data, int version, Py_ssize_t position, bint whole, Py_ssize_t *end):
     cdef Py_buffer buffer
     cdef Input reader
-    cdef Plan plan
-    try:
-        plan = plan_of(message_class, version)
-    except KeyError:
-        raise ProtocolError(f'{message_class.__name__} has no version {version}') from None
+    cdef Plan plan = find_plan(message_class, version)
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
     try:
         if not 0 <= position <= buffer.len:
@@ -211,17 +207,45 @@ cdef object decode_some(object message_class, object data, int version, Py_ssize
         reader.start = <const uint8_t *>buffer.buf
         reader.cursor.at = reader.start + position
         reader.cursor.end = reader.start + buffer.len
-        try:
-            message = read_struct(&reader, plan, PyMemoryView_FromObject(data) if plan.has_records else None)
-            if whole and reader.cursor.at != reader.cursor.end:
-                raise ProtocolError(f'{reader.cursor.end - reader.cursor.at} bytes left over')
-        except ProtocolError as error:
-            at = reader.cursor.at - reader.start
-            raise ProtocolError(f'{message_class.__name__} version {version}, near byte {at}: {error}') from None
+        message = read_message(&reader, plan, message_class, version,
+                               PyMemoryView_FromObject(data) if plan.has_records else None, whole)
         end[0] = reader.cursor.at - reader.start
         return message
     finally:
         PyBuffer_Release(&buffer)
+
+
+cdef object decode_bytes(object message_class, Cursor *cursor, int version):
+    """Read a message from the cursor, and advance it. All fields are copies. Raises ProtocolError as `decode`."""
+    cdef Input reader
+    cdef Plan plan = find_plan(message_class, version)
+    view = None
+    if plan.has_records:
+        copy = PyBytes_FromStringAndSize(<const char *>cursor.at, cursor.end - cursor.at)
+        view = PyMemoryView_FromObject(copy)
+    reader.start = cursor.at
+    reader.cursor = cursor[0]
+    message = read_message(&reader, plan, message_class, version, view, False)
+    cursor[0] = reader.cursor
+    return message
+
+
+cdef Plan find_plan(object message_class, int version):
+    try:
+        return plan_of(message_class, version)
+    except KeyError:
+        raise ProtocolError(f'{message_class.__name__} has no version {version}') from None
+
+
+cdef object read_message(Input *reader, Plan plan, object message_class, int version, object view, bint whole):
+    try:
+        message = read_struct(reader, plan, view)
+        if whole and reader.cursor.at != reader.cursor.end:
+            raise ProtocolError(f'{reader.cursor.end - reader.cursor.at} bytes left over')
+        return message
+    except ProtocolError as error:
+        at = reader.cursor.at - reader.start
+        raise ProtocolError(f'{message_class.__name__} version {version}, near byte {at}: {error}') from None
 
 
 def decode(message_class, data, int version, Py_ssize_t position=0):

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 
 cdef class FrameServer:
-    cdef object serve(self, object connection, int64_t sequence, uint8_t *frame, Py_ssize_t frame_bytes, bint follows_unanswered)
-    cdef int settle(self) except -1
-    cdef int loan_ends(self) except -1
+    cdef object serve(self, object connection, int64_t sequence, uint8_t *frame, Py_ssize_t frame_bytes,
+                      bint follows_unanswered)
+    cdef int write_deferred(self) except -1
+    cdef int end_loan(self) except -1

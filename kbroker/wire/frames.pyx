@@ -1,24 +1,35 @@
-"""Where the network meets those who serve frames, without an object on the way; neither room knows the other."""
+"""The seam between the network and the APIs: neither room imports the other."""
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint8_t
 
 
 cdef class FrameServer:
-    """Serves requests from their bytes. This one serves none."""
+    """Serves the frames of connections. A subclass in C overrides `serve`, one in Python overrides `handle`."""
 
     cdef object serve(self, object connection, int64_t sequence, uint8_t *frame, Py_ssize_t frame_bytes,
                       bint follows_unanswered):
-        """The answer as bytes; None if the connection has it, or gets it later; NotImplemented: nothing has happened,
-        let somebody else serve it.
+        """Serve one request. Return its reply if there is one now: bytes, or a list of segments.
 
-        `frame` may be written to, and stays until `loan_ends`. `follows_unanswered`: an earlier request of this connection has
-        no answer yet, but has let this one pass.
+        Otherwise the server calls `connection.reply(sequence, segments)`, now or later, or closes the connection.
+        `frame` may be written to and stays valid until `end_loan`. `follows_unanswered`: an earlier request of the
+        connection is not answered yet, but has let this one pass.
         """
-        return NotImplemented
+        view = PyMemoryView_FromMemory(<char *>frame, frame_bytes, PyBUF_WRITE)
+        try:
+            self.handle(connection, sequence, view)
+        finally:
+            view.release()
+        return None
 
-    cdef int settle(self) except -1:
-        """Finish now what was left to be finished together at the end of the turn: somebody waits for an answer."""
+    def handle(self, connection, sequence, frame):
+        """Serve one request; `frame` is a writable view, valid during the call only."""
+        raise NotImplementedError(f'{type(self).__name__} serves no frames')
+
+    cdef int write_deferred(self) except -1:
+        """Write now what was deferred to the end of the tick: a connection waits for its answer."""
         return 0
 
-    cdef int loan_ends(self) except -1:
-        """The frames that were served go away."""
+    cdef int end_loan(self) except -1:
+        """Stop using the frames that were served: their buffer is about to be overwritten."""
         return 0

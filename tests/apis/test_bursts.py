@@ -12,9 +12,11 @@ from support.in_process_broker import InProcessBroker, frame_of, read_answer
 from support.message_builder import batch_of, build
 from support.socket_peers import Peer, frame
 
-from kbroker.apis.dispatch import Dispatcher, served_apis
+from kbroker.apis.dispatch import Dispatcher
+from kbroker.apis.served import served_apis
 from kbroker.errors import ErrorCode
 from kbroker.network.connection import Commons
+from kbroker.network.limits import Limits
 from kbroker.network.reactor import Reactor
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
@@ -38,7 +40,7 @@ class Bursts:
         self.reactor = Reactor(self.node.clock, self.node.timers)
         self.reactor.at_tick_end.append(self.node.turn_ends)
         dispatcher = Dispatcher(self.node, served_apis(), self.node.gathering)
-        commons = Commons(self.reactor, dispatcher.handle, None, 1 << 20, server=dispatcher)
+        commons = Commons(self.reactor, dispatcher, Limits(max_request_bytes=1 << 20))
         self.peers = [Peer(self.reactor, None, 1 << 20, commons) for _ in range(peers)]
         self.peer = self.peers[0]
 

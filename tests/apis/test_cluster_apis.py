@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.apis.dispatch import served_apis
+from kbroker.apis.served import served_apis
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode

@@ -3,8 +3,8 @@ import logging
 
 import pytest
 
-from kbroker.apis.context import NO_REPLY, Api
 from kbroker.apis.dispatch import Dispatcher
+from kbroker.apis.request import Api
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode, encode
@@ -22,7 +22,7 @@ class Connection:
         self.closed = None
 
     def reply(self, sequence, segments):
-        self.replies.append((sequence, None if segments is None else b''.join(segments)))
+        self.replies.append((sequence, b''.join(segments) if isinstance(segments, list) else segments))
 
     def let_next_pass(self, sequence):
         self.passed.append(sequence)
@@ -40,12 +40,12 @@ def heartbeat(version=4, correlation_id=7, tags=b'\0', client_id=b'\0\2me'):
 
 def dispatch(frame, handle, **declared):
     connection = Connection()
-    Dispatcher('the broker', [Api(ApiKey.HEARTBEAT, 0, 4, handle, **declared)]).handle(
+    Dispatcher('the node', [Api(ApiKey.HEARTBEAT, 0, 4, handle, **declared)]).handle(
         connection, 3, memoryview(bytearray(frame)))
     return connection
 
 
-def respond(context, request):
+def respond(request, body):
     return HeartbeatResponse(error_code=27)
 
 
@@ -59,15 +59,15 @@ def test_the_answer_carries_the_correlation_id_and_the_header_of_its_version(ver
 
 def test_a_handler_sees_the_client():
     seen = []
-    dispatch(heartbeat(), lambda context, request: seen.append((context, request)))
-    (context, request), = seen
-    assert (context.broker, context.client_id, context.client_host, context.version, request.group_id) == (
-        'the broker', 'me', '127.0.0.1', 4, 'g')
+    dispatch(heartbeat(), lambda request, body: seen.append((request, body)))
+    (request, body), = seen
+    assert (request.node, request.client_id, request.client_host, request.version, body.group_id) == (
+        'the node', 'me', '127.0.0.1', 4, 'g')
 
 
 def test_a_null_client_id_is_none():
     seen = []
-    dispatch(heartbeat(client_id=b'\xff\xff'), lambda context, _: seen.append(context.client_id))
+    dispatch(heartbeat(client_id=b'\xff\xff'), lambda request, _: seen.append(request.client_id))
     assert seen == [None]
 
 
@@ -77,19 +77,40 @@ def test_tags_of_the_request_header_are_skipped():
 
 def test_a_parked_request_is_answered_later():
     parked = []
-    connection = dispatch(heartbeat(), lambda context, _: parked.append(context))
+    connection = dispatch(heartbeat(), lambda request, _: parked.append(request))
     assert connection.replies == []
     parked[0].let_next_pass()
     parked[0].reply(HeartbeatResponse(error_code=0))
     assert connection.passed == [3] and len(connection.replies) == 1
 
 
-def test_no_reply_moves_the_order_on():
-    assert dispatch(heartbeat(), lambda *_: NO_REPLY).replies == [(3, None)]
+def test_a_second_answer_is_logged_as_a_failure(caplog):
+    def answer_twice(request, body):
+        request.reply(respond(request, body))
+        return respond(request, body)
+    (_, reply), = dispatch(heartbeat(), answer_twice).replies
+    assert decode(HeartbeatResponse, reply, 4, 5).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert 'HEARTBEAT v4 is answered already' in caplog.text
+
+
+def test_each_version_has_the_handler_that_the_table_names():
+    seen = []
+
+    def note(name):
+        return lambda *_: seen.append(name)
+    for version in range(5):
+        dispatch(heartbeat(version), {(0, 2): note('old'), (3, 4): note('new')})
+    assert seen == ['old', 'old', 'old', 'new', 'new']
+
+
+@pytest.mark.parametrize('table', [{(0, 3): respond}, {(0, 2): respond, (2, 4): respond}, {(0, 5): respond}])
+def test_a_table_that_does_not_name_each_version_once_is_refused(table):
+    with pytest.raises(ValueError, match='handlers for versions 0-4 expected'):
+        Api(ApiKey.HEARTBEAT, 0, 4, table)
 
 
 def test_a_kafka_error_becomes_the_error_code_of_the_answer():
-    def refuse(context, request):
+    def refuse(request, body):
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, 'member m expected')
     (_, reply), = dispatch(heartbeat(), refuse).replies
     assert decode(HeartbeatResponse, reply, 4, 5).error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -104,7 +125,7 @@ def test_bytes_behind_a_request_are_ignored():
 
 
 def test_an_unexpected_exception_is_logged_whole_and_answered(caplog):
-    def fail(context, request):
+    def fail(request, body):
         raise RuntimeError('a bug')
     (_, reply), = dispatch(heartbeat(), fail).replies
     assert decode(HeartbeatResponse, reply, 4, 5).error_code == ErrorCode.UNKNOWN_SERVER_ERROR

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from support.in_process_broker import InProcessConnection, frame_of, read_answer
 from support.transaction_coordinator import STATE_TOPIC, World
 
-from kbroker.apis.context import RequestContext
 from kbroker.apis.dispatch import Dispatcher
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
@@ -31,14 +30,20 @@ def api(name):
     return importlib.import_module(f'kbroker.apis.{FILES[name]}').API
 
 
-def call(world, name, version, **fields):
-    """Send a request as a frame and read the answer. None while it is parked."""
-    broker = SimpleNamespace(transactions=world.coordinator, topics=world.topics, clock=world.clock,
-                             config=world.config)
-    request = getattr(messages, f'{name}Request')(**fields)
+def ask(world, request, version):
+    """Send a request as a frame. Return its connection."""
+    node = SimpleNamespace(transactions=world.coordinator, topics=world.topics, clock=world.clock, config=world.config)
     connection = InProcessConnection(1)
-    Dispatcher(broker, [api(name)]).handle(connection, 0, memoryview(bytearray(frame_of(request, version))))
+    apis = [api(type(request).__name__.removesuffix('Request'))]
+    Dispatcher(node, apis).handle(connection, 0, memoryview(bytearray(frame_of(request, version))))
     assert connection.closed is None, connection.closed
+    return connection
+
+
+def call(world, name, version, **fields):
+    """Send a request and read the answer. None while it is parked."""
+    request = getattr(messages, f'{name}Request')(**fields)
+    connection = ask(world, request, version)
     assert len(connection.replies) <= 1
     return read_answer(request, version, connection.replies[0]) if connection.replies else None
 
@@ -304,13 +309,10 @@ def test_the_strict_epoch_rule_applies_from_version_2(world, version, code):
 def test_markers_are_answered_when_all_are_durable():
     world = World(immediate=False)
     request = messages.WriteTxnMarkersRequest
-    connection = InProcessConnection(1)
-    broker = SimpleNamespace(topics=world.topics, clock=world.clock)
-    context = RequestContext(broker, api('WriteTxnMarkers').key, 1, 1, 'client', connection, 0, True)
     asked = request(markers=[request.WritableTxnMarker(
         producer_id=1, producer_epoch=0, transaction_result=True, coordinator_epoch=0,
         topics=[request.WritableTxnMarkerTopic(name='orders', partition_indexes=[0, 1])])])
-    assert api('WriteTxnMarkers').handle(context, asked) is None
+    connection = ask(world, asked, 1)
     world.topics.get('orders', 0).flush()
     assert connection.replies == []
     world.topics.get('orders', 1).fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))

@@ -26,7 +26,7 @@ WARM_UP = 20
 class Sink(InProcessConnection):
     """Keeps what the network would send, and does not read the slices of files: they are the network's to send."""
 
-    def reply(self, sequence: int, segments: list[Any] | None) -> None:
+    def reply(self, sequence: int, segments: bytes | list[Any] | None) -> None:
         self.last = segments
 
     def last_reply(self) -> bytes:

@@ -5,9 +5,9 @@ import socket
 import sys
 
 import pytest
-from support.socket_peers import ColdFile, Desk, LateWorker, Peer, Slice, echo, frame
+from support.socket_peers import CallingServer, ColdFile, Desk, LateWorker, Peer, Slice, commons_for, echo, frame
 
-from kbroker.network.connection import Commons
+from kbroker.network.limits import Limits
 from kbroker.network.server import Endpoint, Server
 from kbroker.network.worker import Worker
 
@@ -34,7 +34,7 @@ def connect_to(reactor, connect, worker):
     """Connects a peer that `handle` serves, with a worker for cold reads."""
     def connect_to(handle):
         closed = []
-        peer = connect(handle, commons=Commons(reactor, handle, closed.append, 1 << 20, submit=worker.submit))
+        peer = connect(handle, commons=commons_for(reactor, handle, closed.append, worker.submit))
         peer.closed = closed
         return peer
 
@@ -95,7 +95,7 @@ def test_requests_are_taken_while_a_reply_is_cold(fetch, cold, worker):
 def test_other_connections_are_served_meanwhile(reactor, connect, fetch, cold, worker):
     file = cold()
     waiting = fetch(Slice(file, 0, 1000))
-    other = connect(None, commons=Commons(reactor, echo, None, 1 << 20, submit=worker.submit))
+    other = connect(None, commons=commons_for(reactor, echo, submit=worker.submit))
     other.send(frame(b'hello'))
     assert other.receive() == frame(b'hello')
     assert waiting.receive() == frame(CONTENT[:1000])[:4]
@@ -213,8 +213,8 @@ def served(reactor, cold, worker):
         connection.reply(sequence, [Slice(file, 0, 10)])
 
     file = cold()
-    server = Server(reactor, [Endpoint('127.0.0.1', 0)], answer, max_request_bytes=1 << 20, max_idle_ms=-1,
-                    max_connections=10, max_connections_per_ip=10, submit=worker.submit)
+    server = Server(reactor, [Endpoint('127.0.0.1', 0)], CallingServer(answer), Limits(max_request_bytes=1 << 20),
+                    submit=worker.submit)
     with socket.create_connection(server.addresses[0], timeout=60) as client:
         client.sendall(frame(b'fetch'))
         while not worker.jobs:
@@ -252,7 +252,7 @@ def test_a_worker_thread_and_the_loop_serve_cold_files_together(reactor, tmp_pat
         path = tmp_path / str(index)
         path.write_bytes(CONTENT[index:] * 30)
         desk = Desk()
-        peer = Peer(reactor, desk, 1000, Commons(reactor, desk, None, 1000, submit=worker.submit))
+        peer = Peer(reactor, desk, 1000, commons_for(reactor, desk, submit=worker.submit, max_request_bytes=1000))
         peer.send(frame(b'fetch'))
         desk.answer(0, [b'head', Slice(ColdFile(str(path)), 0, path.stat().st_size)])
         peers.append((peer, frame(b'head' + path.read_bytes()), bytearray()))

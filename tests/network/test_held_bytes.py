@@ -4,11 +4,11 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.socket_peers import Desk, Peer, echo, frame
+from support.socket_peers import Desk, Peer, commons_for, echo, frame
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.log.fs import File
-from kbroker.network.connection import SMALL_BYTES, Commons
+from kbroker.network.connection import SMALL_BYTES
 from kbroker.network.reactor import Reactor
 
 LIMIT = 100_000
@@ -23,7 +23,7 @@ def swallow(connection, sequence, request):
 def share(reactor, connect):
     """Peers whose connections share one bound."""
     def share(handle, count, max_held_bytes=LIMIT):
-        commons = Commons(reactor, handle, None, 1 << 20, max_held_bytes)
+        commons = commons_for(reactor, handle, max_held_bytes=max_held_bytes)
         return [connect(handle, commons=commons) for _ in range(count)]
 
     return share
@@ -163,7 +163,7 @@ def test_without_a_bound_everything_is_read(share):
 @given(data=st.data(), limit=st.integers(1, 40_000))
 def test_every_request_is_served_at_last_however_small_the_bound(data, limit):
     reactor = Reactor(ManualClock(), Timers(ManualClock()))
-    commons = Commons(reactor, echo, None, 1 << 16, limit)
+    commons = commons_for(reactor, echo, max_request_bytes=1 << 16, max_held_bytes=limit)
     sizes = st.lists(st.integers(0, 30_000), min_size=1, max_size=5)
     streams = data.draw(st.lists(sizes, min_size=1, max_size=4))
     peers = [Peer(reactor, echo, 1 << 16, commons) for _ in streams]

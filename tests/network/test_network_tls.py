@@ -6,10 +6,10 @@ import ssl
 
 import pytest
 from support.certificates import make_certificates
-from support.socket_peers import ColdFile, Desk, LateWorker, Slice, echo, frame
+from support.socket_peers import ColdFile, Desk, LateWorker, Slice, commons_for, echo, frame
 
 from kbroker.errors import ConfigError
-from kbroker.network.connection import Commons, Connection
+from kbroker.network.connection import Connection
 from kbroker.network.tls import TlsTransport, server_context
 
 
@@ -40,7 +40,7 @@ class TlsPeer:
         self.socket.setblocking(False)
         served.setblocking(False)
         server = server_context(dict(settings))
-        self.commons = Commons(reactor, handle, lambda connection: None, 8 << 20, submit=submit)
+        self.commons = commons_for(reactor, handle, submit=submit, max_request_bytes=8 << 20)
         self.connection = Connection(self.commons, served.detach(), make_transport=lambda fd: TlsTransport(fd, server))
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.session = context.wrap_bio(self.incoming, self.outgoing, server_hostname='localhost')

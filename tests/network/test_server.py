@@ -7,9 +7,10 @@ import sys
 from contextlib import ExitStack
 
 import pytest
-from support.socket_peers import Desk, echo, frame
+from support.socket_peers import CallingServer, Desk, echo, frame
 
 from kbroker.network.connection import Connection
+from kbroker.network.limits import Limits
 from kbroker.network.server import Endpoint, Server
 
 
@@ -17,10 +18,10 @@ from kbroker.network.server import Endpoint, Server
 def serve(reactor):
     servers = []
 
-    def serve(handle=echo, listeners=(('127.0.0.1', 0),), **limits):
-        settings = {'max_request_bytes': 1 << 20, 'max_idle_ms': 600_000, 'max_connections': 10_000,
-                    'max_connections_per_ip': 10_000, **limits}
-        servers.append(Server(reactor, [Endpoint(*listener) for listener in listeners], handle, **settings))
+    def serve(handle=echo, listeners=(('127.0.0.1', 0),), on_close=None, **limits):
+        server_limits = Limits(**{'max_request_bytes': 1 << 20, 'max_idle_ms': 600_000, **limits})
+        endpoints = [Endpoint(*listener) for listener in listeners]
+        servers.append(Server(reactor, endpoints, CallingServer(handle), server_limits, on_close=on_close))
         return servers[-1]
 
     yield serve
@@ -197,15 +198,15 @@ def test_a_drain_without_connections_is_done_at_once(serve):
 OUT_OF_DESCRIPTORS = '''
 import logging, os, resource, socket, sys
 from kbroker.clock import ManualClock, Timers
+from kbroker.network.limits import Limits
 from kbroker.network.reactor import Reactor
 from kbroker.network.server import ACCEPT_PAUSE_MS, Endpoint, Server
+from kbroker.wire.frames import FrameServer
 
 logging.basicConfig(stream=sys.stdout, format='%(message)s')
 clock = ManualClock()
 reactor = Reactor(clock, Timers(clock))
-server = Server(reactor, [Endpoint('127.0.0.1', 0)],
-                lambda connection, sequence, request: connection.reply(sequence, [b'ok']),
-                max_request_bytes=100, max_idle_ms=-1, max_connections=100, max_connections_per_ip=100)
+server = Server(reactor, [Endpoint('127.0.0.1', 0)], FrameServer(), Limits(max_request_bytes=100))
 clients = [socket.socket() for _ in range(4)]
 used = max(int(name) for name in os.listdir('/proc/self/fd'))
 resource.setrlimit(resource.RLIMIT_NOFILE, (used + 3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

@@ -10,7 +10,8 @@ from itertools import count
 from types import TracebackType
 from typing import Any
 
-from kbroker.apis.dispatch import Dispatcher, served_apis
+from kbroker.apis.dispatch import Dispatcher
+from kbroker.apis.served import served_apis
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, Listener
 from kbroker.log.fs import FileSystem, sync_inline
@@ -33,9 +34,10 @@ class InProcessConnection:
         self.closed: str | None = None
         self.sent = 0
 
-    def reply(self, sequence: int, segments: list[Any] | None) -> None:
-        self.replies.append(None if segments is None else b''.join(
-            segment if isinstance(segment, bytes | bytearray | memoryview) else segment.read() for segment in segments))
+    def reply(self, sequence: int, segments: bytes | list[Any] | None) -> None:
+        self.replies.append(b''.join(
+            segment if isinstance(segment, bytes | bytearray | memoryview) else segment.read()
+            for segment in segments) if isinstance(segments, list) else segments)
 
     def let_next_pass(self, sequence: int) -> None:
         pass

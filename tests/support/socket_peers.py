@@ -4,10 +4,24 @@ from types import SimpleNamespace
 
 from kbroker.log.fs import InterposedFile
 from kbroker.network.connection import Commons, Connection
+from kbroker.network.limits import Limits
+from kbroker.wire.frames import FrameServer
 
 
 def frame(body):
     return len(body).to_bytes(4, 'big') + body
+
+
+class CallingServer(FrameServer):
+    """Hands each frame to a Python function."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+
+def commons_for(reactor, handle, on_close=None, submit=None, **limits):
+    """What connections share whose frames go to `handle`."""
+    return Commons(reactor, CallingServer(handle), Limits(**{'max_request_bytes': 1 << 20, **limits}), on_close, submit)
 
 
 class Peer:
@@ -19,7 +33,7 @@ class Peer:
         self.socket.setblocking(False)
         self.closed = []
         served.setblocking(False)
-        self.commons = commons or Commons(reactor, handle, self.closed.append, max_request_bytes)
+        self.commons = commons or commons_for(reactor, handle, self.closed.append, max_request_bytes=max_request_bytes)
         self.connection = Connection(self.commons, served.detach(), '10.0.0.1', 4711)
 
     def send(self, data):

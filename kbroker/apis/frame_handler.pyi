@@ -1,3 +1,0 @@
-"""Types of frame_handler.pyx; the documentation stands there."""
-
-class FrameHandler: ...

@@ -1,0 +1,29 @@
+"""The bounds on what peers may use, and the settings of their sockets."""
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+UNBOUNDED = sys.maxsize
+
+
+class Limits(NamedTuple):
+    """The bounds on connections and on what they hold.
+
+    `max_held_bytes` bounds what all connections together hold in memory; `Commons` says how. 0 or less: no bound.
+    A `max_idle_ms` below 0 never closes an idle connection.
+    """
+
+    max_request_bytes: int
+    max_held_bytes: int = -1
+    max_idle_ms: int = -1
+    max_connections: int = UNBOUNDED
+    max_connections_per_ip: int = UNBOUNDED
+
+
+class SocketOptions(NamedTuple):
+    """Settings of listening sockets. Accepted sockets inherit the buffer sizes; -1 leaves them to the kernel."""
+
+    backlog: int = 50
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
