@@ -33,6 +33,7 @@ def load(path):
 
 MAKE = load(ROOT / 'man' / 'make.py')
 BUILD = load(ROOT / 'docs' / 'build.py')
+RESULTS = load(ROOT / 'bench' / 'results.py')
 
 
 # ---- the pages
@@ -159,6 +160,33 @@ def option_in_words(default):
 def test_the_page_of_operating_has_every_cause_of_a_stuck_partition():
     named = [name for row in rows_of_table('docs/operating.md', 'causes') for name in re.findall('`(.+?)`', row[0])]
     assert sorted(named) == sorted(cause.name for cause in CAUSES)
+
+
+# ---- the results
+
+def test_the_results_are_those_of_the_data():
+    """Run `python bench/results.py` if they are not."""
+    data = RESULTS.from_text(RESULTS.DATA.read_text())
+    text = RESULTS.PAGE.read_text()
+    assert set(re.findall(r'<!-- table (\w+) -->', text)) == RESULTS.CONTENTS.keys()
+    assert RESULTS.page(data, text) == text
+    assert RESULTS.as_text(data) == RESULTS.DATA.read_text()
+    pictures = RESULTS.charts(data)
+    assert {path.name for path in RESULTS.HERE.glob('*.svg')} == pictures.keys()
+    for name, picture in pictures.items():
+        assert (RESULTS.HERE / name).read_text() == picture
+
+
+def test_a_report_replaces_rows_of_the_same_name_and_adds_others():
+    data = {}
+    report = '2 processors; once\n\n| cell | peer | per s | of floor |\n|---|---|--:|--:|\n'
+    RESULTS.take(data, report + '| a | kafka | 1,000 [900-1,100] | 15% |\n| b | kafka |  |  |\n')
+    RESULTS.take(data, report.replace('once', 'again') + '| b | kafka | 2.5 | -1.5% |\n| c | kafka | many | |\n')
+    assert data == {'peers': {'machine': '2 processors; again.', 'keys': 2, 'rows': [
+        {'cell': 'a', 'peer': 'kafka', 'per s': [1000, 900, 1100], 'of floor': 0.15},
+        {'cell': 'b', 'peer': 'kafka', 'per s': 2.5, 'of floor': -0.015},
+        {'cell': 'c', 'peer': 'kafka', 'per s': 'many'}]}}
+    assert RESULTS.from_text(RESULTS.as_text(data)) == data
 
 
 # ---- the man pages
