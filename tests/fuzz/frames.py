@@ -1,4 +1,4 @@
-"""Requests at random, of every served API and version: plausible ones, and the same with bytes changed."""
+"""Random requests of every served API and version: plausible ones, and the same with changed bytes."""
 from __future__ import annotations
 
 import random
@@ -21,7 +21,7 @@ EDGES = {'int8': (-128, 127), 'int16': (-2**15, 2**15 - 1), 'uint16': (0, 2**16 
 SMALL = {
     'max_wait_ms': (0, 1, 500), 'timeout_ms': (0, 1000), 'num_partitions': (-2, -1, 0, 1, 3), 'count': (-1, 0, 1, 4),
 }
-"""Fields whose large values are legal and only cost time: a topic of two billion partitions, say."""
+"""Fields whose large values are legal and only cost time, such as a topic of two billion partitions."""
 
 
 class Frames:
@@ -33,7 +33,7 @@ class Frames:
         self.topic_ids = [*topic_ids, bytes(16), b'\xff' * 16]
 
     def plausible(self) -> tuple[Api, bytes]:
-        """One request that a client could send, if a strange one."""
+        """Return a request that a client could send, however unusual."""
         api = self.random.choice(self.apis)
         version = self.random.randint(api.min_version, api.max_version)
         request_class = getattr(messages, api.key.name.title().replace('_', '') + 'Request')
@@ -44,7 +44,7 @@ class Frames:
         return api, header + encode(request, version)
 
     def mutated(self) -> tuple[Api, bytes]:
-        """A plausible request with bytes changed, cut or put in. Its key stays, so that each API gets its share."""
+        """Return a plausible request with bytes changed, removed or inserted. The key stays, so each API is covered."""
         api, frame = self.plausible()
         changed = bytearray(frame)
         for _ in range(self.random.randint(1, 4)):
@@ -65,7 +65,7 @@ class Frames:
         return api, bytes(changed)
 
     def _struct(self, holder: Any, struct: Any, version: int) -> Any:
-        """An instance of `holder` (the message class, for the nested classes by name) of this struct."""
+        """Return an instance of the struct. `holder` is the message class, which has the nested classes."""
         made = (holder if struct.name == holder.__name__ else getattr(holder, struct.name))()
         for field in struct.fields:
             if version in field.versions:

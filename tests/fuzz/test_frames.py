@@ -1,6 +1,6 @@
-"""Requests of every served API, whole and damaged: an answer or a closed connection, no unexpected error, no leak.
+"""Whole and damaged requests of every served API get an answer or a closed connection, without errors or leaks.
 
-The broker runs in the process, on a real directory, without sockets. `make soak` runs a million frames.
+The broker runs in the test's process on a real directory, without sockets. `make soak` runs a million frames.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOAK_FRAMES = 1_000_000
 
 
 def run(broker: InProcessBroker, count: int, seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Feed frames, half of them damaged. Everything that dispatch did not expect is in the log as an error."""
+    """Dispatch frames, half of them damaged. The dispatcher logs every unexpected exception as an error."""
     caplog.set_level(logging.ERROR)
     frames = Frames(served_apis(), seed, [broker.topics.topic('orders').topic_id])
     answered = closed = 0
@@ -60,7 +60,7 @@ def test_a_million_damaged_requests(broker, caplog):
 
 
 def test_damaged_requests_leave_nothing_behind(broker, caplog):
-    # What a broker rightly keeps (topics, groups, producers) has a bound; refused frames must add nothing to it.
+    # The memory for topics, groups and producers is bounded. Refused frames must not add to it.
     frames = Frames(served_apis(), 7, [])
     refused = []
     while len(refused) < 2000:

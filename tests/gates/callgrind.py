@@ -1,4 +1,4 @@
-"""Programs under callgrind, and what it counted."""
+"""Functions that run programs under callgrind and read its counts."""
 from __future__ import annotations
 
 import os
@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def run_program(name: str, *arguments: object, under: Sequence[str] = (), bytecode: pathlib.Path) -> str:
-    """What a program of this directory prints. Its hashes are alike each time; bytecode lies in `bytecode`."""
+    """Run a program of this directory with a fixed hash seed and bytecode in `bytecode`. Return its output."""
     env = {key: value for key, value in os.environ.items() if key != 'PYTHONDONTWRITEBYTECODE'}
     done = subprocess.run([*under, sys.executable, str(HERE / name), *map(str, arguments)], capture_output=True,
                           text=True, timeout=LIMIT_S, check=False,
@@ -27,6 +27,6 @@ def callgrind(output: pathlib.Path, *options: str) -> list[str]:
 
 
 def read_total(output: pathlib.Path) -> int:
-    """The instructions of a file that callgrind wrote."""
+    """Return the number of instructions in a file that callgrind wrote."""
     total, = re.findall(r'^totals: (\d+)$', output.read_text(), re.MULTILINE)
     return int(total)

@@ -1,4 +1,4 @@
-"""The gates stand on what the benches measure."""
+"""Fixtures of the gates, which import modules of the benches."""
 import sys
 
 import pytest
@@ -10,7 +10,7 @@ sys.path.append(str(ROOT / 'bench'))
 
 
 def pytest_collection_modifyitems(items):
-    """A gate is about the build that users run; the compiler leaves in a module with what options it was made."""
+    """Skip gates on other builds than users run: a module contains the options of its compiler."""
     with open(crc32c.__file__, 'rb') as file:
         if b' -O0 ' in file.read():
             skip = pytest.mark.skip('gates: this is a debug build, the bounds are for a release build')

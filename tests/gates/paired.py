@@ -1,4 +1,4 @@
-"""CPU time of two functions as a ratio that holds on a noisy machine: both in turns, the median of pairwise ratios."""
+"""The ratio of the CPU times of two functions, stable on a noisy machine: the median of alternating pairs."""
 from __future__ import annotations
 
 import gc
@@ -8,16 +8,19 @@ from collections.abc import Callable
 
 PAIRS = 15
 SPAN_NS = 2_000_000
-"""How long a side of a pair runs at least: far above what a look at the clock costs, far below a slice of the scheduler
-that would let the machine change between the sides."""
+"""The least duration of one side of a pair in nanoseconds.
+
+It is far above the cost of reading the clock, and far below a slice of the scheduler, so that both sides run under the
+same load.
+"""
 
 Work = Callable[[], object]
 
 
 def cpu_ratio(reference: Work, ours: Work) -> float:
-    """How many times the CPU time of `ours` the reference takes.
+    """Return the CPU time of the reference divided by that of `ours`.
 
-    What else runs slows both sides of a pair alike, and a pair that it does not is outvoted.
+    Other processes slow down both sides of a pair equally. The median discards the pairs where they do not.
     """
     counts = [_calls_per_span(work) for work in (reference, ours)]
     was_enabled = gc.isenabled()
@@ -38,7 +41,7 @@ def _pair(reference: Work, ours: Work, reference_count: int, our_count: int, *, 
 
 
 def _calls_per_span(work: Work) -> int:
-    """How many calls fill a span. Warms up what is called, too."""
+    """Return the number of calls that fill a span. This also warms up the function."""
     count = 1
     while _cpu_ns(work, count) < SPAN_NS:
         count *= 2

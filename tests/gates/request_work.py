@@ -1,4 +1,4 @@
-"""The requests whose cost is gated, made for a broker that answers `ask`: alike in a process and over a socket."""
+"""The requests whose cost is gated. They are the same for a broker in the process and one behind a socket."""
 from __future__ import annotations
 
 import re
@@ -21,19 +21,19 @@ from kbroker.protocol.messages import (
 )
 
 Ask = Callable[[Any, int], Any]
-"""Sends a request in a version and returns the response."""
+"""A function that sends a request in a version and returns the response."""
 Requests = list[tuple[Any, int]]
 """Requests and their versions."""
 
 BATCHES = {300: (1, 220), 16_384: (140, 105)}
-"""By about how many bytes a batch has: how many records of how many bytes make it."""
+"""The number of records and their size in bytes, by the approximate size of the batch in bytes."""
 GROUP = 'gate'
 SETTINGS = {'kbroker.durability': 'page-cache', 'transaction.state.log.num.partitions': '1',
             'offsets.topic.num.partitions': '1'}
 
 
 class Work:
-    """The topics and producers of one broker, and requests that concern them."""
+    """The topics and producers of one broker, and requests for them."""
 
     def __init__(self, ask: Ask, now_ms: int):
         self._ask, self._now_ms = ask, now_ms
@@ -41,35 +41,35 @@ class Work:
         topics = [CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
                   for name in ('produced', 'fetched', 'transacted')]
         assert_sound(ask(CreateTopicsRequest(timeout_ms=10_000, topics=topics), 7))
-        for key_type in (0, 1):  # makes the coordinators' topics
+        for key_type in (0, 1):  # creates the coordinators' topics
             assert_sound(ask(FindCoordinatorRequest(key='gate', key_type=key_type), 3))
 
     def produce(self, count: int, size_bytes: int) -> Requests:
         return [(self._produce('produced', size_bytes), 12)] * count
 
     def fetch(self, count: int, size_bytes: int) -> Requests:
-        """From the beginning of a partition that holds more."""
+        """Fetch from the beginning of a longer partition."""
         self._fill(2 * size_bytes)
         return [self._fetch(0, size_bytes)] * count
 
     def fetch_on(self, count: int, size_bytes: int) -> Requests:
-        """Each from where the last one ended, in the middle of a partition."""
+        """Fetch in the middle of a partition. Each request continues at the end of the previous one."""
         end_offset = self._fill((count + 20) * size_bytes)
         each = self._whole_batches(size_bytes)
         return [self._fetch(end_offset - (count + 10 - number) * each, size_bytes) for number in range(count)]
 
     def fetch_last(self, count: int, size_bytes: int) -> Requests:
-        """What a partition ends with."""
+        """Fetch the end of a partition."""
         end_offset = self._fill(2 * size_bytes)
         return [self._fetch(end_offset - self._whole_batches(size_bytes), size_bytes)] * count
 
     def _whole_batches(self, size_bytes: int) -> int:
-        """How many offsets the batches have that find room."""
+        """Return the number of offsets in the whole batches that fit."""
         request = self._produce('fetched', 16_384)
         return BATCHES[16_384][0] * (size_bytes // len(request.topic_data[0].partition_data[0].records))
 
     def _fill(self, size_bytes: int) -> int:
-        """Make the partition so much longer. Returns where it ends."""
+        """Append this many bytes to the partition. Return its end offset."""
         for _ in range(size_bytes // 16_384):
             found = self._ask(self._produce('fetched', 16_384), 12)
             assert_sound(found)
@@ -81,11 +81,11 @@ class Work:
         return FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=[topic]), 12
 
     def begin_transactions(self, count: int) -> Requests:
-        """Each the first Produce of a transaction, by a producer of its own (TV2: nothing comes before it)."""
+        """Begin transactions with Produce, as TV2 does. Each request is from another producer."""
         return [(self._transactional_produce(*producer), 12) for producer in self._producers(count)]
 
     def add_partitions(self, count: int) -> Requests:
-        """Each begins a transaction, as clients did before TV2."""
+        """Begin transactions with AddPartitionsToTxn, as clients did before TV2."""
         topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name='transacted', partitions=[0])]
         return [(AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=transactional_id, v3_and_below_producer_id=producer_id,
@@ -93,7 +93,7 @@ class Work:
             for transactional_id, producer_id, producer_epoch in self._producers(count)]
 
     def end_transactions(self, count: int) -> Requests:
-        """Each commits the record of an open transaction."""
+        """Commit open transactions of one record."""
         requests = []
         for transactional_id, producer_id, producer_epoch in self._producers(count):
             assert_sound(self._ask(self._transactional_produce(transactional_id, producer_id, producer_epoch), 12))
@@ -102,13 +102,13 @@ class Work:
         return requests
 
     def commit_offsets(self, count: int) -> Requests:
-        """Each commits the offset of one partition, for a group without members."""
+        """Commit the offset of one partition, for a group without members."""
         request = OffsetCommitRequest
         return [(request(group_id=GROUP, topics=[request.OffsetCommitRequestTopic(name='transacted', partitions=[
             request.OffsetCommitRequestPartition(committed_offset=number)])]), 9) for number in range(count)]
 
     def commit_offsets_in_transactions(self, count: int) -> Requests:
-        """Each the offset of one partition, in a transaction that writes has begun (TV2: nothing comes between)."""
+        """Commit the offset of one partition in a transaction that a Produce has begun, as TV2 does."""
         request = TxnOffsetCommitRequest
         requests = []
         for number, (transactional_id, producer_id, producer_epoch) in enumerate(self._producers(count)):

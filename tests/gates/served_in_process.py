@@ -2,10 +2,10 @@
 
     valgrind --tool=callgrind --dump-before=getsid python tests/gates/served_in_process.py COUNT DIRECTORY
 
-A mark is a call of getsid(2), which nobody else makes: with the option above callgrind writes there what it has
-counted since the last one. Each kind of request has three: what lies before the first is preparation, then comes a loop
-of none, then one of COUNT. The work is the same in every run: the clock is a manual one, the requests are made before,
-and nothing collects cycles.
+A mark is a call of getsid(2), which no other code makes. With the option above, callgrind writes its counts since the
+last mark there. Each kind of request has three marks: after the preparation, after a loop of no requests, and after a
+loop of COUNT requests. The work is the same in every run: the clock is manual, the requests exist before the loop, and
+the garbage collector is off.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WARM_UP = 20
 
 
 class Sink(InProcessConnection):
-    """Keeps what the network would send, and does not read the slices of files: they are the network's to send."""
+    """A connection that keeps its replies. It does not read their file slices, which only the network reads."""
 
     def reply(self, sequence: int, segments: bytes | list[Any] | None) -> None:
         self.last = segments

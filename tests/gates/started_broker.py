@@ -1,8 +1,8 @@
-"""A program for callgrind: all that a broker does from its start to readiness, then an end at once.
+"""A program for callgrind that starts a broker and ends as soon as the broker is ready.
 
     python tests/gates/started_broker.py DIRECTORY
 
-Prints which modules it took.
+It prints the imported modules.
 """
 from __future__ import annotations
 

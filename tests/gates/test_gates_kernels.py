@@ -1,7 +1,7 @@
-"""No hot kernel falls behind a reference that runs in the same minute on the same processor.
+"""The hot kernels keep their speed relative to references that run in the same minute on the same processor.
 
-A bound is about half of the ratio that was measured when it was set (in the comment beside it): far outside of what
-machines, and versions of Python and of the references, make of it. To set it anew, print what is found:
+A bound is about half of the ratio measured when it was set, which is in the comment next to it. Differences between
+machines and between versions of Python and of the references are far smaller. To set a bound again, print the ratios:
 
     python -m pytest tests/gates/test_gates_kernels.py -s
 """
@@ -41,7 +41,7 @@ from kbroker.wire.crc32c import crc32c, crc32c_by, implementations
 
 
 class Kernel(NamedTuple):
-    """Two functions that do the same work; the bound is on how many times our CPU time the reference takes."""
+    """Two functions that do the same work. The bound is on the reference's CPU time divided by ours."""
 
     ours: Callable[[], Any]
     reference: Callable[[], Any]
@@ -66,7 +66,7 @@ def header_and_crc():
 
 
 def validate(library, records_count):
-    """All that a Produce request must hold; the reference checks the CRC and reads the records."""
+    """Full validation of a Produce request. The reference only checks the CRC and reads the records."""
     batch = encode_batch(rows(records_count))
     data = bytearray(batch)
 
@@ -89,14 +89,14 @@ def read(library, records_count):
 
 
 def read_beside_reference():
-    """The slow reader without its CRC, which is slower by far."""
+    """Return the slow reader without its CRC check, which dominates its time."""
     data = bytes(encode_batch(rows(140)))
     records = data[reference.HEADER.size:]
     return Kernel(lambda: decode_records(data), lambda: reference.decode_records(records, 140))
 
 
 def columns():
-    """The rows of a batch as Arrow's arrays, beside the same out of the slow reader's records."""
+    """The rows of a batch as Arrow arrays. The reference builds them from the slow reader's records."""
     data = bytes(encode_batch(rows(1000)))
     encoded = data[reference.HEADER.size:]
 
@@ -141,7 +141,7 @@ BASE_SEQUENCE = slice(53, 57)
 
 
 def producer_state():
-    """What batches say of their producers, replayed: 200 transactional batches by 20 producers."""
+    """Replay of producer state: 200 transactional batches of 20 producers."""
     batches = [encode_batch([(T, None, b'v')], base_offset=number, producer_id=number % PRODUCERS, producer_epoch=0,
                             base_sequence=number // PRODUCERS, transactional=True)
                for number in range(PRODUCERS * TRANSACTIONS)]
@@ -166,7 +166,7 @@ CRC_IMPLEMENTATIONS = {
     'vpclmul512': 35,  # 69 to 83
 }
 KERNELS = {
-    'CRC-32C of 300 bytes, crcmod': (lambda: crc(300), 2),  # 10 where it is in instructions, 4 where it is not
+    'CRC-32C of 300 bytes, crcmod': (lambda: crc(300), 2),  # 10 with CRC instructions, 4 without
     'batch header, kafka-python': (header, 5),  # 10
     'batch header and CRC, kafka-python': (header_and_crc, 2.2),  # 4.5
     'validate 1 record, aiokafka': (lambda: validate(aiokafka, 1), 2.8),  # 5.6
@@ -194,7 +194,7 @@ KERNELS = {
         lambda: write_message('encode Metadata v12, 100 topics of 3'), 18),  # 37
     'encode EndTxn v3, kafka-python': (lambda: write_message('encode EndTxn v3'), 12),  # 24
 }
-"""What is measured, and the bound."""
+"""The kernels and their bounds."""
 
 
 def judge(name, kernel, bound):
@@ -229,7 +229,7 @@ def test_a_search_in_an_index_stays_near_that_in_a_list(tmp_path):
 
 
 def test_the_check_of_a_producer_adds_little_to_an_append(tmp_path):
-    """The same log appends batches with no producer, and batches whose sequence numbers must follow."""
+    """The same log appends batches without a producer, and batches with checked sequence numbers."""
     log = Log(FileSystem(), str(tmp_path / 'gate-0'), 'gate', 0, LogConfig(Config({}), {}), Clock())
     plain, checked = batch_of(300), batch_of(300, producer_id=1, producer_epoch=0, base_sequence=0)
     sequences = {id(batch): count() for batch in (plain, checked)}

@@ -1,7 +1,7 @@
-"""What a request costs may not grow: instructions of the broker's process, and system calls.
+"""The cost of a request may not grow, in instructions of the broker's process and in system calls.
 
-Both are counted, not timed, so a bound stands close above what was measured when it was set (in the comment beside it).
-To set them anew, print what is found:
+Both are counted, not timed, so a bound is close to the count measured when it was set, which is in the comment next to
+it. To set the bounds again, print the counts:
 
     python -m pytest tests/gates/test_gates_requests.py -s
 """
@@ -39,10 +39,10 @@ INSTRUCTIONS = {
         'TxnOffsetCommit of one partition': 80_700,  # 73,335
     },
 }
-"""By version of Python, which has its share in them: the most that a request may take, without the network."""
+"""The most instructions of a request without the network, by version of Python, which affects them."""
 
 MIDDLE_TO_END = 1.15  # 1.06
-"""How many times the instructions of a Fetch from the end of a partition one from its middle may take."""
+"""The bound on the instructions of a Fetch from the middle of a partition, divided by those of one from its end."""
 
 SYSTEM_CALLS = {
     ('Produce of 300 B', 1): 4.4,  # 4.06
@@ -54,19 +54,19 @@ SYSTEM_CALLS = {
     ('OffsetCommit of one partition', 1): 4.4,  # 4.07
     ('TxnOffsetCommit of one partition', 1): 5.4,  # 5.00
     ('Produce of 300 B', BURST): 0.5,  # 0.21
-    ('Produce of 16 KiB', BURST): 1.3,  # 0.65, more where it comes in smaller pieces
-    ('Fetch of 64 KiB', BURST): 2.5,  # 1.15, likewise
+    ('Produce of 16 KiB', BURST): 1.3,  # 0.65, more if it arrives in smaller pieces
+    ('Fetch of 64 KiB', BURST): 2.5,  # 1.15, more if it arrives in smaller pieces
     ('first Produce of a transaction', BURST): 2.5,  # 2.15
     ('EndTxn of one record', BURST): 2.5,  # 2.19
     ('OffsetCommit of one partition', BURST): 1.5,  # 1.15
     ('TxnOffsetCommit of one partition', BURST): 2.5,  # 2.15
 }
-"""The most that a request may take that comes alone after the answer to the last one, or with BURST - 1 others."""
+"""The most system calls of a request that is sent alone (1), or together with BURST - 1 others."""
 
 
 @pytest.fixture(scope='module')
 def instructions(tmp_path_factory):
-    """Instructions of one request of each kind: a loop of COUNT less a loop of none, in one run of callgrind."""
+    """The instructions of one request of each kind: a loop of COUNT minus an empty loop, in one run of callgrind."""
     directory = tmp_path_factory.mktemp('callgrind')
     run_program('served_in_process.py', COUNT, directory / 'data', bytecode=directory / 'bytecode',
                 under=callgrind(directory / 'out', '--dump-before=getsid'))
@@ -106,7 +106,7 @@ class Peer:
         self.file = self.socket.makefile('rb')
 
     def exchange(self, frames):
-        """Send all at once and return the last answer."""
+        """Send all frames at once. Return the last answer."""
         self.socket.sendall(b''.join(len(frame).to_bytes(4, 'big') + frame for frame in frames))
         return [self.file.read(int.from_bytes(self.file.read(4), 'big')) for _ in frames][-1]
 
@@ -120,7 +120,7 @@ class Peer:
 
 @pytest.fixture(scope='module')
 def system_calls(tmp_path_factory):
-    """System calls of one request of each kind, by name, on a live broker: alone, and in bursts."""
+    """The system calls of one request of each kind, by name, on a broker process: alone, and in bursts."""
     directory = tmp_path_factory.mktemp('strace')
     broker = BrokerProcess(directory / 'data', SETTINGS)
     broker.start()
@@ -144,7 +144,7 @@ def system_calls(tmp_path_factory):
 
 @contextmanager
 def traced(pid, output):
-    """The system calls that a process makes meanwhile: a dict that is filled in the end."""
+    """Count the system calls of a process. Yield a dict that is filled when the context ends."""
     calls = {}
     tracer = subprocess.Popen(['strace', '-c', '-f', '-p', str(pid), '-o', str(output)], stderr=subprocess.PIPE,
                               text=True)

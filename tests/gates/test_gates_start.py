@@ -1,14 +1,14 @@
-"""A start stays short: in instructions, and in what it imports."""
+"""A start stays short, in instructions and in imported modules."""
 import sys
 
 import pytest
 from callgrind import LIMIT_S, callgrind, read_total, run_program
 
 INSTRUCTIONS = {(3, 11): 635_000_000}  # 577,167,524
-"""By version of Python: the most that a start on an empty directory may take, compiled to bytecode before."""
+"""The most instructions of a start on an empty directory with compiled bytecode, by version of Python."""
 NOT_AT_A_START = {'asyncio', 'ssl', 'cryptography', 'rich', 'subprocess', 'tempfile', 'pyarrow', 'multiprocessing',
                   'concurrent.futures', 'zstandard', 'lz4', 'cramjam', 'kbroker.client'}
-"""What costs a start much, and is for those who use it."""
+"""Modules that would slow down a start and that only some features need."""
 
 
 @pytest.fixture(scope='module')

@@ -1,4 +1,4 @@
-"""Log directories: an empty one, and those that Apache Kafka left."""
+"""Fixtures: an empty log directory, and the directories that Apache Kafka wrote."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import tarfile
 from collections.abc import Callable
 
 import pytest
-from metadata_node import DIRECTORIES, Node
+from controller_directory import DIRECTORIES, ControllerDirectory
 
 
 @pytest.fixture
-def node(tmp_path: pathlib.Path) -> Node:
-    return Node(tmp_path / 'data')
+def node(tmp_path: pathlib.Path) -> ControllerDirectory:
+    return ControllerDirectory(tmp_path / 'data')
 
 
 @pytest.fixture
-def unpack(tmp_path: pathlib.Path) -> Callable[..., Node]:
-    """Lay out one of the directories that Apache Kafka left."""
+def unpack(tmp_path: pathlib.Path) -> Callable[..., ControllerDirectory]:
+    """A function that unpacks one of the directories that Apache Kafka wrote."""
 
-    def lay_out(name: str, **settings: str) -> Node:
+    def lay_out(name: str, **settings: str) -> ControllerDirectory:
         with tarfile.open(DIRECTORIES / f'{name}.tgz') as archive:
             archive.extractall(tmp_path, filter='data')
             roots = sorted({member.split('/')[0] for member in archive.getnames()})
-        return Node(tmp_path / roots[0], **settings)
+        return ControllerDirectory(tmp_path / roots[0], **settings)
 
     return lay_out

@@ -1,11 +1,11 @@
-"""What the controller does to the metadata, as its image, its log and a second start see it."""
+"""The operations of the controller, checked in its image, in its log and after a restart."""
 
 from __future__ import annotations
 
 import pytest
+from controller_directory import ControllerDirectory, CountdownFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metadata_node import FailingFileSystem, Node
 from reference.kraft import partition_states, read_log, record_kinds
 
 from kbroker.config import Listener
@@ -31,12 +31,12 @@ TOPIC, PARTITION, CONFIG, PARTITION_CHANGE, REMOVE_TOPIC, PRODUCER_IDS, REGISTRA
 
 
 @pytest.fixture
-def controller(node: Node) -> MetadataController:
+def controller(node: ControllerDirectory) -> MetadataController:
     return node.start()
 
 
 def state(image: MetadataImage) -> tuple:
-    """What a replay must give back, without the place in the log."""
+    """Return the parts of an image that a replay must restore, without the position in the log."""
     return (image.topics, image.configs, image.features, image.next_producer_id, image.brokers)
 
 
@@ -48,9 +48,9 @@ def fails(code: ErrorCode, operation, *arguments, **options) -> str:
 
 
 class Written:
-    """What the log has gained since."""
+    """The records appended to the log since the construction."""
 
-    def __init__(self, node: Node):
+    def __init__(self, node: ControllerDirectory):
         self.node, self.before = node, len(read_log(node.log_dir))
 
     @property
@@ -65,7 +65,7 @@ class Written:
 # -- starts and stops
 
 
-def test_each_start_leads_a_later_epoch_and_elects_a_leader_for_every_partition(node: Node) -> None:
+def test_each_start_leads_a_later_epoch_and_elects_a_leader_for_every_partition(node: ControllerDirectory) -> None:
     epochs, broker_epochs, leader_epochs = [], [], []
     for start in range(4):
         controller = node.start()
@@ -84,7 +84,7 @@ def test_each_start_leads_a_later_epoch_and_elects_a_leader_for_every_partition(
     assert set(partition_states(read_log(node.log_dir)).values()) == {(-1, 6, 6)}
 
 
-def test_a_start_registers_with_listeners_features_and_a_new_incarnation(node: Node) -> None:
+def test_a_start_registers_with_listeners_features_and_a_new_incarnation(node: ControllerDirectory) -> None:
     incarnations = set()
     for _ in range(2):
         controller = node.open()
@@ -107,7 +107,9 @@ def test_a_start_registers_with_listeners_features_and_a_new_incarnation(node: N
     assert len(incarnations) == 2
 
 
-def test_a_stop_resigns_from_every_partition_then_fences(node: Node, controller: MetadataController) -> None:
+def test_a_stop_resigns_from_every_partition_then_fences(
+    node: ControllerDirectory, controller: MetadataController
+) -> None:
     controller.create_topic('t', 2)
     written = Written(node)
     controller.begin_shutdown()
@@ -125,7 +127,7 @@ def test_a_stop_resigns_from_every_partition_then_fences(node: Node, controller:
     fails(ErrorCode.KAFKA_STORAGE_ERROR, controller.create_topic, 'u', 1)
 
 
-def test_a_stop_without_partitions_only_fences(node: Node, controller: MetadataController) -> None:
+def test_a_stop_without_partitions_only_fences(node: ControllerDirectory, controller: MetadataController) -> None:
     written = Written(node)
     node.stop(controller)
     assert written.kinds == [REGISTRATION_CHANGE]
@@ -159,7 +161,9 @@ def test_without_eligible_leader_replicas_the_in_sync_set_survives_a_stop(unpack
 # -- topics
 
 
-def test_a_topic_has_its_partitions_configs_and_a_fresh_id(node: Node, controller: MetadataController) -> None:
+def test_a_topic_has_its_partitions_configs_and_a_fresh_id(
+    node: ControllerDirectory, controller: MetadataController
+) -> None:
     topic = controller.create_topic('t', 3, {'retention.ms': '5', 'cleanup.policy': 'compact'})
     assert controller.image.topics['t'] is topic and controller.image.topics_by_id[topic.topic_id] is topic
     assert topic.configs == {'retention.ms': '5', 'cleanup.policy': 'compact'}
@@ -179,7 +183,7 @@ def test_a_topic_has_its_partitions_configs_and_a_fresh_id(node: Node, controlle
 
 
 def test_the_topics_of_a_request_are_one_batch_and_the_bad_ones_are_left_out(
-    node: Node, controller: MetadataController
+    node: ControllerDirectory, controller: MetadataController
 ) -> None:
     controller.create_topic('old', 1)
     written = Written(node)
@@ -212,7 +216,7 @@ def test_the_topics_of_a_request_are_one_batch_and_the_bad_ones_are_left_out(
     assert set(controller.image.topics) == {'old', 'a', 'b', 'x_y'}
 
 
-def test_validating_writes_nothing(node: Node, controller: MetadataController) -> None:
+def test_validating_writes_nothing(node: ControllerDirectory, controller: MetadataController) -> None:
     controller.create_topic('t', 1)
     before, image = node.files(), controller.image
     (topic,) = controller.create_topics([NewTopic('u', 4)], validate_only=True)
@@ -254,7 +258,9 @@ def test_a_change_larger_than_a_batch_is_refused(controller: MetadataController)
     assert (ResourceType.GROUP, 'g') not in controller.image.configs
 
 
-def test_more_partitions_than_a_batch_holds_are_elected_in_several(node: Node, controller: MetadataController) -> None:
+def test_more_partitions_than_a_batch_holds_are_elected_in_several(
+    node: ControllerDirectory, controller: MetadataController
+) -> None:
     controller.create_topic('a', 6_000)
     controller.create_topic('b', 6_000)
     controller.close()
@@ -262,7 +268,9 @@ def test_more_partitions_than_a_batch_holds_are_elected_in_several(node: Node, c
     assert [partition.leader_epoch for partition in partitions] == [1] * 12_000
 
 
-def test_partitions_are_added_behind_those_that_are_there(node: Node, controller: MetadataController) -> None:
+def test_partitions_are_added_behind_those_that_are_there(
+    node: ControllerDirectory, controller: MetadataController
+) -> None:
     controller.create_topic('t', 2)
     written = Written(node)
     assert [found.index for found in controller.create_partitions('t', 4).partitions] == [0, 1, 2, 3]
@@ -273,7 +281,7 @@ def test_partitions_are_added_behind_those_that_are_there(node: Node, controller
 
 
 def test_a_deleted_topic_is_gone_with_its_configs_and_its_name_is_free(
-    node: Node, controller: MetadataController
+    node: ControllerDirectory, controller: MetadataController
 ) -> None:
     topic = controller.create_topic('t', 1, {'retention.ms': '1'})
     written = Written(node)
@@ -285,7 +293,9 @@ def test_a_deleted_topic_is_gone_with_its_configs_and_its_name_is_free(
     assert controller.delete_topic(again.topic_id).name == 't'
 
 
-def test_topics_are_deleted_by_name_and_id_in_one_batch(node: Node, controller: MetadataController) -> None:
+def test_topics_are_deleted_by_name_and_id_in_one_batch(
+    node: ControllerDirectory, controller: MetadataController
+) -> None:
     a, b = controller.create_topic('a', 1), controller.create_topic('b', 1)
     written = Written(node)
     results = controller.delete_topics(['a', b.topic_id, 'nope', b'?' * 16, a.topic_id])
@@ -298,7 +308,7 @@ def test_topics_are_deleted_by_name_and_id_in_one_batch(node: Node, controller: 
 # -- settings
 
 
-def test_configs_are_set_changed_and_removed(node: Node, controller: MetadataController) -> None:
+def test_configs_are_set_changed_and_removed(node: ControllerDirectory, controller: MetadataController) -> None:
     controller.create_topic('t', 1)
     assert controller.alter_configs(2, 't', {'retention.ms': '1', 'segment.bytes': '1048576'}) == {
         'retention.ms': '1',
@@ -319,7 +329,9 @@ def test_configs_are_set_changed_and_removed(node: Node, controller: MetadataCon
     assert written.kinds == []
 
 
-def test_min_insync_replicas_clears_the_eligible_leader_replicas(node: Node, controller: MetadataController) -> None:
+def test_min_insync_replicas_clears_the_eligible_leader_replicas(
+    node: ControllerDirectory, controller: MetadataController
+) -> None:
     controller.create_topic('t', 1)
     written = Written(node)
     controller.alter_configs(2, 't', {'min.insync.replicas': '2', 'retention.ms': '1'})
@@ -365,7 +377,7 @@ def test_a_config_of_a_newer_kafka_stays_until_it_is_removed(controller: Metadat
 # -- producer ids
 
 
-def test_no_producer_id_is_given_out_twice(node: Node) -> None:
+def test_no_producer_id_is_given_out_twice(node: ControllerDirectory) -> None:
     given_out: set[int] = set()
     for _ in range(3):
         controller = node.start()
@@ -402,16 +414,16 @@ OPERATIONS = {
 
 @pytest.mark.parametrize('operation', [name for name in OPERATIONS if name != 'open'])
 def test_an_operation_that_fails_is_there_as_a_whole_or_not_at_all(tmp_path, operation: str) -> None:
-    """Each write and sync of the operation fails once, before, amid and after it reached the file."""
+    """Each write and sync of the operation fails once: before, in the middle of and after the write to the file."""
 
-    def prepared(name: str, fs: FailingFileSystem) -> tuple[Node, MetadataController]:
-        node = Node(tmp_path / name)
+    def prepared(name: str, fs: CountdownFileSystem) -> tuple[ControllerDirectory, MetadataController]:
+        node = ControllerDirectory(tmp_path / name)
         controller = node.start(fs)
         controller.create_topics([NewTopic('t', 2, {'retention.ms': '5'}), NewTopic('u', 1)])
         return node, controller
 
     def outcome(image: MetadataImage) -> tuple:
-        """Ids are random and a start elects anew: what is left tells the operations apart."""
+        """Return the parts of an image that distinguish the operations, without random ids and elections."""
         return (
             {
                 topic.name: (topic.configs, [(found.index, found.leader) for found in topic.partitions])
@@ -423,12 +435,12 @@ def test_an_operation_that_fails_is_there_as_a_whole_or_not_at_all(tmp_path, ope
             image.brokers[1].in_controlled_shutdown,
         )
 
-    def reloaded(node: Node) -> tuple:
+    def reloaded(node: ControllerDirectory) -> tuple:
         image = MetadataImage()
         QuorumLog(FileSystem(), str(node.log_dir), 1 << 30).load(image)
         return outcome(image)
 
-    counting = FailingFileSystem()
+    counting = CountdownFileSystem()
     node, controller = prepared('whole', counting)
     old, start = outcome(controller.image), counting.changes
     OPERATIONS[operation](node, controller)
@@ -437,7 +449,7 @@ def test_an_operation_that_fails_is_there_as_a_whole_or_not_at_all(tmp_path, ope
     seen = []
     for allowed in range(counting.changes - start):
         for torn_percent in (0, 1, 50, 99, 100):
-            fs = FailingFileSystem(torn_percent=torn_percent)
+            fs = CountdownFileSystem(torn_percent=torn_percent)
             node, controller = prepared(f'{allowed}-{torn_percent}', fs)
             fs.allowed = fs.changes + allowed
             image = controller.image
@@ -454,8 +466,8 @@ def test_an_operation_that_fails_is_there_as_a_whole_or_not_at_all(tmp_path, ope
 def test_a_roll_that_fails_anywhere_leaves_a_log_that_opens(tmp_path) -> None:
     big = {f'key.{number}': 'x' * 30_000 for number in range(250)}
     for allowed in range(5):
-        node = Node(tmp_path / str(allowed), metadata_log_segment_bytes='8388608')
-        fs = FailingFileSystem(torn_percent=50)
+        node = ControllerDirectory(tmp_path / str(allowed), metadata_log_segment_bytes='8388608')
+        fs = CountdownFileSystem(torn_percent=50)
         controller = node.start(fs)
         controller.alter_configs(32, 'g', big)
         fs.allowed = fs.changes + allowed
@@ -484,7 +496,7 @@ steps = st.one_of(
 def test_the_state_is_always_what_a_replay_of_the_log_gives(
     tmp_path_factory: pytest.TempPathFactory, program: list[tuple]
 ) -> None:
-    node = Node(tmp_path_factory.mktemp('replay') / 'data')
+    node = ControllerDirectory(tmp_path_factory.mktemp('replay') / 'data')
     controller = node.start()
     for step, *arguments in program:
         try:
@@ -517,7 +529,9 @@ def test_the_state_is_always_what_a_replay_of_the_log_gives(
     }
 
 
-def test_a_change_that_could_not_be_read_back_is_never_written(node: Node, controller: MetadataController) -> None:
+def test_a_change_that_could_not_be_read_back_is_never_written(
+    node: ControllerDirectory, controller: MetadataController
+) -> None:
     before = node.files()
     with pytest.raises(CorruptLogError):
         controller._commit([NoOpRecord(), RemoveTopicRecord(topic_id=b'?' * 16)])

@@ -1,9 +1,9 @@
-"""Directories that Apache Kafka 4.2 to 4.4 left: what they say, and that they can be taken over and left again."""
+"""Directories of Apache Kafka 4.2 to 4.4: their metadata is read, and kbroker can start and stop on them."""
 
 from __future__ import annotations
 
 import pytest
-from metadata_node import DIRECTORIES
+from controller_directory import DIRECTORIES
 from reference.kraft import partition_states, read_log
 
 from kbroker.log.fs import FileSystem
@@ -41,7 +41,7 @@ TAKEN_OVER = {
         FEATURES_4_3,
     ),
 }
-"""By archive: partitions by topic, log end offset, last epoch, features."""
+"""The partitions by topic, the log end offset, the last epoch and the features, by archive."""
 
 
 def load(node) -> tuple[MetadataImage, QuorumLog]:

@@ -1,4 +1,4 @@
-"""Whose directory it is: formatting, meta.properties, and directories that must be left alone."""
+"""Ownership of a directory: formatting, meta.properties, and directories that a broker must not change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import uuid
 
 import pytest
-from metadata_node import FailingFileSystem, Node
+from controller_directory import ControllerDirectory, CountdownFileSystem
 from reference.kraft import read_log, record_kinds
 
 from kbroker.errors import KafkaError
@@ -36,34 +36,34 @@ from kbroker.protocol.messages import (
 
 
 @pytest.fixture
-def stopped(node: Node) -> Node:
+def stopped(node: ControllerDirectory) -> ControllerDirectory:
     controller = node.start()
     controller.create_topic('t', 1)
     node.stop(controller)
     return node
 
 
-def refused_untouched(node: Node, match: str) -> None:
+def refused_untouched(node: ControllerDirectory, match: str) -> None:
     before = node.files()
     with pytest.raises(DirectoryRefusedError, match=match):
         node.open()
     assert node.files() == before
 
 
-def append(node: Node, *records, control: bool = False) -> None:
+def append(node: ControllerDirectory, *records, control: bool = False) -> None:
     last = read_log(node.log_dir)[-1]
     place = {'base_offset': last.offset + 1, 'epoch': last.epoch, 'timestamp_ms': last.timestamp_ms}
     batch = encode_control(records, **place) if control else encode_data(records, **place, metadata_version=30)
     node.segment.write_bytes(node.segment.read_bytes() + batch)
 
 
-def set_property(node: Node, name: str, value: str | None) -> None:
+def set_property(node: ControllerDirectory, name: str, value: str | None) -> None:
     path = node.log_dir / 'meta.properties'
     lines = [line for line in path.read_text().splitlines() if not line.startswith(f'{name}=')]
     path.write_text('\n'.join(lines + ([] if value is None else [f'{name}={value}'])) + '\n')
 
 
-def test_an_empty_directory_is_formatted_and_started(node: Node) -> None:
+def test_an_empty_directory_is_formatted_and_started(node: ControllerDirectory) -> None:
     controller = node.start()
     assert controller.image.features == {
         'metadata.version': 30,
@@ -88,14 +88,14 @@ def test_an_empty_directory_is_formatted_and_started(node: Node) -> None:
     assert json.loads((node.metadata_directory / 'quorum-state').read_bytes())['leaderEpoch'] == 1
 
 
-def test_a_directory_that_exists_and_holds_a_lock_is_formatted_too(node: Node) -> None:
+def test_a_directory_that_exists_and_holds_a_lock_is_formatted_too(node: ControllerDirectory) -> None:
     node.log_dir.mkdir()
     (node.log_dir / '.lock').touch()
     assert node.open().image.metadata_version == 30
 
 
 @pytest.mark.parametrize('name', ['t-0/', 'note.txt', 'bootstrap.checkpoint', '__cluster_metadata-0/quorum-state'])
-def test_a_directory_with_anything_else_and_no_meta_properties_is_refused(node: Node, name: str) -> None:
+def test_a_directory_with_anything_else_and_no_meta_properties_is_refused(node: ControllerDirectory, name: str) -> None:
     path = node.log_dir / name
     path.parent.mkdir(parents=True)
     path.mkdir() if name.endswith('/') else path.touch()
@@ -103,15 +103,15 @@ def test_a_directory_with_anything_else_and_no_meta_properties_is_refused(node: 
 
 
 def test_formatting_that_fails_anywhere_can_be_repeated(tmp_path) -> None:
-    counting = FailingFileSystem()
+    counting = CountdownFileSystem()
     format_directory(counting, str(tmp_path / 'whole'), 1, 0)
     for allowed in range(counting.changes):
         for torn_percent in (0, 50, 100):
             log_dir = tmp_path / f'{allowed}-{torn_percent}'
-            fs = FailingFileSystem(allowed, torn_percent)
+            fs = CountdownFileSystem(allowed, torn_percent)
             with pytest.raises(OSError):
                 format_directory(fs, str(log_dir), 1, 0)
-            node = Node(log_dir)
+            node = ControllerDirectory(log_dir)
             assert node.open().image.metadata_version == 30
             read_log(log_dir)
             if not fs.tore_a_write:
@@ -120,7 +120,7 @@ def test_formatting_that_fails_anywhere_can_be_repeated(tmp_path) -> None:
 
 def test_a_cluster_id_may_be_given(tmp_path) -> None:
     format_directory(FileSystem(), str(tmp_path / 'data'), 1, 0, cluster_id='mine')
-    assert Node(tmp_path / 'data').open().cluster_id == 'mine'
+    assert ControllerDirectory(tmp_path / 'data').open().cluster_id == 'mine'
 
 
 def test_meta_properties_come_back(tmp_path) -> None:
@@ -154,7 +154,9 @@ def test_meta_properties_of_java_are_read(tmp_path) -> None:
         ('directory.id', 'EBESExQVFhcYGRobHB0eHw', 'expected 1 in directory EBESExQVFhcYGRobHB0eHw alone'),
     ],
 )
-def test_meta_properties_that_do_not_fit_are_refused(stopped: Node, name: str, value: str | None, match: str) -> None:
+def test_meta_properties_that_do_not_fit_are_refused(
+    stopped: ControllerDirectory, name: str, value: str | None, match: str
+) -> None:
     set_property(stopped, name, value)
     refused_untouched(stopped, match)
 
@@ -196,7 +198,9 @@ def test_meta_properties_that_do_not_fit_are_refused(stopped: Node, name: str, v
         ),
     ],
 )
-def test_metadata_that_speaks_of_more_than_this_node_knows_is_refused(stopped: Node, records: list, match: str) -> None:
+def test_metadata_that_speaks_of_more_than_this_node_knows_is_refused(
+    stopped: ControllerDirectory, records: list, match: str
+) -> None:
     append(stopped, *records)
     refused_untouched(stopped, match)
 
@@ -209,19 +213,19 @@ def voter(voter_id: int, directory_id: bytes) -> VotersRecord.Voter:
     )
 
 
-def test_two_voters_are_refused(stopped: Node) -> None:
+def test_two_voters_are_refused(stopped: ControllerDirectory) -> None:
     own = read_meta_properties(FileSystem(), str(stopped.log_dir)).directory_id
     append(stopped, VotersRecord(voters=[voter(1, own), voter(2, b'2' * 16)]), control=True)
     refused_untouched(stopped, 'found the voters 1 in directory')
 
 
-def test_two_controllers_of_a_static_quorum_are_refused(stopped: Node) -> None:
+def test_two_controllers_of_a_static_quorum_are_refused(stopped: ControllerDirectory) -> None:
     voters = [LeaderChangeMessage.Voter(voter_id=1), LeaderChangeMessage.Voter(voter_id=2)]
     append(stopped, LeaderChangeMessage(leader_id=1, voters=voters, granting_voters=voters), control=True)
     refused_untouched(stopped, r'controllers \[1, 2\], expected \[1\]')
 
 
-def test_a_kraft_version_that_is_not_known_is_refused(stopped: Node) -> None:
+def test_a_kraft_version_that_is_not_known_is_refused(stopped: ControllerDirectory) -> None:
     append(stopped, KRaftVersionRecord(kraft_version=2), control=True)
     refused_untouched(stopped, 'kraft.version at level 2')
 
@@ -267,7 +271,7 @@ def test_features_of_a_bootstrap_file_win_over_those_of_the_format_snapshot(unpa
 
 
 def test_a_new_log_gets_the_static_min_insync_replicas(tmp_path) -> None:
-    node = Node(tmp_path / 'data', min_insync_replicas='2')
+    node = ControllerDirectory(tmp_path / 'data', min_insync_replicas='2')
     assert node.open().image.configs[4, ''] == {'min.insync.replicas': '2'}
 
 
@@ -285,13 +289,13 @@ def test_uuids_come_back() -> None:
 
 
 def test_opening_that_fails_anywhere_can_be_repeated(tmp_path, unpack) -> None:
-    """Every write from formatting to the first election fails once; what is there afterwards opens, whole."""
-    counting = FailingFileSystem()
-    Node(tmp_path / 'whole').start(counting)
+    """Every write from formatting to the first election fails once. The directory opens afterwards and is complete."""
+    counting = CountdownFileSystem()
+    ControllerDirectory(tmp_path / 'whole').start(counting)
     for allowed in range(counting.changes):
         for torn_percent in (0, 50, 100):
-            node = Node(tmp_path / f'{allowed}-{torn_percent}')
-            fs = FailingFileSystem(allowed, torn_percent)
+            node = ControllerDirectory(tmp_path / f'{allowed}-{torn_percent}')
+            fs = CountdownFileSystem(allowed, torn_percent)
             with pytest.raises((OSError, KafkaError)):
                 node.start(fs)
             controller = node.start()

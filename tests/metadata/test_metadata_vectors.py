@@ -1,9 +1,9 @@
-"""Bytes that Apache Kafka reads and writes, against what the code reads and writes."""
+"""The bytes of Apache Kafka compared with the bytes that kbroker reads and writes."""
 
 from __future__ import annotations
 
 import pytest
-from metadata_node import DATA, Node
+from controller_directory import DATA, ControllerDirectory
 
 from kbroker.metadata import controller as controller_module
 from kbroker.metadata import directory as directory_module
@@ -72,11 +72,13 @@ def test_batches_are_read_and_written_to_the_byte(title: str) -> None:
     assert bytes(again) == BATCHES[title]
 
 
-def first_batch(node: Node) -> bytes:
+def first_batch(node: ControllerDirectory) -> bytes:
     return bytes(next(iter_batches(node.segment.read_bytes()))[1])
 
 
-def test_a_new_directory_starts_with_the_bytes_of_a_formatted_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_directory_starts_with_the_bytes_of_a_formatted_one(
+    node: ControllerDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(directory_module, 'random_uuid', lambda: DIRECTORY_ID)
     node.start()
     assert (node.metadata_directory / f'{0:020}-{0:010}.checkpoint').read_bytes() == VECTORS[FORMAT_SNAPSHOT]
@@ -92,7 +94,9 @@ def test_a_directory_with_a_static_voter_starts_with_a_bare_leader_change(unpack
     assert first_batch(node) == VECTORS[STATIC_FIRST_BATCH]
 
 
-def test_a_topic_is_created_in_the_bytes_of_one_batch(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_is_created_in_the_bytes_of_one_batch(
+    node: ControllerDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(directory_module, 'random_uuid', lambda: DIRECTORY_ID)
     monkeypatch.setattr(controller_module, 'random_uuid', lambda: TOPIC_ID)
     controller = node.start()

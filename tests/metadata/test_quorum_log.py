@@ -1,11 +1,11 @@
-"""The log of the quorum: what may stand at its end, what may not stand in its middle, and who may write."""
+"""The log of the quorum: allowed content at its end, errors in its middle, and the single writer."""
 
 from __future__ import annotations
 
 import struct
 
 import pytest
-from metadata_node import FailingFileSystem, Node
+from controller_directory import ControllerDirectory, CountdownFileSystem
 from reference.kraft import read_log
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
@@ -19,31 +19,31 @@ from kbroker.record.batch import encode_batch, iter_batches
 
 
 @pytest.fixture
-def stopped(node: Node) -> Node:
+def stopped(node: ControllerDirectory) -> ControllerDirectory:
     controller = node.start()
     controller.create_topic('t', 2)
     node.stop(controller)
     return node
 
 
-def refused_untouched(node: Node, match: str) -> None:
+def refused_untouched(node: ControllerDirectory, match: str) -> None:
     before = node.files()
     with pytest.raises(CorruptLogError, match=match):
         node.open()
     assert node.files() == before
 
 
-def append(node: Node, batch: bytes) -> None:
+def append(node: ControllerDirectory, batch: bytes) -> None:
     node.segment.write_bytes(node.segment.read_bytes() + batch)
 
 
-def next_place(node: Node) -> dict[str, int]:
+def next_place(node: ControllerDirectory) -> dict[str, int]:
     last = read_log(node.log_dir)[-1]
     return {'base_offset': last.offset + 1, 'epoch': last.epoch, 'timestamp_ms': last.timestamp_ms}
 
 
 @pytest.mark.parametrize('left', [1, 11, 12, 60, 61, 90])
-def test_a_torn_last_batch_is_cut_when_the_next_epoch_begins(stopped: Node, left: int) -> None:
+def test_a_torn_last_batch_is_cut_when_the_next_epoch_begins(stopped: ControllerDirectory, left: int) -> None:
     whole = stopped.segment.read_bytes()
     torn = encode_data([TopicRecord(name='torn', topic_id=b'1' * 16)], **next_place(stopped), metadata_version=30)
     append(stopped, torn[:left])
@@ -54,20 +54,20 @@ def test_a_torn_last_batch_is_cut_when_the_next_epoch_begins(stopped: Node, left
 
 
 @pytest.mark.parametrize('tail', [bytes(4096), b'\xff' * 300, b'\x02' * 300])
-def test_bytes_at_the_end_that_are_no_batch_are_cut(stopped: Node, tail: bytes) -> None:
+def test_bytes_at_the_end_that_are_no_batch_are_cut(stopped: ControllerDirectory, tail: bytes) -> None:
     append(stopped, tail)
     assert 't' in stopped.open().image.topics
     read_log(stopped.log_dir)
 
 
-def test_a_last_batch_with_a_wrong_checksum_is_a_torn_write(stopped: Node) -> None:
+def test_a_last_batch_with_a_wrong_checksum_is_a_torn_write(stopped: ControllerDirectory) -> None:
     batch = encode_data([TopicRecord(name='torn', topic_id=b'1' * 16)], **next_place(stopped), metadata_version=30)
     batch[-1] ^= 1
     append(stopped, bytes(batch))
     assert 'torn' not in stopped.open().image.topics
 
 
-def test_reading_alone_cuts_nothing(stopped: Node) -> None:
+def test_reading_alone_cuts_nothing(stopped: ControllerDirectory) -> None:
     append(stopped, b'torn')
     before = stopped.files()
     QuorumLog(FileSystem(), str(stopped.log_dir), 1 << 30).load(MetadataImage())
@@ -75,7 +75,7 @@ def test_reading_alone_cuts_nothing(stopped: Node) -> None:
 
 
 @pytest.mark.parametrize('part', ['base_offset', 'length', 'magic', 'crc', 'records'])
-def test_damage_in_the_middle_refuses_to_open_and_changes_nothing(stopped: Node, part: str) -> None:
+def test_damage_in_the_middle_refuses_to_open_and_changes_nothing(stopped: ControllerDirectory, part: str) -> None:
     data = bytearray(stopped.segment.read_bytes())
     *_, (_, _), (before_last, _), (_, _) = iter_batches(data)
     starts = [header.base_offset for header, _ in iter_batches(data)]
@@ -86,12 +86,12 @@ def test_damage_in_the_middle_refuses_to_open_and_changes_nothing(stopped: Node,
     refused_untouched(stopped, 'a sound one behind them|expected offset')
 
 
-def test_a_long_stretch_of_garbage_is_more_than_a_torn_write(stopped: Node) -> None:
+def test_a_long_stretch_of_garbage_is_more_than_a_torn_write(stopped: ControllerDirectory) -> None:
     append(stopped, b'\xff' * (17 * 1024 * 1024))
     refused_untouched(stopped, 'more than a write')
 
 
-def test_a_gap_in_the_offsets_refuses_to_open(stopped: Node) -> None:
+def test_a_gap_in_the_offsets_refuses_to_open(stopped: ControllerDirectory) -> None:
     place = next_place(stopped)
     append(
         stopped, encode_data([NoOpRecord()], **{**place, 'base_offset': place['base_offset'] + 1}, metadata_version=30)
@@ -99,7 +99,7 @@ def test_a_gap_in_the_offsets_refuses_to_open(stopped: Node) -> None:
     refused_untouched(stopped, 'expected offset')
 
 
-def test_an_epoch_that_falls_refuses_to_open(stopped: Node) -> None:
+def test_an_epoch_that_falls_refuses_to_open(stopped: ControllerDirectory) -> None:
     append(stopped, encode_data([NoOpRecord()], **{**next_place(stopped), 'epoch': 0}, metadata_version=30))
     refused_untouched(stopped, 'in epoch 0')
 
@@ -107,7 +107,7 @@ def test_an_epoch_that_falls_refuses_to_open(stopped: Node) -> None:
 @pytest.mark.parametrize(
     'value', [b'\x01\x63\x00', b'\x02\x14\x00\x00', b'\x01\x14\x01\x00', b'\x01\x14\x00\x00extra', b'', None]
 )
-def test_a_record_that_is_not_known_refuses_to_open(stopped: Node, value: bytes | None) -> None:
+def test_a_record_that_is_not_known_refuses_to_open(stopped: ControllerDirectory, value: bytes | None) -> None:
     place = next_place(stopped)
     append(
         stopped,
@@ -123,7 +123,9 @@ def test_a_record_that_is_not_known_refuses_to_open(stopped: Node, value: bytes 
 @pytest.mark.parametrize(
     ('key', 'value'), [(b'\0\0\0\x09', b'\0\0\0'), (b'\0', b'\0\0\0'), (b'\0\0\0\x05', b'\0\x07\0\0\0')]
 )
-def test_a_control_record_that_is_not_known_refuses_to_open(stopped: Node, key: bytes, value: bytes) -> None:
+def test_a_control_record_that_is_not_known_refuses_to_open(
+    stopped: ControllerDirectory, key: bytes, value: bytes
+) -> None:
     place = next_place(stopped)
     append(
         stopped,
@@ -137,7 +139,7 @@ def test_a_control_record_that_is_not_known_refuses_to_open(stopped: Node, key: 
     refused_untouched(stopped, 'record 0')
 
 
-def test_a_record_that_contradicts_the_state_refuses_to_open(stopped: Node) -> None:
+def test_a_record_that_contradicts_the_state_refuses_to_open(stopped: ControllerDirectory) -> None:
     append(
         stopped, encode_data([TopicRecord(name='t', topic_id=b'1' * 16)], **next_place(stopped), metadata_version=30)
     )
@@ -147,7 +149,7 @@ def test_a_record_that_contradicts_the_state_refuses_to_open(stopped: Node) -> N
 @pytest.mark.parametrize(
     'content', [b'', b'garbage', b'[]', b'{"leaderId":1}', b'{"leaderId":1,"leaderEpoch":1,"data_version":2}']
 )
-def test_a_quorum_state_that_cannot_be_read_refuses_to_open(stopped: Node, content: bytes) -> None:
+def test_a_quorum_state_that_cannot_be_read_refuses_to_open(stopped: ControllerDirectory, content: bytes) -> None:
     (stopped.metadata_directory / 'quorum-state').write_bytes(content)
     refused_untouched(stopped, 'quorum-state')
 
@@ -155,7 +157,7 @@ def test_a_quorum_state_that_cannot_be_read_refuses_to_open(stopped: Node, conte
 @pytest.mark.parametrize(
     'state', [QuorumState(7, 1), QuorumState(7, 3), QuorumState(7, -1), QuorumState(7, 1, (1,), data_version=0)]
 )
-def test_the_next_epoch_is_above_the_one_of_the_quorum_state(stopped: Node, state: QuorumState) -> None:
+def test_the_next_epoch_is_above_the_one_of_the_quorum_state(stopped: ControllerDirectory, state: QuorumState) -> None:
     (stopped.metadata_directory / 'quorum-state').write_bytes(state.encode())
     stopped.open()
     assert read_log(stopped.log_dir)[-1].epoch == 8
@@ -163,7 +165,7 @@ def test_the_next_epoch_is_above_the_one_of_the_quorum_state(stopped: Node, stat
 
 
 @pytest.mark.parametrize('content', [None, QuorumState(0, 1).encode()])
-def test_the_next_epoch_is_above_the_one_of_the_log(stopped: Node, content: bytes | None) -> None:
+def test_the_next_epoch_is_above_the_one_of_the_log(stopped: ControllerDirectory, content: bytes | None) -> None:
     path = stopped.metadata_directory / 'quorum-state'
     path.unlink() if content is None else path.write_bytes(content)
     stopped.open()
@@ -179,7 +181,7 @@ def test_quorum_states_are_spelled_as_kafka_does() -> None:
     )
 
 
-def test_a_transaction_left_open_is_aborted_at_the_next_start(stopped: Node) -> None:
+def test_a_transaction_left_open_is_aborted_at_the_next_start(stopped: ControllerDirectory) -> None:
     append(
         stopped,
         encode_data(
@@ -194,7 +196,7 @@ def test_a_transaction_left_open_is_aborted_at_the_next_start(stopped: Node) -> 
     assert 'u' not in stopped.open().image.topics
 
 
-def test_a_second_writer_of_the_log_is_noticed_before_the_next_write(node: Node) -> None:
+def test_a_second_writer_of_the_log_is_noticed_before_the_next_write(node: ControllerDirectory) -> None:
     controller = node.start()
     append(node, encode_data([NoOpRecord()], **next_place(node), metadata_version=30))
     before = node.files()
@@ -205,7 +207,7 @@ def test_a_second_writer_of_the_log_is_noticed_before_the_next_write(node: Node)
     assert node.files() == before and not controller.image.topics
 
 
-def test_a_second_leader_of_the_quorum_is_noticed_before_the_next_write(node: Node) -> None:
+def test_a_second_leader_of_the_quorum_is_noticed_before_the_next_write(node: ControllerDirectory) -> None:
     controller = node.start()
     (node.metadata_directory / 'quorum-state').write_bytes(QuorumState(2, 1).encode())
     with pytest.raises(KafkaError, match='another program leads this log'):
@@ -213,7 +215,7 @@ def test_a_second_leader_of_the_quorum_is_noticed_before_the_next_write(node: No
 
 
 def test_the_log_rolls_into_segments_that_are_read_in_order(tmp_path) -> None:
-    node = Node(tmp_path / 'data', metadata_log_segment_bytes='8388608')
+    node = ControllerDirectory(tmp_path / 'data', metadata_log_segment_bytes='8388608')
     controller = node.start()
     for letter in 'abcdefghijklm':
         controller.alter_configs(32, 'g', {f'key.{number}': letter * 30_000 for number in range(30)})
@@ -225,19 +227,19 @@ def test_the_log_rolls_into_segments_that_are_read_in_order(tmp_path) -> None:
     assert 't' in again.topics and set(again.configs[32, 'g'].values()) == {'m' * 30_000}
 
 
-def test_damage_at_the_end_of_a_segment_that_is_not_the_last_refuses_to_open(stopped: Node) -> None:
+def test_damage_at_the_end_of_a_segment_that_is_not_the_last_refuses_to_open(stopped: ControllerDirectory) -> None:
     end = next_place(stopped)['base_offset']
     append(stopped, b'torn')
     (stopped.metadata_directory / f'{end:020}.log').touch()
     refused_untouched(stopped, 'and a later segment')
 
 
-def test_a_missing_segment_refuses_to_open(stopped: Node) -> None:
+def test_a_missing_segment_refuses_to_open(stopped: ControllerDirectory) -> None:
     (stopped.metadata_directory / f'{999:020}.log').touch()
     refused_untouched(stopped, 'found a segment at offset 999')
 
 
-def test_a_segment_that_was_begun_and_never_written_is_used(stopped: Node) -> None:
+def test_a_segment_that_was_begun_and_never_written_is_used(stopped: ControllerDirectory) -> None:
     end = next_place(stopped)['base_offset']
     (stopped.metadata_directory / f'{end:020}.log').touch()
     stopped.open()
@@ -246,21 +248,21 @@ def test_a_segment_that_was_begun_and_never_written_is_used(stopped: Node) -> No
 
 
 class TestSnapshots:
-    """On the directory whose log starts at 4469 and whose newest snapshot ends at 7132."""
+    """The directory has a log that starts at 4469, and its newest snapshot ends at 7132."""
 
     @pytest.fixture
-    def trimmed(self, unpack) -> Node:
+    def trimmed(self, unpack) -> ControllerDirectory:
         return unpack('trimmed-metadata-log-with-snapshots')
 
-    def newest(self, node: Node):
+    def newest(self, node: ControllerDirectory):
         return max(node.metadata_directory.glob('*.checkpoint'))
 
-    def test_a_log_that_starts_above_every_snapshot_is_refused(self, trimmed: Node) -> None:
+    def test_a_log_that_starts_above_every_snapshot_is_refused(self, trimmed: ControllerDirectory) -> None:
         for snapshot in trimmed.metadata_directory.glob('*.checkpoint'):
             snapshot.unlink()
         refused_untouched(trimmed, 'the log starts at offset 4469')
 
-    def test_an_older_snapshot_gives_the_same_image(self, trimmed: Node) -> None:
+    def test_an_older_snapshot_gives_the_same_image(self, trimmed: ControllerDirectory) -> None:
         images = []
         for _ in range(3):
             image = MetadataImage()
@@ -269,16 +271,16 @@ class TestSnapshots:
             self.newest(trimmed).unlink()
         assert images[0] == images[1] == images[2]
 
-    def test_unfinished_and_deleted_snapshots_do_not_count(self, trimmed: Node) -> None:
+    def test_unfinished_and_deleted_snapshots_do_not_count(self, trimmed: ControllerDirectory) -> None:
         for suffix in ('checkpoint.part', 'checkpoint.deleted', '-12345.checkpoint.part'):
             (trimmed.metadata_directory / f'{7500:020}-{17:010}.{suffix}').write_bytes(b'x')
         assert 't1' in trimmed.open().image.topics
 
-    def test_a_snapshot_ahead_of_the_log_is_refused(self, trimmed: Node) -> None:
+    def test_a_snapshot_ahead_of_the_log_is_refused(self, trimmed: ControllerDirectory) -> None:
         self.newest(trimmed).rename(trimmed.metadata_directory / f'{9999:020}-{17:010}.checkpoint')
         refused_untouched(trimmed, 'expected the log to reach as far')
 
-    def test_a_snapshot_that_ends_inside_a_batch_is_refused(self, trimmed: Node) -> None:
+    def test_a_snapshot_that_ends_inside_a_batch_is_refused(self, trimmed: ControllerDirectory) -> None:
         first = next(header for header, _ in iter_batches(trimmed.segment.read_bytes()) if header.last_offset_delta > 0)
         newest = self.newest(trimmed).read_bytes()
         for path in trimmed.metadata_directory.glob('*.checkpoint'):
@@ -287,7 +289,7 @@ class TestSnapshots:
         refused_untouched(trimmed, 'ends inside the batch')
 
     @pytest.mark.parametrize('damage', ['cut', 'flip', 'no footer', 'no header', 'appended'])
-    def test_a_damaged_snapshot_is_refused(self, trimmed: Node, damage: str) -> None:
+    def test_a_damaged_snapshot_is_refused(self, trimmed: ControllerDirectory, damage: str) -> None:
         path = self.newest(trimmed)
         data = path.read_bytes()
         header, *_, footer = [bytes(batch) for _, batch in iter_batches(data)]
@@ -304,14 +306,14 @@ class TestSnapshots:
         refused_untouched(trimmed, 'checkpoint')
 
 
-def test_a_length_that_promises_gigabytes_is_not_believed(stopped: Node) -> None:
+def test_a_length_that_promises_gigabytes_is_not_believed(stopped: ControllerDirectory) -> None:
     place = next_place(stopped)
     append(stopped, struct.pack('>qiib', place['base_offset'], 2**31 - 1, 1, 2) + bytes(100))
     assert 't' in stopped.open().image.topics
 
 
-def test_a_write_that_fails_is_the_last_one(node: Node) -> None:
-    fs = FailingFileSystem()
+def test_a_write_that_fails_is_the_last_one(node: ControllerDirectory) -> None:
+    fs = CountdownFileSystem()
     controller = node.start(fs)
     fs.allowed = fs.changes
     for _ in range(2):

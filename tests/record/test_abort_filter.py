@@ -1,4 +1,4 @@
-"""What a read_committed consumer is given."""
+"""The records that a read_committed consumer receives."""
 
 import pytest
 from hypothesis import given
@@ -109,7 +109,7 @@ def test_a_control_record_without_a_type_is_refused(key):
 
 @st.composite
 def logs(draw):
-    """Transactions of a few producers, interleaved, with the list of the aborted that a broker would send."""
+    """Generate interleaved transactions of a few producers, and the aborted ones as a broker lists them."""
     log, aborted, first_offsets, offset = [], [], {}, draw(st.integers(0, 100))
     for producer_id, kind, records in draw(
         st.lists(st.tuples(st.integers(0, 3), st.sampled_from('dddpac'), st.integers(1, 3)), max_size=40)

@@ -31,7 +31,7 @@ headers = st.lists(st.tuples(st.text(max_size=20), blobs), max_size=3)
 
 @st.composite
 def reference_batches(draw):
-    """Any header, with at least the bytes that it counts."""
+    """Generate any header, with at least as many bytes as it counts."""
     return reference.Batch(
         base_offset=draw(int64),
         partition_leader_epoch=draw(int32),

@@ -1,4 +1,4 @@
-"""Batches to columns: what damage leaves behind, and that nothing it says is believed."""
+"""Conversion of batches to columns. Damaged fields are never trusted."""
 import random
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ def taken(decoder, assembler):
     found = assembler.batch(count, columns)
     try:
         found.validate(full=True)
-    except pa.ArrowInvalid as error:  # the bytes of a header's key go on to Spark as they are
+    except pa.ArrowInvalid as error:  # the bytes of a header's key are passed to Spark unchanged
         assert 'Invalid UTF8' in str(error)
     return found
 
@@ -92,7 +92,7 @@ def test_columns_say_what_the_records_say(codec):
 
 @pytest.mark.parametrize('columns', [COLUMNS, ('value',), ()])
 def test_a_damaged_batch_is_refused_or_decoded_and_never_more(columns):
-    """With a right checksum over it, so that everything behind the checksum has to stand by itself."""
+    """The checksum is valid, so every later check must detect the damage by itself."""
     chance, refused = random.Random(4711), 0
     fields = [field for field in FIELDS if field.decoded in columns]
     for number in range(MUTATIONS // (1 if columns == COLUMNS else 4)):
@@ -134,7 +134,7 @@ def test_arrow_takes_over_the_buffers_as_they_are():
 
 
 def test_a_returned_buffer_stays_unchanged_while_it_is_referenced():
-    """The decoder fills buffers again, those of two times before: only where nobody else has them."""
+    """The decoder reuses the buffers of the call before the last, but only if they are not referenced."""
     assembler = Assembler(list(FIELDS), 'topic', 0)
     for keeps in (True, False):
         decoder = ColumnDecoder(assembler.columns)

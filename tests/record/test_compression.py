@@ -1,4 +1,4 @@
-"""The codecs: their framings, what they tolerate, and what they refuse."""
+"""The codecs: their framings, tolerated input and refused input."""
 
 import gzip
 import random
@@ -94,7 +94,7 @@ def test_an_unknown_codec_is_refused(codec):
     assert refusal(codec, b'x') is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
-# --- what others write ---
+# --- data of other writers ---
 
 
 def test_streams_without_a_content_size_are_read():
@@ -133,7 +133,7 @@ def test_a_snappy_piece_longer_than_the_data_is_refused(size):
 
 
 def zstd_frames(data: bytes) -> list[bytes]:
-    """With its size stated and without."""
+    """The frame states its size, or does not."""
     return [zstandard.ZstdCompressor(write_content_size=stated).compress(data) for stated in (True, False)]
 
 
@@ -142,13 +142,13 @@ def test_a_zstd_frame_is_not_given_the_room_that_it_claims():
     for frame in zstd_frames(bytes(size)):
         tracemalloc.start()
         assert refusal(Compression.ZSTD, frame, size - 1) is ErrorCode.MESSAGE_TOO_LARGE
-        # Refused by what it states at once, and else after at most what fits and one step of the library.
+        # A stated size is refused at once. Otherwise the library decompresses at most one step beyond the limit.
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert most < size + 40 * 1024 * 1024
     stated = bytearray(zstd_frames(b'a' * 1000)[0])
     assert stated[4] & 0xC0 == 0x40  # two bytes of content size follow
-    stated[4] |= 0xC0  # now eight, of which the last ones are what was the data
+    stated[4] |= 0xC0  # now eight, and the last ones are the former data
     tracemalloc.start()
     assert refusal(Compression.ZSTD, bytes(stated), 2**40) is ErrorCode.CORRUPT_MESSAGE
     assert tracemalloc.get_traced_memory()[1] < 1024 * 1024
@@ -157,7 +157,7 @@ def test_a_zstd_frame_is_not_given_the_room_that_it_claims():
 
 @pytest.mark.parametrize('size', [0, 1, 1000, 63_000, 10_000_000])
 def test_zstd_frames_come_back_whether_they_state_their_size_or_not(size):
-    data = SAMPLES['noise'][:1000] + bytes(size)  # up to ten thousand times what is compressed
+    data = SAMPLES['noise'][:1000] + bytes(size)  # up to ten thousand times the compressed size
     for first in zstd_frames(data):
         for second in [b'', *zstd_frames(data[:500]), *zstd_frames(b'')]:
             expected = data + (zstandard.ZstdDecompressor().decompressobj().decompress(second) if second else b'')

@@ -1,4 +1,4 @@
-"""Control records, to the byte."""
+"""The exact bytes of control records."""
 
 import pytest
 from hypothesis import given

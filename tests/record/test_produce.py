@@ -1,4 +1,4 @@
-"""What the broker accepts from a producer, and what it makes of it."""
+"""Validation of producers' batches, and the changes that the broker makes to them."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 
 
 def topic(**settings) -> SimpleNamespace:
-    """The view that LogConfig gives, with Kafka's defaults."""
+    """The settings that LogConfig supplies, with Kafka's defaults."""
     return SimpleNamespace(
         **{
             'max_message_bytes': 1_048_588,
@@ -48,7 +48,7 @@ def some_batch(**fields) -> bytearray:
 
 
 def patched(**fields) -> bytes:
-    """A good batch with other header fields, and the CRC that fits them."""
+    """Return a valid batch with some header fields changed, and with a matching CRC."""
     batch = reference.decode_batch(bytes(some_batch()))
     for name, value in fields.items():
         setattr(batch, name, value)
@@ -61,7 +61,7 @@ def refusal(batch, rules=DEFAULT, now_ms=T, **options) -> ErrorCode:
     return raised.value.code
 
 
-# --- what is taken as it is ---
+# --- batches accepted unchanged ---
 
 
 @pytest.mark.parametrize('compression', range(5))
@@ -120,7 +120,7 @@ def test_a_batch_that_a_client_may_not_send_is_refused(batch, code):
 
 
 def test_a_producer_does_not_choose_log_append_time():
-    """Apache Kafka takes a batch that claims LogAppendTime and makes it what the topic says; it was refused here."""
+    """Like Apache Kafka, the broker accepts a batch that claims LogAppendTime, and applies the topic's setting."""
     header = read_header(prepare_produced(some_batch(log_append_time_ms=T), ProduceRules(topic()), T))
     assert not header.is_log_append_time and header.max_timestamp_ms == T + 9
 
@@ -214,7 +214,7 @@ def test_a_decompression_bomb_is_refused(compression):
     assert prepare_produced(batch, DEFAULT, T) is batch
 
 
-# --- what the broker changes ---
+# --- changes by the broker ---
 
 
 @pytest.mark.parametrize('compression', range(5))

@@ -1,4 +1,4 @@
-"""A log directory in the test's hand: a controller to start and stop on it, a file system that fails when told to."""
+"""A log directory on which tests start and stop a controller, and a file system that fails after some changes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ DATA = pathlib.Path(__file__).parent.parent / 'data'
 DIRECTORIES = DATA / 'kafka-directories'
 
 
-class FailingFile(InterposedFile):
-    """Asks its file system before each change."""
+class CountdownFile(InterposedFile):
+    """A file that asks its file system before each change."""
 
-    def __init__(self, path: str, create: bool, fs: FailingFileSystem):
+    def __init__(self, path: str, create: bool, fs: CountdownFileSystem):
         super().__init__(path, create)
         self.fs = fs
 
@@ -33,15 +33,18 @@ class FailingFile(InterposedFile):
         self.fs.check()
 
 
-class FailingFileSystem(FileSystem):
-    """Lets `allowed` changes pass and fails every later one; of a write that fails, `torn_percent` reach the file."""
+class CountdownFileSystem(FileSystem):
+    """A file system that fails every change after the first `allowed` ones.
+
+    A failing write still writes `torn_percent` of its bytes.
+    """
 
     def __init__(self, allowed: int = 1_000_000, torn_percent: int = 0):
         self.allowed = allowed
         self.torn_percent = torn_percent
         self.changes = 0
         self.tore_a_write = False
-        """Whether a write was among what failed: if not, `torn_percent` made no difference."""
+        """True if a write has failed. Otherwise, `torn_percent` had no effect."""
 
     def next_change(self) -> OSError | None:
         self.changes += 1
@@ -55,7 +58,7 @@ class FailingFileSystem(FileSystem):
     def open(self, path: str, create: bool = False) -> File:
         if create and not self.exists(path):
             self.check()
-        return FailingFile(path, create, self)
+        return CountdownFile(path, create, self)
 
     def rename(self, old: str, new: str) -> None:
         self.check()
@@ -70,8 +73,8 @@ class FailingFileSystem(FileSystem):
         super().sync_directory(path)
 
 
-class Node:
-    """One broker's life on one log directory."""
+class ControllerDirectory:
+    """A log directory, and the controllers that one broker starts and stops on it."""
 
     def __init__(self, log_dir: pathlib.Path, **settings: str):
         self.log_dir = log_dir
@@ -97,11 +100,11 @@ class Node:
 
     @property
     def segment(self) -> pathlib.Path:
-        """The last one."""
+        """The last segment of the metadata log."""
         return max(self.metadata_directory.glob('*.log'))
 
     def files(self) -> dict[str, bytes]:
-        """Every file's content but that of preallocated indexes."""
+        """Return the content of every file except the preallocated indexes."""
         return {
             str(path.relative_to(self.log_dir)): path.read_bytes()
             for path in sorted(self.log_dir.rglob('*'))
