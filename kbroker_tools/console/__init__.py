@@ -1,1 +1,1 @@
-"""Lines to records, and records to lines."""
+"""The conversion of lines to records and of records to lines."""

@@ -1,8 +1,8 @@
-"""Lines of input as records: Kafka's rules of `parse.key`, `parse.headers` and the rest, on bytes.
+"""Lines of input as records, by Kafka's rules for `parse.key`, `parse.headers` and the other reader properties.
 
     header:value,header:value <tab> key <tab> value
 
-Kafka's console producer decodes lines as UTF-8 and loses what is not; here the bytes stay as they are.
+Kafka's console producer decodes lines as UTF-8 and loses other bytes. This reader keeps all bytes.
 """
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PROPERTIES = ('parse.key', 'key.separator', 'parse.headers', 'headers.delimiter'
 
 
 class LineError(ToolError):
-    """A line that is no record; the message has its number."""
+    """A line that is not a record. The message contains the line number."""
 
 
 class LineReader:
-    """ToolError for properties that are not known, or contradict each other."""
+    """A reader of lines as records. ToolError for unknown or contradictory properties."""
 
     def __init__(self, properties: Mapping[str, str]):
         for name in properties:
@@ -41,9 +41,9 @@ class LineReader:
         try:
             self._headers_pattern = re.compile(self._headers_separator)
         except re.error as error:
-            raise ToolError(f'headers.separator is a regular expression, and this is none: {error}') from None
+            raise ToolError(f'headers.separator must be a regular expression: {error}') from None
         self.is_plain = not (self._parses_key or self._parses_headers or self._null_marker is not None)
-        """A line is a value, whatever is in it."""
+        """True if a whole line is always a value."""
 
     def _check_differences(self) -> None:
         named = {'headers.delimiter': self._headers_delimiter, 'headers.separator': self._headers_separator,
@@ -59,7 +59,7 @@ class LineReader:
                 raise ToolError(f'null.marker and {name} may not be equal')
 
     def read(self, line: bytes, number: int) -> tuple[bytes | None, bytes | None, Headers]:
-        """(key, value, headers) of the line of this number. LineError."""
+        """Return (key, value, headers) of a line. `number` is its line number for the message of a LineError."""
         if self.is_plain:
             return None, line, []
         start = 0
@@ -102,7 +102,7 @@ class LineReader:
         return headers
 
     def _split(self, text: bytes) -> list[bytes]:
-        """As Java splits: what is empty at the end is left out, text without a separator stays whole."""
+        """Split as Java does: trailing empty parts are dropped, text without a separator stays whole."""
         parts, start = [], 0
         for match in self._headers_pattern.finditer(text):
             if match.end() > 0:
@@ -120,13 +120,13 @@ class LineReader:
 
 
 class LineSplitter:
-    r"""Input as it arrives, as whole lines: `\n`, `\r\n` and `\r` end one, as in Kafka's reader."""
+    r"""A splitter of arriving input into whole lines, which end with `\n`, `\r\n` or `\r` as in Kafka's reader."""
 
     def __init__(self) -> None:
         self._rest = b''
 
     def feed(self, data: bytes) -> list[bytes]:
-        r"""The lines that have ended. One that ends with `\r` waits for what follows: it may be `\n`."""
+        r"""Return the lines that have ended. A line that ends with `\r` waits for the next byte, which may be `\n`."""
         data = self._rest + data
         if b'\r' not in data:
             *lines, self._rest = data.split(b'\n')
@@ -136,14 +136,14 @@ class LineSplitter:
         return data[:ended].splitlines()
 
     def finish(self) -> Iterator[bytes]:
-        """The last line, if it has not ended."""
+        """Yield the last line if it has no line ending."""
         if self._rest:
             yield from self._rest.splitlines()
         self._rest = b''
 
 
 def parse_properties(option: str, pairs: tuple[str, ...]) -> dict[str, str]:
-    """`NAME=VALUE` options; without `=` the value is empty. ToolError without a name."""
+    """Return `NAME=VALUE` options as a dictionary. Without `=` the value is empty. ToolError without a name."""
     properties = {}
     for pair in pairs:
         name, _, value = pair.partition('=')

@@ -1,4 +1,4 @@
-"""Where kbroker-consume gets its records: a broker, alone or as a member of a group, or a log directory."""
+"""The sources of kbroker-consume: a broker, read alone or as a member of a group, and a log directory."""
 from __future__ import annotations
 
 import dataclasses
@@ -20,13 +20,13 @@ GOODBYE_MS = 3000
 
 
 class Wanted(NamedTuple):
-    """What the options ask for."""
+    """The topics and offsets that the options select."""
 
     topic: str | None
     include: str | None
     partition: int | None
     offset: str | None
-    """'earliest', 'latest' or a number; None: by `from_beginning`."""
+    """'earliest', 'latest' or a number; None to use `from_beginning`."""
     from_beginning: bool
     isolation_level: str
     timeout_ms: int | None
@@ -34,32 +34,32 @@ class Wanted(NamedTuple):
 
 class Source(Protocol):
     def batches(self) -> Iterator[list[ConsumedBatch]]:
-        """In pieces; ends when there is nothing more to come."""
+        """Yield lists of batches until the source ends."""
 
     def unread(self, batch: ConsumedBatch) -> None:
-        """These records have not been shown."""
+        """Take back records that were not shown."""
 
     def hurry(self) -> None:
-        """It is to be closed, and nobody wants to wait for that."""
+        """Shorten the timeouts of the following `close`."""
 
     def close(self) -> None: ...
 
 
 def matching_topics(wanted: Wanted, topics: Mapping[str, bool]) -> list[str]:
-    """Names that are wanted, out of those there are, with whether they are internal.
+    """Return the wanted names in `topics`, which maps each name to True if the topic is internal.
 
-    ToolError: the topic does not exist, `include` is no regular expression.
+    ToolError if the topic does not exist, or if `include` is not a regular expression.
     """
     if wanted.topic is not None:
         if wanted.topic not in topics:
-            raise ToolError(f'topic {wanted.topic} does not exist: kbroker-topics --list shows those that do')
+            raise ToolError(f'topic {wanted.topic} does not exist: kbroker-topics --list shows the existing ones')
         return [wanted.topic]
     pattern = include_pattern(wanted.include or '')
     return [name for name, is_internal in topics.items() if pattern.fullmatch(name) and not is_internal]
 
 
 def include_pattern(text: str) -> re.Pattern[str]:
-    """`--include`, where `a,b` means `a|b`. ToolError."""
+    """Compile `--include`, in which `a,b` means `a|b`. ToolError."""
     try:
         return re.compile(text.strip().replace(',', '|').strip('"\''))
     except re.error as error:
@@ -72,7 +72,7 @@ def check_partition(topic: str, partition: int, partitions: int) -> None:
 
 
 class BrokerSource:
-    """A consumer; with a group it commits what was shown, when it is closed and as it goes."""
+    """A consumer of a broker. In a group it commits the shown records at intervals and when it is closed."""
 
     def __init__(self, cluster: Cluster, consumer: Consumer, wanted: Wanted):
         self._cluster = cluster
@@ -91,7 +91,7 @@ class BrokerSource:
             self._consumer.seek(batch.topic, batch.partition, batch.records[0].offset)
 
     def hurry(self) -> None:
-        """A coordinator that is gone is not asked for long to take the last offsets."""
+        """Shorten the timeout of the last offset commit, in case the coordinator is gone."""
         self._cluster.config = dataclasses.replace(self._cluster.config, default_api_timeout_ms=GOODBYE_MS)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class BrokerSource:
 
 def open_broker(bootstrap_server: str, command_config: Path | None, overrides: Mapping[str, str],
                 wanted: Wanted) -> BrokerSource:
-    """ToolError, ConfigError, KafkaError, ClientError."""
+    """Open a consumer for the wanted topics. ToolError, ConfigError, KafkaError, ClientError."""
     from kbroker.client.cluster import Cluster
     from kbroker.client.config import ClientConfig
     from kbroker.client.consumer import Consumer
@@ -127,9 +127,9 @@ def open_broker(bootstrap_server: str, command_config: Path | None, overrides: M
 
 
 class DirectorySource:
-    """The partitions of a log directory one after the other, each up to its end.
+    """The partitions of a log directory, one after another, each to its end.
 
-    Which transactions were aborted is taken from the markers in the log itself.
+    Aborted transactions are found by the markers in the log itself.
     """
 
     def __init__(self, view: View, wanted: Wanted):
@@ -153,23 +153,23 @@ class DirectorySource:
             if self._wanted.isolation_level == 'read_committed':
                 end_offset = self._view.partition_offsets(topic, partition).last_stable_offset
                 aborted = AbortFilter(aborted_transactions(self._view, topic, partition, end_offset))
-            # From the log's start: the filter has to see the markers before the first record that is wanted.
+            # From the log start: the filter needs the markers before the first wanted record.
             found = self._view.batches(topic, partition, 0 if end_offset is not None else start, end_offset)
             for batch in delivered(topic, partition, found, start, aborted):
                 yield [batch]
 
     def unread(self, batch: ConsumedBatch) -> None:
-        """A directory keeps no place."""
+        """Do nothing: a directory keeps no position."""
 
     def hurry(self) -> None:
-        """Nor does it make anybody wait."""
+        """Do nothing: closing a directory does not wait."""
 
     def close(self) -> None:
         self._view.close()
 
 
 def aborted_transactions(view: View, topic: str, partition: int, end_offset: int) -> list[tuple[int, int]]:
-    """(producer id, first offset) of every transaction whose abort marker lies below `end_offset`."""
+    """Return (producer id, first offset) of every transaction whose abort marker is below `end_offset`."""
     from kbroker.record.control import ControlType, read_end_txn_marker
     open_since: dict[int, int] = {}
     aborted = []

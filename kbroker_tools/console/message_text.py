@@ -1,4 +1,4 @@
-"""Records as the console consumer shows them: Kafka's default formatter to the byte, its others by name, and JSON."""
+"""Formatters of consumed records: Kafka's default one, byte for byte, its named ones, and JSON."""
 from __future__ import annotations
 
 import base64
@@ -26,17 +26,17 @@ FORMATTERS = ('default', 'none', 'offsets', 'group-metadata', 'transaction')
 
 SWITCHES = ('print.timestamp', 'print.partition', 'print.offset', 'print.delivery', 'print.epoch', 'print.headers',
             'print.key', 'print.value')
-"""In the order in which they are printed."""
+"""The switches, in the order of the printed parts."""
 TEXTS = ('key.separator', 'line.separator', 'headers.separator', 'null.literal')
 
 
 class BatchFormatter(Protocol):
     def text(self, batch: ConsumedBatch, record: Record) -> bytes:
-        """What is written for a record. CorruptLogError for one that cannot be shown."""
+        """Return the output for a record. CorruptLogError for a record that cannot be shown."""
 
 
 def make_formatter(name: str, properties: Mapping[str, str], as_json: bool) -> BatchFormatter:
-    """By its name here or its class in Kafka. ToolError for names that are not known."""
+    """Return the formatter with this short name or Kafka class name. ToolError for unknown names."""
     name = FORMATTER_OF_CLASS.get(name, name)
     if name not in FORMATTERS:
         raise ToolError(f'--formatter: found {name}, expected one of {", ".join(FORMATTERS)}, or its class in Kafka')
@@ -53,7 +53,7 @@ def make_formatter(name: str, properties: Mapping[str, str], as_json: bool) -> B
 
 
 class DefaultText:
-    r"""Parts of a record, `key.separator` between them, `line.separator` behind the last.
+    r"""The parts of a record, separated by `key.separator` and ended by `line.separator`.
 
         CreateTime:1700000000000 <tab> Partition:0 <tab> Offset:7 <tab> ... a:1,b:2 <tab> key <tab> value <newline>
     """
@@ -84,9 +84,9 @@ class DefaultText:
         if 'print.offset' in shown:
             parts.append(b'Offset:%d' % record.offset)
         if 'print.delivery' in shown:
-            parts.append(b'Delivery:NOT_PRESENT')   # a number that only share groups know
+            parts.append(b'Delivery:NOT_PRESENT')   # only share groups count deliveries
         if 'print.epoch' in shown:
-            parts.append(b'Epoch:NOT_PRESENT')      # Kafka's tool loses it on the way; --json shows it
+            parts.append(b'Epoch:NOT_PRESENT')      # Kafka's tool never shows it; --json does
         if 'print.headers' in shown:
             parts.append(self._headers_separator.join(
                 name.encode() + b':' + self._or_null(value) for name, value in record.headers) or b'NO_HEADERS')
@@ -106,9 +106,9 @@ class NoText:
 
 
 class RowText:
-    """Rows of `__consumer_offsets` and `__transaction_state`; of a row of another kind nothing is shown.
+    """A formatter of rows of `__consumer_offsets` and `__transaction_state`. Other rows are not shown.
 
-    Kafka's formatters write one row behind the other; here each has a line.
+    Kafka's formatters write rows without separators; this one writes each row on its own line.
     """
 
     def __init__(self, name: str):
@@ -121,7 +121,7 @@ class RowText:
 
 
 class JsonText:
-    """An object a line. Bytes that are not UTF-8 are an object with `base64`."""
+    """A formatter that writes one JSON object per line. Bytes that are not UTF-8 become an object with `base64`."""
 
     def text(self, batch: ConsumedBatch, record: Record) -> bytes:
         kind = 'LogAppendTime' if batch.header.is_log_append_time else 'CreateTime'

@@ -1,1 +1,1 @@
-"""What the command for consumer groups shows and changes."""
+"""The parts of kbroker-groups: tables, lag, resets and deletions."""

@@ -1,4 +1,4 @@
-"""What kbroker-groups changes: offsets moved, offsets forgotten, groups deleted."""
+"""The changes of kbroker-groups: offset resets, and deletion of offsets and groups."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
@@ -27,11 +27,11 @@ from kbroker_tools.render import Output
 
 INACTIVE = ('Empty', 'Dead')
 KINDS = {'to_datetime': 'to_time', 'by_duration': 'to_time'}
-NEITHER = 'No offset is changed without --execute; --dry-run says that this is meant.'
+NEITHER = 'No offset is changed without --execute; --dry-run silences this note.'
 
 
 class LiveOffsets:
-    """`offset_resets.Offsets` of a cluster."""
+    """The `offset_resets.Offsets` of a cluster."""
 
     def __init__(self, admin: Any):
         self._admin = admin
@@ -50,7 +50,7 @@ class LiveOffsets:
 # ---- reset
 
 def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
-    """ToolError if a group has members; what is planned for the others is done first."""
+    """Reset the groups without members, then raise ToolError for those that have members."""
     if not options['dry_run'] and not options['execute']:
         output.note(NEITHER)
     reset = _specification(view, options)
@@ -60,7 +60,7 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
     for group_id in group_ids:
         group = view.group(group_id)
         if group is not None and group.state not in INACTIVE:
-            active.append(f"group '{group_id}' is {group.state}: offsets are reset while no member is active")
+            active.append(f"group '{group_id}' is {group.state}: offsets can be reset only while no member is active")
             continue
         for (topic, partition), offset in _planned(view, output, options, group_id, reset, from_file).items():
             rows.append((group_id, topic, partition, offset))
@@ -71,7 +71,7 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, reset: Reset | None,
              from_file: dict[str, dict[Partition, int]] | None) -> dict[Partition, int]:
-    """The new offsets of one group, committed with --execute."""
+    """Return the new offsets of one group. With --execute, commit them."""
     offsets = LiveOffsets(view.admin)
     if from_file is not None:
         wanted = from_file.get(group_id, {})
@@ -94,7 +94,7 @@ def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, 
 
 
 def _specification(view: Any, options: dict[str, Any]) -> Reset | None:
-    """What the options ask for; None with --from-file. click.BadParameter."""
+    """Return the reset that the options specify, or None with --from-file. click.BadParameter."""
     kind = actions.chosen_action(options, [name for name in options if name.startswith('to_')]
                                  + ['shift_by', 'by_duration', 'from_file'])
     value = options[kind]
@@ -111,7 +111,7 @@ def _specification(view: Any, options: dict[str, Any]) -> Reset | None:
 
 
 def _in_scope(view: Any, texts: Collection[str], option: str) -> list[Partition]:
-    """The partitions of `TOPIC[:N,...]`. ToolError for one that is not there."""
+    """Return the partitions of `TOPIC[:N,...]`. ToolError for a missing one."""
     try:
         scope = parse_scope(texts)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Lag in records: what a read_committed consumer has still to get, which markers and aborted records are no part of."""
+"""Lag in records that a read_committed consumer has yet to read, without markers and aborted records."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -11,23 +11,23 @@ from kbroker.record.records import decode_records
 
 @dataclass(slots=True)
 class RecordsLeft:
-    """Of the records from a consumer's position to the end of the log."""
+    """The records from a consumer's position to the end of the log."""
 
     committed: int = 0
-    """Below the last stable offset: the consumer gets them now."""
+    """Records below the last stable offset, which the consumer can read now."""
     held: int = 0
-    """Committed or of no transaction, but above the last stable offset: delivered once that moves."""
+    """Committed or non-transactional records above the last stable offset, delivered once it moves."""
     undecided: int = 0
-    """Of open transactions."""
+    """Records of open transactions."""
 
 
 def count_records_left(batches: Iterable[tuple[BatchHeader, memoryview]], position: int,
                        last_stable_offset: int) -> RecordsLeft:
-    """Sort the records from `position` on by what will become of them.
+    """Count the records from `position` on by their outcome.
 
-    `batches` reach from the position to the end of the log. A transaction is what a producer id wrote before its next
-    marker, so what was decided is known wherever the marker stands; what no marker follows is open. KafkaError for a
-    batch or marker that cannot be read.
+    `batches` reach from the position to the end of the log. A transaction is everything that a producer id wrote before
+    its next marker, so a marker anywhere in `batches` decides it. Without a marker it is open. KafkaError for an
+    unreadable batch or marker.
     """
     left = RecordsLeft()
     undecided: dict[int, tuple[int, int]] = {}
@@ -52,7 +52,7 @@ def count_records_left(batches: Iterable[tuple[BatchHeader, memoryview]], positi
 
 
 def _records_from(header: BatchHeader, batch: memoryview, position: int) -> int:
-    """Compaction leaves gaps between offsets, so a batch that the position lies in is read."""
+    """Count a batch's records from `position` on. Compaction leaves gaps, so a batch around it is decoded."""
     if header.base_offset >= position:
         return header.records_count
     if header.last_offset < position:

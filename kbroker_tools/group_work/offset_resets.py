@@ -1,4 +1,4 @@
-"""Where a group's offsets are to be moved: the specifications of kafka-consumer-groups and what they come to."""
+"""Plans of new offsets for a group, from the reset specifications of kafka-consumer-groups."""
 from __future__ import annotations
 
 import csv
@@ -15,24 +15,24 @@ DURATION = re.compile(
     r'([-+]?)P(?:([-+]?\d+)D)?(?:T(?=[-+\d])(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+(?:\.\d{1,9})?)S)?)?',
     re.IGNORECASE)
 LONGEST_WITHOUT_QUOTES = 24
-"""Of a text that Kafka's tool looks into for what needs them."""
+"""The longest text in which Kafka's tool searches for characters that need quotes; longer ones are always quoted."""
 DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS = 86_400_000, 3_600_000, 60_000, 1000
 
 
 class Offsets(Protocol):
-    """What a plan asks of the cluster."""
+    """The offsets of a cluster that a plan needs."""
 
     def earliest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]: ...
 
     def latest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]: ...
 
     def at_time(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:
-        """-1 for a partition without a record of that time or later."""
+        """Return each partition's first offset at or after the time; -1 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """One specification: `kind` is the option's name, `value` what it was given."""
+    """A reset specification: `kind` is the option's name, `value` its argument."""
 
     kind: str
     value: int = 0
@@ -44,7 +44,7 @@ class CannotReset(ValueError):
 
 def plan(reset: Reset, partitions: Collection[Partition], committed: Mapping[Partition, int],
          offsets: Offsets) -> tuple[dict[Partition, int], list[str]]:
-    """The new offset of each partition, none outside the log, and what was found on the way. CannotReset."""
+    """Return the new offset of each partition, limited to its log, and notes for the user. CannotReset."""
     partitions = sorted(partitions)
     if reset.kind == 'to_earliest':
         return dict(offsets.earliest(partitions)), []
@@ -69,12 +69,12 @@ def _at_time(partitions: list[Partition], timestamp_ms: int,
     found = dict(offsets.at_time(partitions, timestamp_ms))
     later = [at for at in partitions if found[at] < 0]
     ends = offsets.latest(later) if later else {}
-    return {**found, **ends}, [f'{topic}-{partition} has no record of that time or later: the end of the log is taken'
+    return {**found, **ends}, [f'{topic}-{partition} has no record of that time or later: using the end of the log'
                           for topic, partition in later]
 
 
 def within_log(wanted: Mapping[Partition, int], offsets: Offsets) -> tuple[dict[Partition, int], list[str]]:
-    """Offsets moved to the nearest that the log has, and what was moved."""
+    """Return the offsets, moved to the nearest one in the log, and a note for each moved one."""
     starts, ends = offsets.earliest(list(wanted)), offsets.latest(list(wanted))
     found, notes = {}, []
     for (topic, partition), offset in wanted.items():
@@ -82,14 +82,14 @@ def within_log(wanted: Mapping[Partition, int], offsets: Offsets) -> tuple[dict[
         found[at] = min(max(offset, starts[at]), ends[at])
         if found[at] != offset:
             where = 'above the end' if offset > ends[at] else 'below the start'
-            notes.append(f'{topic}-{partition}: {offset} is {where} of the log, {found[at]} is taken')
+            notes.append(f'{topic}-{partition}: {offset} is {where} of the log, using {found[at]}')
     return found, notes
 
 
-# ---- what is written on the command line
+# ---- values on the command line
 
 def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
-    """`orders` or `orders:0,2` as partitions by topic; None: all of them. ValueError."""
+    """Parse `orders` or `orders:0,2` to partitions by topic; None means all. ValueError."""
     found: dict[str, list[int] | None] = {}
     for text in texts:
         topic, separator, numbers = text.rpartition(':')
@@ -107,7 +107,7 @@ def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
 
 
 def parse_duration_ms(text: str) -> int:
-    """ISO 8601, as far as days: `PT1H30M`, `P2D`, `PT0.5S`. ValueError."""
+    """Parse an ISO 8601 duration of days and smaller units: `PT1H30M`, `P2D`, `PT0.5S`. ValueError."""
     match = DURATION.fullmatch(text)
     if match is None or not any(match.groups()[1:]):
         raise ValueError(f'found {text!r}, expected a duration as PnDTnHnMnS')
@@ -118,7 +118,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_datetime_ms(text: str) -> int:
-    """`2026-01-31T23:59:59.000`, in UTC unless it ends in Z or an offset such as +02:00. ValueError."""
+    """Parse a time such as `2026-01-31T23:59:59.000`: UTC unless it ends with an offset such as +02:00. ValueError."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -127,13 +127,13 @@ def parse_datetime_ms(text: str) -> int:
         raise ValueError(f'found {text!r}, expected a time as YYYY-MM-DDThh:mm:ss.sss')
     if moment.tzinfo is None:
         moment = datetime.fromisoformat(text + '+00:00')
-    if moment.timestamp() < 0:      # on the wire -1 and below mean the end, the start and the like
+    if moment.timestamp() < 0:      # in the protocol, negative times mean the end, the start and so on
         raise ValueError(f'found {text!r}, expected a time from 1970 on')
     return round(moment.timestamp() * SECOND_MS)
 
 
 def read_plan(text: str, groups: Collection[str]) -> dict[str, dict[Partition, int]]:
-    """What --export printed: rows of topic, partition and offset, of the group before them if there are several.
+    """Parse the output of --export: rows of topic, partition and offset, preceded by the group if there are several.
 
     ValueError names the line.
     """
@@ -157,7 +157,7 @@ def read_plan(text: str, groups: Collection[str]) -> dict[str, dict[Partition, i
 
 
 def csv_row(cells: Iterable[str | int]) -> str:
-    """As --export prints it: what is long, or would be read as something else, stands in quotes."""
+    """Return a row as --export prints it, with quotes around long cells and those with special characters."""
     return ','.join('"' + str(cell).replace('"', '""') + '"' if _needs_quotes(str(cell)) else str(cell)
                     for cell in cells)
 

@@ -1,4 +1,4 @@
-"""What kbroker-groups shows: Kafka's tables, and its own columns for those who read committed records only."""
+"""The tables of kbroker-groups: Kafka's, and additional columns for read_committed consumers."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
@@ -17,11 +17,11 @@ STATES = ('Empty', 'Stable', 'PreparingRebalance', 'CompletingRebalance', 'Assig
 TYPES = ('Classic', 'Consumer')
 REBALANCING = frozenset(('PreparingRebalance', 'CompletingRebalance', 'Assigning', 'Reconciling'))
 CONSUMER_PROTOCOL_TYPES = ('consumer', '')
-"""Of groups of consumers, and of those that only ever committed offsets."""
+"""The protocol types of consumer groups, and of groups that only committed offsets."""
 
 
 class Cell(NamedTuple):
-    """A column as Kafka's tools lay it out: at least `width` wide; None: as it comes, at the end of a line."""
+    """A column as Kafka's tools lay it out: at least `width` wide, or unpadded at the end of a line if None."""
 
     column: Column
     width: int | None = 15
@@ -32,7 +32,7 @@ def cell(title: str, width: int | None = 15, name: str | None = None) -> Cell:
 
 
 def show(output: Output, cells: Sequence[Cell], rows: Sequence[Sequence[Any]], ending: str = '') -> None:
-    """Rows as JSON as everywhere, on a terminal without empty columns, in a pipe as Kafka's tools print them."""
+    """Print rows as JSON, on a terminal without empty columns, or in a pipe as Kafka's tools do."""
     if output.is_terminal:
         filled = [index for index in range(len(cells)) if not rows or any(row[index] is not None for row in rows)]
         output.table([cells[index].column for index in filled], [[row[index] for index in filled] for row in rows])
@@ -53,7 +53,7 @@ def show(output: Output, cells: Sequence[Cell], rows: Sequence[Sequence[Any]], e
 def list_groups(view: View, output: Output, options: dict[str, Any]) -> None:
     states, types = _words('state', options['state'], STATES), _words('type', options['type'], TYPES)
     if options['type'] is not None and not view.is_live:
-        raise click.UsageError('--type asks a broker: give --bootstrap-server, not --data-dir')
+        raise click.UsageError('--type needs a broker: give --bootstrap-server, not --data-dir')
     rows = sorted(_listed(view, states, types))
     cells = [cell('GROUP', max([15, *(len(group) for group, _, _ in rows)]) + 10)]
     if options['type'] is not None:
@@ -70,7 +70,7 @@ def list_groups(view: View, output: Output, options: dict[str, Any]) -> None:
 
 
 def _words(name: str, text: str | None, known: Collection[str]) -> list[str]:
-    """A list of them, whatever their case. click.BadParameter for one that is none."""
+    """Parse a list of known words in any case. click.BadParameter for an unknown one."""
     found = []
     for word in (text or '').split(','):
         match = next((each for each in known if each.lower() == word.strip().lower()), None)
@@ -82,7 +82,7 @@ def _words(name: str, text: str | None, known: Collection[str]) -> list[str]:
 
 
 def _listed(view: Any, states: Collection[str] = (), types: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:
-    """(group, type, state) of groups of consumers."""
+    """Yield (group, type, state) of the consumer groups."""
     if view.is_live:
         for _, row in view.admin.list_groups(states, types):
             if row.protocol_type in CONSUMER_PROTOCOL_TYPES and row.group_type.capitalize() in (*TYPES, ''):
@@ -95,7 +95,7 @@ def _listed(view: Any, states: Collection[str] = (), types: Collection[str] = ()
 
 
 def consumer_groups(view: View) -> list[str]:
-    """What `--all-groups` means: no groups of Kafka Connect, none of share or streams consumers."""
+    """Return the groups of `--all-groups`, which leaves out Kafka Connect, share and streams groups."""
     return sorted({group_id for group_id, _, _ in _listed(view)})
 
 
@@ -123,7 +123,7 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
             show_offsets(view, output, group, options['verbose'],
                          holders if options['isolation_level'] == 'read_committed' else None)
     if missing:
-        raise ToolError(f'{view.place}: there is no group {", ".join(missing)}; --list prints those that there are')
+        raise ToolError(f'{view.place}: there is no group {", ".join(missing)}; --list shows the existing ones')
 
 
 def tell_state(output: Output, group: GroupInfo) -> None:
@@ -167,7 +167,7 @@ def show_members(output: Output, group: GroupInfo, verbose: bool) -> None:
 
 
 def _assignment(partitions: Sequence[tuple[str, int]]) -> str:
-    """`orders:0,1;payments:0`"""
+    """Return partitions as `orders:0,1;payments:0`."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -175,7 +175,7 @@ def _assignment(partitions: Sequence[tuple[str, int]]) -> str:
 
 
 def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, holders: Holders | None) -> None:
-    """Every partition that the group has an offset in or a member for, then the members without a partition."""
+    """Show each partition with an offset of the group or a member, then the members without a partition."""
     offsets = {(offset.topic, offset.partition): offset for offset in view.group_offsets(group.group_id)}
     owners = {at: member for member in group.members for at in member.assignment}
     log_ends = _log_offsets(view, sorted(offsets.keys() | owners.keys()))
@@ -208,7 +208,7 @@ HELD_CELLS = (cell('LAST-STABLE-OFFSET'), cell('RECORDS-LEFT'), cell('HELD'), ce
 
 
 def _log_offsets(view: Any, partitions: list[tuple[str, int]]) -> dict[tuple[str, int], PartitionOffsets]:
-    """Of the partitions that there are: a group may have offsets in topics that are gone."""
+    """Return the offsets of the existing partitions: a group may have offsets in deleted topics."""
     topics = view.topics()
     there = [(topic, partition) for topic, partition in partitions
              if topic in topics and any(row.partition == partition for row in topics[topic].partitions)]
@@ -221,7 +221,7 @@ def _log_offsets(view: Any, partitions: list[tuple[str, int]]) -> dict[tuple[str
 
 
 def _offline_offsets(view: View, at: tuple[str, int]) -> PartitionOffsets | None:
-    """None for a partition that is on another broker."""
+    """Return the partition's offsets, or None if it is on another broker."""
     try:
         return view.partition_offsets(*at)
     except KafkaError as error:
@@ -231,7 +231,7 @@ def _offline_offsets(view: View, at: tuple[str, int]) -> PartitionOffsets | None
 
 
 class Holders:
-    """Who holds the last stable offset of a partition, and what a read_committed consumer waits for there."""
+    """The columns about the transactions that hold last stable offsets, and what read_committed consumers wait for."""
 
     def __init__(self, view: View):
         self._view = view
@@ -239,7 +239,7 @@ class Holders:
         self._names: dict[tuple[str, int], str] = {}
 
     def row(self, at: tuple[str, int], log: PartitionOffsets, position: int) -> list[Any]:
-        """The cells of HELD_CELLS."""
+        """Return the cells for HELD_CELLS."""
         left = count_records_left(self._view.batches(at[0], at[1], position, log.high_watermark), position,
                                   log.last_stable_offset)
         holder = self._holder(at) if log.last_stable_offset < log.high_watermark else None

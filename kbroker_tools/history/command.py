@@ -33,16 +33,16 @@ WRONG_STYLE = 'bold color(166)'
 @click.command(cls=Command, context_settings=SETTINGS)
 @click.argument('transactional_id', metavar='TRANSACTIONAL-ID')
 @click.option('--all-partitions', is_flag=True,
-              help='Read every partition, not only those that rows name or that know a producer id of it.')
+              help='Read every partition, not only those that its rows name or that have state of its producer ids.')
 @cluster_options
 @json_option
 def history(transactional_id: str, all_partitions: bool, bootstrap_server: str | None, data_dir: Path | None,
             command_config: Path | None, as_json: bool) -> None:
-    """Tell the life of one transactional id.
+    """Show the life of one transactional id.
 
-    Put together from __transaction_state and the partitions it wrote to: every begin, partition, prepare, marker,
-    complete and fence, with durations. The times of records are their producers'. Markers that are torn, missing or
-    late are flagged, and so is what hangs; then the exit code is 1.
+    The history combines __transaction_state with the partitions it wrote to: every begin, partition, prepare, marker,
+    complete and fence, with durations. The times of records are their producers'. Torn, missing and late markers and
+    hanging transactions are flagged; then the exit code is 1.
     """
     view = open_view(bootstrap_server, data_dir, command_config)
     output = Output(as_json)
@@ -59,7 +59,7 @@ def history(transactional_id: str, all_partitions: bool, bootstrap_server: str |
 
 def read_history(view: View, transactional_id: str, all_partitions: bool, output: Output,
                  command: str = 'kbroker-transactions') -> History:
-    """ToolError for an id that nothing is known of; KafkaError, OSError."""
+    """Read the history of an id. ToolError for an unknown id; KafkaError, OSError."""
     from kbroker_tools.history.events import history_of
     from kbroker_tools.rows.transaction_rows import producer_ids
     rows = _rows_of(view, transactional_id)
@@ -67,7 +67,7 @@ def read_history(view: View, transactional_id: str, all_partitions: bool, output
     there = [(name, partition.partition) for name, topic in view.topics().items() if name != TRANSACTION_STATE
              for partition in topic.partitions]
     named = {partition for stored in rows if stored.row is not None for partition in stored.row.partitions}
-    unread = [f'{topic}-{partition} is not there (any more)' for topic, partition in sorted(named - set(there))]
+    unread = [f'{topic}-{partition} does not exist (any more)' for topic, partition in sorted(named - set(there))]
     evidence = []
     with output.progress('partitions', len(there)) as progress:
         for topic, partition in there:
@@ -113,7 +113,7 @@ def _evidence(view: View, topic: str, partition: int, ids: set[int]) -> Evidence
 
 
 class _Reader:
-    """Lets the batches of some producer ids through, and looks at all of them."""
+    """A filter that passes the batches of some producer ids and notes gaps between all batches."""
 
     def __init__(self, batches: Iterator[tuple[BatchHeader, memoryview]], ids: set[int]):
         self._batches = batches
@@ -175,9 +175,9 @@ def _where(event: Event) -> str:
 
 
 def _grouped(events: list[Event]) -> list[tuple[int | None, list[Event]]]:
-    """Each transaction's events together; those outside of any where they fall between.
+    """Group the events by transaction, in the order of time. Events outside of any transaction go between them.
 
-    A transaction stands at its first row or marker: records carry the clock of their producer.
+    A transaction's time is that of its first row or marker, because records carry the clock of their producer.
     """
     together: dict[int, list[Event]] = {}
     groups: list[tuple[int | None, list[Event]]] = []

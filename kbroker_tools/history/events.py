@@ -1,4 +1,4 @@
-"""What happened to a transactional.id, event by event, what is wrong with it, and what cannot be known."""
+"""The history of a transactional.id: its events, its faults, and what cannot be known."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from kbroker_tools.rows.transaction_rows import StoredRow
 from kbroker_tools.timeline.transactions_of_partition import Marker, Outcome
 
 UNFINISHED_AFTER_MS = 10_000
-"""A decided transaction whose markers are not all written after so long is stuck, not busy."""
+"""The time after which a decided transaction without all of its markers counts as torn."""
 
 _SAYS = {Outcome.COMMITTED: 'commit', Outcome.ABORTED: 'abort'}
 
@@ -21,7 +21,7 @@ _SAYS = {Outcome.COMMITTED: 'commit', Outcome.ABORTED: 'abort'}
 class Event(NamedTuple):
     timestamp_ms: int
     transaction: int | None
-    """Which of the transactions shown, from 1; None for what is outside of any."""
+    """The number of the transaction, from 1; None for an event outside of any."""
     since_begin_ms: int | None
     kind: str
     where: str
@@ -37,7 +37,7 @@ class History:
     faults: list[str] = field(default_factory=list)
     unknowns: list[str] = field(default_factory=list)
     titles: list[str] = field(default_factory=list)
-    """Of the transactions, in a few words."""
+    """A short text for each transaction."""
 
     @property
     def transactions(self) -> int:
@@ -46,7 +46,7 @@ class History:
 
 def history_of(transactional_id: str, rows: list[StoredRow], evidence: list[Evidence], unread: Iterable[str],
                now_ms: int, command: str = 'kbroker-transactions') -> History:
-    """The life of an id. `unread` says which partitions could not be read, `command` how a command line begins."""
+    """Return the history of an id. `unread` names the unreadable partitions, `command` begins a command line."""
     lives, hanging = add_evidence(lives_in(rows), evidence)
     teller = _Teller(transactional_id, evidence, now_ms, lives[-1] if lives else None, command)
     for number, life in enumerate(lives, 1):
@@ -63,7 +63,7 @@ def history_of(transactional_id: str, rows: list[StoredRow], evidence: list[Evid
 _ORDER = {kind: order for order, kind in enumerate((
     'initialised', 'producer id', 'fenced', 'begin', 'partitions', 'records', 'prepare', 'marker', 'repeated',
     'complete', 'hanging', 'forgotten'))}
-"""Of events at the same millisecond."""
+"""The order of events in the same millisecond."""
 
 
 class _Teller:
@@ -90,7 +90,7 @@ class _Teller:
         self._doubts.setdefault(what, []).append(number)
 
     def doubts(self) -> list[str]:
-        """What is not known, once for all transactions of which it is not."""
+        """Return the unknowns, each once for all transactions that it concerns."""
         return [_transactions(numbers) + what for what, numbers in self._doubts.items()]
 
     # -- rows outside of transactions
@@ -99,23 +99,23 @@ class _Teller:
         before: TransactionRow | None = None
         for stored in rows:
             if stored.row is None:
-                self._tell_row(stored, 'forgotten', 'tombstone: the id expired')
+                self._add_row(stored, 'forgotten', 'tombstone: the id expired')
             elif stored.row.state is TransactionState.EMPTY:
                 kind, details = _initialisation(before, stored.row)
-                self._tell_row(stored, kind, details)
+                self._add_row(stored, kind, details)
             elif before is not None and before.producer_id != stored.row.producer_id:
-                self._tell_row(stored, 'producer id', f'{before.producer_id} to {stored.row.producer_id}: the epochs '
+                self._add_row(stored, 'producer id', f'{before.producer_id} to {stored.row.producer_id}: the epochs '
                                                       'of the old one were used up')
             before = stored.row
 
-    def _tell_row(self, stored: StoredRow, kind: str, details: str) -> None:
+    def _add_row(self, stored: StoredRow, kind: str, details: str) -> None:
         self._add(stored.timestamp_ms, None, kind, f'{TRANSACTION_STATE}-{stored.partition}', stored.offset, details)
 
     # -- one transaction
 
     def tell_life(self, number: int, life: Life) -> None:
         numbered = (number, life)
-        self._tell_rows_of(numbered)
+        self._add_rows_of(numbered)
         complete_ms = life.complete_ms
         for (topic, partition), part in sorted(life.parts.items()):
             name = f'{topic}-{partition}'
@@ -133,7 +133,7 @@ class _Teller:
                 self._add(marker.timestamp_ms, numbered, 'repeated', name, marker.offset, _marker_words(marker)
                           + '; written again, as after a restart of the coordinator', late_by)
 
-    def _tell_rows_of(self, numbered: tuple[int, Life]) -> None:
+    def _add_rows_of(self, numbered: tuple[int, Life]) -> None:
         _, life = numbered
         if not life.rows:
             self._doubt(numbered[0], ': when it was prepared and completed, and whether it had more partitions than '
@@ -197,7 +197,7 @@ class _Teller:
         name = '{}-{}'.format(*topic_partition)
         complete_ms = life.complete_ms
         if complete_ms is None:
-            return  # told at the Prepare row: it may still be on its way
+            return  # the event of the Prepare row reports it: the marker may still be on its way
         found = self._evidence.get(topic_partition)
         if found is None:
             reason: str | None = 'that partition could not be read'
@@ -218,11 +218,11 @@ class _Teller:
         self._add(one.begin_timestamp_ms, None, 'hanging', f'{hanging.topic}-{hanging.partition}', one.first_offset,
                   f'{words_for_count(one.records, "record")}, producer {one.producer_id} epoch {one.producer_epoch}, '
                   'no marker',
-                  f'hanging: open for {words_for_duration(self._now_ms - one.begin_timestamp_ms)} and no row knows of '
-                  f'it. {self._remedy(hanging.topic, hanging.partition)}')
+                  f'hanging: open for {words_for_duration(self._now_ms - one.begin_timestamp_ms)} and no row names it. '
+                  f'{self._remedy(hanging.topic, hanging.partition)}')
 
     def _remedy(self, topic: str, partition: int) -> str:
-        """One place judges what is safe to run."""
+        """Refer to why-stuck, which alone judges what is safe to run."""
         return f'To see what to do: {self._command} why-stuck {topic}:{partition}'
 
 
@@ -252,7 +252,7 @@ def _initialisation(before: TransactionRow | None, row: TransactionRow) -> tuple
     if before.producer_id != row.producer_id:
         return 'producer id', f'{before.producer_id} to {row.producer_id}, ' + details
     if before.producer_epoch < row.producer_epoch:
-        return 'fenced', f'epoch {before.producer_epoch} may write no more: initialised again, ' + details
+        return 'fenced', f'epoch {before.producer_epoch} may not write any more: initialised again, ' + details
     return 'initialised', details
 
 

@@ -1,9 +1,9 @@
-"""The transactions of one transactional.id, put together from its rows in `__transaction_state` and from partitions.
+"""The transactions of one transactional.id, combined from its rows in `__transaction_state` and from partitions.
 
-A transaction is found in the rows by its start time, which all of its rows carry. A marker belongs to the transaction
-whose Prepare row names its producer id and epoch. From transaction.version 2 on that pair is the transaction's own
-(every ending bumps the epoch, KIP-890); before, all transactions of a producer share it, and the times decide.
-Compaction leaves the last row of an id: of what came before there are only the partitions to tell.
+A transaction is identified in the rows by its start time, which all of its rows carry. A marker belongs to the
+transaction whose Prepare row names its producer id and epoch. From transaction.version 2 on, this pair is unique to the
+transaction, because every ending bumps the epoch (KIP-890). Before, all transactions of a producer share it, and the
+times decide. Compaction leaves only the last row of an id; earlier transactions are visible in the partitions only.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbroker_tools.rows.transaction_rows import StoredRow
 from kbroker_tools.timeline.transactions_of_partition import Marker, Outcome, PartitionTransaction
 
 CLOCK_SKEW_MS = 1000
-"""Markers carry the clock of the partition's leader, rows that of the coordinator: so much they may differ."""
+"""The largest expected difference between the clock of a partition's leader, in markers, and the coordinator's."""
 
 _COMPLETE = {TransactionState.COMPLETE_COMMIT: Outcome.COMMITTED, TransactionState.COMPLETE_ABORT: Outcome.ABORTED}
 _PREPARE = {TransactionState.PREPARE_COMMIT: Outcome.COMMITTED, TransactionState.PREPARE_ABORT: Outcome.ABORTED}
@@ -25,15 +25,15 @@ _PREPARE = {TransactionState.PREPARE_COMMIT: Outcome.COMMITTED, TransactionState
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one partition has of the id's producer ids."""
+    """The batches and markers of the id's producer ids in one partition."""
 
     topic: str
     partition: int
     log_start_offset: int
     first_timestamp_ms: int | None
-    """Of the first batch of the log; None when it is empty."""
+    """The time of the log's first batch; None if the log is empty."""
     has_gaps: bool
-    """Offsets are missing: compaction was here."""
+    """True if compaction removed offsets."""
     transactions: list[PartitionTransaction] = field(default_factory=list)
     lone_markers: list[Marker] = field(default_factory=list)
 
@@ -44,10 +44,10 @@ class Evidence:
 
 @dataclass(slots=True)
 class Part:
-    """What a transaction is to one of its partitions."""
+    """The part of a transaction in one partition."""
 
     transaction: PartitionTransaction | None = None
-    """None where it wrote nothing, or nothing is left."""
+    """None if it wrote nothing here, or nothing is left."""
     marker: Marker | None = None
     repeated: list[Marker] = field(default_factory=list)
 
@@ -57,12 +57,12 @@ class Life:
     """One transaction."""
 
     rows: list[StoredRow] = field(default_factory=list)
-    """Those that are left, Ongoing to Complete, in their order. None are where only partitions tell of it."""
+    """The remaining rows, Ongoing to Complete, in order. Empty if only partitions show the transaction."""
     parts: dict[TopicPartition, Part] = field(default_factory=dict)
     prepare: StoredRow | None = None
     complete: StoredRow | None = None
     partitions: frozenset[TopicPartition] | None = None
-    """What the rows name; None if no row is left that would: a Complete row does not."""
+    """The partitions that the rows name; None if no such row is left. A Complete row names none."""
 
     def add_row(self, stored: StoredRow) -> None:
         self.rows.append(stored)
@@ -78,7 +78,7 @@ class Life:
 
     @property
     def decision(self) -> Outcome | None:
-        """What the rows say, or else the markers; None while nothing is decided."""
+        """The outcome by the rows, or else by the markers; None while it is undecided."""
         if self.complete is not None:
             return _COMPLETE[_row(self.complete).state]
         if self.prepare is not None:
@@ -94,16 +94,16 @@ class Life:
 
     @property
     def earliest_marker_ms(self) -> int:
-        """No marker of it can be older, but for clocks that differ."""
+        """The earliest possible time of its markers, apart from clock differences."""
         return self.begin_ms if self.prepare is None else self.prepare.timestamp_ms
 
     @property
     def complete_ms(self) -> int | None:
-        """When the Complete row was appended. (The time inside it is older: Kafka takes it before it sends markers.)"""
+        """The append time of the Complete row. The time in the row is older: Kafka sets it before the markers."""
         return None if self.complete is None else self.complete.timestamp_ms
 
     def distance_ms(self, marker: Marker) -> int:
-        """How long the marker came after Complete, or (negative) before Prepare; 0 between the two."""
+        """Return the time from Complete to the marker, or negative from Prepare back to it; 0 between the two."""
         if marker.timestamp_ms < self.earliest_marker_ms:
             return marker.timestamp_ms - self.earliest_marker_ms
         complete_ms = self.complete_ms
@@ -111,9 +111,9 @@ class Life:
 
     @property
     def marker_producer(self) -> tuple[int, int] | None:
-        """Producer id and epoch of its markers; None while nothing is decided.
+        """The producer id and epoch of its markers; None while it is undecided.
 
-        A Complete row that rotated the producer id no longer says which epoch the old one ended with: -1.
+        After a Complete row that rotated the producer id, the last epoch of the old one is unknown: -1.
         """
         for stored in (self.prepare, self.complete):
             if stored is not None:
@@ -132,7 +132,7 @@ class Life:
 
 
 def lives_in(rows: Iterable[StoredRow]) -> list[Life]:
-    """The transactions that rows of one id tell of, in the order in which they began."""
+    """Return the transactions in the rows of one id, in the order in which they began."""
     lives: list[Life] = []
     for stored in rows:
         row = stored.row
@@ -149,10 +149,10 @@ def lives_in(rows: Iterable[StoredRow]) -> list[Life]:
 
 
 def add_evidence(lives: list[Life], evidence: Iterable[Evidence]) -> tuple[list[Life], list[Hanging]]:
-    """Give each marker and each bunch of records to its transaction.
+    """Assign each marker and each partition's records to their transaction.
 
-    Returns all lives in the order of their times, with those that no row is left of, and what is open in a partition
-    without a transaction that it could belong to.
+    Return all lives sorted by time, including those without a remaining row, and the transactions that are open in a
+    partition and belong to no life.
     """
     decided = _Decided(lives)
     unclaimed: dict[tuple[object, ...], Life] = {}
@@ -177,7 +177,7 @@ def add_evidence(lives: list[Life], evidence: Iterable[Evidence]) -> tuple[list[
 
 @dataclass(frozen=True, slots=True)
 class Hanging:
-    """Open in a partition, and no row says that it should be."""
+    """A transaction that is open in a partition although no row says so."""
 
     topic: str
     partition: int
@@ -185,7 +185,7 @@ class Hanging:
 
 
 class _Decided:
-    """The transactions that may have markers, by the producer ids and epochs of these."""
+    """The transactions that may have markers, by the markers' producer ids and epochs."""
 
     def __init__(self, lives: list[Life]):
         self._lives: dict[tuple[int, int], list[Life]] = defaultdict(list)
@@ -197,10 +197,11 @@ class _Decided:
                         for producer, found in self._lives.items()}
 
     def owner(self, topic_partition: TopicPartition, marker: Marker) -> Life | None:
-        """The transaction that the marker is of; None if it must be one that no row tells of.
+        """Return the marker's transaction, or None if no row of that transaction is left.
 
-        Where transactions share an epoch the marker is of the one that was being ended at its time; else, as clocks
-        differ a little, of the nearest that lacks it; else it came after the end of the youngest before it, or again.
+        If transactions share an epoch, it is the one that was ending at the marker's time. Otherwise, because clocks
+        differ a little, it is the nearest one that lacks this marker. Otherwise it is the last one before the marker,
+        which is then late or repeated.
         """
         near, before = [], None
         for life in self._candidates(marker):
@@ -219,7 +220,7 @@ class _Decided:
         return min(near, key=lambda life: abs(life.distance_ms(marker))) if near else before
 
     def _candidates(self, marker: Marker) -> Iterator[Life]:
-        """The youngest first; none that was decided clearly after the marker, unless its epoch leaves no doubt."""
+        """Yield candidates, latest first, without those decided clearly after the marker unless the epoch is unique."""
         for producer in ((marker.producer_id, marker.producer_epoch), (marker.producer_id, -1)):
             lives = self._lives.get(producer, [])
             if lives and lives[0].has_marker_epoch_of_its_own:
@@ -235,7 +236,7 @@ def _lacks_marker(life: Life, topic_partition: TopicPartition) -> bool:
 
 
 def _kinship(found: Evidence, marker: Marker, transaction: PartitionTransaction | None) -> tuple[object, ...]:
-    """Markers of one transaction that no row tells of have this in common; on doubt each is one of its own."""
+    """Return a key that markers of one transaction without rows share; in doubt, a unique key."""
     if transaction is not None and marker.producer_epoch == transaction.producer_epoch + 1:
         return marker.producer_id, marker.producer_epoch
     return marker.producer_id, marker.producer_epoch, found.topic_partition, marker.offset
@@ -252,7 +253,7 @@ def _claim(life: Life, topic_partition: TopicPartition, marker: Marker,
 
 def _owner_of_open(lives: list[Life], topic_partition: TopicPartition,
                    transaction: PartitionTransaction) -> Life | None:
-    """The last transaction, unless it is complete; or one that is, and lacks its marker in the partition."""
+    """Return the last transaction if it is not complete, or else a complete one that lacks its marker here."""
     for life in reversed(lives):
         part = life.parts.get(topic_partition)
         if part is None or part.marker is not None or part.transaction is not None:
@@ -266,6 +267,6 @@ def _owner_of_open(lives: list[Life], topic_partition: TopicPartition,
 
 
 def _row(stored: StoredRow) -> TransactionRow:
-    """The row of what is no tombstone: lives hold no others."""
+    """Return the row, which is never a tombstone in a life."""
     assert stored.row is not None
     return stored.row

@@ -1,1 +1,1 @@
-"""A partition and its transactions as a picture."""
+"""A picture of a partition and its transactions."""

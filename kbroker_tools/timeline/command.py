@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from kbroker_tools.view import View
 
 PIPED_COLUMNS = 100
-"""Where there is no terminal, and COLUMNS says nothing."""
+"""The width without a terminal and without COLUMNS."""
 _DURATION = re.compile(r'(\d+)\s*(ms|s|min|m|h|d)')
 _UNITS_MS = {'ms': 1, 's': 1000, 'm': 60_000, 'min': 60_000, 'h': 3_600_000, 'd': 86_400_000}
 
 
 class TopicPartition(click.ParamType):
-    """`orders:0`; the last colon separates."""
+    """The parameter type of `orders:0`; the last colon separates."""
 
     name = 'TOPIC:PARTITION'
 
@@ -37,7 +37,7 @@ class TopicPartition(click.ParamType):
 
 
 class Moment(click.ParamType):
-    """A time (ISO 8601, UTC unless it says otherwise) as milliseconds, or how long ago as negative milliseconds."""
+    """The parameter type of a time (ISO 8601, UTC by default) in milliseconds; an age becomes negative milliseconds."""
 
     name = 'TIME'
 
@@ -48,7 +48,7 @@ class Moment(click.ParamType):
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f'found {value!r}, expected a time such as 2026-11-20T14:00:00Z, or how long ago, such as 15min',
+            self.fail(f'found {value!r}, expected a time such as 2026-11-20T14:00:00Z, or an age such as 15min',
                       param, ctx)
         return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
@@ -56,14 +56,15 @@ class Moment(click.ParamType):
 @click.command(cls=Command, context_settings=SETTINGS)
 @click.argument('topic_partition', type=TopicPartition(), metavar='TOPIC:PARTITION')
 @click.option('--axis', type=click.Choice(['offset', 'time']), default='offset', show_default=True,
-              help='What bars are drawn over, in the terminal.')
+              help='The axis of the picture in the terminal.')
 @click.option('--html', type=click.Path(dir_okay=False, writable=True, path_type=Path), metavar='FILE',
-              help='Write the picture as one HTML file that needs nothing else.')
-@click.option('--from-offset', type=click.IntRange(min=0), metavar='OFFSET', help='Leave out what is before it.')
+              help='Write the picture as one self-contained HTML file.')
+@click.option('--from-offset', type=click.IntRange(min=0), metavar='OFFSET',
+              help='Leave out everything before this offset.')
 @click.option('--to-offset', type=click.IntRange(min=0), metavar='OFFSET',
-              help='Leave out transactions that begin at it or behind it.')
+              help='Leave out transactions that begin at or after this offset.')
 @click.option('--since', type=Moment(), metavar='TIME',
-              help='Leave out transactions that ended before: 2026-11-20T14:00:00Z, or 15min for that long ago.')
+              help='Leave out transactions that ended before this time: 2026-11-20T14:00:00Z, or an age such as 15min.')
 @cluster_options
 @json_option
 def timeline(topic_partition: tuple[str, int], axis: Any, html: Path | None, from_offset: int | None,
@@ -72,7 +73,7 @@ def timeline(topic_partition: tuple[str, int], axis: Any, html: Path | None, fro
     """Show the transactions of a partition as a picture.
 
     Each producer has a lane, each transaction a bar from its first record to its marker: committed, aborted or open.
-    The last stable offset and the high watermark stand across the lanes.
+    Lines across the lanes show the last stable offset and the high watermark.
     """
     from kbroker_tools.timeline.reading import Bounds, read_timeline
     if from_offset is not None and to_offset is not None and to_offset <= from_offset:
@@ -97,7 +98,7 @@ def timeline(topic_partition: tuple[str, int], axis: Any, html: Path | None, fro
 
 
 def _write_page(file: Path, text: str) -> None:
-    """Raises ToolError. The error of a full disk does not name the file."""
+    """Write the file. ToolError names the file, which the error of a full disk does not."""
     try:
         file.write_text(text, encoding='utf-8')
     except OSError as error:
@@ -105,7 +106,7 @@ def _write_page(file: Path, text: str) -> None:
 
 
 def check_partition(view: View, topic: str, partition: int) -> None:
-    """Raises ToolError that names what there is instead."""
+    """Raise ToolError, with the existing ones, if the topic or partition does not exist."""
     topics = view.topics()
     if topic not in topics:
         raise ToolError(f'found no topic {topic!r} in {view.place}, expected one of its {len(topics)}'
@@ -116,7 +117,7 @@ def check_partition(view: View, topic: str, partition: int) -> None:
 
 
 def show(found: Timeline, axis: Any, output: Output) -> None:
-    """The picture on the output, as wide as its terminal."""
+    """Draw the picture on the output, as wide as its terminal."""
     from kbroker_tools.timeline.text import draw, glyphs_for
     width = output.console().width if output.is_terminal else shutil.get_terminal_size((PIPED_COLUMNS, 24)).columns
     for line in draw(found, axis, width, glyphs_for(getattr(output.stream, 'encoding', None))):
@@ -132,7 +133,7 @@ def _write(line: Line, output: Output) -> None:
 
 
 def json_rows(found: Timeline) -> Iterator[dict[str, Any]]:
-    """A row for each transaction."""
+    """Yield a row for each transaction."""
     for one in found.transactions:
         marker = one.marker
         yield {

@@ -1,7 +1,7 @@
-"""The timeline of a partition as one HTML file that needs nothing else: style, script and data are inside it.
+"""The timeline of a partition as one self-contained HTML file with style, script and data inside.
 
-The page lets no other script run: its policy names the hash of its own. Data reaches the script as JSON, in which
-nothing can look like markup; all other texts are escaped here.
+The page's policy names the hash of its own script, so that no other script can run. Data reaches the script as JSON
+that cannot contain markup. All other texts are escaped here.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TABLE_COLUMNS = ('Producer', 'Producer id', 'Epoch', 'First offset', 'Last offs
 
 
 def page(timeline: Timeline) -> str:
-    """The whole file."""
+    """Return the whole file."""
     script = (_HERE / 'page.js').read_text('utf-8')
     name = f'{timeline.topic}-{timeline.partition}'
     fields = {
@@ -71,7 +71,7 @@ def _data(timeline: Timeline) -> dict[str, Any]:
 
 
 def _row(transaction: PartitionTransaction, lane_number: int, lane: Lane) -> list[Any]:
-    """A transaction in the order of the script's column numbers."""
+    """Return a transaction's values in the order of the script's column numbers."""
     marker = transaction.marker
     restart = None
     if transaction.first_offset in lane.restarts:
@@ -97,7 +97,7 @@ def _facts(timeline: Timeline) -> str:
 
 
 def _tables(timeline: Timeline) -> str:
-    """What is open and what was aborted, newest first, for readers and printers that see no bars."""
+    """Return tables of open and aborted transactions, newest first, for screen readers and printers."""
     parts = []
     for outcome, title in ((Outcome.OPEN, 'Open transactions'), (Outcome.ABORTED, 'Aborted transactions')):
         found = [one for one in timeline.transactions if one.outcome is outcome]

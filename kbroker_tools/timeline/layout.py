@@ -1,4 +1,4 @@
-"""What a picture of a partition shows, before it is drawn: lanes of producers, and scales of offsets or of time."""
+"""The layout of a partition's picture: lanes of producers, and scales of offsets or time."""
 from __future__ import annotations
 
 from collections import Counter
@@ -14,21 +14,21 @@ Axis = Literal['offset', 'time']
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The transactions of a partition, and all that is drawn beside them."""
+    """The transactions of a partition, and all other data of its picture."""
 
     topic: str
     partition: int
     place: str
-    """Where it was read."""
+    """The address or directory that it was read from."""
     read_at_ms: int
     offsets: PartitionOffsets
     start_offset: int
     end_offset: int
-    """One past the last offset shown."""
+    """The last offset shown, plus one."""
     start_timestamp_ms: int
     end_timestamp_ms: int
     last_stable_timestamp_ms: int
-    """Where the last stable offset stands on the axis of time."""
+    """The place of the last stable offset on the time axis."""
     transactions: list[PartitionTransaction] = field(default_factory=list)
     lone_markers: list[Marker] = field(default_factory=list)
     plain_records: int = 0
@@ -43,20 +43,22 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One producer (by its transactional.id, where that is known), or all that found no lane of their own."""
+    """One producer, by its transactional.id if known, or all producers without their own lane."""
 
     title: str
     detail: str
-    """Producer ids and epochs, in a few words."""
+    """A short text of producer ids and epochs."""
     transactions: list[PartitionTransaction]
     restarts: frozenset[int] = frozenset()
-    """First offsets of the transactions before which the epoch jumped or the producer id changed: the producer was
-    initialised again, or (as each ending bumps the epoch) it ended transactions elsewhere meanwhile."""
+    """First offsets of the transactions before which the epoch jumped or the producer id changed.
+
+    Either the producer was initialised again, or it ended transactions elsewhere, each of which bumped the epoch.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Places on an axis from 0 to 1."""
+    """An axis, on which places run from 0 to 1."""
 
     axis: Axis
     start: int
@@ -69,7 +71,7 @@ class Scale:
         return self.place(transaction.first_offset if self.axis == 'offset' else transaction.begin_timestamp_ms)
 
     def end_of(self, transaction: PartitionTransaction) -> float:
-        """Where the bar ends: behind its marker; an open one runs on to the end of the log."""
+        """Return the end of the bar: behind the marker, or at the end of the log if it is open."""
         if transaction.outcome is Outcome.OPEN:
             return 1.0
         if self.axis == 'offset':
@@ -89,10 +91,10 @@ def count_outcomes(transactions: Iterable[PartitionTransaction]) -> dict[Outcome
 
 
 def lanes_of(timeline: Timeline, limit: int) -> list[Lane]:
-    """At most `limit` lanes, in the order in which producers first appear.
+    """Return at most `limit` lanes, in the order in which producers first appear.
 
-    If there are more producers, those with an open transaction keep a lane before those with an aborted one, and then
-    those with the most transactions; the rest shares the last lane.
+    If there are more producers, lanes go first to those with an open transaction, then to those with an aborted one,
+    then to those with the most transactions. The others share the last lane.
     """
     owned: dict[str | int, list[PartitionTransaction]] = {}
     for transaction in timeline.transactions:

@@ -1,6 +1,6 @@
 'use strict';
-// Draws the data of the page: a strip with all of it, and lanes with the part in view. Bars that are too narrow to
-// see are drawn together, by columns of pixels. Nothing here turns data into markup: texts go in as text.
+// Draws the data of the page: an overview strip, and lanes with the part in view. Bars that are too narrow to see
+// are drawn together, by columns of pixels. Data never becomes markup: texts are inserted as text nodes.
 
 const data = JSON.parse(document.getElementById('data').textContent);
 const OUTCOMES = ['committed', 'aborted', 'open'];
@@ -342,7 +342,7 @@ function showDetail(event) {
   detail.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - detail.offsetHeight - 8))}px`;
 }
 
-// ---- hands on it
+// ---- input
 
 let drag = null;
 lanesSvg.addEventListener('pointerdown', event => {
@@ -414,7 +414,7 @@ document.querySelectorAll('button[data-do]').forEach(button => button.addEventLi
 document.querySelectorAll('input[name=axis]').forEach(input => input.addEventListener('change', () => setAxis(input.value)));
 addEventListener('resize', requestDraw);
 
-// ---- the start: what the address asks for
+// ---- the start, with the view that the address names
 
 const asked = new URLSearchParams(location.hash.slice(1));
 measure();

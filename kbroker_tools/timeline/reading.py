@@ -1,4 +1,4 @@
-"""A timeline read through a View: the log of one partition, and the names that `__transaction_state` has for it."""
+"""The reading of a timeline through a View: one partition's log, and its transactional ids."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -16,17 +16,20 @@ if TYPE_CHECKING:
 
 
 class Bounds(NamedTuple):
-    """What of the partition to show. None is without a bound."""
+    """The bounds of the part to show. None is unbounded."""
 
     from_offset: int | None = None
     to_offset: int | None = None
-    """Exclusive: transactions that begin at or behind it are left out."""
+    """Transactions that begin at or after it are left out."""
     since_ms: int | None = None
-    """Transactions that ended before are left out."""
+    """Transactions that ended before it are left out."""
 
 
 def read_timeline(view: View, topic: str, partition: int, bounds: Bounds, output: Output | None = None) -> Timeline:
-    """KafkaError, OSError. A transaction that was open at `from_offset` and has ended since begins there."""
+    """Read the timeline. KafkaError, OSError.
+
+    A transaction that was open at `from_offset` and has ended since is shown from there.
+    """
     offsets = view.partition_offsets(topic, partition)
     start_offset = max(offsets.log_start_offset, bounds.from_offset or 0)
     batches = view.batches(topic, partition, start_offset)
@@ -52,7 +55,7 @@ def read_timeline(view: View, topic: str, partition: int, bounds: Bounds, output
 
 
 def _names(view: View, output: Output | None) -> dict[int, str]:
-    """The transactional.id of each producer id; none, and a note why, where their topic may not be read."""
+    """Return the transactional.id of each producer id. If their topic is unreadable, note why and return none."""
     try:
         return transactional_ids(view)
     except KafkaError as error:
@@ -63,7 +66,7 @@ def _names(view: View, output: Output | None) -> dict[int, str]:
 
 def _told(batches: Iterator[tuple[BatchHeader, memoryview]],
           advance: Callable[[int], None]) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches, and word of how many offsets they cover, a thousand batches at a time."""
+    """Yield the batches, and report the offsets that they cover to `advance`, a thousand batches at a time."""
     covered = 0
     for count, (header, batch) in enumerate(batches):
         yield header, batch
@@ -74,7 +77,7 @@ def _told(batches: Iterator[tuple[BatchHeader, memoryview]],
 
 
 def _extend_to_the_left(found: Replay, view: View, topic: str, partition: int, start_offset: int) -> None:
-    """A transaction that is still open and began before the first batch that was read gets its true first offset."""
+    """Find the true first offset of an open transaction that began before the first batch read."""
     opened = {one.producer_id: one for one in found.transactions if one.marker is None}
     for producer in view.producers(topic, partition):
         first_offset = producer.transaction_first_offset
@@ -90,7 +93,7 @@ def _extend_to_the_left(found: Replay, view: View, topic: str, partition: int, s
 
 
 def _times(found: Replay, transactions: list[PartitionTransaction], bounds: Bounds) -> tuple[int, int]:
-    """The first and last moment to show. Records without a timestamp (-1) have no say."""
+    """Return the first and last time to show. Records without a timestamp (-1) do not count."""
     times = [time for one in transactions for time in (one.begin_timestamp_ms, one.end_timestamp_ms) if time >= 0]
     if bounds.to_offset is None and found.last_timestamp_ms is not None:
         times.append(found.last_timestamp_ms)
@@ -101,7 +104,7 @@ def _times(found: Replay, transactions: list[PartitionTransaction], bounds: Boun
 
 
 def _last_stable_timestamp_ms(offsets: PartitionOffsets, transactions: list[PartitionTransaction], end_ms: int) -> int:
-    """When the transaction that holds the last stable offset began; the end where none holds it."""
+    """Return the start time of the transaction that holds the last stable offset, or `end_ms` if none does."""
     if offsets.last_stable_offset >= offsets.high_watermark:
         return end_ms
     return next((one.begin_timestamp_ms for one in transactions if one.first_offset >= offsets.last_stable_offset),

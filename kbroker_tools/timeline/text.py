@@ -1,7 +1,7 @@
 """The timeline of a partition as text: a lane for each producer, a bar for each transaction.
 
-A line is a list of pieces, each with the style that it has on a terminal. Without colours nothing is lost: outcomes
-differ in their characters too. Where transactions are narrower than a column, a column shows what is in it.
+A line is a list of pieces, each with its style on a terminal. Outcomes differ in their characters too, so the text is
+complete without colours. A column that covers several transactions shows their outcomes in one character.
 """
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MAX_OPEN_SHOWN = 5
 MIN_CHART_COLUMNS = 20
 MAX_TITLE_COLUMNS = 30
 MANY = 4
-"""One in so many aborted gives a column another character."""
+"""A column whose share of aborted transactions is at least 1 in this many gets another character."""
 TICK_COLUMNS = 14
-"""Room for a label and some air."""
+"""The width of a label with spacing."""
 
 STYLES = {Outcome.COMMITTED: 'color(33)', Outcome.ABORTED: 'color(166)', Outcome.OPEN: 'color(134)'}
-"""Blue, vermilion and purple: they differ for the colour-blind, and are seen on dark and on light."""
+"""Blue, vermilion and purple, which the colour-blind can distinguish on dark and light backgrounds."""
 MIXED = f'{STYLES[Outcome.ABORTED]} on {STYLES[Outcome.COMMITTED]}'
 DIM = 'dim'
 BOLD = 'bold'
@@ -65,7 +65,7 @@ ASCII = Glyphs('#', 'x', ':', '%', '&', '-', 'C', 'A', '>', '^', '!', '|', '+', 
 
 
 def glyphs_for(encoding: str | None) -> Glyphs:
-    """Line drawing where the output's encoding has it."""
+    """Return line-drawing characters if the output's encoding has them, otherwise ASCII."""
     try:
         ''.join(UNICODE).encode(encoding or 'ascii')
     except (UnicodeEncodeError, LookupError):
@@ -74,7 +74,7 @@ def glyphs_for(encoding: str | None) -> Glyphs:
 
 
 def draw(timeline: Timeline, axis: Axis, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
-    """The whole picture. It is at most `width` columns wide, unless that is too narrow for any."""
+    """Return the whole picture, at most `width` columns wide if that is enough for any picture."""
     lines = [*_headline(timeline, width), []]
     if not timeline.transactions:
         return [*lines, [(_no_transactions(timeline), None)]]
@@ -102,7 +102,7 @@ def draw(timeline: Timeline, axis: Axis, width: int, glyphs: Glyphs = UNICODE) -
 
 
 class Chart:
-    """The columns between titles and counts."""
+    """The part of the picture between titles and counts."""
 
     def __init__(self, timeline: Timeline, scale: Scale, columns: int, glyphs: Glyphs):
         self._timeline = timeline
@@ -123,7 +123,7 @@ class Chart:
         return max(0, min(self._columns - 1, int(place * self._columns)))
 
     def ruler(self) -> list[str]:
-        """The labels of the axis, and the line with its ticks below them."""
+        """Return the labels of the axis and the line with its ticks."""
         labels = [' '] * (self._columns + 1)
         line = [self._glyphs.ruler] * (self._columns + 1)
         free_from = 0
@@ -177,9 +177,9 @@ class Chart:
 
     def _decorate(self, cells: list[Piece], totals: list[int], has_own_cell: list[bool],
                   transaction: PartitionTransaction, first: int, last: int) -> None:
-        """What a bar of its own has room for: where its records end, and its marker.
+        """Draw the details of a bar that has room for them: the end of its records, and its marker.
 
-        A marker may stand in the column where one other bar begins, if that goes on in the next.
+        A marker may use the first column of another bar, if that bar continues in the next column.
         """
         if last == first:
             return
@@ -203,7 +203,7 @@ class Chart:
             cells[room[0]] = (self._glyphs.restart, BOLD)
 
     def rules(self) -> list[str]:
-        """The last stable offset and the high watermark, named below the lanes at their columns."""
+        """Return the lines below the lanes that name the last stable offset and the high watermark."""
         offsets, glyphs = self._timeline.offsets, self._glyphs
         named = [(self._watermark, glyphs.watermark, f'high watermark {offsets.high_watermark:,}'),
                  (self._stable, glyphs.stable, f'last stable offset {offsets.last_stable_offset:,}')]
@@ -226,7 +226,7 @@ class Chart:
 
 
 def ticks(scale: Scale, count: int) -> list[tuple[int, str]]:
-    """About `count` round values on the axis, with their labels."""
+    """Return about `count` round values on the axis, with their labels."""
     span = max(1, scale.end - scale.start)
     if scale.axis == 'offset':
         steps = (size * 10 ** power for power in range(20) for size in (1, 2, 5))
@@ -249,7 +249,7 @@ def _clock(timestamp_ms: int, step_ms: int) -> str:
 
 
 def extent(timeline: Timeline) -> list[str]:
-    """What the picture is of and what it counts, in sentences."""
+    """Return the heading: offsets, times and counts."""
     counts = timeline.counts()
     of = ', '.join(f'{count:,} {outcome.value}' for outcome, count in counts.items() if count)
     lines = [f'offsets {timeline.start_offset:,} to {max(timeline.start_offset, timeline.end_offset - 1):,}: '
@@ -263,7 +263,7 @@ def extent(timeline: Timeline) -> list[str]:
 
 
 def stability(timeline: Timeline) -> str:
-    """Where consumers are stopped."""
+    """Return the last stable offset and what it holds back."""
     offsets = timeline.offsets
     held_back = offsets.high_watermark - offsets.last_stable_offset
     held = f': {words_for_count(held_back, "offset")} held back from read_committed consumers' if held_back else ''
@@ -335,7 +335,7 @@ def _shortened(text: str, columns: int, glyphs: Glyphs) -> str:
 
 
 def _joined(cells: list[Piece]) -> Line:
-    """Neighbours of one style as one piece."""
+    """Join adjacent pieces of one style."""
     pieces: Line = []
     for text, style in cells:
         if pieces and pieces[-1][1] == style:

@@ -1,9 +1,8 @@
-"""The transactions of one partition, replayed from its batches: headers, and of markers the record in them.
+"""The transactions of one partition, replayed from batch headers and markers.
 
-A transaction opens with the first transactional batch of a producer id and ends with the next marker of that id; a
-producer id never has two open in one partition. An epoch that rises without a marker having said so is a producer
-that was initialised again (or, since every ending bumps the epoch from transaction.version 2 on, one whose last
-transactions were elsewhere).
+A transaction opens with the first transactional batch of a producer id and ends with the id's next marker. A producer
+id never has two open transactions in one partition. If its epoch rises without a marker, the producer was initialised
+again. From transaction.version 2 on, where every ending bumps the epoch, it may also have ended transactions elsewhere.
 """
 from __future__ import annotations
 
@@ -33,19 +32,19 @@ class Marker(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionTransaction:
-    """What one transaction is to one partition. Times are the batches' own: the client's clock, or the broker's."""
+    """The part of one transaction in one partition. Times are the batches' own, by the client's or broker's clock."""
 
     producer_id: int
     producer_epoch: int
     first_offset: int
     last_offset: int
-    """Of its last record; the marker stands behind it."""
+    """The offset of its last record, before the marker."""
     begin_timestamp_ms: int
     last_timestamp_ms: int
     records: int = 0
     size_bytes: int = 0
     epoch_before: int | None = None
-    """The epoch of the producer id before this one, if it rose without a marker having said so."""
+    """The producer id's previous epoch, if it rose without a marker."""
     marker: Marker | None = None
 
     @property
@@ -54,7 +53,7 @@ class PartitionTransaction:
 
     @property
     def end_offset(self) -> int:
-        """The offset of the marker, or of the last record while there is none."""
+        """The offset of the marker, or of the last record if it is open."""
         return self.last_offset if self.marker is None else self.marker.offset
 
     @property
@@ -63,18 +62,20 @@ class PartitionTransaction:
 
     @property
     def duration_ms(self) -> int | None:
-        """From the first batch to the marker; None while it is open."""
+        """The time from the first batch to the marker; None while it is open."""
         return None if self.marker is None else self.marker.timestamp_ms - self.begin_timestamp_ms
 
 
 @dataclass(slots=True)
 class Replay:
-    """Batches go in, in the order of their offsets; transactions come out, in the order of their first offsets."""
+    """A replay of batches, added in offset order, to transactions sorted by first offset."""
 
     transactions: list[PartitionTransaction] = field(default_factory=list)
     lone_markers: list[Marker] = field(default_factory=list)
-    """Markers that found no transaction open: it began before the first batch, wrote nothing here, lost its records
-    to compaction, or had a marker already."""
+    """Markers without an open transaction.
+
+    It began before the first batch, wrote nothing here, lost its records to compaction, or had a marker already.
+    """
     since_ms: int | None = None
     plain_records: int = 0
     """Records outside transactions, in batches that end at `since_ms` or later."""
@@ -90,7 +91,7 @@ class Replay:
         return bool(self._open)
 
     def add(self, header: BatchHeader, batch: bytes | bytearray | memoryview, may_begin: bool = True) -> None:
-        """Take one batch in. With `may_begin` False it can only go on with a transaction, or end one."""
+        """Replay one batch. With `may_begin` False it can only continue or end a transaction."""
         self.batches += 1
         if self.first_offset is None:
             self.first_offset, self.first_timestamp_ms = header.base_offset, _first_timestamp_ms(header)
@@ -102,7 +103,7 @@ class Replay:
             if is_shown and not header.is_control:
                 self.plain_records += header.records_count
         elif header.records_count == 0 or header.producer_id == NO_PRODUCER_ID:
-            return  # what compaction left of a batch says nothing: it opens and ends no transaction
+            return  # a batch that compaction emptied opens and ends no transaction
         elif header.is_control:
             self._end(header, batch)
         else:
@@ -139,7 +140,7 @@ class Replay:
 
 
 def read_marker(header: BatchHeader, batch: bytes | bytearray | memoryview) -> Marker | None:
-    """The marker in a transactional control batch; None for a kind that this version does not know."""
+    """Return the marker in a transactional control batch, or None if its type is unknown."""
     try:
         control_type, coordinator_epoch = read_end_txn_marker(batch)
     except CorruptBatchError:
@@ -151,7 +152,7 @@ def read_marker(header: BatchHeader, batch: bytes | bytearray | memoryview) -> M
 
 def replay(batches: Iterable[tuple[BatchHeader, memoryview]], end_offset: int | None = None,
            since_ms: int | None = None) -> Replay:
-    """The transactions that begin below `end_offset`. Reads on behind it for as long as one of them is open."""
+    """Replay the transactions that begin below `end_offset`, reading on while one of them is open."""
     result = Replay(since_ms=since_ms)
     for header, batch in batches:
         may_begin = end_offset is None or header.base_offset < end_offset
@@ -162,7 +163,7 @@ def replay(batches: Iterable[tuple[BatchHeader, memoryview]], end_offset: int | 
 
 
 def _first_timestamp_ms(header: BatchHeader) -> int:
-    """Of the first record, where the header still has it: a delete horizon or LogAppendTime leaves only the last's."""
+    """Return the first record's time; the last one's if a delete horizon or LogAppendTime replaced it in the header."""
     if header.is_log_append_time or header.delete_horizon_ms is not None or header.base_timestamp_ms < 0:
         return header.max_timestamp_ms
     return header.base_timestamp_ms

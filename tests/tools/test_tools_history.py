@@ -180,7 +180,7 @@ def test_an_initialisation_that_raises_the_epoch_is_a_fence(view):
     coordinator.row('EMPTY')
     fence = told(view).events[1]
     assert fence.kind == 'fenced'
-    assert fence.details == ('epoch 0 may write no more: initialised again, producer 1000 epoch 1, '
+    assert fence.details == ('epoch 0 may not write any more: initialised again, producer 1000 epoch 1, '
                              'times out after 1 min')
 
 
@@ -419,7 +419,7 @@ def test_a_partition_that_is_gone_is_named(coordinator, view):
     del view.logs[A]
     history = told(view)
     assert history.faults == []
-    assert history.unknowns == ['orders-0 is not there (any more)',
+    assert history.unknowns == ['orders-0 does not exist (any more)',
                                 'transaction 1, orders-0: whether it had its marker; that partition could not be read']
 
 

@@ -71,7 +71,7 @@ def test_a_line_in_error_is_named_by_its_number(line, properties, message):
     ({'headers.key.separator': ','}, 'headers.separator and headers.key.separator may not be equal'),
     ({'null.marker': '\t'}, 'null.marker and key.separator may not be equal'),
     ({'null.marker': ','}, 'null.marker and headers.separator may not be equal'),
-    ({'headers.separator': '('}, 'headers.separator is a regular expression'),
+    ({'headers.separator': '('}, 'headers.separator must be a regular expression'),
     ({'parse.keys': 'true'}, 'found parse.keys, expected one of parse.key, '),
 ])
 def test_properties_that_contradict_each_other_are_refused(properties, message):
