@@ -1,4 +1,4 @@
-"""kbroker-dump-log: what stands in the files of a partition, as Kafka's own tool shows it."""
+"""kbroker-dump-log: the contents of a partition's files, as Kafka's own tool shows them."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from kbroker_tools.dump.run import dump
 
 DECODER_CLASSES = tuple(STRING_DECODER.replace('String', kind) for kind in ('String', 'Integer', 'Long'))
 
-EPILOG = """Ends with 0, 1 if something could not be read, 2 for wrong usage (Kafka's tool: 1). Damage that Kafka's tool
-reports and passes over (a wrong checksum, an index that contradicts its log, a torn end) is reported likewise and
-changes nothing in that; what ends Kafka's tool costs the rest of the batch or file here, and the next one follows,
-unless --compat is given."""
+EPILOG = """Exit codes: 0, 1 if something could not be read, 2 for wrong usage (Kafka's tool: 1). Some damage Kafka's
+tool reports and skips: a wrong checksum, an index that contradicts its log, a torn end. It is reported in the same way
+and does not change the exit code. Damage that stops Kafka's tool costs the rest of the batch or file here, and the dump
+goes on with the next one, unless --compat is given."""
 
 
 def table_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,8 +43,8 @@ def _parameters(option: Option) -> dict[str, Any]:
 @version_option
 @click.pass_context
 def main(context: click.Context, paths: tuple[str, ...], **values: Any) -> None:
-    """Print what stands in files of a partition: batches and records of .log and .checkpoint files, entries of .index,
-    .timeindex, .txnindex and .snapshot files. Output is that of kafka-dump-log 4.3, byte for byte.
+    """Print the contents of a partition's files: batches and records of .log and .checkpoint files, entries of .index,
+    .timeindex, .txnindex and .snapshot files. The output is that of kafka-dump-log 4.3, byte for byte.
 
     PATH: a file, a pattern such as 'orders-*/*.log', a partition's directory (its segments in order), or a log
     directory (all of its partitions).
@@ -60,9 +60,9 @@ def main(context: click.Context, paths: tuple[str, ...], **values: Any) -> None:
 
 
 def _check(options: DumpOptions) -> None:
-    """click.UsageError for what makes no sense."""
+    """click.UsageError for missing files and unknown decoders."""
     if not options.paths and not options.listed_files:
-        raise click.UsageError('name the files to dump, as arguments or with --files FILE,FILE,...')
+        raise click.UsageError('give the files to dump as arguments or with --files FILE,FILE,...')
     for decoder in (options.value_decoder_class, options.key_decoder_class):
         if decoder is not None and decoder not in DECODER_CLASSES:
             raise click.UsageError(f'{decoder} is a Java class that cannot be run here; those known are '

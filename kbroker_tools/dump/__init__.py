@@ -1,1 +1,1 @@
-"""A segment file, and what stands beside it, as text."""
+"""The files of a partition as text."""

@@ -1,4 +1,4 @@
-"""The decoders of a dump by the options that name them, and control records in words."""
+"""The decoders of a dump, by their options, and control records as text."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kbroker_tools.rows.decoders import Decoder
 
 def decoder_for(options: DumpOptions) -> Decoder | None:
-    """None where both key and value are shown as UTF-8."""
+    """Return the decoder that the options name, or None if key and value are shown as UTF-8."""
     if options.decoder is not None:
         from kbroker_tools.rows.decoders import decoder
         return decoder(options.decoder, options.compat or '4.3')
@@ -22,7 +22,7 @@ def decoder_for(options: DumpOptions) -> Decoder | None:
 
 
 class ClassDecoder:
-    """What --key-decoder-class and --value-decoder-class name."""
+    """The decoder of --key-decoder-class and --value-decoder-class."""
 
     def __init__(self, read_key: Callable[[bytes], str], read_value: Callable[[bytes], str]):
         self._read_key = read_key
@@ -46,7 +46,7 @@ def _reader_of(class_name: str) -> Callable[[bytes], str]:
 
 
 def control_text(number: int, value: bytes | None) -> str:
-    """Of a control record that ends no transaction. CorruptLogError for a value that cannot be read."""
+    """Return the text of a control record that ends no transaction. CorruptLogError for an unreadable value."""
     from kbroker_tools.rows.decoders import CONTROL_RECORDS, quorum_record_text
     if number not in CONTROL_RECORDS:
         return f' controlType: UNKNOWN({number})'

@@ -1,4 +1,4 @@
-"""Which files a dump goes through, and where in them it begins."""
+"""The files of a dump, and the position in each at which it begins."""
 from __future__ import annotations
 
 import errno
@@ -21,35 +21,35 @@ TIME_ENTRY_BYTES = 12
 
 
 def suffix_of(path: str) -> str:
-    """From the last dot of the name on; empty without one."""
+    """Return the name from its last dot on; empty without a dot."""
     name = os.path.basename(path)
     dot = name.rfind('.')
     return name[dot:] if dot >= 0 else ''
 
 
 def as_java_shows(path: str) -> str:
-    """Single slashes, and none at the end."""
+    """Normalize the slashes: no double ones, none at the end."""
     while '//' in path:
         path = path.replace('//', '/')
     return path.rstrip('/') if len(path) > 1 else path
 
 
 def base_offset_of(path: str) -> int | None:
-    """The number at the beginning of a segment's file name; None if there is none."""
+    """Return the number at the beginning of a segment's file name, or None."""
     digits = os.path.basename(path).partition('.')[0]
     return int(digits) if digits.isascii() and digits.isdecimal() else None
 
 
 def must_be_file(path: str) -> None:
-    """Raises FileNotFoundError, and OSError for what is no regular file: who opens a pipe waits for its other end."""
+    """FileNotFoundError for a missing file, OSError for one that is not regular: opening a pipe would block."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, 'found no regular file', path)
 
 
 def expand(paths: list[str], suffixes: tuple[str, ...]) -> Iterator[str]:
-    """The files that paths stand for: patterns, and the files of these suffixes in directories, in order.
+    """Yield the files that the paths name, in order. Patterns and directories yield files with these suffixes.
 
-    Raises FileNotFoundError for a pattern that fits nothing, OSError for a directory that cannot be read.
+    Raises FileNotFoundError for a pattern without a match, OSError for an unreadable directory.
     """
     for path in paths:
         if os.path.isdir(path):
@@ -58,14 +58,14 @@ def expand(paths: list[str], suffixes: tuple[str, ...]) -> Iterator[str]:
             from glob import glob
             found = sorted(glob(path))
             if not found:
-                raise FileNotFoundError(2, 'no file fits this pattern', path)
+                raise FileNotFoundError(2, 'no file matches this pattern', path)
             yield from expand(found, suffixes)
         else:
             yield path
 
 
 def files_in(directory: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Segment files of a partition in the order of their offsets; of a log directory, partition by partition.
+    """Return a partition's segment files sorted by offset, or those of a log directory, partition by partition.
 
     Raises FileNotFoundError if there are none.
     """
@@ -90,7 +90,7 @@ def _partition_order(name: str) -> tuple[str, int]:
 
 
 def next_segment(path: str) -> str | None:
-    """The `.log` that follows in the same partition."""
+    """Return the partition's next `.log`."""
     directory = os.path.dirname(path)
     base_offset = base_offset_of(path)
     if base_offset is None:
@@ -103,7 +103,7 @@ def next_segment(path: str) -> str | None:
 # ---- where to begin
 
 def ends_before(path: str, selection: Selection) -> bool:
-    """Whether all offsets of the segment lie below those asked for: the next one begins at or below them."""
+    """Report whether all offsets of the segment are below the selection: the next one begins at or below it."""
     if base_offset_of(path) is None:
         return False
     following = next_segment(path)
@@ -111,13 +111,13 @@ def ends_before(path: str, selection: Selection) -> bool:
 
 
 def begins_after(path: str, selection: Selection) -> bool:
-    """Whether all offsets of the segment lie above those asked for."""
+    """Report whether all offsets of the segment are above the selection."""
     base_offset = base_offset_of(path)
     return base_offset is not None and base_offset > selection.last_offset
 
 
 def start_position(path: str, selection: Selection) -> int:
-    """A position in the `.log` before which nothing of the selection lies, found in its indexes; 0 without any."""
+    """Return a position in the `.log` that is not behind the selection's start, by its indexes; 0 without any."""
     base_offset = base_offset_of(path)
     if base_offset is None or suffix_of(path) != LOG:
         return 0
@@ -134,7 +134,7 @@ def start_position(path: str, selection: Selection) -> int:
 
 
 def _search(path: str, entry_bytes: int, key_bytes: int, target: int) -> int:
-    """What the last entry says whose key is at most `target`; 0 without one. It takes the reads of a binary search."""
+    """Return the value of the last entry whose key is at most `target`, by binary search in the file; 0 if none."""
     with open(path, 'rb', buffering=0) as file:
         def entry(number: int) -> tuple[int, int]:
             data = os.pread(file.fileno(), entry_bytes, number * entry_bytes)
@@ -145,14 +145,14 @@ def _search(path: str, entry_bytes: int, key_bytes: int, target: int) -> int:
             return entry(number)[0 if entry_bytes == OFFSET_ENTRY_BYTES else 1]
 
         entries = os.fstat(file.fileno()).st_size // entry_bytes
-        # Behind the entries of a segment that is appended to lie zeros.
+        # The index of the active segment ends with zeros.
         used = _first(entries, lambda number: number > 0 and relative_offset(number) == 0)
         number = _first(used, lambda number: entry(number)[0] > target) - 1
         return max(entry(number)[1], 0) if number >= 0 else 0
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int:
-    """The first of 0..count-1 from which on it holds; `count` if for none."""
+    """Return the first number in 0..count-1 from which `holds` is true, or `count`."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Offsets that do not follow each other, of which a compacted log has millions."""
+"""Gaps between offsets, of which a compacted log may have millions."""
 from __future__ import annotations
 
 from array import array
@@ -9,10 +9,10 @@ PAIRS_IN_MEMORY = 32 * 1024
 
 
 class Gaps:
-    """Pairs of offsets in the order of the first; of several with the same first the last one counts.
+    """Pairs of offsets, sorted by the first. Of several pairs with the same first offset, the last one counts.
 
-    What does not fit into a small part of memory lies in a temporary file. Pairs come in order but from a damaged log,
-    whose are brought into it in memory.
+    A small number stays in memory, the others go to a temporary file. Pairs arrive sorted except from a damaged log,
+    whose pairs are sorted in memory.
     """
 
     def __init__(self) -> None:

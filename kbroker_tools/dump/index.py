@@ -1,11 +1,11 @@
-"""The files beside a segment's `.log`, as kafka-dump-log shows them, and what it says in the end of all that is wrong.
+"""Index files and producer snapshots as kafka-dump-log shows them, and its final report of errors.
 
-`.index`, `.timeindex` and `.txnindex` entries and the producers of a `.snapshot` are read one after the other, and the
-first two are held against the log. Nothing is written: Kafka's own tool cuts an `.index` that has half an entry at its
-end while it shows it; here it stays as it was found.
+The entries of `.index`, `.timeindex` and `.txnindex` and the producers of a `.snapshot` are read one by one. The
+entries of the first two are compared with the log. Nothing is written: Kafka's own tool truncates an `.index` that
+ends with half an entry, this one does not.
 
-A `.txnindex` that is not there is an error (Kafka takes it for an empty one), and the version of its entries is read
-as the int16 that it is (Kafka looks at one byte of it).
+A missing `.txnindex` is an error (for Kafka it is an empty one). The version of its entries is read as an int16
+(Kafka reads one byte of it).
 """
 from __future__ import annotations
 
@@ -54,29 +54,28 @@ T = TypeVar('T')
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """The options of kafka-dump-log that concern indexes."""
+    """The options of kafka-dump-log for indexes."""
 
     verify_index_only: bool = False
-    """Hold the entries against the log and print none."""
+    """Compare the entries with the log and print none."""
     index_sanity_check: bool = False
-    """Only look whether the broker would rebuild the index at its start."""
+    """Only check whether the broker would rebuild the index at its start."""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-    """How much of the log is looked at for the batch of an entry."""
+    """The most bytes of the log that are read for the batch of an entry."""
     compat: str = '4.3'
     """The release of Kafka whose texts are printed: 4.2, 4.3 or 4.4."""
 
 
-# ---- what is wrong
+# ---- errors
 
 Pairs = dict[str, list[tuple[int, int]]]
-"""By file, in the order in which they were found."""
+"""Pairs of numbers by file, in the order in which they were found."""
 
 
 class ErrorReport:
-    """What was found wrong in any of the files, by file, to be printed in the end. Paths are made absolute.
+    """The errors in all files, by absolute path, printed at the end.
 
-    Kafka lists the files of a section in the order of a hash map; here they stand in the order in which they were
-    read.
+    Kafka lists the files of a section in the order of a hash map. Here they are in the order in which they were read.
     """
 
     def __init__(self, compat: str = '4.3'):
@@ -89,12 +88,12 @@ class ErrorReport:
         self._non_consecutive: dict[str, Gaps] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is anything to print."""
+        """True if there is anything to print."""
         return any((self._mismatches, self._timestamp_mismatches, self._out_of_order, self._not_found,
                     self._non_consecutive))
 
     def mismatch(self, index_path: str, index_offset: int, log_offset: int) -> None:
-        """The batch at the position of an entry ends at another offset. Of equal index offsets the last one is told."""
+        """Add an entry whose batch ends at another offset. Of entries with the same offset, the last one is kept."""
         self._mismatches.setdefault(_absolute(index_path), []).append((index_offset, log_offset))
 
     def timestamp_mismatch(self, index_path: str, index_timestamp_ms: int, log_timestamp_ms: int) -> None:
@@ -104,15 +103,15 @@ class ErrorReport:
         self._out_of_order.setdefault(_absolute(index_path), []).append((timestamp_ms, previous_ms))
 
     def not_found(self, index_path: str, index_offset: int, log_offset: int) -> None:
-        """No batch ends at an indexed offset; `log_offset` is where the next one ends, -1 if there is none."""
+        """Add an indexed offset at which no batch ends. `log_offset` is the end of the next batch; -1 if none."""
         self._not_found.setdefault(_absolute(index_path), []).append((index_offset, log_offset))
 
     def gaps(self, log_path: str) -> Gaps:
-        """Where to put the offsets of a log that do not follow each other, once there are some."""
+        """Return the gaps of a log, created at the first call."""
         return self._non_consecutive.setdefault(_absolute(log_path), Gaps())
 
     def lines(self) -> Iterator[str]:
-        """Kafka's text. Up to 4.2 the last mismatch or gap of a file comes first; then they are sorted by offset."""
+        """Yield Kafka's text. Up to 4.2, a file's last mismatch or gap comes first; later releases sort by offset."""
         for path, pairs in self._mismatches.items():
             yield f'Mismatches in :{path}'
             shown = sorted(dict(pairs).items()) if self._is_sorted else pairs
@@ -138,17 +137,17 @@ class ErrorReport:
 
 
 def _absolute(path: str) -> str:
-    """With the working directory in front; `..` stays, as in Java."""
+    """Prefix the working directory. As in Java, `..` is not resolved."""
     return os.path.join(os.getcwd(), path)
 
 
 # ---- files
 
 def dump_index(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
-    """An `.index`: its entries, each of them held against the `.log` beside it.
+    """Print an `.index`, comparing each entry with the `.log`.
 
-    Raises CorruptLogError when the sanity check fails, or an entry points to where no batch can be; OSError, for a
-    `.log` that is not there too.
+    Raises CorruptLogError if the sanity check fails or an entry points to an impossible position. OSError, also for a
+    missing `.log`.
     """
     index = OffsetIndexFile(path)
     with LogFile(sibling(path, '.log')) as log:
@@ -163,9 +162,9 @@ def dump_index(path: str, options: IndexOptions, out: IO[str], report: ErrorRepo
 
 
 def dump_time_index(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
-    """A `.timeindex`: its entries, each of them held against the `.log`, which is searched through the `.index`.
+    """Print a `.timeindex`, comparing each entry with the `.log`, which is searched through the `.index`.
 
-    Raises CorruptLogError when the sanity check fails, or the log cannot be read where an entry points; OSError.
+    Raises CorruptLogError if the sanity check fails or the log is unreadable at an entry's position; OSError.
     """
     index = TimeIndexFile(path)
     with LogFile(sibling(path, '.log')) as log:
@@ -179,14 +178,14 @@ def dump_time_index(path: str, options: IndexOptions, out: IO[str], report: Erro
 
 
 def dump_transaction_index(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
-    """A `.txnindex`. Raises CorruptLogError for an entry of another version, OSError."""
+    """Print a `.txnindex`. Raises CorruptLogError for an entry of another version, OSError."""
     for row in transaction_rows(path):
         out.write(f'version: {row.version} producerId: {row.producer_id} firstOffset: {row.first_offset} '
                   f'lastOffset: {row.last_offset} lastStableOffset: {row.last_stable_offset}\n')
 
 
 def dump_snapshot(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
-    """A `.snapshot`: what it says of each producer. Raises CorruptLogError for a damaged one, OSError."""
+    """Print the producers of a `.snapshot`. Raises CorruptLogError for a damaged one, OSError."""
     for producer in snapshot_producers(path):
         first_offset = producer.transaction_first_offset
         out.write(f'producerId: {producer.producer_id} producerEpoch: {producer.producer_epoch} '
@@ -204,7 +203,7 @@ def dump_snapshot(path: str, options: IndexOptions, out: IO[str], report: ErrorR
 
 
 def _write_lines(out: IO[str], options: IndexOptions, entries: Iterable[T], text: Callable[[T], str]) -> None:
-    """A line for each entry, many at a time; what stands before a damaged one is out before the error is."""
+    """Write a line for each entry, many at a time. Entries before a damaged one are written before the error."""
     lines: list[str] = []
     try:
         for entry in entries:
@@ -218,7 +217,7 @@ def _write_lines(out: IO[str], options: IndexOptions, entries: Iterable[T], text
 
 
 def sibling(path: str, suffix: str) -> str:
-    """The file of the same segment with another suffix."""
+    """Return the file of the same segment with another suffix."""
     directory, name = os.path.split(path)
     return os.path.join(directory, name.partition('.')[0] + suffix)
 
@@ -257,12 +256,12 @@ class SnapshotProducer(NamedTuple):
     transaction_first_offset: int | None
     last_timestamp_ms: int
     last_batch: LastBatch | None
-    """None when only a marker was seen."""
+    """None if the producer wrote only a marker."""
 
 
 def verified_offsets(index: OffsetIndexFile, log: LogFile, options: IndexOptions,
                      report: ErrorReport) -> Iterator[OffsetEntry]:
-    """The entries of an `.index`; `report` hears of those whose batch ends at another offset. CorruptLogError."""
+    """Yield the entries of an `.index`, reporting those whose batch ends at another offset. CorruptLogError."""
     for entry in index:
         batch = log.batch_at(entry.position, entry.position + options.max_message_bytes)
         if batch is None:
@@ -276,7 +275,7 @@ def verified_offsets(index: OffsetIndexFile, log: LogFile, options: IndexOptions
 
 def verified_timestamps(index: TimeIndexFile, offsets: OffsetIndexFile, log: LogFile,
                         report: ErrorReport) -> Iterator[TimeEntry]:
-    """The entries of a `.timeindex`; `report` hears of those that the log, or the one before, contradicts."""
+    """Yield the entries of a `.timeindex`, reporting those that contradict the log or the previous entry."""
     previous_ms = NO_TIMESTAMP_MS
     for entry in index:
         batch = log.first_reaching(entry.offset, offsets.position_for(entry.offset))
@@ -295,7 +294,7 @@ def verified_timestamps(index: TimeIndexFile, offsets: OffsetIndexFile, log: Log
 
 
 def transaction_rows(path: str) -> Iterator[TransactionRow]:
-    """The entries of a `.txnindex`; less than an entry at its end is passed over. CorruptLogError, OSError."""
+    """Yield the entries of a `.txnindex`, ignoring an incomplete one at its end. CorruptLogError, OSError."""
     base_offset_of(path)
     for number, fields in enumerate(_read_entries(path, TRANSACTION_ENTRY)):
         row = TransactionRow(*fields)
@@ -306,7 +305,10 @@ def transaction_rows(path: str) -> Iterator[TransactionRow]:
 
 
 def snapshot_producers(path: str) -> list[SnapshotProducer]:
-    """What a `.snapshot` says. CorruptLogError in Kafka's words, but that what Kafka calls `null` is told; OSError."""
+    """Return the producers of a `.snapshot`. OSError, CorruptLogError.
+
+    The errors have Kafka's words, except that they name the sizes for which Kafka says `null`.
+    """
     with open(path, 'rb') as file:
         data = file.read()
     count_at = SNAPSHOT_HEAD.size
@@ -345,7 +347,7 @@ def _snapshot_producer(producer_id: int, producer_epoch: int, last_sequence: int
 
 
 def base_offset_of(path: str) -> int:
-    """The offset that the name of a segment's file begins with. Raises CorruptLogError."""
+    """Return the offset at the beginning of a segment file's name. Raises CorruptLogError."""
     offset = files.base_offset_of(path)
     if offset is None:
         raise CorruptLogError(f'{path}: found {os.path.basename(path).partition(".")[0]!r} before the suffix, expected '
@@ -354,14 +356,14 @@ def base_offset_of(path: str) -> int:
 
 
 def _read_entries(path: str, entry: struct.Struct) -> Iterator[tuple[Any, ...]]:
-    """The whole entries of a file, of which a block at a time is in memory."""
+    """Yield the whole entries of a file, which is read block by block."""
     with open(path, 'rb') as file:
         while block := file.read(BLOCK_ENTRIES * entry.size):
             yield from entry.iter_unpack(block[:len(block) - len(block) % entry.size])
 
 
 class OffsetIndexFile:
-    """An `.index`, read as it lies there."""
+    """An `.index` file, opened read-only."""
 
     def __init__(self, path: str):
         """Raises OSError, CorruptLogError for a name without an offset."""
@@ -378,7 +380,7 @@ class OffsetIndexFile:
             yield OffsetEntry(self.base_offset + relative_offset, position)
 
     def check(self) -> None:
-        """What a broker looks at before it trusts the index. Raises CorruptLogError in Kafka's words."""
+        """Check what a broker checks before it trusts the index. Raises CorruptLogError in Kafka's words."""
         path = _absolute(self.path)
         if self.entries:
             relative_offset, _ = _last_entry(self.path, OFFSET_ENTRY, self.entries)
@@ -391,14 +393,14 @@ class OffsetIndexFile:
                                   f'positive nor a multiple of {OFFSET_ENTRY.size}')
 
     def position_for(self, offset: int) -> int:
-        """Where to begin to look for the batch of `offset`: the last entry at or below it, else 0."""
+        """Return the position of the last entry at or below `offset`, or 0: a search for its batch begins there."""
         offsets, positions = self._columns
         number = bisect_right(offsets, offset - self.base_offset)
         return positions[number - 1] if number else 0
 
     @cached_property
     def _columns(self) -> tuple[array[int], array[int]]:
-        """Relative offsets and positions: four bytes each in memory, as in the file."""
+        """The relative offsets and positions, four bytes each."""
         fields = array('i')
         with open(self.path, 'rb') as file:
             fields.frombytes(file.read(self.entries * OFFSET_ENTRY.size))
@@ -410,7 +412,7 @@ class OffsetIndexFile:
 
 
 class TimeIndexFile:
-    """A `.timeindex`, read as it lies there."""
+    """A `.timeindex` file, opened read-only."""
 
     def __init__(self, path: str):
         """Raises OSError, CorruptLogError for a name without an offset."""
@@ -427,7 +429,7 @@ class TimeIndexFile:
             yield TimeEntry(timestamp_ms, self.base_offset + relative_offset)
 
     def check(self) -> None:
-        """What a broker looks at before it trusts the index. Raises CorruptLogError in Kafka's words."""
+        """Check what a broker checks before it trusts the index. Raises CorruptLogError in Kafka's words."""
         path = _absolute(self.path)
         if self.entries:
             first_ms, _ = next(_read_entries(self.path, TIME_ENTRY))
@@ -462,7 +464,7 @@ class BatchAt(NamedTuple):
 
 
 class LogFile:
-    """A `.log`, of which single batches are looked at. A context manager; opening it raises OSError."""
+    """A `.log` from which single batches are read. A context manager. Opening it raises OSError."""
 
     def __init__(self, path: str):
         self.path = path
@@ -477,9 +479,9 @@ class LogFile:
         self._file.close()
 
     def batch_at(self, position: int, end: int | None = None) -> BatchAt | None:
-        """The batch that begins at `position` and ends at or before `end`; None if no whole one does.
+        """Return the batch that begins at `position` and ends at or before `end`, or None if there is no whole one.
 
-        Raises CorruptLogError where the length field cannot be that of a batch.
+        Raises CorruptLogError for an impossible length field.
         """
         end = self.size_bytes if end is None else min(end, self.size_bytes)
         if position < 0 or position + BATCH_HEAD.size > end:
@@ -498,10 +500,10 @@ class LogFile:
         return BatchAt(position, size_bytes, last_offset, magic)
 
     def first_reaching(self, offset: int, position: int) -> BatchAt | None:
-        """The first batch from `position` on that ends at or after `offset`. Raises CorruptLogError."""
+        """Return the first batch from `position` on that ends at or after `offset`. Raises CorruptLogError."""
         last = self._last_found
         if last is not None and last.last_offset <= offset:
-            position = max(position, last.position)     # where the answer to a lower offset was is far enough back
+            position = max(position, last.position)     # no batch before the last answer can reach a higher offset
         while (batch := self.batch_at(position)) is not None:
             if batch.last_offset >= offset:
                 self._last_found = batch
@@ -510,13 +512,13 @@ class LogFile:
         return None
 
     def max_timestamp_ms(self, batch: BatchAt) -> int:
-        """The highest timestamp of its records, -1 without any. Raises CorruptLogError, KafkaError for damaged ones."""
+        """Return the highest timestamp of its records, or -1. Raises CorruptLogError, KafkaError for damaged ones."""
         data = self._read(batch.position, batch.size_bytes)
         if batch.magic >= MAGIC:
             return max((record.timestamp_ms for record in iter_records(data)), default=NO_TIMESTAMP_MS)
         if batch.magic < 1:
             return NO_TIMESTAMP_MS
-        # A message of magic 1 has one timestamp, and one that wraps compressed messages the highest of theirs.
+        # A message of magic 1 has one timestamp; a wrapper of compressed messages has the highest of theirs.
         timestamp_ms: int = LEGACY_TIMESTAMP.unpack_from(data, LEGACY_TIMESTAMP_AT)[0]
         return timestamp_ms
 

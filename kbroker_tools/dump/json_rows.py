@@ -1,4 +1,4 @@
-"""The records of a dump as JSON, an object a line, and the entries of indexes likewise."""
+"""The records and index entries of a dump as JSON, one object per line."""
 from __future__ import annotations
 
 import base64
@@ -29,11 +29,11 @@ ENCODERS: dict[str, Callable[[bytes], str]] = {
 
 as_json = json.JSONEncoder(ensure_ascii=False, separators=(',', ':')).encode
 quoted = json.encoder.encode_basestring
-"""`as_json` of a string, without the question what it is."""
+"""The JSON text of a string, without the type dispatch of `as_json`."""
 
 
 class DumpJson:
-    """Writes the records of the batches of a SegmentReader; the face of DumpText."""
+    """A writer of a SegmentReader's records, with the interface of DumpText."""
 
     def __init__(self, sink: Sink, payload: str, decoder: Decoder | None, selection: Selection | None,
                  on_damage: Callable[[str], None]):
@@ -44,10 +44,10 @@ class DumpJson:
         self._on_damage = on_damage
 
     def begin(self, last_offset: int | None = None) -> None:
-        """A new file: nothing is held against another here."""
+        """Begin a new file. JSON output needs no state from the file before."""
 
     def dump(self, reader: SegmentReader, most_bytes: int = 1 << 62) -> bool:
-        """The batches that follow in the file, until `most_bytes` of it are passed. False: no more follow."""
+        """Write the next batches, up to about `most_bytes` of the file. Return False at its end."""
         enough = reader.next_position + most_bytes
         while reader.next_position < enough:
             if not reader.step():
@@ -65,7 +65,7 @@ class DumpJson:
         return True
 
     def _rows(self, reader: SegmentReader) -> Iterator[str]:
-        """A line for each record; what is the same in all records of the batch is put into words once."""
+        """Yield a line for each record. The text that all records of a batch share is built once."""
         header, data = reader.header(), reader.batch()
         if reader.magic == MAGIC:
             records = iter_records(data, max_decompressed_bytes=MAX_DECOMPRESSED_BYTES)
@@ -107,14 +107,14 @@ def batch_fields(reader: SegmentReader, header: BatchHeader) -> dict[str, Any]:
 
 
 def compression_of(header: BatchHeader) -> str:
-    """The name of the codec. Raises CorruptLogError."""
+    """Return the name of the codec. Raises CorruptLogError."""
     if header.compression > max(Compression):
         raise CorruptLogError(f'found compression {header.compression}, expected 0 to {max(Compression)}')
     return Compression(header.compression).name.lower()
 
 
 def parsed(text: str | None) -> Any:
-    """What a decoder says, as the JSON that it is, or else as text."""
+    """Return a decoder's output as JSON if it is JSON, otherwise as text."""
     if text is None or not text.startswith('{'):
         return text
     try:
@@ -124,7 +124,7 @@ def parsed(text: str | None) -> Any:
 
 
 def index_rows(path: str, suffix: str) -> Iterator[str]:
-    """The entries of an index file or a producer snapshot. Raises CorruptLogError, OSError."""
+    """Yield the entries of an index file or producer snapshot as JSON. Raises CorruptLogError, OSError."""
     from kbroker_tools.dump import index as dump_index
     entries = {'.index': dump_index.OffsetIndexFile, '.timeindex': dump_index.TimeIndexFile,
                '.txnindex': dump_index.transaction_rows, '.snapshot': dump_index.snapshot_producers}[suffix](path)

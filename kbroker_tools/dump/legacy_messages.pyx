@@ -2,9 +2,9 @@
 
 A message: offset int64, size int32 (of what follows), crc uint32 (CRC-32 of what follows it), magic int8, attributes
 int8 (bits 0-2 compression, bit 3 log append time), in magic 1 timestamp int64, key and value as length int32 (-1 null)
-and bytes. A compressed one wraps a set of messages in its value and has the offset of the last of them; those of magic
-0 have their own offsets, those of magic 1 count from 0 (KIP-31). The time of the wrapper counts for all where it is
-the log append time (KIP-32).
+and bytes. A compressed message wraps a set of messages in its value and has the offset of the last one. Wrapped
+messages of magic 0 have their own offsets, those of magic 1 count from 0 (KIP-31). If the wrapper has a log append
+time, it applies to all of its messages (KIP-32).
 """
 from zlib import crc32
 
@@ -23,7 +23,10 @@ cdef int64_t NO_TIMESTAMP = -1
 
 
 cdef class LegacyMessages:
-    """The messages of one that stands in a log: itself, or those that it wraps. KafkaError if it cannot be expanded."""
+    """The messages of an entry in a log: the entry itself, or the messages that it wraps.
+
+    KafkaError if it cannot be decompressed.
+    """
 
     def __cinit__(self, bytes message not None, Py_ssize_t max_decompressed_bytes):
         cdef LegacyMessage wrapper
@@ -52,7 +55,7 @@ cdef class LegacyMessages:
         self.cursor.end = self.cursor.at + PyBytes_GET_SIZE(data)
 
     cdef bint step(self, LegacyMessage *message) except -1:
-        """False at the end. ProtocolError, CorruptLogError where no message follows."""
+        """Read the next message. Return False at the end. ProtocolError, CorruptLogError for damaged data."""
         if self.cursor.at == self.cursor.end:
             return False
         take_message(&self.cursor, message)
@@ -63,7 +66,7 @@ cdef class LegacyMessages:
 
 
 def iter_messages(bytes message not None, Py_ssize_t max_decompressed_bytes):
-    """The messages of one that stands in a log, as records. KafkaError, ProtocolError, CorruptLogError."""
+    """Yield the messages of an entry in a log as records. KafkaError, ProtocolError, CorruptLogError."""
     cdef LegacyMessages messages = LegacyMessages(message, max_decompressed_bytes)
     cdef LegacyMessage found
     while messages.step(&found):
@@ -98,7 +101,7 @@ cdef const uint8_t *take_sized(Cursor *cursor, Py_ssize_t *size) except NULL:
 
 
 cdef int64_t last_offset(Cursor cursor) except? -1:
-    """Of a set of messages: that of the last one, as it stands there."""
+    """Return the stored offset of the last message in a set."""
     cdef int64_t offset = 0
     while cursor.at < cursor.end:
         offset = read_int64(take(&cursor, 8))

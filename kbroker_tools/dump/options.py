@@ -1,7 +1,7 @@
-"""The options of kbroker-dump-log, once: for the command line and its help, and for the short way to start.
+"""The table of kbroker-dump-log's options, for the command with its help and for the fast start.
 
-Most calls name files and a few options. To read those takes no library, and a dump of a small file is over before one
-would be loaded; whatever is less plain, mistakes included, is left to the command proper (`read_plainly` gives None).
+Most calls name files and a few options. Reading those needs no library, and a small file is dumped before a library
+would be loaded. All other calls, mistakes included, go to the command (`read_plainly` returns None).
 """
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 
 
 class Option:
-    """A row of the table. `default` False makes a flag; `choices` bounds a text; `optional`: the value may be left out.
+    """A row of the table.
 
-    `decoder` is the name of what the option decodes.
+    A `default` of False makes a flag. `choices` are the allowed texts. `optional` is the value if none is given.
+    `decoder` names the decoder that the option selects.
     """
 
     def __init__(self, name: str, help_text: str, default: bool | int | str | None = False, *,
@@ -40,42 +41,44 @@ class Option:
 
 
 OPTIONS = (
-    Option('files', 'Files to dump, separated by commas. The same as naming them as arguments.', None,
+    Option('files', 'Files to dump, separated by commas, like the arguments.', None,
            metavar='FILE,FILE,...'),
-    Option('print-data-log', 'Print keys and payloads, too. Any decoder option implies it.'),
+    Option('print-data-log', 'Print keys and payloads too. Any decoder option implies it.'),
     Option('deep-iteration', 'Print a line for every record. --print-data-log implies it.'),
-    Option('verify-index-only', 'Hold the entries of indexes against the log and print none.'),
-    Option('index-sanity-check', 'Only check indexes as a broker does at its start, which rebuilds those that fail.'),
-    Option('max-message-size', 'How much of the log is read for the batch of an index entry.',
+    Option('verify-index-only', 'Compare index entries with the log and print none.'),
+    Option('index-sanity-check', 'Only check indexes as a broker does at its start; it rebuilds those that fail.'),
+    Option('max-message-size', 'The most bytes of the log to read for the batch of an index entry.',
            DEFAULT_MAX_MESSAGE_BYTES,
            metavar='BYTES'),
-    Option('max-bytes', 'Read this much of each .log and no more.', MAX_INT32, metavar='BYTES'),
+    Option('max-bytes', 'The most bytes to read of each .log.', MAX_INT32, metavar='BYTES'),
     Option('skip-record-metadata', 'Print only keys and payloads of records; control records become empty lines.'),
-    Option('value-decoder-class', 'How payloads are shown: Kafka\'s StringDecoder, IntegerDecoder or LongDecoder.',
+    Option('value-decoder-class', 'The decoder of payloads: Kafka\'s StringDecoder, IntegerDecoder or LongDecoder.',
            None, metavar='[CLASS]', optional=STRING_DECODER),
-    Option('key-decoder-class', 'How keys are shown, likewise.', None, metavar='[CLASS]', optional=STRING_DECODER),
+    Option('key-decoder-class', 'The decoder of keys, from the same classes.', None, metavar='[CLASS]',
+           optional=STRING_DECODER),
     Option('offsets-decoder', 'Decode records of __consumer_offsets.', decoder='offsets'),
     Option('transaction-log-decoder', 'Decode records of __transaction_state.', decoder='transaction'),
     Option('cluster-metadata-decoder', 'Decode records of __cluster_metadata.', decoder='cluster-metadata'),
     Option('remote-log-metadata-decoder', 'Decode records of __remote_log_metadata.', decoder='remote-log-metadata'),
     Option('share-group-state-decoder', 'Decode records of __share_group_state.', decoder='share-group-state'),
-    Option('compat', 'Be that release of Kafka\'s tool to the letter: its texts, its `-1 is followed by N` for a log '
-           'that does not begin at offset 0 (4.3 and 4.4), and an end at the first batch that cannot be read.', None,
+    Option('compat', 'Behave exactly like this release of Kafka\'s tool: print its texts and its `-1 is followed by N` '
+           'for a log that does not begin at offset 0 (4.3 and 4.4), and stop at the first unreadable batch.', None,
            choices=('4.2', '4.3', '4.4')),
-    Option('json', 'One JSON object for every record or index entry.'),
-    Option('payload', 'Keys and values in JSON as text, base64 or hex.', 'utf8', choices=('utf8', 'base64', 'hex')),
-    Option('where', 'Only records for which all terms hold: offset>=100, time=2026-11-20..2026-11-21T06:00, '
+    Option('json', 'Print one JSON object for every record or index entry.'),
+    Option('payload', 'The form of keys and values in JSON: text, base64 or hex.', 'utf8',
+           choices=('utf8', 'base64', 'hex')),
+    Option('where', 'Print only records that meet all terms: offset>=100, time=2026-11-20..2026-11-21T06:00, '
            'producer-id=7, transactional, control; joined by `and` or commas. Offsets and times are looked up in '
-           'the indexes, what comes before is not read.', None, metavar='TERMS'),
-    Option('follow', 'Wait for what is appended, and for new segments, until interrupted.'),
-    Option('stats', 'A line for every segment: records, bytes, compression, producers, transactions.'),
+           'the indexes, so that earlier batches are not read.', None, metavar='TERMS'),
+    Option('follow', 'Wait for appended batches and new segments until interrupted.'),
+    Option('stats', 'Print a line for every segment: records, bytes, compression, producers, transactions.'),
 )
 BY_NAME = {option.name: option for option in OPTIONS}
 DECODERS = tuple(option for option in OPTIONS if option.decoder)
 
 
 class DumpOptions:
-    """What a dump is asked for: the options by their names, and `paths`."""
+    """The values of a dump's options, by name, and its `paths`."""
 
     files: str | None
     paths: tuple[str, ...]
@@ -102,23 +105,23 @@ class DumpOptions:
 
     @property
     def listed_files(self) -> list[str]:
-        """Those of --files."""
+        """The files of --files."""
         files = (self.files or '').rstrip(',')
         return files.split(',') if files else []
 
     @property
     def decoder(self) -> str | None:
-        """Of several, the first counts."""
+        """The selected decoder; of several, the first one."""
         return next((option.decoder for option in DECODERS if getattr(self, option.key)), None)
 
     @property
     def checks_indexes(self) -> bool:
-        """Indexes are what counts, and nothing of them is shown."""
+        """True if indexes are checked and their entries are not printed."""
         return self.verify_index_only or self.index_sanity_check
 
     @property
     def is_limited(self) -> bool:
-        """Whether --max-bytes says anything: its default is no limit, of files that are larger neither."""
+        """True if --max-bytes limits the dump. Its default is no limit, even for larger files."""
         return self.max_bytes != MAX_INT32
 
     @property
@@ -135,12 +138,12 @@ class DumpOptions:
 
     @property
     def is_literal(self) -> bool:
-        """Kafka's tool with all its ways."""
+        """True with --compat: behave exactly like Kafka's tool."""
         return self.compat is not None
 
 
 def read_plainly(arguments: Sequence[str]) -> DumpOptions | None:
-    """The options of a call without anything particular. None: let the command read it."""
+    """Parse a simple command line. Return None if the command has to parse it."""
     paths: list[str] = []
     values: dict[str, bool | int | str | None] = {}
     rest = iter(arguments)
@@ -161,7 +164,7 @@ def read_plainly(arguments: Sequence[str]) -> DumpOptions | None:
             return None
         values[option.key] = int(value) if option.is_number else value
     options = DumpOptions(paths, **values)
-    is_plain = bool(options.paths or options.listed_files) and not options.stats        # tables are the command's
+    is_plain = bool(options.paths or options.listed_files) and not options.stats        # the command prints tables
     return options if is_plain else None
 
 

@@ -1,4 +1,4 @@
-"""A dump from the first file to the report of what is wrong: which part shows which file, and what a failure costs."""
+"""A dump, from the first file to the final error report."""
 from __future__ import annotations
 
 import os
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kbroker_tools.dump.selection import Selection
 
     class BatchWriter(Protocol):
-        """DumpText, or the same in JSON."""
+        """The interface of DumpText and DumpJson."""
 
         def begin(self, last_offset: int | None = None) -> None: ...
 
@@ -54,15 +54,15 @@ INDEX_SUFFIXES = (INDEX, TIME_INDEX, '.txnindex', '.snapshot')
 
 
 def dump(options: DumpOptions, out: int = STDOUT, wait: Callable[[], None] | None = None) -> int:
-    """Dump all files to a file descriptor. Returns the exit code.
+    """Dump all files to a file descriptor. Return the exit code.
 
-    `wait`: called between two looks for more when following. Raises OSError where the output takes no more,
-    CorruptLogError, KafkaError and OSError with `--compat`, which ends at the first thing that cannot be read.
+    While following, `wait` is called before each search for new data. Raises OSError if the output fails. With
+    `--compat`, which stops at the first unreadable part, it also raises CorruptLogError, KafkaError and OSError.
     """
     if options.stats and options.follow:
-        wrong_usage('--stats are those of a segment as it is, they cannot --follow it')
+        wrong_usage('--stats describes segments as they are now and cannot be combined with --follow')
     if options.json and options.checks_indexes:
-        wrong_usage('--json shows entries, and --verify-index-only and --index-sanity-check show none')
+        wrong_usage('--json prints entries, but --verify-index-only and --index-sanity-check print none')
     if options.stats:
         return show_statistics(options)
     return Dump(options, Sink(out), wait or (lambda: time.sleep(FOLLOW_INTERVAL_S))).run()
@@ -74,7 +74,7 @@ def paths_of(options: DumpOptions) -> list[str]:
 
 
 def selection_of(options: DumpOptions) -> Selection | None:
-    """click.UsageError for terms that cannot be read."""
+    """Return the selection of --where. click.UsageError for invalid terms."""
     if options.where is None:
         return None
     from kbroker_tools.dump.where import WhereError, parse_where
@@ -85,13 +85,13 @@ def selection_of(options: DumpOptions) -> Selection | None:
 
 
 def wrong_usage(message: str) -> NoReturn:
-    """Of what only shows here. Raises click.UsageError."""
+    """Raise click.UsageError, importing click only now."""
     import click
     raise click.UsageError(message) from None
 
 
 def show_statistics(options: DumpOptions) -> int:
-    """A line for every segment, damaged ones too; what cannot be read makes the exit code 1. Raises OSError."""
+    """Print a line for every segment. Return 1 if a file cannot be opened, else 0. Raises OSError."""
     from kbroker_tools.dump.stats import COLUMNS, statistics_of
     from kbroker_tools.render import Output
     segments, exit_code = [], 0
@@ -105,14 +105,14 @@ def show_statistics(options: DumpOptions) -> int:
         if suffix_of(path) in BATCH_SUFFIXES:
             segments.append(path)
         else:
-            print(f'Ignoring {path}: --stats are those of .log and .checkpoint files', file=sys.stderr)
+            print(f'Ignoring {path}: --stats is for .log and .checkpoint files', file=sys.stderr)
     Output(options.json).table(COLUMNS, (statistics.row(path) for path, statistics in
                                          statistics_of(segments, options, selection_of(options))))
     return exit_code
 
 
 def one_line(path: str, error: Exception) -> str:
-    """What could not be read, and why."""
+    """Return a line with the unreadable path and the reason."""
     reason = f'{error.filename}: {error.strerror}' if isinstance(error, OSError) else str(error)
     from kbroker_tools.render import printable
     line = reason if path in reason else f'{path}: {reason}'
@@ -162,14 +162,14 @@ class Dump:
     def _dump_file(self, path: str, advance: Callable[[int], None]) -> None:
         self._begin(path)
         suffix = suffix_of(path)
-        if not self.options.is_literal or os.path.exists(path):     # Kafka's tool looks at the name first
+        if not self.options.is_literal or os.path.exists(path):     # Kafka's tool checks the name first
             must_be_file(path)
         if suffix in BATCH_SUFFIXES:
             self._dump_batches(path, advance)
         elif suffix in INDEX_SUFFIXES:
             self._dump_index(path, suffix)
         else:
-            self._complain(f'Ignoring unknown file {path}')
+            self._print_error(f'Ignoring unknown file {path}')
 
     def _begin(self, path: str) -> None:
         self._path, self._gaps = path, None
@@ -186,7 +186,7 @@ class Dump:
 
     def _tell_of_tail(self, line: str) -> None:
         if self.options.json:
-            self._complain(line)
+            self._print_error(line)
         else:
             self.sink.write(line + '\n')
 
@@ -197,7 +197,7 @@ class Dump:
             position = reader.next_position
 
     def _open(self, path: str) -> SegmentReader:
-        """Begin the file with the line that tells its name's meaning; the reader is at the first batch of use."""
+        """Print the heading of the file, and return a reader at the first batch that may be selected."""
         if not self.options.json:
             self.sink.write(heading(path) + '\n')
         self._text.begin(-1 if self.options.compat in ('4.3', '4.4') else None)
@@ -224,17 +224,17 @@ class Dump:
         return IndexOptions(self.options.verify_index_only, self.options.index_sanity_check,
                             self.options.max_message_size, self.options.compat or '4.3')
 
-    # ---- what comes later
+    # ---- following
 
     def _follow(self, path: str) -> None:
-        """The file, whatever is appended to it, and the segments that come after it; ends with Ctrl-C alone."""
+        """Dump the file, everything appended to it, and its later segments, until Ctrl-C."""
         must_be_file(path)
         self._begin(path)
         reader = self._open(path)
         while True:
-            following = next_segment(path)          # once there is one, this one grows no more
+            following = next_segment(path)          # once it exists, this segment does not grow any more
             if reader.look_again() < reader.next_position:
-                raise CorruptLogError(f'{path}: it was cut to {reader.end} bytes, below what was shown already')
+                raise CorruptLogError(f'{path}: it was truncated to {reader.end} bytes, less than was already shown')
             self._drain(reader, _nothing)
             if following is None:
                 self.sink.flush()
@@ -245,7 +245,7 @@ class Dump:
             self._begin(path)
             reader = self._open(path)
 
-    # ---- what is wrong
+    # ---- errors
 
     def _report(self) -> ErrorReport:
         if self.report is None:
@@ -262,20 +262,20 @@ class Dump:
         if self.options.is_literal:
             raise CorruptLogError(line)
         self.sink.end_line()
-        self._complain(f'{PROGRAM}: {line}')
+        self._print_error(f'{PROGRAM}: {line}')
         self.exit_code = 1
 
     def _fail(self, path: str, error: Exception) -> None:
-        """Of a damaged snapshot Kafka's tool, too, says so and goes on."""
+        """Report an unreadable file, or raise the error with --compat. A damaged snapshot is reported even then."""
         if self.options.is_literal and suffix_of(path) != '.snapshot':
             self.sink.flush()
             raise error
         if isinstance(error, OSError) and error.filename is None:
             raise error
-        self._complain(str(error) if self.options.is_literal else one_line(path, error))
+        self._print_error(str(error) if self.options.is_literal else one_line(path, error))
         self.exit_code = 0 if self.options.is_literal else 1
 
-    def _complain(self, line: str) -> None:
+    def _print_error(self, line: str) -> None:
         self.sink.flush()
         print(line, file=sys.stderr)
 
@@ -307,7 +307,7 @@ def _nothing(amount: int) -> None:
 
 @contextmanager
 def progress_over(paths: list[str]) -> Iterator[Callable[[int], None]]:
-    """A bar for large files, where it does not stand in the way of the result."""
+    """Show a progress bar for large files, unless the result goes to the same terminal."""
     total = 0
     if os.isatty(STDERR) and not os.isatty(STDOUT):
         total = sum(os.path.getsize(path) for path in paths if os.path.exists(path))
@@ -320,7 +320,7 @@ def progress_over(paths: list[str]) -> Iterator[Callable[[int], None]]:
 
 
 def heading(path: str) -> str:
-    """The second line of a file of batches: what its name says. CorruptLogError if that is not the name of one."""
+    """Return the second line for a file of batches, from its name. CorruptLogError for another name."""
     name = os.path.basename(path)
     stem = name.partition('.')[0]
     offset, _, epoch = stem.partition('-')

@@ -1,4 +1,4 @@
-"""Batches of any magic out of a file, one after the other, through a window of bounded size."""
+"""A reader of batches of any magic, one after another, through a window of bounded size."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker.record.batch cimport BatchFields
@@ -6,14 +6,14 @@ from kbroker.record.batch cimport BatchFields
 
 cdef class SegmentReader:
     cdef readonly object path
-    cdef readonly int64_t position          # of the batch at hand, in the file
+    cdef readonly int64_t position          # of the current batch, in the file
     cdef readonly int64_t next_position
     cdef readonly int64_t end
     cdef readonly int64_t bytes_read
-    cdef readonly int32_t size_bytes        # of the batch at hand
+    cdef readonly int32_t size_bytes        # of the current batch
     cdef readonly int magic
     cdef readonly bint at_end               # no whole batch followed the last one
-    cdef BatchFields fields                 # of an old batch only base_offset, attributes and max_timestamp_ms count
+    cdef BatchFields fields                 # an old batch sets only base_offset, attributes and max_timestamp_ms
     cdef int fd
     cdef int64_t max_bytes
     cdef uint8_t *window

@@ -1,9 +1,9 @@
-"""Batches of any magic out of a file, one after the other, through a window of bounded size.
+"""A reader of batches of any magic, one after another, through a window of bounded size.
 
-The first 17 bytes are the same in all: offset int64, length int32 (of what follows), then up to the magic at 16.
-Magic 0 and 1, which Kafka wrote before 0.11: crc uint32 (CRC-32 of everything from byte 16), magic, attributes int8,
-in magic 1 timestamp int64, key and value each as length int32 (-1 null) and bytes. The offset is that of the last
-record if the value is a compressed set of messages.
+All batches begin with offset int64 and length int32 (of what follows), and have their magic at byte 16. In magic 0
+and 1, which Kafka wrote before 0.11, then follow crc uint32 (CRC-32 of everything from byte 16), magic, attributes
+int8, in magic 1 timestamp int64, key and value each as length int32 (-1 null) and bytes. If the value is a compressed
+set of messages, the offset is that of the last one.
 """
 import os
 from zlib import crc32
@@ -32,8 +32,8 @@ cdef extern from '<unistd.h>' nogil:
 
 cdef enum:
     WINDOW_BYTES = 1024 * 1024
-    # A batch is held whole for its records to be read. Above this, which is more than a broker takes by default from a
-    # producer (socket.request.max.bytes), it is checksummed piece by piece, and its records stay unread.
+    # Reading records needs the whole batch in memory. A larger batch, which exceeds a broker's default for requests
+    # (socket.request.max.bytes), is checksummed piece by piece, and its records are not read.
     WHOLE_BATCH_BYTES = 128 * 1024 * 1024
     COMMON_BYTES = 17
     LEGACY_LEAST_LENGTH = 14
@@ -41,9 +41,9 @@ cdef enum:
 
 
 cdef class SegmentReader:
-    """`step` to a batch; what the properties say is then about it. The bytes are read when asked for.
+    """A reader of a file's batches. `step` moves to the next batch, which the properties then describe.
 
-    `max_bytes`: the rest of the file is as if it were not there. OSError.
+    The bytes of a batch are read on demand. `max_bytes` hides the rest of the file. OSError.
     """
 
     def __cinit__(self, path, int64_t max_bytes=(1 << 62), int64_t position=0):
@@ -65,13 +65,16 @@ cdef class SegmentReader:
             self.fd = -1
 
     def look_again(self):
-        """Take the size of the file anew: what was appended meanwhile is read, too. Returns the size."""
+        """Update and return the size of the file, so that appended batches are read too."""
         size = os.fstat(self.fd).st_size
         self.end = min(<int64_t>size, self.max_bytes)
         return size
 
     cpdef bint step(self) except -1:
-        """False where no whole batch follows. CorruptLogError if what follows can be no batch: nothing follows then."""
+        """Move to the next batch. Return False if no whole one follows.
+
+        CorruptLogError if the next bytes cannot be a batch. The reader is then at its end.
+        """
         cdef const uint8_t *head
         cdef int32_t length
         self.position = self.next_position
@@ -107,7 +110,8 @@ cdef class SegmentReader:
         cdef Py_ssize_t least = LEGACY_TIMESTAMP_AT + 8 * self.magic
         cdef const uint8_t *head
         if self.size_bytes < least + 8:
-            self.refuse(f'found a message of {self.size_bytes} bytes, expected at least {least + 8} in magic {self.magic}')
+            self.refuse(f'found a message of {self.size_bytes} bytes, expected at least {least + 8} in magic '
+                        f'{self.magic}')
         head = self.need(self.position, least)
         memset(&self.fields, 0, sizeof(self.fields))
         self.fields.base_offset = read_int64(head)
@@ -125,7 +129,7 @@ cdef class SegmentReader:
         return batch_last_offset(&self.fields)
 
     cdef const uint8_t *data(self) except NULL:
-        """The whole batch, valid until the next step. CorruptLogError if it is too large to hold."""
+        """Return the whole batch, valid until the next step. CorruptLogError if it is too large for memory."""
         if self.size_bytes > WHOLE_BATCH_BYTES:
             raise CorruptLogError(f'found a batch of {self.size_bytes} bytes, of which the records are not read '
                                   f'(at most {WHOLE_BATCH_BYTES})')
@@ -142,7 +146,7 @@ cdef class SegmentReader:
         cdef Py_ssize_t piece
         cdef const uint8_t *data
         if self.size_bytes <= WHOLE_BATCH_BYTES:
-            self.need(self.position, self.size_bytes)  # so that `data` finds it read
+            self.need(self.position, self.size_bytes)  # so that `data` needs no second read
         while position < self.next_position:
             piece = self.next_position - position
             if self.size_bytes > WHOLE_BATCH_BYTES:
@@ -156,7 +160,7 @@ cdef class SegmentReader:
         return crc
 
     def is_at_batch(self):
-        """Whether a sound batch follows; the next `step` is to it."""
+        """Report whether a valid batch follows. The next `step` moves to it."""
         cdef int64_t position = self.next_position
         try:
             return bool(self.step()) and self.stated_crc() == self.computed_crc()
@@ -166,32 +170,32 @@ cdef class SegmentReader:
             self.next_position = position
 
     def is_in(self, Selection selection not None):
-        """Whether the batch at hand may hold what is selected."""
+        """Report whether the current batch may have selected records."""
         return selection.admits(&self.fields, self.magic != MAGIC)
 
     def is_beyond(self, Selection selection not None):
-        """Whether nothing of what is selected can follow."""
+        """Report whether no selected record can follow."""
         return self.magic == MAGIC and self.fields.base_offset > selection.last_offset
 
     def header(self):
-        """The BatchHeader; of an old batch it holds what there is."""
+        """Return the BatchHeader. An old batch sets only some of its fields."""
         return header_of(&self.fields)
 
     def batch(self):
-        """A copy of the whole batch."""
+        """Return a copy of the whole batch."""
         return PyBytes_FromStringAndSize(<const char *>self.data(), self.size_bytes)
 
     def crc_is_right(self):
         return self.stated_crc() == self.computed_crc()
 
     cdef const uint8_t *need(self, int64_t position, Py_ssize_t size) except NULL:
-        """`size` bytes from `position` on, all before `end`."""
+        """Return `size` bytes from `position` on, all before `end`."""
         if position < self.window_start or self.window_start + self.window_bytes - position < size:
             self.refill(position, size)
         return self.window + (position - self.window_start)
 
     cdef int refill(self, int64_t position, Py_ssize_t size) except -1:
-        """Move the window to `position` and fill it; of what it holds the part behind `position` is kept."""
+        """Move the window to `position` and fill it, keeping the bytes that it already has from there on."""
         cdef int64_t held_end = self.window_start + self.window_bytes
         cdef Py_ssize_t kept = held_end - position if self.window_start <= position < held_end else 0
         cdef Py_ssize_t wanted, done

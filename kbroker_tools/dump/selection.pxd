@@ -1,4 +1,4 @@
-"""Which batches and records a command is asked for."""
+"""The selection of batches and records by `--where`."""
 from libc.stdint cimport int64_t
 
 from kbroker.record.batch cimport BatchFields

@@ -1,4 +1,4 @@
-"""Text on its way into a file descriptor, built in C."""
+"""A buffered writer of text to a file descriptor, in C."""
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 

@@ -1,6 +1,6 @@
-"""Text on its way into a file descriptor, built in C: numbers and bytes are put into one buffer that is written when full.
+"""A buffered writer of text to a file descriptor, in C. Numbers and bytes go to one buffer, written when it is full.
 
-`Sink` also has the `write` of a text file, so that what is written from Python keeps its place between.
+`Sink` also has the `write` of a text file, so that output from Python keeps its place in between.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
@@ -16,7 +16,7 @@ cdef enum:
 
 
 cdef class Sink:
-    """OSError (BrokenPipeError) and KeyboardInterrupt come out of whatever fills the buffer."""
+    """The buffer in front of a file descriptor. Every method that fills it may raise OSError and KeyboardInterrupt."""
 
     def __cinit__(self, int fd):
         self.fd = fd
@@ -28,7 +28,7 @@ cdef class Sink:
         free(self.buffer)
 
     cdef char *room_for_line(self) except NULL:
-        """Where LINE_BYTES may be put; `end_at` says how far they went."""
+        """Return a place for up to LINE_BYTES. `end_at` then takes the end of the bytes put there."""
         if BUFFER_BYTES - self.used < LINE_BYTES:
             self.flush()
         return self.buffer + self.used
@@ -37,7 +37,7 @@ cdef class Sink:
         self.used = at - self.buffer
 
     cpdef int end_line(self) except -1:
-        """After a line that could not be finished."""
+        """End an unfinished line."""
         if self.used > 0 and self.buffer[self.used - 1] != b'\n':
             self.put_bytes(b'\n', 1)
         return 0
@@ -55,7 +55,7 @@ cdef class Sink:
         return 0
 
     cdef int put_text(self, const uint8_t *data, Py_ssize_t size) except -1:
-        """Bytes that should be UTF-8: what is not becomes U+FFFD, piece by piece as Java's decoder does."""
+        """Put text. Bytes that are not UTF-8 become U+FFFD, in the same pieces as in Java's decoder."""
         cdef const uint8_t *end = data + size
         cdef const uint8_t *start = data
         cdef int length
@@ -74,12 +74,12 @@ cdef class Sink:
         return self.put_bytes(<const char *>start, end - start)
 
     def write(self, str text not None):
-        """File names that are not UTF-8 get their bytes back."""
+        """Write text. Surrogate escapes, from file names that are not UTF-8, become their bytes again."""
         cdef bytes data = text.encode('utf-8', 'surrogateescape')
         self.put_bytes(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
     cpdef int flush(self) except -1:
-        """Hand everything to the system. What could not be written is dropped."""
+        """Write the whole buffer. Bytes that cannot be written are dropped."""
         cdef char *data = self.buffer
         cdef Py_ssize_t left = self.used
         cdef Py_ssize_t done
@@ -116,9 +116,9 @@ cdef inline bint continues(const uint8_t *at, const uint8_t *end) noexcept:
 
 
 cdef int utf8_length(const uint8_t *at, const uint8_t *end) noexcept:
-    """Length of the character at `at`, which is not ASCII; of what cannot be one, negative: what one U+FFFD stands for.
+    """Return the length of the non-ASCII character at `at`, or the negative length of invalid bytes for one U+FFFD.
 
-    That is the longest beginning of a character; a surrogate in three bytes counts as a whole one.
+    Those are the longest valid beginning of a character, or a surrogate's three bytes.
     """
     cdef uint8_t first = at[0]
     if 0xc2 <= first <= 0xdf:

@@ -1,4 +1,4 @@
-"""How kbroker-dump-log starts: at once where the call is plain, through the command with its help where it is not."""
+"""The entry point of kbroker-dump-log: a simple call runs at once, any other through the command with its help."""
 from __future__ import annotations
 
 import os

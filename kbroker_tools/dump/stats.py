@@ -1,4 +1,4 @@
-"""What stands in the segments of a partition, counted."""
+"""Statistics of the segments of a partition."""
 from __future__ import annotations
 
 import os
@@ -30,7 +30,10 @@ COLUMNS = (
 
 @dataclass
 class SegmentStatistics:
-    """`open_producers`: those with a transaction that is open at the end of the segment, from earlier ones too."""
+    """The counts of one segment.
+
+    `open_producers` have an open transaction at the segment's end, which may have begun in an earlier segment.
+    """
 
     open_producers: set[int] = field(default_factory=set)
     batches: int = 0
@@ -38,12 +41,12 @@ class SegmentStatistics:
     size_bytes: int = 0
     uncompressed_bytes: int = 0
     unreadable: int = 0
-    """Batches with a wrong checksum or damaged records; a torn end is one."""
+    """Batches with a wrong checksum or damaged records. A torn end counts as one."""
     markers: dict[ControlType, int] = field(default_factory=lambda: {ControlType.COMMIT: 0, ControlType.ABORT: 0})
     producers: set[int] = field(default_factory=set)
 
     def count(self, reader: SegmentReader) -> None:
-        """The batch at hand. Raises KafkaError, CorruptLogError where it is damaged."""
+        """Count the current batch. Raises KafkaError, CorruptLogError if it is damaged."""
         header = reader.header()
         self.batches += 1
         self.size_bytes += reader.size_bytes
@@ -78,7 +81,7 @@ class SegmentStatistics:
 
 
 def uncompressed_bytes(reader: SegmentReader, header: BatchHeader) -> int:
-    """The size that the batch would have without compression; that of an old one is taken as it is."""
+    """Return the size of the batch without compression. An old batch counts with its actual size."""
     if not header.compression or reader.magic != MAGIC:
         return reader.size_bytes
     block = memoryview(reader.batch())[HEADER_BYTES:]
@@ -87,7 +90,7 @@ def uncompressed_bytes(reader: SegmentReader, header: BatchHeader) -> int:
 
 def statistics_of(paths: Iterable[str], options: DumpOptions,
                   selection: Selection | None) -> Iterable[tuple[str, SegmentStatistics]]:
-    """Of each segment; transactions go on from one to the next in the same directory. Raises OSError."""
+    """Yield the statistics of each segment. Transactions continue in the directory's next segment. Raises OSError."""
     open_producers: set[int] = set()
     directory = None
     for path in paths:

@@ -1,6 +1,6 @@
 """Batches and records as kafka-dump-log prints them, from the bytes of the file to the bytes of the text.
 
-No Python object is made for a record, but where a decoder of an internal topic is asked for its text.
+No Python object is created for a record, except by the decoder of an internal topic.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -18,7 +18,7 @@ from kbroker_tools.dump.sink cimport Sink, put_decimal, put_literal
 
 from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
 
-# What a compressed batch may become: as much as a batch that is not compressed may hold.
+# The largest decompressed size of a batch, which is also the largest size of an uncompressed one.
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
 
 cdef enum:
@@ -32,12 +32,12 @@ cdef const char **CODECS = ['none', 'gzip', 'snappy', 'lz4', 'zstd']
 
 
 cdef class DumpText:
-    """Writes the text of the batches of a SegmentReader to a Sink.
+    """A writer of a SegmentReader's batches as text to a Sink.
 
-    `decoder`: `decode(offset, key, value) -> (key text, payload text)`, either None to be left out; None shows both as
-    UTF-8. `control_text`: `(type, value) -> text` of a control record that ends no transaction.
-    `on_gap`: called with two offsets that do not follow each other.
-    `on_damage`: called with one line for a batch whose records cannot be read; the next batch follows, unless it raises.
+    `decoder` has `decode(offset, key, value) -> (key text, payload text)`, where None leaves a text out. Without a
+    decoder both are shown as UTF-8. `control_text(type, value)` returns the text of a control record that ends no
+    transaction. `on_gap` is called with two offsets that are not consecutive. `on_damage` is called with one line for a
+    batch with unreadable records; unless it raises, the next batch follows.
     """
     cdef Sink sink
     cdef bint deep
@@ -64,12 +64,12 @@ cdef class DumpText:
         self.selection = selection
 
     def begin(self, last_offset=None):
-        """A new file. `last_offset`: what the offset of its first record is held against; None: nothing."""
+        """Begin a new file. Its first record is checked for a gap after `last_offset`, unless that is None."""
         self.knows_last_offset = last_offset is not None
         self.last_offset = -1 if last_offset is None else last_offset
 
     def dump(self, SegmentReader reader not None, int64_t most_bytes=(1 << 62)):
-        """The batches that follow in the file, until `most_bytes` of it are passed. False: no more follow."""
+        """Write the next batches, up to about `most_bytes` of the file. Return False at its end."""
         cdef int64_t enough = reader.next_position + most_bytes
         while reader.next_position < enough:
             if not reader.step():
@@ -226,7 +226,7 @@ cdef class DumpText:
         return 0
 
     cdef int put_messages(self, LegacyMessages messages, int magic) except -1:
-        """The messages of magic 0 and 1, each with its own CRC."""
+        """Put messages of magic 0 and 1, each with its own CRC."""
         cdef LegacyMessage message
         cdef char *at
         while messages.step(&message):
@@ -263,7 +263,7 @@ cdef inline char *put_bool(char *at, bint value) noexcept:
 
 
 cdef inline char *put_timestamp(char *at, int magic, int16_t attributes, int64_t timestamp_ms) noexcept:
-    """With the name of what it is. Magic 0 has none."""
+    """Put the timestamp after the name of its type. Magic 0 has no timestamp."""
     if magic == 0:
         at = put_literal(at, ' NoTimestampType: ')
     elif attributes & LOG_APPEND_TIME_BIT:
@@ -274,7 +274,7 @@ cdef inline char *put_timestamp(char *at, int magic, int16_t attributes, int64_t
 
 
 cdef char *put_identity(char *at, const BatchFields *batch) noexcept:
-    """What a batch of magic 2 says beside what all say."""
+    """Put the fields that only a batch of magic 2 has."""
     at = put_decimal(put_literal(at, 'baseOffset: '), batch.base_offset)
     at = put_decimal(put_literal(at, ' lastOffset: '), batch.base_offset + batch.last_offset_delta)
     at = put_decimal(put_literal(at, ' count: '), batch.records_count)

@@ -1,4 +1,4 @@
-"""What stands behind `--where`: terms that must all hold, `offset>=100 and time<2026-11-20T14:00 and transactional`."""
+"""The parser of `--where`, as in `offset>=100 and time<2026-11-20T14:00 and transactional`: all terms must hold."""
 from __future__ import annotations
 
 import re
@@ -15,15 +15,15 @@ INT64 = range(-(1 << 63), 1 << 63)
 
 
 class WhereError(ValueError):
-    """A term that cannot be read. The message quotes it and says what is expected in its place."""
+    """An invalid term. The message quotes it and names the expected ones."""
 
 
 def parse_where(text: str) -> Selection:
-    """Terms joined by `and` or a comma; the same name may stand in several. Raises WhereError.
+    """Parse terms joined by `and` or commas. A name may occur in several terms. Raises WhereError.
 
-    `offset` and `time` take `<`, `<=`, `=`, `>=`, `>` and, with `=`, a range `first..last` of which both ends belong to
-    it and either may be left out; `producer-id` takes `=`; `transactional` and `control` stand alone. A time is
-    milliseconds since the epoch, or a date in UTC if it names no zone: `2026-11-20`, `2026-11-20T14:03:07.120`.
+    `offset` and `time` take `<`, `<=`, `=`, `>=`, `>` and, with `=`, a range `first..last`. The range includes both
+    ends, and either may be omitted. `producer-id` takes `=`. `transactional` and `control` have no value. A time is
+    milliseconds since the epoch, or a date, in UTC by default: `2026-11-20`, `2026-11-20T14:03:07.120`.
     """
     selection = Selection()
     for name, sign, value in _terms(text):
@@ -68,7 +68,7 @@ def _terms(text: str) -> Iterator[tuple[str, str | None, str]]:
 
 
 def _bounds(name: str, sign: str, value: str, read: Callable[[str], int]) -> tuple[int, int]:
-    """First and last of what the term admits."""
+    """Return the first and last value that the term admits."""
     first, last = INT64[0], INT64[-1]
     ends = RANGE.fullmatch(value)
     if ends is not None:

@@ -69,5 +69,5 @@ def test_json_can_be_followed(tmp_path):
 
 def test_a_file_that_shrinks_below_what_was_shown_ends_it(tmp_path):
     path = segment(tmp_path / 't-0', batch(0), batch(1))
-    with pytest.raises(CorruptLogError, match='it was cut'):
+    with pytest.raises(CorruptLogError, match='it was truncated'):
         dumped(tmp_path, path, follow=True, wait=lambda: path.write_bytes(batch(0)))

@@ -235,7 +235,7 @@ def test_statistics_say_what_they_leave_out(tmp_path):
     done = run_command('dump-log', '--stats', tmp_path / NAME, other, good)
     assert done.returncode == 1 and str(good) in done.stdout
     assert done.stderr.splitlines() == [f'kbroker-dump-log: {tmp_path / NAME}: No such file or directory',
-                                        f'Ignoring {other}: --stats are those of .log and .checkpoint files']
+                                        f'Ignoring {other}: --stats is for .log and .checkpoint files']
 
 
 @pytest.mark.parametrize('options', [(), ('--json',)])
