@@ -59,7 +59,7 @@ def test_the_examples_of_the_man_pages_do_what_they_say(shell):
 
 
 def test_the_session_of_the_page_of_commands_prints_what_the_page_says(shell):
-    """What a command prints is compared where the page shows some of it."""
+    """The output of a command is compared if the page shows some of it."""
     session, = blocks('docs/commands.md', 'console')
     commands = re.findall(r'^\$ (.*)\n((?:(?!\$ ).*\n)*)', session, re.MULTILINE)
     assert {command for line, _ in commands for command in re.findall(r'kbroker-[a-z-]+', line)} == SCRIPTS.keys() - {
