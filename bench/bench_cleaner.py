@@ -39,7 +39,7 @@ def log(request, tmp_path):
     )
     for number in range(BATCHES):
         rows = [(T, KEYS[(number * RECORDS + record) % len(KEYS)], b'v' * 100) for record in range(RECORDS)]
-        log.append(encode_batch(rows, compression=request.param), Origin.CLIENT, 0)
+        log.append_batch(encode_batch(rows, compression=request.param), Origin.CLIENT, 0)
     log.roll()
     log.flush()
     return log

@@ -28,7 +28,7 @@ def batch_of(size_bytes: int, **producer: int) -> bytearray:
 @pytest.fixture
 def log(tmp_path):
     log = Log(FileSystem(), str(tmp_path / 'bench-0'), 'bench', 0, LogConfig(Config({}), {}), Clock())
-    log.append(batch_of(300), Origin.CLIENT, 0)
+    log.append_batch(batch_of(300), Origin.CLIENT, 0)
     return log
 
 
@@ -39,7 +39,7 @@ def test_append(benchmark, log, size_bytes):
 
     def run():
         for _ in range(APPENDS):
-            log.append(batch, Origin.CLIENT, 0)
+            log.append_batch(batch, Origin.CLIENT, 0)
 
     benchmark.pedantic(run, rounds=20, warmup_rounds=2)
 
@@ -57,7 +57,7 @@ def test_append_idempotent(benchmark, log):
 
     def run(batches):
         for batch in batches:
-            log.append(batch, Origin.CLIENT, 0)
+            log.append_batch(batch, Origin.CLIENT, 0)
 
     benchmark.pedantic(run, setup=make, rounds=20)
 
@@ -84,7 +84,7 @@ def test_reference_pwrite(benchmark, tmp_path, size_bytes):
 @pytest.mark.benchmark(group='read')
 def test_read(benchmark, log, where):
     for _ in range(5000):
-        log.append(batch_of(300), Origin.CLIENT, 0)
+        log.append_batch(batch_of(300), Origin.CLIENT, 0)
     offset = log.log_end_offset - 1 if where == 'tail' else log.log_end_offset // 2
     benchmark(log.read, offset, 65_536, log.log_end_offset, True)
 

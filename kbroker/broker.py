@@ -97,7 +97,7 @@ class Broker:
 
     def _bind(self) -> None:
         config = self.config
-        dispatcher = Dispatcher(self.node, served_apis(), self.node.gathering)
+        dispatcher = Dispatcher(self.node, served_apis(), self.node.tick)
         limits = Limits(
             max_request_bytes=config.socket_request_max_bytes,
             max_held_bytes=config.queued_max_request_bytes,

@@ -21,7 +21,7 @@ from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import ResourceType
 from kbroker.settings import LONG_MAX
 from kbroker.topics.flusher import Flusher
-from kbroker.topics.gathering import Gathering
+from kbroker.topics.partition import Tick
 from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.coordinator import TransactionCoordinator
 from kbroker.transaction.producer_ids import ProducerIds
@@ -50,7 +50,7 @@ class Node:
         self.directory = os.path.abspath(config.log_directory)
         self.waiting_room = WaitingRoom()
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room)
-        self.gathering = Gathering()
+        self.tick = Tick()
         self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later)
         self._untold_failure: KafkaError | None = None
         self.on_reconfigured: list[Callable[[], None]] = []
@@ -81,7 +81,7 @@ class Node:
         """
         self._advertised = {listener.name: (listener.host, listener.port) for listener in listeners}
         self.metadata.register(listeners)
-        self.topics = TopicRegistry(self.config, self.metadata, self.logs, self.flusher, self.gathering)
+        self.topics = TopicRegistry(self.config, self.metadata, self.logs, self.flusher, self.tick)
         self.reconfigure()
         self.topics.open_all()
         # A clean stop left the log ends there, but what is rolled from now on is not whole on the disk at once.
@@ -110,10 +110,10 @@ class Node:
 
     def turn_ends(self) -> None:
         """Called by the loop after each batch of events: write what was gathered, flush it, look at what was woken."""
-        self.gathering.turn_ends()
+        self.tick.end()
         self.flusher.kick()
-        while self.gathering:       # a sync was over at once, and somebody went on
-            self.gathering.settle()
+        while self.tick:       # a sync was over at once, and somebody went on
+            self.tick.write()
             self.flusher.kick()
         if self._untold_failure is not None:
             failure, self._untold_failure = self._untold_failure, None
@@ -160,7 +160,7 @@ class Node:
             return
         self.cleaner.stop()
         self.transactions.close()
-        self.gathering.settle()
+        self.tick.write()
         self.metadata.begin_shutdown()
         self.logs.close(self.metadata.finish_shutdown())
         self._let_go.clear()

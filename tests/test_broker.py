@@ -15,7 +15,7 @@ def test_what_the_last_flush_sets_off_is_still_written_by_a_stop(tmp_path):
     durable = []
 
     def append():
-        result = partition.append(encode_batch([(0, b'key', b'value')]), Origin.COORDINATOR)
+        result = partition.append_batch(encode_batch([(0, b'key', b'value')]), Origin.COORDINATOR)
         partition.when_durable(result.last_offset + 1, on_durable)
 
     def on_durable(error):

@@ -3,9 +3,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from kbroker.apis.request import Api
-from kbroker.topics.gathering import Gathering
+from kbroker.topics.partition import Tick
 from kbroker.wire.frames import FrameServer
 
 class Dispatcher(FrameServer):
-    def __init__(self, node: Any, apis: Iterable[Api], gathering: Gathering | None = None) -> None: ...
+    def __init__(self, node: Any, apis: Iterable[Api], tick: Tick | None = None) -> None: ...
     def handle(self, connection: Any, sequence: int, frame: memoryview) -> None: ...

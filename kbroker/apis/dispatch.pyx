@@ -12,7 +12,7 @@ from libc.string cimport memcmp
 from kbroker.apis.request cimport Api, Handler, Request
 from kbroker.apis.request_bytes cimport skip_tags
 from kbroker.protocol.codec cimport decode_bytes
-from kbroker.topics.gathering cimport Gathering
+from kbroker.topics.partition cimport Tick
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take
 from kbroker.wire.frames cimport FrameServer
 
@@ -26,16 +26,16 @@ cdef enum:
 
 
 cdef class Dispatcher(FrameServer):
-    """The server of all frames. Handlers see `node` as `request.node`; its partitions defer their writes to `gathering`."""
+    """The server of all frames. Handlers see `node` as `request.node`; its partitions defer their writes to the end of `tick`."""
     cdef object _node
-    cdef Gathering _gathering
+    cdef Tick _tick
     cdef list _apis                 # Api by key
     cdef bytes _client_id_bytes     # of the last request: most connections of a client send the same id
     cdef object _client_id
 
-    def __init__(self, node, apis, Gathering gathering=None):
+    def __init__(self, node, apis, Tick tick=None):
         self._node = node
-        self._gathering = Gathering() if gathering is None else gathering
+        self._tick = Tick() if tick is None else tick
         self._apis = [None] * MOST_API_KEYS
         self._client_id_bytes = b''
         self._client_id = ''
@@ -78,11 +78,11 @@ cdef class Dispatcher(FrameServer):
         return answer
 
     cdef int write_deferred(self) except -1:
-        self._gathering.settle()
+        self._tick.write()
         return 0
 
     cdef int end_loan(self) except -1:
-        return self._gathering.loan_ends()
+        return self._tick.end_loan()
 
     cdef bint _read_header(self, Request request, Cursor *cursor) except -1:
         """Read the header into `request`, and advance to the body. Return False if the request is answered already."""

@@ -27,14 +27,15 @@ from kbroker.apis.answer_bytes cimport put_count, put_no_tags
 from kbroker.apis.request cimport Api, Handler, Request
 from kbroker.apis.request_bytes cimport LONGEST_STRING_BYTES, skip_tags, take_count, take_length, take_string
 from kbroker.clock cimport Clock
-from kbroker.log.append_result cimport Appended
-from kbroker.log.producer_state cimport ORIGIN_CLIENT
+from kbroker.log.append cimport (
+    ORIGIN_CLIENT, WRITE_LATER, WRITE_LATER_BORROWED, WRITE_NOW, Append, WriteMode, begin_append,
+)
 from kbroker.record.batch cimport (
     HEADER_READ, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT, BatchFields, batch_size_bytes, parse_header,
     refuse_header,
 )
 from kbroker.record.records cimport ProduceRules, prepare
-from kbroker.topics.partition cimport AT_ONCE, BORROWED, COPIED, Gather, Partition
+from kbroker.topics.partition cimport Partition
 from kbroker.topics.topic cimport Topic
 from kbroker.transaction.coordinator cimport TransactionCoordinator, WriteAsker
 from kbroker.wire.bytes cimport (
@@ -79,7 +80,6 @@ cdef struct TopicPart:
 cdef struct Part:
     int32_t index
     int16_t error_code
-    bint needs_verification
     Py_ssize_t size_bytes       # of records; -1: null
     uint8_t *records            # in the frame, or in what was kept of it
     PyObject *topic             # Topic, owned by its TopicPart
@@ -101,7 +101,7 @@ cdef class ProduceUnderWay(WriteAsker):
     cdef bint failed
     cdef bint parked
     cdef Py_ssize_t unanswered
-    cdef Gather gather              # what is appended is
+    cdef WriteMode write_mode       # of appends whose answer waits for the disk
     cdef bytearray kept
     cdef Py_ssize_t topics_count
     cdef Py_ssize_t parts_count
@@ -247,7 +247,7 @@ cdef class ProduceUnderWay(WriteAsker):
             self.begin_verification(part, partition, &batch)
         Py_INCREF(partition)
         part.partition = <PyObject *>partition
-        return part.needs_verification
+        return part.guard != NULL
 
     cdef int refuse_unknown(self, Py_ssize_t number) except -1:
         cdef Py_ssize_t topic = 0
@@ -272,7 +272,6 @@ cdef class ProduceUnderWay(WriteAsker):
         if guard is not None:
             Py_INCREF(guard)
             part.guard = <PyObject *>guard
-            part.needs_verification = True
         return 0
 
     cdef bint ask_coordinator(self) except -1:
@@ -299,10 +298,10 @@ cdef class ProduceUnderWay(WriteAsker):
                     ErrorCode.INVALID_PRODUCER_ID_MAPPING, 'one producer expected in a transactional request, found '
                     f'{[(producer_id, producer_epoch), (batch.producer_id, batch.producer_epoch)]}'))
                 return True
-            if part.needs_verification:
+            if part.guard != NULL:
                 partitions.append(<Partition>part.partition)
         self.keep_batches()
-        self.gather = COPIED
+        self.write_mode = WRITE_LATER
         self.parked = True
         (<TransactionCoordinator?>self.request.node.transactions).add_or_verify_partitions(
             self.transactional_id, producer_id, producer_epoch, partitions, self.version, self)
@@ -332,7 +331,7 @@ cdef class ProduceUnderWay(WriteAsker):
         if errors:
             for number in range(self.parts_count):
                 part = &self.parts[number]
-                if part.needs_verification:
+                if part.guard != NULL:
                     error = errors.get(((<Topic>part.topic).name, part.index))
                     if error is not None:
                         self.refuse(part, error)
@@ -363,36 +362,34 @@ cdef class ProduceUnderWay(WriteAsker):
         cdef Part *part = &self.parts[number]
         cdef Topic topic = <Topic>part.topic
         cdef Partition partition = <Partition>part.partition
-        cdef BatchFields batch
-        cdef Appended appended
+        cdef Append append
         cdef bytearray replacement
-        cdef uint8_t *data = part.records
-        cdef Py_ssize_t size_bytes = part.size_bytes
         cdef bint awaits = self.acks == ACKS_ALL or (self.acks == 1 and partition.answers_from_page_cache())
-        cdef Gather gather = self.gather if awaits else AT_ONCE
+        cdef WriteMode write_mode = self.write_mode if awaits else WRITE_NOW
         if topic.produce_rules is None:
             topic.produce_rules = ProduceRules(topic.config)
-        parse_header(data, size_bytes, &batch)
+        begin_append(&append, part.records, part.size_bytes, ORIGIN_CLIENT, write_mode)
+        append.guard = part.guard
+        parse_header(append.data, append.size, &append.batch)
         try:
-            replacement = prepare(data, size_bytes, False, &batch, <ProduceRules>topic.produce_rules, now_ms,
+            replacement = prepare(append.data, append.size, False, &append.batch, <ProduceRules>topic.produce_rules, now_ms,
                                   self.version >= ZSTD_VERSION)
             if replacement is not None:
-                data = <uint8_t *>PyByteArray_AS_STRING(replacement)
-                size_bytes = PyByteArray_GET_SIZE(replacement)
-                gather = COPIED if awaits else AT_ONCE
-            partition.append_at(data, size_bytes, &batch, ORIGIN_CLIENT, None if part.guard == NULL else <object>part.guard,
-                                0, part.needs_verification, &appended, gather)
+                append.data = <uint8_t *>PyByteArray_AS_STRING(replacement)
+                append.size = PyByteArray_GET_SIZE(replacement)
+                append.write_mode = WRITE_LATER if awaits else WRITE_NOW
+            partition.append(&append)
         except KafkaError as error:
             self.refuse(part, error)
             if error.code not in WITHOUT_LOG_START_OFFSET:
                 part.log_start_offset = partition.start_offset()
             return 0
-        part.base_offset = appended.base_offset
-        part.log_append_time_ms = appended.append_time_ms
-        part.log_start_offset = appended.log_start_offset
-        if awaits and (partition.high_watermark <= appended.last_offset or partition.is_deleted):
+        part.base_offset = append.base_offset
+        part.log_append_time_ms = append.append_time_ms
+        part.log_start_offset = append.log_start_offset
+        if awaits and (partition.high_watermark <= append.last_offset or partition.is_deleted):
             self.unanswered += 1
-            partition.await_durable(appended.last_offset + 1, self, number)
+            partition.await_durable(append.last_offset + 1, self, number)
         return 0
 
     cdef int durable(self, Py_ssize_t part, object error) except -1:
@@ -589,7 +586,7 @@ cdef class ProduceHandler(Handler):
         registry = request.node.topics
         cdef ProduceUnderWay under_way = read_request(
             request, body, registry.by_id if request.version >= TOPIC_ID_VERSION else registry.by_encoded_name)
-        under_way.gather = BORROWED
+        under_way.write_mode = WRITE_LATER_BORROWED
         return under_way.start()
 
 

@@ -59,7 +59,7 @@ def append(request: Request, marker: Any, topic: str, partition_index: int,
         coordinator_epoch=marker.coordinator_epoch, timestamp_ms=request.node.clock.wall_ms())
     try:
         partition = request.node.topics.get(topic, partition_index)
-        appended = partition.append(batch, transaction_version=marker.transaction_version)
+        appended = partition.append_batch(batch, transaction_version=marker.transaction_version)
     except KafkaError as error:
         return partial(settle, error)
     return partial(partition.when_durable, appended.last_offset + 1, settle)

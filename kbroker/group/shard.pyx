@@ -8,7 +8,7 @@ from kbroker.clock cimport Clock
 from kbroker.group.offset_encoder cimport encode_offsets
 from kbroker.group.offset_table cimport OffsetTable
 from kbroker.group.records cimport CommittedOffset, GroupRow, OffsetKey, OffsetRow, read_row, row_bytes
-from kbroker.log.log cimport read_whole
+from kbroker.log.append cimport read_whole
 from kbroker.log.producer_state cimport COMMIT_MARKER, NO_MARKER, Marker, MarkerKind, read_marker
 from kbroker.record.batch cimport CONTROL_BIT, TRANSACTIONAL_BIT, BatchFields, BatchHeader
 
@@ -75,7 +75,7 @@ cdef class Shard:
         try:
             for chunk in self._chunks(rows):
                 records = [(self._clock.wall_ms(), key, value) for key, value in chunk]
-                end_offset = self.partition.append(encode_batch(records)).last_offset + 1
+                end_offset = self.partition.append_batch(encode_batch(records)).last_offset + 1
         except KafkaError as error:
             done(coordinator_error(error))
             return
@@ -97,10 +97,7 @@ cdef class Shard:
             committed.log_offset = log_offset
             log_offset += 1
         try:
-            if producer is None:
-                self.partition.append(batch)
-            else:
-                self.partition.append(batch, guard=producer.guard, verification_required=producer.guard is not None)
+            self.partition.append_batch(batch, guard=None if producer is None else producer.guard)
         except KafkaError as error:
             self._appended.remove(appended)
             for key in keys:

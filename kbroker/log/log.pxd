@@ -1,18 +1,15 @@
 # cython: language_level=3
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from kbroker.log.append_result cimport Appended, AppendResult
+from kbroker.log.append cimport Append, Appender
 from kbroker.log.fs cimport File
 from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.producer_state cimport Marker, ProducerStateTable
 from kbroker.log.segment cimport Segment
-from kbroker.record.batch cimport BatchFields
+from kbroker.log.unwritten cimport UnwrittenTail, WriteArena
 
 
-cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) except -1
-
-
-cdef class Log:
+cdef class Log(Appender):
     cdef readonly object fs
     cdef readonly str directory
     cdef readonly str topic
@@ -29,6 +26,7 @@ cdef class Log:
     cdef readonly list segments
     cdef readonly object failure
     cdef Segment active
+    cdef UnwrittenTail unwritten        # of the active segment
     cdef list rolled
     cdef list pending_snapshots
     cdef object maker
@@ -43,13 +41,9 @@ cdef class Log:
     cdef int64_t segment_ms
     cdef int64_t flush_messages
 
-    cpdef AppendResult append(self, batch, int origin, int32_t leader_epoch, guard=*, int transaction_version=*,
-                              bint verification_required=*)
-    cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, int32_t leader_epoch, object guard,
-                       int transaction_version, bint verification_required, Appended *appended, bint gather=*, bint borrow=*) except -1
-    cdef int write(self, uint8_t *data, const BatchFields *batch, const Marker *marker, int64_t size, int32_t leader_epoch,
-                   bint gather, bint borrow) except -1
-    cdef int write_gathered(self) except -1
+    cdef int store(self, Append *append, const Marker *marker) except -1
+    cdef int write_later(self, WriteArena arena) except -1
+    cdef int write_unwritten(self) except -1
     cdef Py_ssize_t segment_number(self, int64_t offset) noexcept
     cdef Segment segment_for(self, int64_t offset)
     cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset)
@@ -63,8 +57,7 @@ cdef class Log:
     cdef object find_timestamp(self, Segment segment, int64_t timestamp_ms)
     cdef int write_last_snapshot(self, bint is_synced) except -1
     cdef int refuse(self, str what, error) except -1
-    cdef int discard_unadopted(self) except -1
-    cdef bint cut_unadopted(self) except -1
+    cdef bint cut_unadopted(self, int64_t unwritten_bytes) except -1
     cdef int forget_rolled(self, int64_t offset) except -1
     cdef int write_snapshot(self, int64_t offset, bytes data) except -1
     cdef int check_online(self) except -1

@@ -1,20 +1,19 @@
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.config import LogConfig
 from kbroker.errors import KafkaError
-from kbroker.log.append_result import AppendResult
+from kbroker.log.append import Appender
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.log_slice import LogSlice
-from kbroker.log.producer_state import ProducerStateTable, Verification
+from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.removals import Removals
 from kbroker.log.segment import Segment
 from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.record.batch import BatchHeader
 
-class Log:
+class Log(Appender):
     fs: FileSystem
     directory: str
     topic: str
@@ -61,15 +60,6 @@ class Log:
     def put_off_sync(self) -> bool: ...
     def finish_recovery(self, is_synced: bool) -> None: ...
     def update_config(self, config: LogConfig) -> None: ...
-    def append(
-        self,
-        batch: Any,
-        origin: int,
-        leader_epoch: int,
-        guard: Verification | None = None,
-        transaction_version: int = 0,
-        verification_required: bool = False,
-    ) -> AppendResult: ...
     def roll(self) -> None: ...
     def files_to_sync(self) -> tuple[list[File], int]: ...
     def mark_flushed(self, offset: int) -> None: ...

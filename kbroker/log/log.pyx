@@ -10,25 +10,23 @@ import random
 from struct import Struct
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
-from kbroker.log.append_result cimport Appended, AppendResult, result_of
+from kbroker.log.append cimport DUPLICATE, UNWRITTEN, WRITTEN, Append, Appender
 from kbroker.log.fs cimport File
 from kbroker.log.fs import is_shortage
 from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.producer_state cimport (
-    ABORT_MARKER, NO_MARKER, ORIGIN_REPLICATION, CachedBatch, Marker, ProducerStateTable, read_marker)
+    ABORT_MARKER, CachedBatch, Marker, ProducerStateTable, read_marker)
 from kbroker.log.recovery import Opening
 from kbroker.log.retention import delete_segments, expired_segments, replace_segments
 from kbroker.log.segment cimport Place, Segment
 from kbroker.log.segment import LOG_SUFFIX
 from kbroker.log.shortage import shortage
 from kbroker.log.transaction_index cimport TransactionIndex
-from kbroker.record.batch cimport (
-    HEADER_READ, LOG_APPEND_TIME_BIT, BatchFields, batch_last_offset, batch_size_bytes, header_of, parse_header, refuse_header)
-from kbroker.record.batch import CorruptBatchError
+from kbroker.log.unwritten cimport UnwrittenTail, WriteArena
+from kbroker.record.batch cimport LOG_APPEND_TIME_BIT, BatchFields, batch_last_offset
 from kbroker.record.records import decode_records
 from kbroker.wire.bytes cimport write_int32, write_int64
 
@@ -40,18 +38,7 @@ cdef enum:
     ABORTED_BYTES = 16
 
 
-cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) except -1:
-    """Read the header of the one batch that fills `size` bytes. CorruptBatchError if they are not that."""
-    fault = parse_header(data, size, batch)
-    if fault != HEADER_READ:
-        refuse_header(fault, batch, size)
-    if batch_size_bytes(batch) != size or batch.last_offset_delta < 0:
-        raise CorruptBatchError(f'found a batch of {batch_size_bytes(batch)} bytes with {batch.last_offset_delta + 1} offsets, '
-                                f'expected {size} bytes and one offset or more')
-    return 0
-
-
-cdef class Log:
+cdef class Log(Appender):
     """Opened, or created in an empty or missing directory, by its constructor, which recovers it after an unclean stop.
 
     Every method may raise KafkaError KAFKA_STORAGE_ERROR: the disk failed, `failure` is set and stays; or there was no file
@@ -95,6 +82,7 @@ cdef class Log:
         self.log_start_offset = opening.log_start_offset
         self.log_end_offset = opening.log_end_offset
         self.flushed_offset = self.log_end_offset
+        self.unwritten = UnwrittenTail()
         self.rolled = []
         self.pending_snapshots = []
         self.directory_changed_at = -1 if self.active.size_bytes else self.log_end_offset
@@ -145,110 +133,96 @@ cdef class Log:
 
     # ---- append ----
 
-    cpdef AppendResult append(self, batch, int origin, int32_t leader_epoch, guard=None, int transaction_version=0,
-                              bint verification_required=False):
-        """Append one validated batch from a writable buffer, in which its base offset and leader epoch are placed.
-
-        `guard` is what `start_verification` gave; it must be that if `verification_required` and the batch opens a
-        transaction here. `transaction_version` is the one of a marker's coordinator. Raises KafkaError with Kafka's code
-        when the producer state refuses the batch (KIP-98, KIP-890), RECORD_LIST_TOO_LARGE when no segment can hold it.
-        """
-        cdef Py_buffer view
-        cdef BatchFields fields
-        cdef Appended appended
-        PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
-        try:
-            read_whole(<const uint8_t *>view.buf, view.len, &fields)
-            self.append_at(<uint8_t *>view.buf, view.len, &fields, origin, leader_epoch, guard, transaction_version,
-                           verification_required, &appended)
-        finally:
-            PyBuffer_Release(&view)
-        return result_of(&appended)
-
-    cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, int32_t leader_epoch, object guard,
-                       int transaction_version, bint verification_required, Appended *appended, bint gather=False,
-                       bint borrow=False) except -1:
-        """As `append`, for a batch whose header is read (`read_whole`). With `gather` it is appended but for its bytes, which must stay
-        until `write_gathered`: nobody may be told of anything from this batch on before that. With `borrow`, too, they stay only until
-        `Segment.own_gathered` has copied them."""
+    cdef int append(self, Append *append) except -1:
+        """Judge, place, write and adopt a batch. With UNWRITTEN as the outcome, all but the write is done."""
         cdef Marker marker
         cdef CachedBatch known
-        if size > self.segment_bytes:
-            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, f'found a batch of {size} bytes, expected {self.segment_bytes} at most')
-        if self.failure is not None:
-            raise self.failure
-        batch.base_offset = self.log_end_offset
-        read_marker(data, size, batch, &marker)
-        appended.log_start_offset = self.log_start_offset
-        if batch.producer_id >= 0 and self.producer_state.check(
-                batch, &marker, origin, guard, transaction_version, verification_required, &known):
-            appended.base_offset = known.last_offset - known.offset_delta
-            appended.last_offset = known.last_offset
-            appended.append_time_ms = known.timestamp_ms
-            appended.is_duplicate = True
-            return 0
-        try:
-            if not gather:
-                self.active.write_gathered()
-            self.write(data, batch, &marker, size, leader_epoch, gather, borrow)
-        except OSError as error:
-            what = f'cannot append {size} bytes at offset {self.log_end_offset}'
-            if is_shortage(error) and self.cut_unadopted():
-                self.refuse(what, error)
-            self.discard_unadopted()
-            self.go_offline(what, error)
-        appended.base_offset = batch.base_offset
-        appended.last_offset = batch_last_offset(batch)
-        appended.append_time_ms = batch.max_timestamp_ms if batch.attributes & LOG_APPEND_TIME_BIT else -1
-        appended.is_duplicate = False
-        return 0
-
-    cdef int write_gathered(self) except -1:
-        """Write what appends have gathered, if they have: before anybody looks into the file. If that fails, the log is offline, and its
-        state as if they had been made: as a log that is offline answers nobody until a recovery makes it anew, nobody will know."""
+        cdef BatchFields *batch = &append.batch
+        if append.size > self.segment_bytes:
+            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE,
+                             f'found a batch of {append.size} bytes, expected {self.segment_bytes} at most')
         self.check_online()
-        if self.active.gathered_count == 0:
+        batch.base_offset = self.log_end_offset
+        read_marker(append.data, append.size, batch, &marker)
+        append.log_start_offset = self.log_start_offset
+        if batch.producer_id >= 0 and self.producer_state.check(append, &marker, &known):
+            append.outcome = DUPLICATE
+            append.base_offset = known.last_offset - known.offset_delta
+            append.last_offset = known.last_offset
+            append.append_time_ms = known.timestamp_ms
             return 0
+        append.outcome = UNWRITTEN if self.unwritten.may_take(append) else WRITTEN
         try:
-            self.active.write_gathered()
-            self.active.log_file.awaits_sync = self.awaits_sync
+            self.store(append, &marker)
         except OSError as error:
-            self.discard_unadopted()
-            self.go_offline(f'cannot append what ends at offset {self.log_end_offset}', error)
+            what = f'cannot append {append.size} bytes at offset {self.log_end_offset}'
+            if is_shortage(error) and self.cut_unadopted(0):
+                self.refuse(what, error)
+            self.cut_unadopted(self.unwritten.discard())
+            self.go_offline(what, error)
+        append.base_offset = batch.base_offset
+        append.last_offset = batch_last_offset(batch)
+        append.append_time_ms = batch.max_timestamp_ms if batch.attributes & LOG_APPEND_TIME_BIT else -1
         return 0
 
-    cdef int write(self, uint8_t *data, const BatchFields *batch, const Marker *marker, int64_t size, int32_t leader_epoch,
-                   bint gather, bint borrow) except -1:
+    cdef int store(self, Append *append, const Marker *marker) except -1:
         """Write, then adopt. Nothing of what is adopted can fail; before it, an OSError leaves the state as it was.
 
-        The order walks like this: the batch is in the file; a consumer that sees the end of a transaction that was aborted finds its row,
-        for the row is written before the last stable offset, which is derived from the producer state, can move.
+        An aborted transaction has its row before a consumer can see its end: the row is written before the last stable
+        offset, which is derived from the producer state, can move.
         """
-        if self.active.must_roll(batch, size, self.segment_bytes, self.segment_ms, self.clock.wall_ms() if batch.max_timestamp_ms < 0 else 0):
+        cdef const BatchFields *batch = &append.batch
+        cdef int64_t size = append.size
+        if append.outcome == WRITTEN or self.active.first_timestamp_ms < 0:
+            self.unwritten.write()      # what rolls without a timestamp looks for one in the file
+        if self.active.must_roll(batch, size, self.segment_bytes, self.segment_ms,
+                                 self.clock.wall_ms() if batch.max_timestamp_ms < 0 else 0):
             self.start_segment()
-        if leader_epoch > self.latest_epoch:
+        if append.leader_epoch > self.latest_epoch:
             self.make()
-            self.leader_epochs.assign(leader_epoch, batch.base_offset)
-            self.latest_epoch = leader_epoch
+            self.leader_epochs.assign(append.leader_epoch, batch.base_offset)
+            self.latest_epoch = append.leader_epoch
             self.directory_changed_at = batch.base_offset
-        write_int64(data, batch.base_offset)
-        write_int32(data + 12, leader_epoch)
+        write_int64(append.data, batch.base_offset)
+        write_int32(append.data + 12, append.leader_epoch)
         self.active.reserve(size)
-        if gather:
-            self.active.reserve_to_gather()
+        if append.outcome == UNWRITTEN:
+            self.unwritten.reserve(self.active.log_file, self.active.size_bytes)
         else:
-            self.active.write(data, size)
+            self.active.write(append.data, size)
             self.active.log_file.awaits_sync = self.awaits_sync
         if marker.kind == ABORT_MARKER:
             row = self.producer_state.completed_by(batch)
             if row is not None:
                 self.active.transactions.append(row)
                 self.active.transactions.lazy_file.awaits_sync = self.awaits_sync
-        if gather:
-            self.active.gather(data, size, borrow)
+        if append.outcome == UNWRITTEN:
+            self.unwritten.add(append)
         self.active.adopt(batch, size)
         self.log_end_offset = batch_last_offset(batch) + 1
         self.producer_state.adopt(batch, marker)
+        return 0
+
+    cdef int write_later(self, WriteArena arena) except -1:
+        """Let appends that allow it be written later, from memory of `arena`."""
+        self.unwritten.arena = arena
+        return 0
+
+    cdef int write_unwritten(self) except -1:
+        """Write what appends have left unwritten.
+
+        A failed write refuses all of it and takes the log offline. The state stays as if it had been written: a log that
+        is offline answers nothing until a recovery has built that state again.
+        """
+        self.check_online()
+        if self.unwritten.size_bytes == 0:
+            return 0
+        try:
+            self.unwritten.write()
+            self.active.log_file.awaits_sync = self.awaits_sync
+        except OSError as error:
+            self.cut_unadopted(self.unwritten.discard())
+            self.go_offline(f'cannot append what ends at offset {self.log_end_offset}', error)
         return 0
 
     def make(self) -> None:
@@ -275,7 +249,7 @@ cdef class Log:
 
     cdef int start_segment(self) except -1:
         """The old segment still has to be synced; the snapshot waits for that, for it must not get ahead of the synced log."""
-        self.active.write_gathered()
+        self.unwritten.write()
         self.active.seal()
         new = Segment(self.fs, self.directory, self.log_end_offset, self.config, self.clock.wall_ms())
         self.rolled.append(self.active)
@@ -289,7 +263,7 @@ cdef class Log:
     cdef int go_offline(self, str what, error) except -1:
         """Remember the failure, tell of it, and raise it; every later call does."""
         failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{self.directory}: {what}: {error}')
-        self.failure = failure
+        self.take_offline(failure)
         if self.on_failure is not None:
             self.on_failure(failure)
         raise failure from error
@@ -298,6 +272,7 @@ cdef class Log:
         """Another log of the directory failed: every later call raises `failure`."""
         if self.failure is None:
             self.failure = failure
+            self.unwritten.discard()
 
     cdef int refuse(self, str what, error) except -1:
         """Raise the answer to a lack of file descriptors, if that is what the error says: it is none of the disk's."""
@@ -305,20 +280,13 @@ cdef class Log:
             raise shortage.refusal(self.clock, f'{self.directory}: {what}', error) from error
         return 0
 
-    cdef int discard_unadopted(self) except -1:
-        """Cut what a failed append may have left behind the last batch, if the disk still can: nobody was told of it."""
+    cdef bint cut_unadopted(self, int64_t unwritten_bytes) except -1:
+        """Cut what a failed append may have left in the file, if the disk still can. Returns whether it could."""
         try:
-            self.active.discard_unadopted()
+            self.active.cut_unadopted(unwritten_bytes)
+            return True
         except OSError as error:
             logger.warning('%s: cannot cut an unfinished write: %s', self.directory, error)
-        return 0
-
-    cdef bint cut_unadopted(self) except -1:
-        """As `discard_unadopted`, for a log that stays online. Whether it could be done."""
-        try:
-            self.active.cut_unadopted()
-            return True
-        except OSError:
             return False
 
     cdef int check_online(self) except -1:
@@ -348,7 +316,7 @@ cdef class Log:
 
         Raises OSError; where that tells of a lack of descriptors, it may be asked again.
         """
-        self.write_gathered()
+        self.write_unwritten()
         files = []
         for segment in self.rolled:
             files += segment.files_to_sync(sealed=True)
@@ -433,7 +401,7 @@ cdef class Log:
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
         """Whole batches from `offset` on that end below `upper_bound_offset`, of one segment, at most `max_bytes` of them; None where
         there are none. With `min_one_batch` the first one comes even if it is larger. Raises KafkaError OFFSET_OUT_OF_RANGE."""
-        self.write_gathered()
+        self.write_unwritten()
         if offset < self.log_start_offset or offset > self.log_end_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE,
                              f'found offset {offset}, expected {self.log_start_offset}..{self.log_end_offset}')
@@ -488,7 +456,7 @@ cdef class Log:
         start_offset = max(start_offset, self.log_start_offset)
         try:
             while start_offset < end_offset:
-                self.write_gathered()
+                self.write_unwritten()
                 segment = self.segment_for(start_offset)    # anew each time: cleaning and retention go on meanwhile
                 segment.place_of(start_offset, &place)
                 start_offset = segment.next_offset
@@ -540,7 +508,7 @@ cdef class Log:
 
     def offset_for_timestamp(self, int64_t timestamp_ms) -> tuple[int, int, int] | None:
         """(timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`, None when there is none."""
-        self.write_gathered()
+        self.write_unwritten()
         try:
             for segment in list(self.segments):
                 found = self.find_timestamp(segment, timestamp_ms)
@@ -564,7 +532,7 @@ cdef class Log:
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
         """(timestamp in ms, offset, leader epoch) of the first record with the greatest timestamp, None for an empty log."""
-        self.write_gathered()
+        self.write_unwritten()
         segment = max(self.segments, key=lambda each: each.max_timestamp_ms)
         if segment.max_timestamp_ms < 0:
             return None
@@ -638,7 +606,7 @@ cdef class Log:
 
     def seal(self) -> None:
         """What a clean stop writes before the sync."""
-        self.write_gathered()
+        self.write_unwritten()
         self.is_unclosed = True
         try:
             self.active.seal()
@@ -651,7 +619,7 @@ cdef class Log:
         With `is_synced` the log was sealed, and all its files are synced already.
         """
         if clean and self.failure is None:
-            self.write_gathered()
+            self.write_unwritten()
             try:
                 if is_synced:
                     self.mark_flushed(self.log_end_offset)
@@ -664,6 +632,7 @@ cdef class Log:
             except OSError as error:
                 self.go_offline('cannot close', error)
         self.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{self.directory}: the log is closed')
+        self.unwritten.discard()
 
     cdef int write_last_snapshot(self, bint is_synced) except -1:
         """One that is lost costs the next opening time: whoever syncs for all need not sync its name."""

@@ -2,15 +2,11 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from kbroker.log.append cimport Append
 from kbroker.record.batch cimport BatchFields
 
 cdef enum:
     WINDOW_BATCHES = 5
-
-cdef enum:
-    ORIGIN_CLIENT = 0
-    ORIGIN_COORDINATOR = 1
-    ORIGIN_REPLICATION = 2
 
 
 cdef struct CachedBatch:
@@ -73,8 +69,7 @@ cdef class ProducerStateTable:
 
     cdef ProducerEntry find(self, int64_t producer_id)
     cpdef on_high_watermark(self, int64_t high_watermark)
-    cdef int check(self, const BatchFields *batch, const Marker *marker, int origin, object guard, int transaction_version,
-                   bint verification_required, CachedBatch *duplicate) except -1
+    cdef bint check(self, const Append *append, const Marker *marker, CachedBatch *duplicate) except -1
     cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
                              bint supports_epoch_bump, int64_t now_ms)
     cpdef bint has_open_transaction(self, int64_t producer_id, int16_t producer_epoch)

@@ -12,6 +12,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.log.append cimport ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_REPLICATION, Append
 from kbroker.log.transaction_index import AbortedTransaction
 from kbroker.record.batch cimport (
     CONTROL_BIT, HEADER_BYTES, HEADER_READ, TRANSACTIONAL_BIT, BatchFields, batch_last_offset, batch_size_bytes, parse_header,
@@ -179,9 +180,10 @@ cdef class ProducerStateTable:
 
     # ---- judging a batch ----
 
-    cdef int check(self, const BatchFields *batch, const Marker *marker, int origin, object guard, int transaction_version,
-                   bint verification_required, CachedBatch *duplicate) except -1:
-        """0: append it. 1: `duplicate` is set to the batch that the log holds already. Raises KafkaError otherwise."""
+    cdef bint check(self, const Append *append, const Marker *marker, CachedBatch *duplicate) except -1:
+        """Judge a batch. Returns whether the log holds it already; then `duplicate` is set. Raises KafkaError."""
+        cdef const BatchFields *batch = &append.batch
+        cdef int origin = append.origin
         cdef ProducerEntry entry = self.find(batch.producer_id)
         cdef const CachedBatch *known
         cdef bint is_control = batch.attributes & CONTROL_BIT
@@ -189,21 +191,21 @@ cdef class ProducerStateTable:
             known = entry.find_duplicate(batch)
             if known != NULL:
                 duplicate[0] = known[0]
-                return 1
+                return True
         if (origin <= ORIGIN_COORDINATOR and batch.attributes & TRANSACTIONAL_BIT
                 and not has_open(entry, batch.producer_epoch)):
             if entry is not None and batch.producer_epoch < entry.producer_epoch:
                 refuse_epoch(batch, entry.producer_epoch)
-            if verification_required and not is_control and (
-                    guard is None or self.verifications.get(batch.producer_id) is not guard):
+            if append.guard != NULL and not is_control and (
+                    self.verifications.get(batch.producer_id) is not <object>append.guard):
                 raise KafkaError(ErrorCode.INVALID_TXN_STATE, f'producer {batch.producer_id} epoch {batch.producer_epoch}: '
                                  'found no verification of the partition for this append, expected one')
         if is_control:
             if marker.kind != NO_MARKER:
-                self.check_marker(entry, batch, marker, origin, transaction_version)
-            return 0
+                self.check_marker(entry, batch, marker, origin, append.transaction_version)
+            return False
         self.check_data(entry, batch, origin)
-        return 0
+        return False
 
     cdef int check_data(self, ProducerEntry entry, const BatchFields *batch, int origin) except -1:
         if entry is not None and batch.producer_epoch < entry.producer_epoch and origin != ORIGIN_REPLICATION:

@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk
-from kbroker.log.fs cimport File, LazyFile, iovec
+from kbroker.log.fs cimport File, LazyFile
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.record.batch cimport BatchFields
@@ -40,25 +40,16 @@ cdef class Segment:
     cdef int64_t allocation_limit_bytes
     cdef bint allocates_all
     cdef bint has_unadopted
-    cdef iovec *gathered        # batches that are part of the segment and not written yet; NULL until there was one
-    cdef int gathered_count
-    cdef int64_t gathered_bytes
-    cdef int own_count          # of them, before the first that is borrowed
     cdef Place *recent
     cdef Place *ends
     cdef int64_t remembered
 
     cdef File file(self)
     cdef int was_synced(self) noexcept
-    cdef int cut_unadopted(self) except -1
+    cdef int cut_unadopted(self, int64_t unwritten_bytes) except -1
     cdef bint must_roll(self, const BatchFields *batch, int64_t size, int64_t segment_bytes, int64_t segment_ms, int64_t now_ms) except -1
     cdef int reserve(self, int64_t size) except -1
     cdef int write(self, const uint8_t *data, int64_t size) except -1
-    cdef int reserve_to_gather(self) except -1
-    cdef int gather(self, const uint8_t *data, int64_t size, bint borrow) noexcept
-    cdef int64_t borrowed_bytes(self) noexcept
-    cdef int own_gathered(self, uint8_t *into) noexcept
-    cdef int write_gathered(self) except -1
     cdef int adopt(self, const BatchFields *batch, int64_t size) except -1
     cdef int expect_end(self, BatchWalk walk) except -1
     cdef int begin_recovery(self) except -1

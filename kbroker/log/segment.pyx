@@ -2,13 +2,12 @@
 import os
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
 from libc.stdlib cimport calloc, free, malloc
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
 from kbroker.errors import CorruptLogError
 from kbroker.log.batch_walk cimport SCAN_BYTES, SEARCH_BYTES, BatchWalk, find_batch, walk_batches
-from kbroker.log.fs cimport File, LazyFile, iovec
+from kbroker.log.fs cimport File, LazyFile
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.producer_state cimport ABORT_MARKER, Marker, ProducerStateTable, read_marker
 from kbroker.log.transaction_index cimport TransactionIndex
@@ -26,7 +25,6 @@ cdef enum:
     RECENT_BATCHES = 64
     REMEMBERED_END_BITS = 5
     REMEMBERED_ENDS = 1 << REMEMBERED_END_BITS
-    MOST_GATHERED = 64
     FIRST_ALLOCATION_BYTES = 65536
     LARGEST_ALLOCATION_BYTES = 16777216
     MAX_RELATIVE_OFFSET = 2147483647
@@ -98,7 +96,6 @@ cdef class Segment:
     def __dealloc__(self):
         free(self.recent)
         free(self.ends)
-        free(self.gathered)
 
     def path(self, suffix: str) -> str:
         return os.path.join(self.directory, file_name(self.base_offset, suffix))
@@ -138,7 +135,6 @@ cdef class Segment:
         """The greatest timestamp of the first batch in ms, -1 when unknown: the age of a segment is measured from there."""
         cdef BatchWalk walk
         if self.first_timestamp_ms < 0 and self.size_bytes:
-            self.write_gathered()
             walk = walk_batches(self.file(), 0, self.size_bytes, SEARCH_BYTES)
             if walk.next():
                 self.first_timestamp_ms = walk.fields.max_timestamp_ms
@@ -165,62 +161,6 @@ cdef class Segment:
         cdef File file = self.file()
         self.has_unadopted = True
         return file.pwrite(data, size, self.size_bytes)
-
-    cdef int reserve_to_gather(self) except -1:
-        """In place of `write`: make sure that `gather` cannot fail, nor `write_gathered` for lack of a descriptor."""
-        if self.gathered_count == MOST_GATHERED:
-            self.write_gathered()
-        if self.gathered_count == 0:
-            self.file()
-            self.log_file.awaits_sync = True
-        if self.gathered == NULL:
-            self.gathered = <iovec *>malloc(MOST_GATHERED * sizeof(iovec))
-            if self.gathered == NULL:
-                raise MemoryError()
-        return 0
-
-    cdef int gather(self, const uint8_t *data, int64_t size, bint borrow) noexcept:
-        """Have a batch written by `write_gathered`, until when the bytes must stay, or until `own_gathered` those that are
-        borrowed."""
-        cdef iovec *last = NULL if self.gathered_count == 0 else &self.gathered[self.gathered_count - 1]
-        if last != NULL and <const uint8_t *>last.iov_base + last.iov_len == data:
-            last.iov_len += size
-        else:
-            if not borrow and self.own_count == self.gathered_count:
-                self.own_count += 1
-            self.gathered[self.gathered_count] = iovec(<void *>data, size)
-            self.gathered_count += 1
-        self.gathered_bytes += size
-        return 0
-
-    cdef int64_t borrowed_bytes(self) noexcept:
-        """Of what is gathered, the size of what follows the first that is borrowed."""
-        cdef int64_t size = 0
-        cdef int i
-        for i in range(self.own_count, self.gathered_count):
-            size += self.gathered[i].iov_len
-        return size
-
-    cdef int own_gathered(self, uint8_t *into) noexcept:
-        """Copy what is borrowed."""
-        cdef uint8_t *at = into
-        cdef int i
-        for i in range(self.own_count, self.gathered_count):
-            memcpy(at, self.gathered[i].iov_base, self.gathered[i].iov_len)
-            at += self.gathered[i].iov_len
-        if at > into:
-            self.gathered_count = self.own_count
-            self.gathered_bytes -= at - into
-            self.gather(into, at - into, False)
-        return 0
-
-    cdef int write_gathered(self) except -1:
-        """One call for all of it costs the file system much less than one for each batch."""
-        if self.gathered_count:
-            self.file().pwrite_pieces(self.gathered, self.gathered_count, self.size_bytes - self.gathered_bytes)
-            self.gathered_count = self.own_count = 0
-            self.gathered_bytes = 0
-        return 0
 
     cdef int adopt(self, const BatchFields *batch, int64_t size) except -1:
         """The batch just written is part of the segment. `reserve` has made sure that no index has to write."""
@@ -278,18 +218,10 @@ cdef class Segment:
         self.bytes_since_entry += size
         return 0
 
-    def discard_unadopted(self) -> None:
-        """Cut what a failed write may have left behind the last batch that was written."""
-        if self.gathered_count or self.has_unadopted:
-            self.size_bytes -= self.gathered_bytes
-            self.gathered_count = self.own_count = 0
-            self.gathered_bytes = 0
-            self.has_unadopted = False
-            self.file().truncate(self.size_bytes)
-
-    cdef int cut_unadopted(self) except -1:
-        """Cut a batch that was written and then refused. What is gathered is none of that."""
-        if self.has_unadopted:
+    cdef int cut_unadopted(self, int64_t unwritten_bytes) except -1:
+        """Cut a write that was not adopted, and the last `unwritten_bytes`, which were adopted and not written."""
+        if self.has_unadopted or unwritten_bytes:
+            self.size_bytes -= unwritten_bytes
             self.file().truncate(self.size_bytes)
             self.has_unadopted = False
         return 0

@@ -1,18 +1,11 @@
 # cython: language_level=3
 from cpython.object cimport PyObject
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t
 
-from kbroker.log.append_result cimport Appended
+from kbroker.log.append cimport Appender
 from kbroker.log.log cimport Log
 from kbroker.log.log_slice cimport LogSlice
-from kbroker.record.batch cimport BatchFields
-from kbroker.topics.gathering cimport Gatherer, Gathering
-
-
-cdef enum Gather:               # whether the caller waits until an append is durable, so that it may be written later
-    AT_ONCE
-    COPIED
-    BORROWED                    # as COPIED, of bytes that stay until Gathering.loan_ends
+from kbroker.log.unwritten cimport WriteArena
 
 
 cdef struct WaiterLink:
@@ -51,7 +44,16 @@ cdef class FetchWaiter:
     cpdef wake(self)
 
 
-cdef class Partition(Gatherer):
+cdef class Tick:
+    cdef WriteArena arena
+    cdef list partitions
+
+    cdef int add(self, Partition partition) except -1
+    cdef int end_loan(self) except -1
+    cpdef write(self)
+
+
+cdef class Partition(Appender):
     cdef readonly str topic
     cdef readonly int32_t partition
     cdef readonly bytes topic_id
@@ -61,10 +63,8 @@ cdef class Partition(Gatherer):
     cdef readonly bint is_deleted
     cdef bint _page_cache
     cdef object _flusher
-    cdef Gathering _gathering
-    cdef int64_t _turn              # of the last append
-    cdef int _appends_in_turn
-    cdef bint _is_busy              # that turn, or the one with an append before it, had more than one
+    cdef Tick _tick
+    cdef bint _is_in_tick           # among the partitions of _tick
     cdef DurableQueue _durable_queue
     cdef WaiterLink _fetch_waiters    # the head of a ring
     cdef object _replayer
@@ -75,13 +75,9 @@ cdef class Partition(Gatherer):
     cdef int64_t stable_offset(self) except -1
     cdef int _advance(self, int64_t high_watermark) except -1
     cdef int _replay(self) except -1
-    cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, object guard,
-                       int transaction_version, bint verification_required, Appended *appended, Gather gather=*) except -1
-    cdef bint is_busy(self) noexcept
-    cdef int gather(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, object guard,
-                    int transaction_version, bint verification_required, Appended *appended, bint borrow) except -1
+    cdef int end_tick(self) except -1
     cdef bint answers_from_page_cache(self) noexcept
-    cdef int _appended(self) except -1
+    cdef int _written(self) except -1
     cdef int await_durable(self, int64_t offset, DurableWaiter waiter, Py_ssize_t part) except -1
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
     cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset)

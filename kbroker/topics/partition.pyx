@@ -7,21 +7,18 @@ Produce with acks=all, both coordinators, and Fetch.
 from collections import deque
 
 cimport cython
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.string cimport memcpy, memmove
+from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.string cimport memmove
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.log.append_result cimport Appended, result_of
-from kbroker.log.log cimport Log, read_whole
+from kbroker.log.append cimport DUPLICATE, UNWRITTEN, Append, Appender
+from kbroker.log.log cimport Log
 from kbroker.log.log_slice cimport LogSlice
-from kbroker.log.origin import Origin
-from kbroker.record.batch cimport BatchFields
-from kbroker.topics.gathering cimport LARGEST_KEPT_BYTES, Gatherer, Gathering
+from kbroker.log.unwritten cimport WriteArena
 
 from kbroker.record.batch import read_header
 
@@ -122,15 +119,56 @@ cdef class FetchWaiter:
         pass
 
 
-cdef class Partition(Gatherer):
-    """A log and those who wait for it.
+cdef class Tick:
+    """The pass of the event loop that runs: its partitions with unwritten appends, in order of the first of each.
 
-    `page_cache` makes each append durable in the sense of the setting once it is written; otherwise `flusher` is told of
-    it and calls `flushed` when the bytes are on the disk. Without a `gathering` each append is written by itself.
+    True while there is one.
     """
 
-    def __init__(self, Log log, bytes topic_id, int32_t leader_epoch, flusher, bint page_cache,
-                 Gathering gathering=None):
+    def __cinit__(self):
+        self.arena = WriteArena()
+        self.partitions = []
+
+    def __bool__(self):
+        return len(self.partitions) > 0
+
+    cdef int add(self, Partition partition) except -1:
+        """Have `partition.end_tick` called."""
+        if not partition._is_in_tick:
+            partition._is_in_tick = True
+            self.partitions.append(partition)
+        return 0
+
+    cdef int end_loan(self) except -1:
+        """Adopt that the frames served so far become invalid."""
+        return self.arena.end_loan()
+
+    cpdef write(self):
+        """Write what is unwritten, also what that makes others append, until nothing is left."""
+        cdef Py_ssize_t i = 0
+        cdef Partition partition
+        if self.partitions:
+            while i < len(self.partitions):
+                partition = self.partitions[i]
+                i += 1
+                partition._is_in_tick = False
+                partition.end_tick()
+            self.partitions.clear()
+
+    def end(self):
+        """Write what is unwritten; the next append is of the next tick."""
+        self.write()
+        self.arena.end_tick()
+
+
+cdef class Partition(Appender):
+    """A log and those who wait for it.
+
+    With `page_cache`, a written append is durable. Otherwise `flusher` syncs it and calls `flushed` when the bytes are on
+    the disk. Without a `tick` each append is written at once.
+    """
+
+    def __init__(self, Log log, bytes topic_id, int32_t leader_epoch, flusher, bint page_cache, Tick tick=None):
         self.topic = log.topic
         self.partition = log.partition
         self.topic_id = topic_id
@@ -142,7 +180,9 @@ cdef class Partition(Gatherer):
         self._page_cache = page_cache
         log.awaits_sync = not page_cache
         self._flusher = flusher
-        self._gathering = gathering
+        self._tick = tick
+        if tick is not None:
+            log.write_later(tick.arena)
         self._durable_queue = DurableQueue()
         self._fetch_waiters.next = self._fetch_waiters.previous = &self._fetch_waiters
 
@@ -192,99 +232,36 @@ cdef class Partition(Gatherer):
             return self.high_watermark
         return max(first_unstable, self._log.log_start_offset)
 
-    def append(self, batch, origin=Origin.COORDINATOR, *, guard=None, int transaction_version=0,
-               bint verification_required=False):
-        """Append one validated batch; `batch` must be writable, its base offset and leader epoch are placed in it.
-
-        Raises KafkaError: what the producer state refuses, KAFKA_STORAGE_ERROR once the directory has failed.
-        """
-        cdef Py_buffer view
-        cdef BatchFields fields
-        cdef Appended appended
-        PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
-        try:
-            read_whole(<const uint8_t *>view.buf, view.len, &fields)
-            self.append_at(<uint8_t *>view.buf, view.len, &fields, origin, guard, transaction_version,
-                           verification_required, &appended)
-        finally:
-            PyBuffer_Release(&view)
-        return result_of(&appended)
-
-    cdef int append_at(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, object guard,
-                       int transaction_version, bint verification_required, Appended *appended,
-                       Gather gather=AT_ONCE) except -1:
-        """As `append`, for a batch whose header is read and fits its size. Unless AT_ONCE it is perhaps not written before
-        the turn ends."""
-        if gather != AT_ONCE and self.is_busy() and (size <= LARGEST_KEPT_BYTES or gather == BORROWED):
-            return self.gather(data, size, batch, origin, guard, transaction_version, verification_required, appended,
-                               gather == BORROWED)
-        self._log.append_at(data, size, batch, origin, self.leader_epoch, guard, transaction_version,
-                           verification_required, appended)
-        if appended.is_duplicate:
+    cdef int append(self, Append *append) except -1:
+        """Append to the log. An append that is durable once it is written moves the high watermark before this returns,
+        unless its outcome is UNWRITTEN: then `end_tick` does."""
+        append.leader_epoch = self.leader_epoch
+        self._log.append(append)
+        if append.outcome == DUPLICATE:
             return 0
         if self._replayer is not None:
             # The caller's buffer is only borrowed; what waits for the disk needs a copy.
-            kept = PyBytes_FromStringAndSize(<char *>data, size)
+            kept = PyBytes_FromStringAndSize(<char *>append.data, append.size)
             self._not_replayed.append((read_header(kept), memoryview(kept)))
-        return self._appended()
+        if append.outcome == UNWRITTEN:
+            return self._tick.add(self)
+        return self._written()
 
-    cdef bint is_busy(self) noexcept:
-        """Whether other appends are likely to come in this turn: alone, one is best written at once. Called for each."""
-        if self._gathering is None or self._replayer is not None:      # a replayer wants each batch by itself
-            return False
-        if self._turn != self._gathering.turn:
-            self._turn = self._gathering.turn
-            self._is_busy = self._appends_in_turn > 1
-            self._appends_in_turn = 0
-        self._appends_in_turn += 1
-        return self._is_busy or self._appends_in_turn > 1
-
-    cdef int gather(self, uint8_t *data, int64_t size, BatchFields *batch, int origin, object guard,
-                    int transaction_version, bint verification_required, Appended *appended, bint borrow) except -1:
-        cdef bint is_gathered = False
-        if not borrow:
-            data = <uint8_t *>memcpy(self._gathering.take_room(size), data, size)
+    cdef int end_tick(self) except -1:
+        """Write what appends of this tick left unwritten, or answer those who wait for it with the error."""
         try:
-            self._log.append_at(data, size, batch, origin, self.leader_epoch, guard, transaction_version,
-                               verification_required, appended, True, borrow)
-            is_gathered = not appended.is_duplicate
-        finally:
-            if not is_gathered and not borrow:
-                self._gathering.give_back(size)
-        if is_gathered:
-            self._gathering.join(self, borrow)
-        return 0
-
-    cdef int take_over(self) except -1:
-        cdef int64_t size = self._log.active.borrowed_bytes()
-        cdef uint8_t *into
-        if size > LARGEST_KEPT_BYTES:
-            return self.write_file()
-        if size:
-            into = self._gathering.take_room(size)      # for which this may have been written
-            self._log.active.own_gathered(into)
-        return 0
-
-    cdef int write_file(self) except -1:
-        try:
-            self._log.write_gathered()
-        except KafkaError:
-            pass        # the log is offline, as `settle` will find
-        return 0
-
-    cdef int settle(self) except -1:
-        try:
-            self._log.write_gathered()
+            self._log.write_unwritten()
         except KafkaError as error:
             self.fail(error)
             return 0
-        return self._appended()
+        return self._written()
 
     cdef bint answers_from_page_cache(self) noexcept:
         """Whether what is written counts as durable."""
         return self._page_cache
 
-    cdef int _appended(self) except -1:
+    cdef int _written(self) except -1:
+        """Adopt that everything appended is written."""
         if self._page_cache:
             if self._log.must_flush():
                 self._flusher.request(self)

@@ -16,8 +16,7 @@ from kbroker.metadata.controller import MetadataController, NewTopic
 from kbroker.metadata.image import PartitionImage, ResourceType, TopicImage
 from kbroker.settings import LONG_MAX
 from kbroker.topics.flusher import Flusher
-from kbroker.topics.gathering import Gathering
-from kbroker.topics.partition import Partition
+from kbroker.topics.partition import Partition, Tick
 from kbroker.topics.topic import Topic
 
 logger = logging.getLogger('kbroker.topics')
@@ -38,7 +37,7 @@ class TopicRegistry:
     controller: MetadataController
     log_manager: LogManager
     flusher: Flusher
-    gathering: Gathering | None = None
+    tick: Tick | None = None
     on_topic_created: list[Callable[[Topic], None]] = field(default_factory=list)
     on_topic_deleted: list[Callable[[Topic], None]] = field(default_factory=list)
     _by_name: dict[str, Topic] = field(default_factory=dict)
@@ -212,4 +211,4 @@ class TopicRegistry:
 
     def _partition(self, log: Log, topic_id: bytes, image: PartitionImage) -> Partition:
         return Partition(log, topic_id, image.leader_epoch, self.flusher,
-                         self.config.kbroker_durability == 'page-cache', self.gathering)
+                         self.config.kbroker_durability == 'page-cache', self.tick)

@@ -39,7 +39,7 @@ class Bursts:
         self.node.topics.create('orders', PARTITIONS, {})
         self.reactor = Reactor(self.node.clock, self.node.timers)
         self.reactor.at_tick_end.append(self.node.turn_ends)
-        dispatcher = Dispatcher(self.node, served_apis(), self.node.gathering)
+        dispatcher = Dispatcher(self.node, served_apis(), self.node.tick)
         commons = Commons(self.reactor, dispatcher, Limits(max_request_bytes=1 << 20))
         self.peers = [Peer(self.reactor, None, 1 << 20, commons) for _ in range(peers)]
         self.peer = self.peers[0]
@@ -214,7 +214,7 @@ def test_a_partition_where_appends_come_alone_writes_each_at_once(tmp_path):
         for offset in range(3):
             bursts.peer.socket.send(frame(frame_of(produce(bursts.node, b'a'), VERSION)))
             bursts.reactor.run_once()
-            assert not bursts.node.gathering
+            assert not bursts.node.tick
             assert bursts.node.topics.get('orders', 0).high_watermark == offset + 1
 
 

@@ -386,10 +386,10 @@ def test_a_bad_pattern_is_named_as_such(busy):
 
 def test_the_producers_of_a_partition_are_described(world):
     partition = world.topics.get('orders', 0)
-    partition.append(encode_batch([(0, b'', b'')] * 39))
-    partition.append(encode_end_txn_marker(commit=True, producer_id=1000, producer_epoch=2, coordinator_epoch=2,
+    partition.append_batch(encode_batch([(0, b'', b'')] * 39))
+    partition.append_batch(encode_end_txn_marker(commit=True, producer_id=1000, producer_epoch=2, coordinator_epoch=2,
                                            timestamp_ms=0))
-    partition.append(encode_batch([(123, b'', b'')], producer_id=1000, producer_epoch=3, base_sequence=7,
+    partition.append_batch(encode_batch([(123, b'', b'')], producer_id=1000, producer_epoch=3, base_sequence=7,
                                   transactional=True))
     request = messages.DescribeProducersRequest
     found, missing = call(world, 'DescribeProducers', 0, topics=[

@@ -236,6 +236,6 @@ def test_the_check_of_a_producer_adds_little_to_an_append(tmp_path):
 
     def append(batch):
         batch[BASE_SEQUENCE] = next(sequences[id(batch)]).to_bytes(4, 'big')
-        log.append(batch, Origin.CLIENT, 0)
+        log.append_batch(batch, Origin.CLIENT, 0)
 
     judge('append with a producer, without', Kernel(lambda: append(checked), lambda: append(plain)), 0.5)  # 0.95

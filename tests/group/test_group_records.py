@@ -74,7 +74,7 @@ def appended(keys, offsets, producer=None):
     clock.set_wall_ms(T + 5)
     registry = HeldRegistry(clock)
     (partition,) = registry.create('__consumer_offsets', 1).partitions
-    partition.append(encode_batch([(T, b'', b'')] * 70))
+    partition.append_batch(encode_batch([(T, b'', b'')] * 70))
     answers = []
     Shard(partition, clock, 1000).append_offsets(keys, offsets, answers.append, producer)
     assert answers == [None]

@@ -24,13 +24,14 @@ def directory(tmp_path):
     for segment in range(3):
         for number in range(10):
             timestamp_ms = T + segment * 100 + number
-            log.append(encode_batch([(timestamp_ms, b'key', b'v' * 200)]), Origin.CLIENT, segment)
+            log.append_batch(encode_batch([(timestamp_ms, b'key', b'v' * 200)]), Origin.CLIENT, segment)
             batch = encode_batch([(timestamp_ms, b'key', b'v')] * 2, producer_id=number % 2 + 1, producer_epoch=segment,
                                  base_sequence=number // 2 * 2, transactional=True)
-            log.append(batch, Origin.CLIENT, segment)
+            log.append_batch(batch, Origin.CLIENT, segment)
         for producer_id in (1, 2):
-            log.append(encode_end_txn_marker(commit=producer_id == 1, producer_id=producer_id, producer_epoch=segment,
-                                             coordinator_epoch=0, timestamp_ms=T), Origin.COORDINATOR, segment)
+            log.append_batch(encode_end_txn_marker(
+                commit=producer_id == 1, producer_id=producer_id, producer_epoch=segment, coordinator_epoch=0,
+                timestamp_ms=T), Origin.COORDINATOR, segment)
         if segment < 2:
             log.roll()
     log.close()

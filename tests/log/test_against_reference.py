@@ -65,7 +65,7 @@ class LogMachine(RuleBasedStateMachine):
         except Refused as refused:
             expected = str(refused)
         try:
-            result = self.log.append(buffer, Origin[origin.upper()], epoch,
+            result = self.log.append_batch(buffer, Origin[origin.upper()], epoch,
                                      transaction_version=batch.transaction_version)
             found = (result.base_offset, result.is_duplicate)
             if not result.is_duplicate:

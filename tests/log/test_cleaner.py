@@ -86,7 +86,7 @@ def test_a_tombstone_goes_when_delete_retention_ms_have_passed_since_it_was_firs
 
 def test_a_delete_horizon_does_not_change_the_time_of_a_record(directory):
     log = directory.open()
-    log.append(encode_batch([(T - 5, b'a', None), (T + 7, b'b', b'1')]), Origin.CLIENT, 0)
+    log.append_batch(encode_batch([(T - 5, b'a', None), (T + 7, b'b', b'1')]), Origin.CLIENT, 0)
     directory.clean(log)
     assert log.offset_for_timestamp(T - 5) == (T - 5, 0, 0)
     assert log.offset_for_timestamp(T) == (T + 7, 1, 0)
@@ -96,7 +96,7 @@ def test_a_delete_horizon_does_not_change_the_time_of_a_record(directory):
 def test_records_without_a_key_go(directory):
     """A topic may have had the policy `delete` when they were written."""
     log = directory.open()
-    log.append(encode_batch([(T, None, b'value'), (T, b'', b'an empty key is one')]), Origin.CLIENT, 0)
+    log.append_batch(encode_batch([(T, None, b'value'), (T, b'', b'an empty key is one')]), Origin.CLIENT, 0)
     directory.clean(log)
     assert records_of(log) == [(1, '', 'an empty key is one')]
 
@@ -318,7 +318,7 @@ def test_segments_are_grouped_up_to_segment_bytes(directory):
 def test_segments_are_not_grouped_beyond_what_a_relative_offset_holds(directory):
     log = directory.open()
     write(log, ('a', '1'))
-    log.append(encode_batch([(T, b'b', b'1')], last_offset_delta=2**31 - 2), Origin.CLIENT, 0)
+    log.append_batch(encode_batch([(T, b'b', b'1')], last_offset_delta=2**31 - 2), Origin.CLIENT, 0)
     log.roll()
     write(log, ('c', '1'))
     log.roll()
@@ -502,7 +502,7 @@ def test_a_batch_that_does_not_hold_the_records_it_says_is_left_as_it_is(directo
     batch[57:61] = count.to_bytes(4, 'big', signed=True)
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, 'big')
     log = directory.open()
-    log.append(batch, Origin.REPLICATION, 0)
+    log.append_batch(batch, Origin.REPLICATION, 0)
     directory.clean(log)
     assert [bytes(found) for _, found in log.batches()] == [bytes(batch)]
     assert 'the log is not cleaned any more' in caplog.text

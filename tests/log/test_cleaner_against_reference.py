@@ -79,7 +79,7 @@ class CleanerMachine(RuleBasedStateMachine):
             shutil.rmtree(self.work)
 
     def append(self, batch, origin):
-        self.log.append(batch, origin, 0)
+        self.log.append_batch(batch, origin, 0)
         self.expected.append(Stored.read(bytes(batch)))
 
     # ---- producers ----

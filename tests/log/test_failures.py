@@ -30,15 +30,15 @@ def offline_code(call, *args, **kwargs):
 def test_a_failed_write_adopts_nothing_and_takes_the_log_offline(open_log, partial_bytes):
     failing = FailingFileSystem(partial_bytes=partial_bytes)
     log = open_log(file_system=failing)
-    log.append(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
+    log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
     before = state_of(log)
     failing.fail = lambda operation, path: errno.ENOSPC if operation == 'write' and path.endswith('.log') else None
     batch = data_batch(producer_id=1, epoch=0, sequence=1)
-    assert offline_code(log.append, batch, Origin.CLIENT, 0) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert offline_code(log.append_batch, batch, Origin.CLIENT, 0) == ErrorCode.KAFKA_STORAGE_ERROR
     assert state_of(log) == before
     failing.fail = lambda operation, path: None
-    for call, args in ((log.append, (data_batch(), Origin.CLIENT, 0)), (log.read, (0, 100, 1, True)), (log.roll, ()),
-                       (log.flush, ()), (log.files_to_sync, ()), (log.apply_retention, (1,)),
+    for call, args in ((log.append_batch, (data_batch(), Origin.CLIENT, 0)), (log.read, (0, 100, 1, True)),
+                       (log.roll, ()), (log.flush, ()), (log.files_to_sync, ()), (log.apply_retention, (1,)),
                        (log.delete_records, (1,))):
         assert offline_code(call, *args) == ErrorCode.KAFKA_STORAGE_ERROR
     log.close()
@@ -50,9 +50,9 @@ def test_a_failed_row_of_the_transaction_index_takes_its_marker_back(open_log):
     """A marker that readers find without its row would show them the aborted data."""
     failing = FailingFileSystem()
     log = open_log(file_system=failing)
-    log.append(data_batch(producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
+    log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
     failing.fail = lambda operation, path: errno.EIO if operation == 'write' and path.endswith('.txnindex') else None
-    assert offline_code(log.append, marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR,
+    assert offline_code(log.append_batch, marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR,
                         0) == ErrorCode.KAFKA_STORAGE_ERROR
     assert log.first_unstable_offset() == 0 and log.log_end_offset == 1
     again = open_log(clean_shutdown=False)
@@ -63,8 +63,8 @@ def test_a_failed_row_of_the_transaction_index_takes_its_marker_back(open_log):
 def test_a_failed_sync_takes_the_log_offline_and_is_not_tried_again(open_log, file):
     failing = FailingFileSystem()
     log = open_log(file_system=failing)
-    log.append(data_batch(producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
-    log.append(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
+    log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
+    log.append_batch(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
     syncs = []
 
     def fail(operation, path):
@@ -93,7 +93,7 @@ def test_whatever_change_fails_first_what_was_flushed_is_there_again(open_log, t
                            marker_batch(commit=step % 2 == 0, producer_id=1, epoch=step)]
                 for batch, origin in zip(batches, (Origin.CLIENT, Origin.COORDINATOR), strict=True):
                     sent.append(batch)      # what fails may be there all the same
-                    log.append(batch, origin, step // 4)
+                    log.append_batch(batch, origin, step // 4)
                 if step % 3 == 1:
                     log.roll()
                 if step % 2 == 0:
@@ -108,7 +108,7 @@ def test_whatever_change_fails_first_what_was_flushed_is_there_again(open_log, t
         again = open_log(name=name, clean_shutdown=False)
         found = batches_of(again)
         assert again.log_end_offset >= durable and found == sent[:len(found)]
-        again.append(data_batch(timestamp_ms=T), Origin.CLIENT, 9)
+        again.append_batch(data_batch(timestamp_ms=T), Origin.CLIENT, 9)
         again.close()
         assert check_partition(FileSystem(), again.directory) == []
         number += 1
@@ -117,7 +117,7 @@ def test_whatever_change_fails_first_what_was_flushed_is_there_again(open_log, t
 def test_a_snapshot_that_cannot_be_written_costs_nothing_but_time(open_log):
     failing = FailingFileSystem()
     log = open_log(file_system=failing)
-    log.append(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
+    log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
     log.roll()
     failing.fail = lambda operation, path: errno.ENOSPC if operation == 'write' and path.endswith('.snapshot') else None
     log.flush()
@@ -126,9 +126,9 @@ def test_a_snapshot_that_cannot_be_written_costs_nothing_but_time(open_log):
 
 def test_a_snapshot_never_gets_ahead_of_the_synced_log(open_log):
     log = open_log()
-    log.append(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
+    log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
     files, offset = log.files_to_sync()
-    log.append(data_batch(producer_id=1, epoch=0, sequence=1), Origin.CLIENT, 0)
+    log.append_batch(data_batch(producer_id=1, epoch=0, sequence=1), Origin.CLIENT, 0)
     log.roll()
     for file in files:
         file.sync()
@@ -141,7 +141,7 @@ def test_a_snapshot_never_gets_ahead_of_the_synced_log(open_log):
 def test_bytes_that_are_no_batch_fail_their_read_alone(open_log):
     log = open_log(index_interval_bytes=100)
     for _ in range(200):
-        log.append(data_batch(), Origin.CLIENT, 0)
+        log.append_batch(data_batch(), Origin.CLIENT, 0)
     FileSystem().open(log.segments[0].path('.log')).write_at(b'\xff' * 30, 0)
     assert offline_code(log.read, 0, 10, 200, True) == ErrorCode.CORRUPT_MESSAGE
     assert offline_code(list, log.batches()) == ErrorCode.CORRUPT_MESSAGE

@@ -23,9 +23,9 @@ def read_all(log, max_bytes=10_000):
 
 def test_an_append_places_offset_and_epoch_in_the_callers_buffer(open_log):
     log = open_log()
-    log.append(data_batch(3), Origin.CLIENT, 7)
+    log.append_batch(data_batch(3), Origin.CLIENT, 7)
     batch = data_batch(2)
-    result = log.append(batch, Origin.CLIENT, 7)
+    result = log.append_batch(batch, Origin.CLIENT, 7)
     assert (result.base_offset, result.last_offset, log.log_end_offset) == (3, 4, 5)
     header = read_header(batch)
     assert (header.base_offset, header.partition_leader_epoch) == (3, 7)
@@ -38,7 +38,7 @@ def test_what_was_appended_is_there_after_reopening(open_log, clean):
     log = open_log(segment_bytes=1_048_576, index_interval_bytes=500)
     for number in range(4000):
         batch = data_batch(1 + number % 3, timestamp_ms=T + number, value=b'v' * (number % 900))
-        log.append(batch, Origin.CLIENT, number // 1000)
+        log.append_batch(batch, Origin.CLIENT, number // 1000)
     before = read_all(log)
     assert len(before) == 4000 and len(log.segments) > 1
     log.flush()
@@ -53,8 +53,8 @@ def test_what_was_appended_is_there_after_reopening(open_log, clean):
 
 def test_a_read_may_begin_inside_a_batch(open_log):
     log = open_log()
-    log.append(data_batch(10), Origin.CLIENT, 0)
-    log.append(data_batch(10), Origin.CLIENT, 0)
+    log.append_batch(data_batch(10), Origin.CLIENT, 0)
+    log.append_batch(data_batch(10), Origin.CLIENT, 0)
     piece = log.read(15, 10_000, 20, True)
     assert (piece.start_offset, piece.end_offset) == (10, 20)
 
@@ -63,7 +63,7 @@ def test_a_read_ends_below_the_upper_bound_and_within_max_bytes(open_log):
     log = open_log()
     size = len(data_batch())
     for _ in range(6):
-        log.append(data_batch(), Origin.CLIENT, 0)
+        log.append_batch(data_batch(), Origin.CLIENT, 0)
     assert log.read(0, 10_000, 4, True).end_offset == 4
     assert log.read(0, 2 * size + 5, 6, True).end_offset == 2
     assert log.read(0, 5, 6, True).end_offset == 1
@@ -75,7 +75,7 @@ def test_a_read_ends_below_the_upper_bound_and_within_max_bytes(open_log):
 @pytest.mark.parametrize('offset', [-1, 3])
 def test_a_read_outside_the_log_is_out_of_range(open_log, offset):
     log = open_log()
-    log.append(data_batch(2), Origin.CLIENT, 0)
+    log.append_batch(data_batch(2), Origin.CLIENT, 0)
     with pytest.raises(KafkaError) as raised:
         log.read(offset, 1000, 2, True)
     assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -83,7 +83,7 @@ def test_a_read_outside_the_log_is_out_of_range(open_log, offset):
 
 def test_a_slice_stays_readable_after_its_segment_is_deleted(open_log):
     log = open_log(retention_ms=1)
-    log.append(data_batch(timestamp_ms=T - 10_000), Origin.CLIENT, 0)
+    log.append_batch(data_batch(timestamp_ms=T - 10_000), Origin.CLIENT, 0)
     piece = log.read(0, 1000, 1, True)
     before = piece.read()
     log.flush()
@@ -94,14 +94,14 @@ def test_a_slice_stays_readable_after_its_segment_is_deleted(open_log):
 
 def test_an_abort_moves_the_last_stable_offset_and_is_found_by_consumers(open_log):
     log = open_log()
-    log.append(data_batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
-    log.append(data_batch(2, producer_id=2, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
+    log.append_batch(data_batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
+    log.append_batch(data_batch(2, producer_id=2, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
     assert log.first_unstable_offset() == 0
-    log.append(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
+    log.append_batch(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
     assert log.first_unstable_offset() == 0
     log.on_high_watermark(log.log_end_offset)
     assert log.first_unstable_offset() == 2
-    log.append(marker_batch(commit=True, producer_id=2, epoch=0), Origin.COORDINATOR, 0)
+    log.append_batch(marker_batch(commit=True, producer_id=2, epoch=0), Origin.COORDINATOR, 0)
     log.on_high_watermark(log.log_end_offset)
     assert log.first_unstable_offset() is None
     assert log.aborted_transactions(0, 6) == [(1, 0)]
@@ -110,8 +110,8 @@ def test_an_abort_moves_the_last_stable_offset_and_is_found_by_consumers(open_lo
 
 def test_a_duplicate_answers_the_first_append(open_log):
     log = open_log()
-    first = log.append(data_batch(3, producer_id=9, epoch=1, sequence=0), Origin.CLIENT, 0)
-    log.append(data_batch(1, producer_id=9, epoch=1, sequence=3), Origin.CLIENT, 0)
-    again = log.append(data_batch(3, producer_id=9, epoch=1, sequence=0), Origin.CLIENT, 0)
+    first = log.append_batch(data_batch(3, producer_id=9, epoch=1, sequence=0), Origin.CLIENT, 0)
+    log.append_batch(data_batch(1, producer_id=9, epoch=1, sequence=3), Origin.CLIENT, 0)
+    again = log.append_batch(data_batch(3, producer_id=9, epoch=1, sequence=0), Origin.CLIENT, 0)
     assert again.is_duplicate and (again.base_offset, again.last_offset) == (first.base_offset, first.last_offset)
     assert again.append_time_ms == T + 2 and log.log_end_offset == 4

@@ -57,7 +57,7 @@ def topic(**settings):
 
 def write_and_flush(log, count=3, leader_epoch=0):
     for _ in range(count):
-        log.append(data_batch(), Origin.CLIENT, leader_epoch)
+        log.append_batch(data_batch(), Origin.CLIENT, leader_epoch)
     log.flush()
 
 
@@ -191,7 +191,7 @@ def test_checkpoints_are_written_at_their_intervals(open_manager, tmp_path, cloc
     manager.start()
     log = manager.create_log('orders', 0, TOPIC_ID, topic())
     write_and_flush(log)
-    log.append(data_batch(), Origin.CLIENT, 0)
+    log.append_batch(data_batch(), Origin.CLIENT, 0)
     log.delete_records(2)
     clock.advance(60_000)
     timers.run_due()
@@ -370,7 +370,7 @@ def test_retention_runs_at_its_interval_and_stops_below_the_high_watermark(open_
     log = manager.create_log('orders', 0, TOPIC_ID, topic(retention_ms=1000))
     write_and_flush(log)
     log.roll()
-    log.append(data_batch(), Origin.CLIENT, 0)
+    log.append_batch(data_batch(), Origin.CLIENT, 0)
     manager.high_watermark = lambda log: 2
     clock.advance(300_000)
     timers.run_due()
@@ -393,10 +393,10 @@ def test_a_log_that_failed_leaves_no_mark_of_a_clean_stop(open_manager, tmp_path
 
 def test_a_new_partition_syncs_its_directory_and_metadata_with_its_first_flush(open_manager):
     log = open_manager().create_log('orders', 0, TOPIC_ID, topic())
-    log.append(data_batch(), Origin.CLIENT, 0)
+    log.append_batch(data_batch(), Origin.CLIENT, 0)
     files, offset = log.files_to_sync()
     names = [os.path.basename(file.path) for file in files]
     assert names == ['00000000000000000000.log', 'leader-epoch-checkpoint', 'orders-0', 'partition.metadata', 'data']
     log.mark_flushed(offset)
-    log.append(data_batch(), Origin.CLIENT, 0)
+    log.append_batch(data_batch(), Origin.CLIENT, 0)
     assert [os.path.basename(file.path) for file in log.files_to_sync()[0]] == ['00000000000000000000.log']

@@ -58,7 +58,7 @@ def test_logs_keep_no_more_files_open_than_the_limit(open_log, open_files, tmp_p
     logs = open_logs(open_log, 10)
     for sent in range(3):
         for log in logs:
-            assert log.append(data_batch(), Origin.CLIENT, 0).base_offset == sent
+            assert log.append_batch(data_batch(), Origin.CLIENT, 0).base_offset == sent
             log.flush()
             assert open_files.are_within_limit()
     for log in logs:
@@ -73,9 +73,9 @@ def test_what_is_used_stays_open_and_what_is_idle_goes(open_log, open_files, tmp
     closed = 0
     busy, *idle = open_logs(open_log, 20)
     for log in idle:
-        busy.append(data_batch(), Origin.CLIENT, 0)
+        busy.append_batch(data_batch(), Origin.CLIENT, 0)
         busy.flush()
-        log.append(data_batch(), Origin.CLIENT, 0)
+        log.append_batch(data_batch(), Origin.CLIENT, 0)
         log.flush()
         closed += not any(path.startswith(busy.directory) for path in descriptors_below(tmp_path))
     assert closed <= 1
@@ -86,19 +86,19 @@ def test_a_file_is_not_closed_while_its_sync_is_awaited(open_log, open_files, tm
     open_files.allow(2)
     logs = open_logs(open_log, 5)
     for log in logs:
-        log.append(data_batch(), Origin.CLIENT, 0)
+        log.append_batch(data_batch(), Origin.CLIENT, 0)
     assert len(descriptors_below(tmp_path)) == 5
     logs[0].awaits_sync = False     # as where answers come from the page cache
     for log in logs:
         log.flush()
-    open_logs(open_log, 1)[0].append(data_batch(), Origin.CLIENT, 0)
+    open_logs(open_log, 1)[0].append_batch(data_batch(), Origin.CLIENT, 0)
     assert len(descriptors_below(tmp_path)) < 5
     assert open_files.are_within_limit()
 
 
 def test_a_log_that_was_only_opened_holds_no_descriptor(open_log, tmp_path):
     log = open_log()
-    log.append(data_batch(), Origin.CLIENT, 0)
+    log.append_batch(data_batch(), Origin.CLIENT, 0)
     log.close()
     for clean in (True, False):
         log = open_log(clean_shutdown=clean)
@@ -109,7 +109,7 @@ def test_a_log_that_is_gone_leaves_its_place(open_log, open_files, tmp_path):
     before = len(shared_open_files())
     logs = open_logs(open_log, 5)
     for log in logs:
-        log.append(data_batch(), Origin.CLIENT, 0)
+        log.append_batch(data_batch(), Origin.CLIENT, 0)
     del logs, log
     assert descriptors_below(tmp_path) == []
     assert len(shared_open_files()) == before
@@ -125,22 +125,22 @@ def short(caplog, clock):
 def test_without_a_descriptor_the_append_is_refused_and_the_log_stays_online(open_log, short, caplog):
     """Out of descriptors the whole log directory went offline, though no disk had failed, and clients retried."""
     log = open_log(file_system=short)
-    log.append(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
+    log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
     log.segments[0].close_file()
     short.is_short = True
     for _ in range(3):
         with pytest.raises(KafkaError) as raised:
-            log.append(data_batch(producer_id=1, epoch=0, sequence=1), Origin.CLIENT, 0)
+            log.append_batch(data_batch(producer_id=1, epoch=0, sequence=1), Origin.CLIENT, 0)
         assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR and log.failure is None
     assert caplog.text.count('Too many open files') == 1
     short.is_short = False
-    assert log.append(data_batch(producer_id=1, epoch=0, sequence=1), Origin.CLIENT, 0).base_offset == 1
+    assert log.append_batch(data_batch(producer_id=1, epoch=0, sequence=1), Origin.CLIENT, 0).base_offset == 1
     assert len(list(log.batches())) == 2
 
 
 def test_without_a_descriptor_a_read_is_refused_and_the_log_stays_online(open_log, short):
     log = open_log(file_system=short)
-    log.append(data_batch(), Origin.CLIENT, 0)
+    log.append_batch(data_batch(), Origin.CLIENT, 0)
     log.segments[0].close_file()
     short.is_short = True
     with pytest.raises(KafkaError) as raised:
@@ -152,30 +152,30 @@ def test_without_a_descriptor_a_read_is_refused_and_the_log_stays_online(open_lo
 
 def test_a_marker_whose_row_finds_no_descriptor_is_taken_back(open_log, short):
     log = open_log(file_system=short)
-    log.append(data_batch(producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
+    log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
     size_bytes = os.path.getsize(log.segments[0].path('.log'))
     short.is_short = True
     with pytest.raises(KafkaError):
-        log.append(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
+        log.append_batch(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
     assert log.failure is None and log.log_end_offset == 1 and log.first_unstable_offset() == 0
     assert os.path.getsize(log.segments[0].path('.log')) == size_bytes
     short.is_short = False
-    log.append(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
+    log.append_batch(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
     assert log.aborted_transactions(0, 2) == [(1, 0)]
 
 
 @pytest.mark.parametrize('spared', [(), ('.index',), ('.index', '.timeindex')])
 def test_a_roll_that_finds_no_descriptor_is_made_later(open_log, short, spared):
     log = open_log(file_system=short)
-    log.append(data_batch(), Origin.CLIENT, 0)
+    log.append_batch(data_batch(), Origin.CLIENT, 0)
     short.is_short, short.spared = True, spared
     with pytest.raises(KafkaError):
         log.roll()
     assert log.failure is None and len(log.segments) == 1
     short.is_short = False
-    log.append(data_batch(), Origin.CLIENT, 0)
+    log.append_batch(data_batch(), Origin.CLIENT, 0)
     log.roll()
-    log.append(data_batch(), Origin.CLIENT, 0)
+    log.append_batch(data_batch(), Origin.CLIENT, 0)
     assert [segment.base_offset for segment in log.segments] == [0, 2]
     log.close()
     again = open_log()

@@ -18,12 +18,12 @@ ONE_ENTRY_SNAPSHOT = bytes.fromhex('0001c54d00f200000001'
                                    '0000000000000028')
 
 
-def append(log, *, origin=Origin.CLIENT, guard=None, verification_required=False, **batch):
-    return log.append(data_batch(**batch), origin, 0, guard=guard, verification_required=verification_required)
+def append(log, *, origin=Origin.CLIENT, guard=None, **batch):
+    return log.append_batch(data_batch(**batch), origin, 0, guard=guard)
 
 
 def end(log, *, commit=True, transaction_version=0, **marker):
-    return log.append(marker_batch(commit=commit, **marker), Origin.COORDINATOR, 0,
+    return log.append_batch(marker_batch(commit=commit, **marker), Origin.COORDINATOR, 0,
                       transaction_version=transaction_version)
 
 
@@ -100,23 +100,23 @@ def test_a_plain_batch_inside_a_transaction_is_refused(open_log):
 
 def test_a_transactional_append_needs_the_very_guard_that_is_stored(open_log):
     log = open_log()
-    batch = {'producer_id': 1, 'epoch': 0, 'sequence': 0, 'transactional': True, 'verification_required': True}
-    assert refused(append, log, **batch) == ErrorCode.INVALID_TXN_STATE
+    batch = {'producer_id': 1, 'epoch': 0, 'sequence': 0, 'transactional': True}
+    assert refused(append, log, guard=object(), **batch) == ErrorCode.INVALID_TXN_STATE
     guard = log.producer_state.start_verification(1, 0, 0, False, T)
     other = open_log(name='topic-1').producer_state.start_verification(1, 0, 0, False, T)
     assert refused(append, log, guard=other, **batch) == ErrorCode.INVALID_TXN_STATE
     append(log, guard=guard, **batch)
     assert log.producer_state.start_verification(1, 0, 1, False, T) is None
-    append(log, **{**batch, 'sequence': 1})
+    append(log, guard=guard, **{**batch, 'sequence': 1})
     end(log, producer_id=1, epoch=0)
     assert refused(append, log, guard=guard, **{**batch, 'sequence': 2}) == ErrorCode.INVALID_TXN_STATE
 
 
-def test_a_stale_epoch_is_named_before_a_missing_guard(open_log):
+def test_a_stale_epoch_is_named_before_a_wrong_guard(open_log):
     log = open_log()
     append(log, producer_id=1, epoch=5, sequence=0)
     assert refused(append, log, producer_id=1, epoch=4, sequence=0, transactional=True,
-                   verification_required=True) == ErrorCode.INVALID_PRODUCER_EPOCH
+                   guard=object()) == ErrorCode.INVALID_PRODUCER_EPOCH
     with pytest.raises(KafkaError) as raised:
         log.producer_state.start_verification(1, 4, 0, True, T)
     assert raised.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -126,10 +126,10 @@ def test_a_verification_remembers_the_lowest_sequence_so_that_no_gap_can_begin_a
     log = open_log()
     guard = log.producer_state.start_verification(1, 0, 5, True, T)
     assert log.producer_state.start_verification(1, 0, 9, True, T) is guard
-    assert refused(append, log, producer_id=1, epoch=0, sequence=9, transactional=True, guard=guard,
-                   verification_required=True) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(append, log, producer_id=1, epoch=0, sequence=9, transactional=True,
+                   guard=guard) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log.producer_state.start_verification(1, 0, 0, True, T) is guard
-    append(log, producer_id=1, epoch=0, sequence=0, transactional=True, guard=guard, verification_required=True)
+    append(log, producer_id=1, epoch=0, sequence=0, transactional=True, guard=guard)
 
 
 def test_a_marker_leaves_the_verification_of_the_next_transaction_alone(open_log):
@@ -138,7 +138,7 @@ def test_a_marker_leaves_the_verification_of_the_next_transaction_alone(open_log
     append(log, producer_id=1, epoch=0, sequence=0, transactional=True)
     guard = log.producer_state.start_verification(1, 1, 0, True, T)
     end(log, producer_id=1, epoch=1, transaction_version=2)
-    append(log, producer_id=1, epoch=1, sequence=0, transactional=True, guard=guard, verification_required=True)
+    append(log, producer_id=1, epoch=1, sequence=0, transactional=True, guard=guard)
 
 
 def test_markers_obey_epoch_and_coordinator_epoch(open_log):
@@ -244,9 +244,9 @@ def test_a_corrupt_snapshot_falls_back_to_an_older_one_and_replay(open_log):
 def test_a_producer_that_expired_and_came_back_as_a_marker_is_no_fault_of_the_snapshot(open_log):
     """Found at random: the check held the sequence of a batch, which the broker had forgotten, against the snapshot."""
     log = open_log()
-    log.append(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
+    log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
     log.producer_state.remove_expired(T + log.producer_state.expiration_ms + 1)
-    log.append(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
+    log.append_batch(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
     log.close()
     assert check_partition(FileSystem(), log.directory) == []
 

@@ -40,7 +40,7 @@ def long_log(open_log):
     def long_log(**options):
         log = open_log(segment_bytes=50_000, **options)
         for number in range(BATCHES):
-            log.append(batch(number), Origin.CLIENT, 0)
+            log.append_batch(batch(number), Origin.CLIENT, 0)
         log.close()
         return open_log(segment_bytes=50_000, **options)
 
@@ -79,7 +79,7 @@ def test_who_reads_on_behind_the_end_finds_what_was_appended_there(long_log):
     log = long_log()
     _, end_offset = read_on(log, log.log_end_offset - 1, 1)
     for number in range(80):
-        log.append(batch(number), Origin.CLIENT, 0)
+        log.append_batch(batch(number), Origin.CLIENT, 0)
     assert read_on(log, end_offset, 1)[0] == [each for each in everything(log) if each[0] == end_offset]
 
 

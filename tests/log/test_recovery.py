@@ -14,7 +14,7 @@ from kbroker.log.origin import Origin
 
 def fill(log, batches=30, roll_every=10):
     for number in range(batches):
-        log.append(data_batch(2, timestamp_ms=T + number, value=b'x' * 200), Origin.CLIENT, 0)
+        log.append_batch(data_batch(2, timestamp_ms=T + number, value=b'x' * 200), Origin.CLIENT, 0)
         if number % roll_every == roll_every - 1 and number < batches - 1:
             log.roll()
     log.flush()
@@ -51,7 +51,7 @@ def test_a_torn_tail_is_cut(open_log, tail, caplog):
 def test_the_producers_of_a_recovered_log_are_in_a_snapshot_once_it_was_closed(open_log):
     """Before that one would cost each start after a crash the making of a file for every partition, and help nobody."""
     log = open_log()
-    log.append(data_batch(2, producer_id=7, epoch=0, sequence=0), Origin.CLIENT, 0)
+    log.append_batch(data_batch(2, producer_id=7, epoch=0, sequence=0), Origin.CLIENT, 0)
     again = end_after_kill(log, open_log)
     assert again.snapshots.offsets == []
     again.close()
@@ -67,7 +67,7 @@ def test_index_files_are_made_for_their_first_entry_or_by_a_clean_stop(open_log,
     def index_files():
         return {name for name in os.listdir(log.directory) if name.endswith('index')}
 
-    log.append(data_batch(), Origin.CLIENT, 0)
+    log.append_batch(data_batch(), Origin.CLIENT, 0)
     log.flush()
     assert index_files() == set()
     log.close(clean=is_clean)
@@ -77,7 +77,7 @@ def test_index_files_are_made_for_their_first_entry_or_by_a_clean_stop(open_log,
     assert findings == []
     log = open_log(clean_shutdown=is_clean, index_interval_bytes=1000)
     while log.size_bytes < 3000:
-        log.append(data_batch(1, value=b'x' * 300), Origin.CLIENT, 0)
+        log.append_batch(data_batch(1, value=b'x' * 300), Origin.CLIENT, 0)
     assert index_files() == both
     log.close()
     assert check_partition(FileSystem(), log.directory) == []
@@ -150,7 +150,7 @@ def test_an_index_without_its_log_goes(open_log):
 def test_lost_leader_epochs_are_built_again_from_the_batches(open_log):
     log = open_log()
     for epoch in (0, 0, 2, 5):
-        log.append(data_batch(2), Origin.CLIENT, epoch)
+        log.append_batch(data_batch(2), Origin.CLIENT, epoch)
     rows = log.leader_epochs.rows
     log.close()
     for content in (None, b'0\n1\n', b'junk\n1\n0 0\n', b''):
@@ -164,9 +164,9 @@ def test_lost_leader_epochs_are_built_again_from_the_batches(open_log):
 
 def test_a_transaction_open_at_the_kill_is_open_after_it_and_the_aborted_one_is_in_the_index(open_log):
     log = open_log()
-    log.append(data_batch(producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
-    log.append(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
-    log.append(data_batch(producer_id=2, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
+    log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
+    log.append_batch(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
+    log.append_batch(data_batch(producer_id=2, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
     log.flush()
     os.unlink(log.segments[0].path('.txnindex'))
     again = end_after_kill(log, open_log)
@@ -181,7 +181,7 @@ def test_a_log_that_ends_below_its_start_restarts_there(open_log):
     log.close()
     again = open_log(log_start_offset=100)
     assert (again.log_start_offset, again.log_end_offset, len(again.segments)) == (100, 100, 1)
-    again.append(data_batch(), Origin.CLIENT, 1)
+    again.append_batch(data_batch(), Origin.CLIENT, 1)
     again.close()
     assert check_partition(FileSystem(), log.directory) == []
 
@@ -222,11 +222,11 @@ def test_a_segment_is_below_the_recovery_point_when_its_indexes_are_synced_too(o
     time index, which no flush had synced, stayed a file of zeros."""
     log = open_log()
     for batches, recovery_point in ((1, 0), (2, 0)):
-        log.append(data_batch(), Origin.CLIENT, 0)
+        log.append_batch(data_batch(), Origin.CLIENT, 0)
         log.flush()
         assert (log.flushed_offset, log.recovery_point) == (batches, recovery_point)
     log.roll()
     assert log.recovery_point == 0
-    log.append(data_batch(), Origin.CLIENT, 0)
+    log.append_batch(data_batch(), Origin.CLIENT, 0)
     log.flush()
     assert (log.flushed_offset, log.recovery_point) == (3, 2)

@@ -18,7 +18,7 @@ from kbroker.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps, rename_f
 
 
 def append(log, **batch):
-    return log.append(data_batch(**batch), Origin.CLIENT, 0)
+    return log.append_batch(data_batch(**batch), Origin.CLIENT, 0)
 
 
 def bases(log):
@@ -266,7 +266,7 @@ def test_swap_files_at_or_above_an_incomplete_cleaned_one_go(open_log, fs):
 def test_markers_and_rows_move_with_their_segment(open_log, fs):
     log = open_log(cleanup_policy='compact')
     append(log, producer_id=1, epoch=0, sequence=0, transactional=True)
-    log.append(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
+    log.append_batch(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
     log.roll()
     rename_files(fs, log.directory, 0, '', SWAP_SUFFIX)
     again = open_log(clean_shutdown=False, cleanup_policy='compact')

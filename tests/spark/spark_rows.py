@@ -97,12 +97,12 @@ class LogFiles:
             options |= {'producer_id': producer_id, 'producer_epoch': 0, 'base_sequence': sequence,
                         'transactional': True}
         batch = encode_batch(records, compression=codec, **options)
-        return self.log.append(batch, Origin.COORDINATOR, 0).base_offset
+        return self.log.append_batch(batch, Origin.COORDINATOR, 0).base_offset
 
     def end(self, producer_id: int, commit: bool = True) -> int:
         marker = encode_end_txn_marker(commit=commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0,
                                        timestamp_ms=WHEN_MS)
-        return self.log.append(marker, Origin.COORDINATOR, 0).base_offset
+        return self.log.append_batch(marker, Origin.COORDINATOR, 0).base_offset
 
     def roll(self) -> None:
         self.flush()

@@ -63,19 +63,19 @@ class RandomLog:
                     self.random.choice([None, b'', os.urandom(self.random.randrange(1, 60))]),
                     [('h', b'x')] if self.random.random() < 0.2 else []) for _ in range(count)]
         if producer_id < 0:
-            self.log.append(encode_batch(records, compression=self.random.randrange(5)), Origin.COORDINATOR, 0)
+            self.log.append_batch(encode_batch(records, compression=self.random.randrange(5)), Origin.COORDINATOR, 0)
             return
         sequence = self.sequences.get(producer_id, 0)
         self.sequences[producer_id] = sequence + count
         batch = encode_batch(records, compression=self.random.randrange(5), producer_id=producer_id, producer_epoch=0,
                              base_sequence=sequence, transactional=True)
-        self.log.append(batch, Origin.COORDINATOR, 0)
+        self.log.append_batch(batch, Origin.COORDINATOR, 0)
         self.open.add(producer_id)
 
     def end(self, producer_id, commit):
         marker = encode_end_txn_marker(commit=commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0,
                                        timestamp_ms=T)
-        self.log.append(marker, Origin.COORDINATOR, 0)
+        self.log.append_batch(marker, Origin.COORDINATOR, 0)
         self.open.discard(producer_id)
 
     @property

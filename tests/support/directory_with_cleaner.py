@@ -71,7 +71,7 @@ def write(
     """Append one batch; `producer` is (id, epoch, base sequence)."""
     rows = [(log.clock.wall_ms(), key.encode(), None if value is None else value.encode()) for key, value in records]
     producer_id, epoch, sequence = producer or (-1, -1, -1)
-    log.append(
+    log.append_batch(
         encode_batch(
             rows,
             compression=codec,
@@ -86,7 +86,7 @@ def write(
 
 
 def end(log: Log, producer_id: int, epoch: int, *, commit: bool) -> None:
-    log.append(
+    log.append_batch(
         encode_end_txn_marker(
             commit=commit,
             producer_id=producer_id,

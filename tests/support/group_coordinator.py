@@ -120,7 +120,7 @@ class World:
         return self.groups.start_verification(group_id, producer_id, 0, supports_epoch_bump=False)
 
     def end_transaction(self, producer_id: int, producer_epoch: int = 0, *, commit: bool) -> None:
-        self.partition.append(
+        self.partition.append_batch(
             encode_end_txn_marker(
                 commit=commit,
                 producer_id=producer_id,

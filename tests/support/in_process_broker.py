@@ -72,7 +72,7 @@ class InProcessBroker(Node):
         clock = clock or ManualClock()
         config = Config({'log.dirs': str(directory), **(settings or {})})
         super().__init__(config, clock, Timers(clock), fs or FileSystem(), sync)
-        self._dispatcher = Dispatcher(self, served_apis(), self.gathering)
+        self._dispatcher = Dispatcher(self, served_apis(), self.tick)
         self._connection_ids = count(1)
         self._correlation_ids = count(1)
         self._is_open = False

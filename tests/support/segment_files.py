@@ -22,14 +22,15 @@ def two_segments(root: pathlib.Path) -> pathlib.Path:
     for segment in range(2):
         for number in range(10):
             timestamp_ms = T + segment * 100 + number
-            log.append(encode_batch([(timestamp_ms, b'key', b'v' * 200)] * 2), Origin.CLIENT, segment)
-            log.append(encode_batch([(timestamp_ms, b'key', b'v')] * 2, producer_id=number % 2 + 1,
+            log.append_batch(encode_batch([(timestamp_ms, b'key', b'v' * 200)] * 2), Origin.CLIENT, segment)
+            log.append_batch(encode_batch([(timestamp_ms, b'key', b'v')] * 2, producer_id=number % 2 + 1,
                                     producer_epoch=segment, base_sequence=number // 2 * 2, transactional=True),
                        Origin.CLIENT, segment)
         for producer_id in (1, 2):
-            log.append(encode_end_txn_marker(commit=producer_id == 1, producer_id=producer_id, producer_epoch=segment,
-                                             coordinator_epoch=0, timestamp_ms=T), Origin.COORDINATOR, segment)
-        log.append(encode_batch([(T, b'key', b'v')] * 2, producer_id=7, producer_epoch=segment, base_sequence=0,
+            log.append_batch(encode_end_txn_marker(
+                commit=producer_id == 1, producer_id=producer_id, producer_epoch=segment, coordinator_epoch=0,
+                timestamp_ms=T), Origin.COORDINATOR, segment)
+        log.append_batch(encode_batch([(T, b'key', b'v')] * 2, producer_id=7, producer_epoch=segment, base_sequence=0,
                                 transactional=True), Origin.CLIENT, segment)
         if segment == 0:
             log.roll()

@@ -100,7 +100,7 @@ class World:
         """A transactional batch of `producer`, past the coordinator: it must have been asked before."""
         batch = encode_batch([(self.clock.wall_ms(), b'k', b'v')], producer_id=producer[0], producer_epoch=producer[1],
                              base_sequence=0, transactional=True)
-        return self.topics.get(topic, partition).append(batch)
+        return self.topics.get(topic, partition).append_batch(batch)
 
     def transaction(self, producer, *partitions, version=0, transactional_id='tx-1'):
         """Open a transaction and write to each of its partitions."""

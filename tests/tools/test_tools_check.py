@@ -371,7 +371,7 @@ def rewrite(partition, batches, clock=None):
             path.unlink()
     log = Log(FileSystem(), str(partition), topic, int(number), LogConfig(Config({}), {}), clock or ManualClock())
     for batch in batches:
-        log.append(bytearray(batch), Origin.REPLICATION, 0)
+        log.append_batch(bytearray(batch), Origin.REPLICATION, 0)
     log.close()
 
 

@@ -99,7 +99,7 @@ def indexed(tmp_path_factory):
     config = LogConfig(Config({}), {})
     log = Log(FileSystem(), str(tmp_path_factory.mktemp('logs') / 't-0'), 't', 0, config, ManualClock(T))
     for number in range(SEGMENT_BYTES // RECORD_BYTES):
-        log.append(encode_batch([(T + number, None, bytes(RECORD_BYTES))]), Origin.CLIENT, 0)
+        log.append_batch(encode_batch([(T + number, None, bytes(RECORD_BYTES))]), Origin.CLIENT, 0)
     log.close()
     return log.directory
 

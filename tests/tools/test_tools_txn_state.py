@@ -51,12 +51,12 @@ class Topic:
 
     def append(self, partition, *rows, **options):
         batch = encode_batch([(T, key, value) for key, value in rows], **options)
-        self.logs[partition].append(batch, Origin.COORDINATOR, 0)
+        self.logs[partition].append_batch(batch, Origin.COORDINATOR, 0)
 
     def mark(self, partition, producer_id, *, commit):
         marker = encode_end_txn_marker(commit=commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0,
                                        timestamp_ms=T)
-        self.logs[partition].append(marker, Origin.COORDINATOR, 0)
+        self.logs[partition].append_batch(marker, Origin.COORDINATOR, 0)
 
     def close(self):
         for log in self.logs:

@@ -50,7 +50,7 @@ def test_directories_of_a_large_topic_are_made_in_slices_between_turns(tmp_path)
 def test_an_append_does_not_wait_for_its_slice(tmp_path):
     with InProcessBroker(tmp_path) as broker:
         last = broker.topics.create('orders', MANY, {}).partitions[-1]
-        last.append(record(), Origin.CLIENT)
+        last.append_batch(record(), Origin.CLIENT)
         assert f'orders-{MANY - 1}' in directories(tmp_path)
         broker.turn()
         assert last.high_watermark == 1
@@ -59,7 +59,7 @@ def test_an_append_does_not_wait_for_its_slice(tmp_path):
 def test_a_clean_stop_makes_what_is_left_and_a_start_what_a_crash_took(tmp_path):
     with InProcessBroker(tmp_path) as broker:
         broker.topics.create('orders', MANY, {})
-        broker.topics.get('orders', 0).append(record(), Origin.CLIENT)
+        broker.topics.get('orders', 0).append_batch(record(), Origin.CLIENT)
         broker.turn()
         broker.crash()
     assert len(directories(tmp_path)) < MANY
@@ -84,7 +84,7 @@ def test_many_logs_are_closed_and_recovered_with_what_they_hold(tmp_path, durabi
     settings = {'kbroker.durability': durability}
     with InProcessBroker(tmp_path, settings) as broker:
         for partition in broker.topics.create('orders', MANY, {}).partitions:
-            partition.append(record(), Origin.CLIENT)
+            partition.append_batch(record(), Origin.CLIENT)
         while broker.topics.get('orders', MANY - 1).high_watermark == 0:
             broker.turn()
         broker.crash()
@@ -143,7 +143,7 @@ def test_without_descriptors_requests_are_refused_and_the_directory_stays_online
 def test_a_sync_that_finds_no_descriptor_is_made_later(tmp_path):
     with InProcessBroker(tmp_path, clock=ManualClock(1_700_000_000_000)) as broker:
         partition = broker.topics.create('orders', 1, {}).partitions[0]
-        partition.append(record(), Origin.CLIENT)      # its directory has to be opened for the sync
+        partition.append_batch(record(), Origin.CLIENT)      # its directory has to be opened for the sync
         with Hog():
             broker.turn()
             assert partition.high_watermark == 0 and broker.logs.failure is None

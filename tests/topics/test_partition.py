@@ -39,7 +39,7 @@ class Waiter(FetchWaiter):
 
 def test_the_high_watermark_waits_for_the_disk(open_partition, flusher, disk):
     partition = open_partition()
-    partition.append(data(3), Origin.CLIENT)
+    partition.append_batch(data(3), Origin.CLIENT)
     assert (partition.log_end_offset, partition.high_watermark) == (3, 0)
     flusher.kick()
     assert partition.high_watermark == 0
@@ -49,16 +49,16 @@ def test_the_high_watermark_waits_for_the_disk(open_partition, flusher, disk):
 
 def test_with_page_cache_durability_it_follows_the_log_end(open_partition, disk):
     partition = open_partition(page_cache=True)
-    partition.append(data(3), Origin.CLIENT)
+    partition.append_batch(data(3), Origin.CLIENT)
     assert partition.high_watermark == 3 and not disk.jobs
 
 
 def test_with_page_cache_durability_a_roll_is_flushed_all_the_same(open_partition, flusher, disk):
     # Without it a crash would make recovery walk every segment since the start.
     partition = open_partition(page_cache=True)
-    partition.append(data(), Origin.CLIENT)
+    partition.append_batch(data(), Origin.CLIENT)
     open_partition.log.roll()
-    partition.append(data(), Origin.CLIENT)
+    partition.append_batch(data(), Origin.CLIENT)
     flusher.kick()
     disk.finish()
     assert open_partition.log.flushed_offset == 2
@@ -66,19 +66,19 @@ def test_with_page_cache_durability_a_roll_is_flushed_all_the_same(open_partitio
 
 def test_with_page_cache_durability_flush_messages_is_honoured(open_partition, flusher, disk):
     partition = open_partition(page_cache=True, flush_messages=3)
-    partition.append(data(2), Origin.CLIENT)
+    partition.append_batch(data(2), Origin.CLIENT)
     flusher.kick()
     assert not disk.jobs
-    partition.append(data(2), Origin.CLIENT)
+    partition.append_batch(data(2), Origin.CLIENT)
     flusher.kick()
     assert len(disk.jobs) == 1
 
 
 def test_appends_during_a_flush_wait_for_the_next_one(open_partition, flusher, disk):
     partition = open_partition()
-    partition.append(data(), Origin.CLIENT)
+    partition.append_batch(data(), Origin.CLIENT)
     flusher.kick()
-    partition.append(data(), Origin.CLIENT)
+    partition.append_batch(data(), Origin.CLIENT)
     flusher.kick()
     assert len(disk.jobs) == 1
     disk.finish()
@@ -92,7 +92,7 @@ def test_waiters_are_notified_in_order_of_offset_and_not_before(open_partition, 
     partition = open_partition()
     told = []
     for name in ('first', 'second'):
-        end = partition.append(data(), Origin.CLIENT).last_offset + 1
+        end = partition.append_batch(data(), Origin.CLIENT).last_offset + 1
         partition.when_durable(end, lambda error, name=name: told.append((name, error, partition.high_watermark)))
         if name == 'first':
             flusher.kick()
@@ -112,7 +112,7 @@ def test_any_number_of_waiters_in_any_order(open_partition, flusher, disk, seed)
     told, expected, waiting = [], [], []
     for number in range(300):
         if source.random() < 0.7:
-            partition.append(data(), Origin.CLIENT)
+            partition.append_batch(data(), Origin.CLIENT)
         end = partition.log_end_offset
         offset = source.randint(max(partition.high_watermark, end - 30) + 1, end + 3)
         partition.when_durable(offset, lambda error, of=(offset, number): told.append(of))
@@ -131,7 +131,7 @@ def test_any_number_of_waiters_in_any_order(open_partition, flusher, disk, seed)
 
 def test_a_waiter_for_a_durable_offset_is_notified_at_once(open_partition):
     partition = open_partition(page_cache=True)
-    partition.append(data(), Origin.CLIENT)
+    partition.append_batch(data(), Origin.CLIENT)
     told = []
     partition.when_durable(1, told.append)
     assert told == [None]
@@ -142,7 +142,7 @@ def test_the_replayer_sees_each_batch_once_it_is_durable_and_before_its_waiters(
     seen = []
     partition.set_replayer(lambda header, batch: seen.append(header.base_offset))
     buffer = data()
-    end = partition.append(buffer).last_offset + 1
+    end = partition.append_batch(buffer).last_offset + 1
     buffer[:] = bytes(len(buffer))          # the caller's buffer is used again
     partition.when_durable(end, lambda error: seen.append('told'))
     flusher.kick()
@@ -158,28 +158,28 @@ def test_a_replay_in_which_more_is_appended_stays_in_order(open_partition):
     def replay(header, batch):
         seen.append(header.base_offset)
         if header.base_offset == 0:
-            partition.append(data())
+            partition.append_batch(data())
 
     partition.set_replayer(replay)
-    partition.append(data())
+    partition.append_batch(data())
     assert seen == [0, 1]
 
 
 def test_an_open_transaction_holds_the_last_stable_offset_and_its_marker_lets_it_go(open_partition):
     partition = open_partition(page_cache=True)
-    partition.append(data(2), Origin.CLIENT)
-    partition.append(data(2, sequence=0, transactional=True), Origin.CLIENT)
+    partition.append_batch(data(2), Origin.CLIENT)
+    partition.append_batch(data(2, sequence=0, transactional=True), Origin.CLIENT)
     assert (partition.high_watermark, partition.last_stable_offset) == (4, 2)
-    partition.append(marker(commit=True))
+    partition.append_batch(marker(commit=True))
     assert (partition.high_watermark, partition.last_stable_offset) == (5, 5)
 
 
 def test_a_marker_moves_the_last_stable_offset_only_when_it_is_durable(open_partition, flusher, disk):
     partition = open_partition()
-    partition.append(data(2, sequence=0, transactional=True), Origin.CLIENT)
+    partition.append_batch(data(2, sequence=0, transactional=True), Origin.CLIENT)
     flusher.kick()
     disk.finish()
-    partition.append(marker(commit=False))
+    partition.append_batch(marker(commit=False))
     assert partition.last_stable_offset == 0
     flusher.kick()
     disk.finish()
@@ -188,19 +188,19 @@ def test_a_marker_moves_the_last_stable_offset_only_when_it_is_durable(open_part
 
 def test_isolation_bounds_what_is_read(open_partition):
     partition = open_partition(page_cache=True)
-    partition.append(data(2), Origin.CLIENT)
-    partition.append(data(2, sequence=0, transactional=True), Origin.CLIENT)
+    partition.append_batch(data(2), Origin.CLIENT)
+    partition.append_batch(data(2, sequence=0, transactional=True), Origin.CLIENT)
     assert read(partition, partition.high_watermark).end_offset == 4
     assert read(partition, partition.last_stable_offset).end_offset == 2
     assert open_partition.log.aborted_transactions(0, 2) == []
-    partition.append(marker(commit=False))
+    partition.append_batch(marker(commit=False))
     assert read(partition, partition.last_stable_offset).end_offset == 5
     assert open_partition.log.aborted_transactions(0, 5) == [(PRODUCER, 2)]
 
 
 def test_what_is_not_flushed_is_not_read(open_partition):
     partition = open_partition()
-    partition.append(data(), Origin.CLIENT)
+    partition.append_batch(data(), Origin.CLIENT)
     assert read(partition, partition.high_watermark) is None
     with pytest.raises(KafkaError) as refused:
         partition.read(2, 1 << 20, partition.high_watermark, True)
@@ -210,7 +210,7 @@ def test_what_is_not_flushed_is_not_read(open_partition):
 def test_a_fetch_waiter_is_woken_by_the_disk_and_not_by_the_append(open_partition, flusher, disk):
     partition, waiter = open_partition(), Waiter()
     partition.add_fetch_waiter(waiter)
-    partition.append(data(), Origin.CLIENT)
+    partition.append_batch(data(), Origin.CLIENT)
     assert waiter.woken == 0
     flusher.kick()
     disk.finish()
@@ -218,7 +218,7 @@ def test_a_fetch_waiter_is_woken_by_the_disk_and_not_by_the_append(open_partitio
 
 
 def move(partition, flusher, disk):
-    partition.append(data(), Origin.CLIENT)
+    partition.append_batch(data(), Origin.CLIENT)
     flusher.kick()
     disk.finish()
 
@@ -257,8 +257,8 @@ def test_a_fetch_waiter_in_a_ring_of_garbage_is_taken_out(open_partition, flushe
 
 def test_deleting_records_below_an_open_transaction_keeps_it_open(open_partition):
     partition = open_partition(page_cache=True)
-    partition.append(data(2, sequence=0, transactional=True), Origin.CLIENT)
-    partition.append(data(2), Origin.CLIENT)
+    partition.append_batch(data(2, sequence=0, transactional=True), Origin.CLIENT)
+    partition.append_batch(data(2), Origin.CLIENT)
     partition.delete_records(3)
     assert (partition.log_start_offset, partition.last_stable_offset) == (3, 3)
     with pytest.raises(KafkaError) as refused:
@@ -268,7 +268,7 @@ def test_deleting_records_below_an_open_transaction_keeps_it_open(open_partition
 
 def test_deleting_records_up_to_the_high_watermark(open_partition):
     partition = open_partition(page_cache=True)
-    partition.append(data(4), Origin.CLIENT)
+    partition.append_batch(data(4), Origin.CLIENT)
     partition.delete_records(-1)
     assert partition.log_start_offset == 4
 
@@ -277,7 +277,7 @@ def test_a_deleted_partition_answers_everyone(open_partition, flusher):
     partition, waiter = open_partition(), Waiter()
     told = []
     partition.add_fetch_waiter(waiter)
-    partition.when_durable(partition.append(data(), Origin.CLIENT).last_offset + 1, told.append)
+    partition.when_durable(partition.append_batch(data(), Origin.CLIENT).last_offset + 1, told.append)
     partition.mark_deleted()
     partition.when_durable(0, told.append)
     assert [error.code for error in told] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
@@ -288,6 +288,6 @@ def test_a_deleted_partition_answers_everyone(open_partition, flusher):
 
 def test_a_partition_opens_with_its_high_watermark_at_the_end(open_partition):
     partition = open_partition(page_cache=True)
-    partition.append(data(3), Origin.CLIENT)
+    partition.append_batch(data(3), Origin.CLIENT)
     open_partition.log.close()
     assert open_partition().high_watermark == 3

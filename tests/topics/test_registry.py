@@ -47,7 +47,7 @@ def test_listeners_are_notified_when_topics_become_usable_and_when_they_no_longe
 
 def test_a_recreated_topic_has_another_id_and_an_empty_log(broker):
     first = broker.topics.create('orders', 1, {})
-    broker.topics.get('orders', 0).append(record(), Origin.CLIENT)
+    broker.topics.get('orders', 0).append_batch(record(), Origin.CLIENT)
     broker.turn()
     broker.topics.delete('orders')
     second = broker.topics.create('orders', 1, {})
@@ -57,7 +57,7 @@ def test_a_recreated_topic_has_another_id_and_an_empty_log(broker):
 
 def test_more_partitions_are_empty_and_the_old_ones_keep_their_records(broker):
     broker.topics.create('orders', 1, {})
-    broker.topics.get('orders', 0).append(record(), Origin.CLIENT)
+    broker.topics.get('orders', 0).append_batch(record(), Origin.CLIENT)
     broker.topics.add_partitions('orders', 3)
     assert [partition.log_end_offset for partition in broker.topics.topic('orders').partitions] == [1, 0, 0]
 
@@ -81,7 +81,7 @@ def test_a_changed_config_reaches_the_log(broker):
 def test_a_restart_finds_topics_records_and_configs(tmp_path):
     with InProcessBroker(tmp_path) as broker:
         topic = broker.topics.create('orders', 2, {'retention.ms': '1000'})
-        broker.topics.get('orders', 1).append(record(), Origin.CLIENT)
+        broker.topics.get('orders', 1).append_batch(record(), Origin.CLIENT)
         broker.turn()
     with InProcessBroker(tmp_path) as broker:
         again = broker.topics.topic('orders')
@@ -105,7 +105,7 @@ def test_flush_ms_is_honoured_at_the_interval_of_the_scheduler(tmp_path):
     with InProcessBroker(tmp_path, settings) as broker:
         broker.topics.create('orders', 1, {'flush.ms': '500'})
         log = broker.logs.logs['orders', 0]
-        broker.topics.get('orders', 0).append(record(), Origin.CLIENT)
+        broker.topics.get('orders', 0).append_batch(record(), Origin.CLIENT)
         broker.turn()
         assert log.flushed_offset == 0
         broker.clock.advance(1000)

@@ -173,7 +173,7 @@ def test_partitions_added_to_the_state_topic_leave_the_running_coordinator_as_it
 def test_a_row_of_an_unknown_kind_is_skipped_with_a_warning(caplog, key, value):
     world = World()
     world.init()
-    world.state_partition().append(encode_batch([(0, key, value)]))
+    world.state_partition().append_batch(encode_batch([(0, key, value)]))
     world.crash()
     assert [row.state for _, row in world.coordinator.list_transactions()] == [S.EMPTY]
     assert 'skipped' in caplog.text
@@ -184,7 +184,7 @@ def test_a_row_in_a_state_that_is_never_stored_is_skipped(caplog, state):
     world = World()
     world.init()
     row = world.row()._replace(state=state)
-    world.state_partition().append(encode_batch([(0, *encode_row('tx-1', row, 1))]))
+    world.state_partition().append_batch(encode_batch([(0, *encode_row('tx-1', row, 1))]))
     world.crash()
     assert world.row().state is S.EMPTY
     assert 'transaction status' in caplog.text
@@ -193,7 +193,7 @@ def test_a_row_in_a_state_that_is_never_stored_is_skipped(caplog, state):
 def test_control_batches_of_the_state_partition_are_skipped():
     world = World()
     world.init()
-    world.state_partition().append(encode_end_txn_marker(commit=True, producer_id=1, producer_epoch=1,
+    world.state_partition().append_batch(encode_end_txn_marker(commit=True, producer_id=1, producer_epoch=1,
                                                          coordinator_epoch=0, timestamp_ms=0))
     world.crash()
     assert world.row().state is S.EMPTY

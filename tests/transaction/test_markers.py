@@ -152,7 +152,7 @@ def test_the_marker_of_the_strict_rule_carries_the_transaction_version():
     marker = encode_end_txn_marker(commit=True, producer_id=1000, producer_epoch=1, coordinator_epoch=0,
                                    timestamp_ms=0)
     with pytest.raises(KafkaError) as refused:
-        partition.append(marker, transaction_version=2)
+        partition.append_batch(marker, transaction_version=2)
     assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 

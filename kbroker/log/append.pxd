@@ -1,0 +1,68 @@
+# cython: language_level=3
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from kbroker.record.batch cimport BatchFields
+
+
+cdef enum AppendOrigin:             # the values of kbroker.log.origin.Origin, which documents them
+    ORIGIN_CLIENT = 0
+    ORIGIN_COORDINATOR = 1
+    ORIGIN_REPLICATION = 2
+
+
+cdef enum WriteMode:                # when the bytes must be in the file, and who owns them until then
+    WRITE_NOW                       # before the append returns
+    WRITE_LATER                     # when the tick ends, at the latest; the log copies what it has not written
+    WRITE_LATER_BORROWED            # as WRITE_LATER; the caller keeps the bytes valid until the loan ends
+
+
+cdef enum AppendOutcome:
+    WRITTEN
+    UNWRITTEN                       # adopted; `Log.write_unwritten` writes it
+    DUPLICATE                       # the log held the batch already, and nothing changed
+
+
+cdef struct Append:
+    # set by `begin_append`; `batch` by `begin_append` or the caller
+    uint8_t *data                   # one whole batch; base offset and leader epoch are placed in it
+    int64_t size
+    BatchFields batch
+    AppendOrigin origin
+    WriteMode write_mode
+    # set by the caller where it differs from what `begin_append` sets
+    PyObject *guard                 # borrowed; what `start_verification` returned, NULL: the append needs no verification
+    int transaction_version         # of a marker's coordinator
+    int32_t leader_epoch            # set by the Partition
+    # set by the append
+    AppendOutcome outcome
+    int64_t base_offset
+    int64_t last_offset
+    int64_t append_time_ms          # -1 unless the topic stamps records with it; for a duplicate, that batch's timestamp
+    int64_t log_start_offset
+
+
+cdef inline void begin_append(Append *append, uint8_t *data, int64_t size, AppendOrigin origin,
+                              WriteMode write_mode) noexcept:
+    append.data = data
+    append.size = size
+    append.origin = origin
+    append.write_mode = write_mode
+    append.guard = NULL
+    append.transaction_version = 0
+    append.leader_epoch = 0
+
+
+cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) except -1
+
+
+cdef class AppendResult:
+    cdef readonly int64_t base_offset
+    cdef readonly int64_t last_offset
+    cdef readonly int64_t append_time_ms
+    cdef readonly int64_t log_start_offset
+    cdef readonly bint is_duplicate
+
+
+cdef class Appender:
+    cdef int append(self, Append *append) except -1
