@@ -3,14 +3,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from kbroker.network.framing cimport Framer, ReceiveBuffers
 from kbroker.network.reactor cimport EventHandler, Reactor
 from kbroker.network.replies cimport Outgoing, ReplyQueue
+from kbroker.network.states cimport Intake, Output
 from kbroker.wire.frames cimport FrameServer
-
-
-cdef enum State:
-    OPEN            # frames are read and handed out
-    PEER_ENDED      # the peer sends no more; what came is handed out, what it is owed is sent
-    LEAVING         # no more frames are handed out; what is owed is sent
-    CLOSED
 
 
 cdef class Transport:
@@ -32,7 +26,7 @@ cdef class Commons:
     cdef readonly int64_t max_held_bytes
     cdef readonly object submit
     cdef readonly int64_t held_bytes
-    cdef object in_line         # connections that wait for memory
+    cdef object in_line         # connections that wait for memory, in the order in which they came; an OrderedDict
     cdef ReceiveBuffers receive_buffers
     cdef bytearray send_buffer
     cdef Outgoing outgoing
@@ -58,18 +52,13 @@ cdef class Connection(EventHandler):
     cdef Commons commons
     cdef Reactor reactor
     cdef Transport transport
-    cdef State state
-    cdef int64_t last_sequence  # of the last frame that was handed out
-    cdef bint muted             # that frame lets no other pass yet
-    cdef bint stalled           # bytes wait here or in the socket, which is not read until frames may be handed out again
-    cdef bint is_warming        # a worker reads what is sent next into the page cache
-    cdef bint is_warm           # it has
-    cdef bint deaf              # epoll has said so, and is not to say it again
-    cdef bint is_in_line        # for memory
-    cdef bint admitted          # what the framer holds is counted, and may come to its end
+    cdef Intake intake
+    cdef Output output
+    cdef int64_t last_sequence      # of the last frame that was handed out
+    cdef int64_t passed_sequence    # of the last request that was answered, or let the next pass
     cdef dict parked            # sizes of long requests that are not answered, by sequence; None until there is one
     cdef int64_t parked_bytes
-    cdef int64_t framed_bytes   # what the framer held, or is bound to hold, when the turn ended
+    cdef int64_t framed_bytes   # what the framer held, or is bound to hold, when the turn ended; 0: it is not counted
     cdef int64_t charged_bytes  # the share in Commons.held_bytes
     cdef int64_t active_sweep   # the sweep before which the peer last made progress
     cdef Py_ssize_t counted_bytes
@@ -77,10 +66,13 @@ cdef class Connection(EventHandler):
     cpdef reply(self, int64_t sequence, segments)
     cpdef let_next_pass(self, int64_t sequence)
     cdef bint may_hand_out(self) noexcept
+    cdef bint is_stalled(self) noexcept
+    cdef int stall(self) except -1
+    cdef int flow(self) except -1
     cdef int resume(self) except -1
     cdef int take_turn(self, uint32_t events) except -1
     cdef bint may_read(self) except -1
-    cdef int receive(self) except -1
+    cdef int receive(self, bint is_counted) except -1
     cdef int park(self, Py_ssize_t size) except -1
     cdef int charge(self) except -1
     cdef bint hand_out(self) except -1

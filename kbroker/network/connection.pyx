@@ -1,23 +1,22 @@
-"""One peer: its frames handed out one by one, its replies sent in their order.
+"""Connections: the frames of a peer are handed out one by one, and its replies sent in their order.
 
-Three things hold frames back, and while one does, nothing is read from the socket, so that the peer's send window fills
-and it stops:
+Three things hold frames back. While one does, the socket is not read, so the peer's send window fills and it stops:
 
-- the mute: a frame is handed out only when the one before it was answered, or its handler let the next pass;
+- a frame is handed out only when the one before it was answered, or its handler let the next pass;
 - MAX_UNANSWERED requests that passed without an answer;
 - MAX_QUEUED_BYTES of replies that the peer does not read.
 
-What all connections together hold is bounded too, see `Commons.max_held_bytes`. At that bound a frame of up to
-SMALL_FRAME_BYTES still passes, if its connection owes no reply; a longer one that has not begun waits in line. One that
-has begun may always come to its end, so that what holds the memory gives it back.
+The memory of all connections together is bounded too, see `Commons`. At that bound a frame of up to SMALL_FRAME_BYTES
+still passes if its connection owes no reply. A longer frame that has not begun waits in line. A frame that has begun may
+always come to its end, so that its memory becomes free.
 
-A reply is sent at the end of the tick, with all others that are ready, by one call. Where it needs a part of a file that
-is not in the page cache, a worker brings that in first, and nothing else is sent to this peer meanwhile. A peer that ends its side is still
-answered what it asked; one that resets is forgotten without a word.
+All ready replies are sent by one call at the end of the tick. If a reply needs a part of a file that is not in the page
+cache, a worker reads that part first, and nothing is sent to this peer meanwhile. A peer that ends its side still gets
+its answers. A peer that resets is forgotten without a log line. `states` has the states and their transitions.
 """
 import logging
 import os
-from collections import deque
+from collections import OrderedDict
 from functools import partial
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
@@ -29,6 +28,9 @@ from posix.unistd cimport close
 from kbroker.network.framing cimport Framer, ReceiveBuffers
 from kbroker.network.reactor cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EventHandler, Reactor
 from kbroker.network.replies cimport ALL_SLICES, Outgoing, ReplyQueue, iovec
+from kbroker.network.states cimport (
+    CLOSED, DEAF, ENDED, ENDED_STALLED, LEAVING, OPEN, READY, STALLED, WARM, WARMING, next_intake, next_output,
+)
 from kbroker.wire.frames cimport FrameServer
 
 from kbroker.errors import ProtocolError
@@ -116,15 +118,16 @@ cdef class Commons:
     `submit(job, done)` is `Worker.submit`, for reads of cold parts of files. Without it the loop waits for the disk.
     """
 
-    def __init__(self, Reactor reactor not None, FrameServer server not None, limits, on_close=None, submit=None):
+    def __init__(self, Reactor reactor not None, FrameServer server not None, limits, on_close=None, submit=None,
+                 Py_ssize_t receive_buffer_bytes=RECEIVE_BUFFER_BYTES):
         self.reactor = reactor
         self.server = server
         self.on_close = on_close
         self.max_request_bytes = limits.max_request_bytes
         self.max_held_bytes = limits.max_held_bytes if limits.max_held_bytes > 0 else INT64_MAX
         self.submit = submit
-        self.in_line = deque()
-        self.receive_buffers = ReceiveBuffers(RECEIVE_BUFFER_BYTES)
+        self.in_line = OrderedDict()
+        self.receive_buffers = ReceiveBuffers(receive_buffer_bytes)
         self.send_buffer = bytearray(SEND_BUFFER_BYTES)
         self.outgoing.buffer = PyByteArray_AS_STRING(self.send_buffer)
         self.outgoing.room = SEND_BUFFER_BYTES
@@ -139,20 +142,16 @@ cdef class Commons:
         return self.held_bytes >= self.max_held_bytes
 
     cdef int line_up(self, Connection connection) except -1:
-        """Have it looked at again when memory is free, behind those that wait already."""
-        if not connection.is_in_line:
-            connection.is_in_line = True
-            self.in_line.append(connection)
+        """Give the connection a turn when memory is free, after those that wait already."""
+        self.in_line[connection] = None
         return 0
 
     cdef int admit_next(self) except -1:
-        """Memory is free: one gets a turn, and the end of its turn calls this again."""
+        """Give one waiting connection a turn: memory is free. The end of its turn calls this again."""
         cdef Connection connection
         while self.in_line:
-            connection = self.in_line.popleft()
-            connection.is_in_line = False
-            if connection.state != CLOSED:
-                connection.stalled = False
+            connection, _ = self.in_line.popitem(last=False)
+            if connection.intake != CLOSED:
                 return self.reactor.give_turn(connection)
         return 0
 
@@ -182,6 +181,7 @@ cdef class Connection(EventHandler):
         self.client_port = client_port
         self.listener_name = listener_name
         self.active_sweep = commons.sweeps
+        self.last_sequence = self.passed_sequence = -1
         self.reactor.register(fd, self, EPOLLIN)
         commons.opened += 1
         self.connection_id = commons.opened
@@ -191,7 +191,7 @@ cdef class Connection(EventHandler):
 
     @property
     def is_closed(self):
-        return self.state == CLOSED
+        return self.intake == CLOSED
 
     @property
     def is_reading(self):
@@ -203,7 +203,7 @@ cdef class Connection(EventHandler):
 
         For a connection that has closed this does nothing. ValueError for a second answer.
         """
-        if self.state == CLOSED:
+        if self.intake == CLOSED:
             return
         self.replies.put(sequence, segments)
         if self.parked:
@@ -213,26 +213,26 @@ cdef class Connection(EventHandler):
 
     cpdef let_next_pass(self, int64_t sequence):
         """Hand out the next frame though this request has no reply yet: all that it changes is visible already."""
-        if sequence == self.last_sequence:
-            self.muted = False
+        self.passed_sequence = max(self.passed_sequence, sequence)
         self.resume()
 
     def close_after_flush(self):
         """Hand out no more frames; close when the requests under way are answered and the answers sent."""
-        if self.state == OPEN or self.state == PEER_ENDED:
-            self.state = LEAVING
+        if self.intake < LEAVING:
+            self.intake = next_intake(self.intake, LEAVING)
             self.set_interest(self.interest & EPOLLOUT)
             self.reactor.call_at_tick_end(self)
 
     def close(self, reason, level=logging.WARNING):
         """Close now, and log why. What is not sent yet, and replies that come later, are dropped."""
-        if self.state == CLOSED:
+        if self.intake == CLOSED:
             return
-        self.state = CLOSED
+        self.intake = next_intake(self.intake, CLOSED)
         logger.log(level, 'connection %d of %s:%d closed: %s', self.connection_id, self.client_host, self.client_port,
                    reason)
         self.reactor.unregister(self)
-        # Others may hold this object for long; the memory goes now. A frame that is being handled keeps its own buffer.
+        # This object may be referenced for long; its memory is freed now. `hand_out` keeps the buffer of a frame that is
+        # being handled.
         self.transport = None
         self.framer.clear()
         self.replies = ReplyQueue()
@@ -244,80 +244,100 @@ cdef class Connection(EventHandler):
             self.commons.on_close(self)
 
     cdef bint may_hand_out(self) noexcept:
-        return (self.state <= PEER_ENDED and not self.muted
+        return (self.intake < LEAVING and self.passed_sequence == self.last_sequence
                 and self.replies.unanswered < MAX_UNANSWERED_REQUESTS
                 and self.replies.queued_bytes < MAX_QUEUED_REPLY_BYTES
                 and not (self.replies.memory_bytes and self.commons.is_full()))
 
+    cdef bint is_stalled(self) noexcept:
+        return self.intake == STALLED or self.intake == DEAF or self.intake == ENDED_STALLED
+
+    cdef int stall(self) except -1:
+        if not self.is_stalled():
+            self.intake = next_intake(self.intake, STALLED if self.intake == OPEN else ENDED_STALLED)
+        return 0
+
+    cdef int flow(self) except -1:
+        if self.is_stalled():
+            self.intake = next_intake(self.intake, ENDED if self.intake == ENDED_STALLED else OPEN)
+        return 0
+
     cdef int resume(self) except -1:
-        if self.stalled and self.may_hand_out():
-            self.stalled = False
+        if self.is_stalled() and self.may_hand_out():
             self.reactor.give_turn(self)
         return 0
 
     cdef int on_events(self, uint32_t events) except -1:
-        if self.state == CLOSED:
+        if self.intake == CLOSED:
             return 0
         if events & EPOLLERR or (events & EPOLLHUP and not self.may_hand_out()):
-            # Nobody is there to read what is owed. With EPOLLHUP alone the last bytes are still to be read.
+            # The peer reads no reply any more. With EPOLLHUP alone its last bytes are still to be read.
             self.close('the peer reset the connection', logging.DEBUG)
             return 0
         if events & EPOLLOUT:
             self.reactor.call_at_tick_end(self)
         if self.waits_for_turn:
-            return 0  # one turn a tick is enough
+            return 0  # one turn a tick
         try:
             self.take_turn(events)
         except ProtocolError as error:
-            if self.state != CLOSED:
+            if self.intake != CLOSED:
                 self.send()
             self.close(f'protocol error: {error}')
         return 0
 
     cdef int take_turn(self, uint32_t events) except -1:
-        """Hand out what is here; then read once and hand out that."""
-        cdef bint wants_more = self.framer.start == self.framer.end or self.hand_out()
-        cdef bint unread = self.state == OPEN and (events & (EPOLLIN | EPOLLHUP) or self.transport.has_more)
+        """Hand out the frames that are here; then read once and hand out those."""
+        cdef bint was_deaf = self.intake == DEAF
+        cdef bint is_counted = self.framed_bytes > 0
+        cdef bint wants_more = self.framer.start == self.framer.end
+        cdef bint unread
+        if not wants_more:
+            wants_more = self.hand_out()
+        elif self.may_hand_out():
+            self.flow()
+        elif self.commons.is_full() and self.is_stalled():
+            self.commons.line_up(self)
+        unread = self.intake <= DEAF and (events & (EPOLLIN | EPOLLHUP) or self.transport.has_more)
         if unread and wants_more and self.may_read():
             unread = False
-            if self.receive():
+            is_counted = is_counted or not self.commons.is_full()
+            if self.receive(is_counted):
                 wants_more = self.hand_out()
-        if self.state == CLOSED:
+        if self.intake == CLOSED:
             return 0
-        # Epoll would say it again in each tick. As long as it has not said anything, it need not be told anything.
-        self.deaf = self.stalled and (unread or self.deaf)
-        self.framer.settle()
-        if self.framer.start == self.framer.end:
-            self.admitted = False
-        self.framed_bytes = max(self.framer.announced(), self.framer.held()) if self.admitted else 0
+        if self.intake == STALLED and (unread or was_deaf):     # epoll would report the same bytes in each tick
+            self.intake = next_intake(self.intake, DEAF)
+        self.framer.leave_shared_buffer()
+        self.framed_bytes = max(self.framer.announced(), self.framer.held()) if is_counted else 0
         self.count_progress()
         self.charge()
-        if self.transport.has_more and not self.stalled:
+        if self.transport.has_more and not self.is_stalled():
             self.reactor.give_turn(self)
-        if self.state == PEER_ENDED and wants_more:
-            self.state = LEAVING
+        if wants_more and self.intake == ENDED:
+            self.intake = next_intake(self.intake, LEAVING)
             self.reactor.call_at_tick_end(self)
         return self.set_interest(self.interest & EPOLLOUT)
 
     cdef bint may_read(self) except -1:
-        """Whether to read now. If not, the connection is stalled until something changes."""
+        """Return whether to read now. If not, the connection is stalled until something changes."""
         cdef bint is_full = self.commons.is_full()
-        self.stalled = (not self.may_hand_out()
-                        or is_full and not self.admitted and self.framer.announced() > SMALL_FRAME_BYTES)
-        if self.stalled and is_full:
+        if self.may_hand_out() and not (is_full and self.framed_bytes == 0
+                                        and self.framer.announced() > SMALL_FRAME_BYTES):
+            self.flow()
+            return True
+        self.stall()
+        if is_full:
             self.commons.line_up(self)
-        return not self.stalled
+        return False
 
-    cdef int receive(self) except -1:
-        """Read once. Returns 1 if there is something new."""
+    cdef int receive(self, bint is_counted) except -1:
+        """Read once; no more than a small frame if the framer's bytes are not counted. Return 1 if bytes came."""
         cdef char *at = NULL
         cdef Py_ssize_t room = min(self.framer.room(&at), RECEIVE_TURN_BYTES)
         cdef ssize_t size
-        if not self.admitted:
-            if self.commons.is_full():
-                room = min(room, SMALL_FRAME_BYTES - (self.framer.end - self.framer.start))
-            else:
-                self.admitted = True
+        if not is_counted:
+            room = min(room, SMALL_FRAME_BYTES - (self.framer.end - self.framer.start))
         with nogil:
             size = self.transport.receive(at, room)
         if size > 0:
@@ -325,13 +345,13 @@ cdef class Connection(EventHandler):
             self.commons.received_bytes += size
             return 1
         if size == 0:
-            self.state = PEER_ENDED
+            self.intake = next_intake(self.intake, ENDED)
         elif size != -EAGAIN and size != -EINTR:
             self.fail(size)
         return 0
 
     cdef int fail(self, ssize_t size) except -1:
-        """Close for what the transport answered."""
+        """Close for the error that the transport reported."""
         if self.transport.failure is not None:
             self.close(self.transport.failure, logging.INFO)
         else:
@@ -339,8 +359,8 @@ cdef class Connection(EventHandler):
         return 0
 
     cdef bint hand_out(self) except -1:
-        """Hand out whole frames, as many as may be now. True if none is left, so that the next needs more bytes."""
-        # What frames were cut from stays until the loan ends, even if the connection closes meanwhile.
+        """Hand out whole frames, as many as possible now. Return True if none is left: the next needs more bytes."""
+        # The buffer of the frames stays until the loan ends, even if the connection closes meanwhile.
         cdef bytearray buffer = self.framer.buffer
         try:
             return self.hand_out_frames()
@@ -352,7 +372,7 @@ cdef class Connection(EventHandler):
         cdef Py_ssize_t size
         cdef uint8_t *frame = NULL
         while self.may_hand_out() or self.may_hand_out_after_writes():
-            self.stalled = False
+            self.flow()
             if left == 0:
                 self.reactor.give_turn(self)
                 return False
@@ -361,39 +381,41 @@ cdef class Connection(EventHandler):
                 return True
             left -= 1
             self.last_sequence = self.replies.take_sequence()
-            self.muted = True
             self.active_sweep = self.commons.sweeps
             self.commons.requests += 1
             self.serve(frame, size)
-            if self.state != CLOSED and not self.replies.is_answered(self.last_sequence):
+            if self.intake != CLOSED and not self.replies.is_answered(self.last_sequence):
                 self.park(size)
-        if self.state > PEER_ENDED:
+        if self.intake >= LEAVING:
             return False
-        self.stalled = self.framer.start < self.framer.end
-        if self.stalled and self.commons.is_full():
+        if self.framer.start == self.framer.end:
+            self.flow()
+            return True
+        self.stall()
+        if self.commons.is_full():
             self.commons.line_up(self)
-        return not self.stalled
+        return False
 
     cdef bint may_hand_out_after_writes(self) except -1:
         """Write what is deferred if the next frame is here and waits for the answer to the one before it.
 
         Return whether the next frame may be handed out now.
         """
-        if not self.muted or self.state > PEER_ENDED or not self.framer.has_frame():
+        if self.passed_sequence == self.last_sequence or self.intake >= LEAVING or not self.framer.has_frame():
             return False
         self.commons.server.write_deferred()
         return self.may_hand_out()
 
     cdef int serve(self, uint8_t *frame, Py_ssize_t size) except -1:
         answer = self.commons.server.serve(self, self.last_sequence, frame, size, self.replies.unanswered > 1)
-        if answer is not None and self.state != CLOSED:
+        if answer is not None and self.intake != CLOSED:
             self.replies.put(self.last_sequence, answer)
             self.reactor.call_at_tick_end(self)
-            self.muted = False
+            self.passed_sequence = self.last_sequence
         return 0
 
     cdef int park(self, Py_ssize_t size) except -1:
-        """The request that was handed out last is not answered yet, and may hold what came with it."""
+        """Count the last request, which is not answered yet: its handler may hold its bytes."""
         if size > SMALL_FRAME_BYTES:
             if self.parked is None:
                 self.parked = {}
@@ -412,24 +434,24 @@ cdef class Connection(EventHandler):
         return 0
 
     cdef int on_tick_end(self) except -1:
-        if self.state == CLOSED:
+        if self.intake == CLOSED:
             return 0
         self.send()
         self.charge()
-        if self.state == LEAVING and (self.replies.unanswered == 0 and self.replies.queued_bytes == 0
+        if self.intake == LEAVING and (self.replies.unanswered == 0 and self.replies.queued_bytes == 0
                                       and not self.transport.owes):
             self.close('every answer is sent', logging.DEBUG)
-        elif self.state != CLOSED:
+        elif self.intake != CLOSED:
             self.resume()
         return 0
 
     cdef int send(self) except -1:
-        """Send what is ready until the socket is full, or until it is the turn of others."""
+        """Send ready replies until the socket is full or the connection's turn is over."""
         cdef Outgoing *out = &self.commons.outgoing
         cdef int64_t left = SEND_TURN_BYTES
         cdef ssize_t size = 0
-        cdef int waits = ALL_SLICES if self.commons.submit is None else self.is_warm
-        if self.is_warming:
+        cdef int waits = ALL_SLICES if self.commons.submit is None else self.output == WARM
+        if self.output == WARMING:
             return 0
         while self.replies.ready_bytes or self.transport.owes:
             if left <= 0:
@@ -440,8 +462,8 @@ cdef class Connection(EventHandler):
             except OSError as error:
                 self.close(f'the reply cannot be read: {error}', logging.ERROR)
                 return 0
-            if self.is_warm:
-                self.is_warm = False
+            if self.output == WARM:
+                self.output = next_output(self.output, READY)
                 waits = 0
             if out.is_cold and out.size == 0 and not self.transport.owes:
                 return self.start_warming()
@@ -462,32 +484,31 @@ cdef class Connection(EventHandler):
         return self.set_interest(False)
 
     cdef int start_warming(self) except -1:
-        """What is sent next is cold: have as much of it as one call sends read by the worker."""
+        """Let the worker read the next slice, which is cold, as far as one call sends it."""
         cdef int64_t size
         file, position, size = self.replies.next_slice()
-        self.is_warming = True
+        self.output = next_output(self.output, WARMING)
         self.commons.submit(partial(self._warm, file, min(size, SEND_BUFFER_BYTES), position), self._warmed)
         return self.set_interest(False)
 
     def _warm(self, file, size, position):
-        """In the worker's thread, which reads nothing for a peer that has left."""
-        if self.state != CLOSED:
+        """Read in the worker's thread, unless the peer has left."""
+        if self.intake != CLOSED:
             file.warm(size, position)
 
     def _warmed(self, error):
-        """Go on. What was read is asked for once more in any case: it may have been evicted again."""
-        if self.state == CLOSED:
+        """Continue to send. The next part is read once even if it was evicted again meanwhile."""
+        if self.intake == CLOSED:
             return
-        self.is_warming = False
         if error is not None:
             self.close(f'the reply cannot be read: {error}', logging.ERROR)
             return
-        self.is_warm = True
+        self.output = next_output(self.output, WARM)
         self.reactor.call_at_tick_end(self)
 
     cdef int set_interest(self, bint wants_out) except -1:
         cdef uint32_t interest = EPOLLOUT if wants_out else 0
-        if self.state == OPEN and not self.deaf:
+        if self.intake <= STALLED:
             interest |= EPOLLIN
         return self.reactor.modify(self, interest)
 
@@ -502,9 +523,9 @@ cdef class Connection(EventHandler):
         return 0
 
     def close_if_idle(self):
-        """Part of a sweep. A peer that waits for us, and takes what it gets, is not idle."""
+        """Close for a sweep, unless the peer made progress. A peer that waits for its answer is not idle."""
         cdef bint awaits_answer = self.replies.unanswered > 0 and self.replies.ready_bytes == 0
-        if awaits_answer or self.is_warming or self.is_in_line and self.replies.ready_bytes == 0:
+        if awaits_answer or self.output == WARMING or self in self.commons.in_line and self.replies.ready_bytes == 0:
             self.active_sweep = self.commons.sweeps
         elif self.commons.sweeps - self.active_sweep > SWEEPS_PER_IDLE_TIME:
             self.close('idle', logging.INFO)

@@ -22,6 +22,6 @@ cdef class Framer:
     cdef void received(self, Py_ssize_t size) noexcept
     cdef bint has_frame(self) noexcept
     cdef Py_ssize_t next_frame(self, uint8_t **frame) except -2
-    cpdef settle(self)
+    cdef int leave_shared_buffer(self) except -1
     cdef int clear(self) except -1
     cdef int move_to(self, bytearray target) except -1

@@ -56,7 +56,7 @@ cdef class ReceiveBuffers:
 cdef class Framer:
     """Frames of one peer, however its bytes arrive. Knows no socket.
 
-    The order of calls: `room`, `received`, `next_frame` until there is none, `settle`. `room` may be called only when
+    The order of calls: `room`, `received`, `next_frame` until there is none, `leave_shared_buffer`. `room` may be called only when
     `next_frame` has found none.
     """
 
@@ -113,7 +113,7 @@ cdef class Framer:
         return 0 <= read_int32(prefix) <= pending - PREFIX_BYTES
 
     cdef Py_ssize_t next_frame(self, uint8_t **frame) except -2:
-        """The next whole frame without its prefix, which is valid until `settle` or `room`, and its size; -1 if there is
+        """The next whole frame without its prefix, which is valid until `leave_shared_buffer` or `room`, and its size; -1 if there is
         none. Raises ProtocolError as soon as a prefix is there that no frame may have.
         """
         cdef Py_ssize_t size = self.announced()
@@ -123,8 +123,8 @@ cdef class Framer:
         self.start += size
         return size - PREFIX_BYTES
 
-    cpdef settle(self):
-        """The turn ends: take what is left out of the shared buffer, which the next connection will overwrite.
+    cdef int leave_shared_buffer(self) except -1:
+        """Move the pending bytes out of the shared buffer: the turn ends, and the next connection will overwrite it.
 
         Raises ProtocolError as `next_frame` does.
         """
@@ -132,6 +132,7 @@ cdef class Framer:
             self.clear()
         elif self.buffer is self.buffers.shared:
             self.move_to(self.buffers.take(self.end - self.start, max(self.end - self.start, self.announced())))
+        return 0
 
     cdef int clear(self) except -1:
         """Forget what is pending."""
@@ -141,28 +142,8 @@ cdef class Framer:
         self.buffer = None
         return 0
 
-    def feed(self, data):
-        """Take bytes as a socket would deliver them, and return copies of the frames that they complete."""
-        cdef const uint8_t[::1] view
-        cdef Py_ssize_t position = 0, size
-        cdef char *at = NULL
-        cdef uint8_t *frame = NULL
-        frames = []
-        if not data:
-            return frames
-        view = data
-        while position < view.shape[0]:
-            size = min(self.room(&at), view.shape[0] - position)
-            memcpy(at, &view[position], size)
-            self.received(size)
-            position += size
-            while (size := self.next_frame(&frame)) >= 0:
-                frames.append((<char *>frame)[:size])
-            self.settle()
-        return frames
-
     cdef int move_to(self, bytearray target) except -1:
-        # Source and target differ, or nothing is pending: `room` is not called for the shared buffer before `settle`.
+        # Source and target differ, or nothing is pending: `leave_shared_buffer` comes before the next `room`.
         cdef Py_ssize_t pending = self.end - self.start
         if pending:
             memcpy(PyByteArray_AS_STRING(target), PyByteArray_AS_STRING(self.buffer) + self.start, pending)

@@ -19,9 +19,10 @@ class CallingServer(FrameServer):
         self.handle = handle
 
 
-def commons_for(reactor, handle, on_close=None, submit=None, **limits):
-    """What connections share whose frames go to `handle`."""
-    return Commons(reactor, CallingServer(handle), Limits(**{'max_request_bytes': 1 << 20, **limits}), on_close, submit)
+def commons_for(reactor, handle, on_close=None, submit=None, receive_buffer_bytes=128 * 1024, **limits):
+    """The shared state of connections whose frames go to `handle`."""
+    return Commons(reactor, CallingServer(handle), Limits(**{'max_request_bytes': 1 << 20, **limits}), on_close, submit,
+                   receive_buffer_bytes)
 
 
 class Peer:

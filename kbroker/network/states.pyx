@@ -1,0 +1,62 @@
+"""The two states of a connection, and the transitions between them. A wrong transition raises.
+
+`Intake` says what happens to the bytes that the peer sends:
+
+    OPEN            they are read, and their frames handed out
+    STALLED         frames are held back
+    DEAF            frames are held back, and the socket has bytes that epoll need not report again
+    ENDED           the peer sends no more; frames that came are handed out
+    ENDED_STALLED   the peer sends no more; frames that came are held back
+    LEAVING         no more frames are handed out; replies that are owed are sent
+    CLOSED          nothing is sent, and the socket is closed
+
+`Output` says what happens to the replies:
+
+    READY           they are sent
+    WARMING         a worker reads the next part of a file into the page cache; nothing is sent meanwhile
+    WARM            the worker is done: the next part is read once, even if that waits for the disk
+"""
+
+INTAKE_TRANSITIONS = {
+    Intake.OPEN: (Intake.STALLED, Intake.ENDED, Intake.LEAVING, Intake.CLOSED),
+    Intake.STALLED: (Intake.OPEN, Intake.DEAF, Intake.LEAVING, Intake.CLOSED),
+    Intake.DEAF: (Intake.OPEN, Intake.LEAVING, Intake.CLOSED),
+    Intake.ENDED: (Intake.ENDED_STALLED, Intake.LEAVING, Intake.CLOSED),
+    Intake.ENDED_STALLED: (Intake.ENDED, Intake.LEAVING, Intake.CLOSED),
+    Intake.LEAVING: (Intake.CLOSED,),
+    Intake.CLOSED: (),
+}
+
+OUTPUT_TRANSITIONS = {
+    Output.READY: (Output.WARMING,),
+    Output.WARMING: (Output.WARM,),
+    Output.WARM: (Output.READY,),
+}
+
+
+cdef int allowed_intakes[Intake.CLOSED + 1]     # a bit for each state that may follow
+cdef int allowed_outputs[Output.WARM + 1]
+
+
+cdef int fill(int *allowed, dict transitions) except -1:
+    for state, followers in transitions.items():
+        allowed[<int>state] = sum([1 << follower for follower in followers])
+    return 0
+
+
+fill(allowed_intakes, INTAKE_TRANSITIONS)
+fill(allowed_outputs, OUTPUT_TRANSITIONS)
+
+
+cpdef Intake next_intake(Intake state, Intake wanted) except *:
+    """Return `wanted`. Raises ValueError if it may not follow `state`."""
+    if not allowed_intakes[<int>state] >> <int>wanted & 1:
+        raise ValueError(f'intake: {Intake(wanted).name} does not follow {Intake(state).name}')
+    return wanted
+
+
+cpdef Output next_output(Output state, Output wanted) except *:
+    """Return `wanted`. Raises ValueError if it may not follow `state`."""
+    if not allowed_outputs[<int>state] >> <int>wanted & 1:
+        raise ValueError(f'output: {Output(wanted).name} does not follow {Output(state).name}')
+    return wanted
