@@ -232,6 +232,23 @@ def test_the_architecture_names_modules_that_are_there():
     assert [name for name in sorted(named) if not is_in_the_tree(name)] == []
 
 
+def test_the_architecture_names_every_room_in_its_layer():
+    layers = load(ROOT / 'tests' / 'test_layers.py')
+    tables = re.findall(r'^\| +\| room \|.*\n\|[-:|]+\n((?:\|.*\n)*)', text_of('ARCHITECTURE.md'), re.MULTILINE)
+    broker, tools = map(rooms_by_layer, tables)
+    assert broker == {room: layer for room, layer in layers.LAYER.items() if list((ROOT / 'kbroker').glob(f'{room}*'))}
+    assert tools == layers.TOOL_LAYER
+    picture = text_of('docs/rooms.svg')
+    for directory in (ROOT / 'kbroker').glob('*/'):
+        assert re.search(rf'>[^<]*\b{directory.name}\b[^<]*<', picture) or directory.name == '__pycache__', directory
+
+
+def rooms_by_layer(table):
+    return {room.rstrip('/'): int(number)
+            for number, cell in re.findall(r'^\| (\d+) \| (.*?) \|', table, re.MULTILINE)
+            for room in re.findall('`(.+?)`', cell)}
+
+
 def is_in_the_tree(name):
     places = [place / name.rstrip('/') for place in (ROOT, ROOT / 'kbroker', ROOT / 'kbroker_tools')]
     return any(place.is_dir() or list(place.parent.glob(f'{place.name}.*')) for place in places)
