@@ -1,4 +1,4 @@
-"""Fixtures that every room uses, and what a run requires of the machine."""
+"""Fixtures for all tests, and the requirements of a run."""
 import pathlib
 import sys
 
@@ -30,13 +30,13 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """How a run in several processes (-n 2) deals out its tests."""
+    """Return the scheduler that distributes tests over processes (-n 2)."""
     from support.xdist_scheduling import Scheduler
     return Scheduler(config, log)
 
 
 class Brokers:
-    """Starts broker processes and ends them. No broker may meet anything that it does not expect."""
+    """Starts and ends broker processes. None may log a traceback."""
 
     def __init__(self, against, directory):
         self._type = KafkaProcess if against == 'apache-kafka' else BrokerProcess
@@ -58,7 +58,7 @@ class Brokers:
 
 @pytest.fixture
 def start_broker(request, tmp_path):
-    """A function that starts a broker with these settings (and on this directory), for this test alone."""
+    """A function that starts a broker for this test alone, with settings and optionally a directory."""
     brokers = Brokers(request.config.getoption('--against'), tmp_path)
     yield brokers.start
     brokers.end()
@@ -66,13 +66,13 @@ def start_broker(request, tmp_path):
 
 @pytest.fixture
 def broker(start_broker):
-    """A broker for this test alone: it may be restarted and killed."""
+    """A broker for this test alone, which may restart and kill it."""
     return start_broker()
 
 
 @pytest.fixture(scope='module')
 def shared_broker(request, tmp_path_factory):
-    """One broker for all tests of a module, which use topics, groups and transactional ids of their own."""
+    """One broker for all tests of a module. Each test uses its own topics, groups and transactional ids."""
     brokers = Brokers(request.config.getoption('--against'), tmp_path_factory.mktemp('shared'))
     yield brokers.start()
     brokers.end()

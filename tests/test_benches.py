@@ -1,4 +1,4 @@
-"""The benches still run. What they measure is for those who run them by hand."""
+"""The benches still run. These tests ignore what they measure."""
 import itertools
 import json
 import os
@@ -60,7 +60,7 @@ def test_the_bench_of_spark_prints_its_tables():
 
 @pytest.fixture(scope='module')
 def address():
-    """Of a broker with a topic of four partitions."""
+    """The address of a broker with a topic of four partitions."""
     with tempfile.TemporaryDirectory() as directory:
         broker = BrokerProcess(pathlib.Path(directory) / 'data', {'kbroker.durability': 'page-cache'})
         broker.start()
@@ -93,7 +93,7 @@ def test_the_load_generator_finishes_what_it_was_asked_for(address, loads):
         assert (said_kind, unit) == (f'{kind}:', 'transactions,' if kind == 'transaction' else 'requests,')
         expected = re.search('count=(.*)', options)
         if kind == 'stream':
-            assert int(count) >= int(expected[1])  # commits are requests, too
+            assert int(count) >= int(expected[1])  # commits count as requests, too
         else:
             assert int(count) == int(expected[1]) if expected else (int(count) > 0) == (kind != 'idle')
 
@@ -105,7 +105,7 @@ def test_the_load_generator_says_which_error_codes_came(address):
 
 
 def test_the_bench_of_peers_measures_those_that_there_are(tmp_path):
-    """Without Java and Go, which take longer than all of this."""
+    """Peers that need Java and Go are left out: they take longer than all other tests here."""
     out = tmp_path / 'peers.jsonl'
     pattern = 'produce 300 B, 8 x 5$|fetch 64 KiB, 8|transactions of 1, 64 producers, version 2( .disk.)?$|confluent'
     arguments = ['bench/peers.py', '--quick', '--set', 'all', '--peers', 'kbroker,kbroker-disk', '--cells', pattern,
@@ -142,7 +142,7 @@ def assert_measured(peer, directory):
 
 
 def test_the_bench_of_peers_goes_on_where_it_was(tmp_path):
-    """In parts: what the file holds is not measured again, and is in the table."""
+    """A cell that is in the file already is not measured again, and is in the table."""
     peers = ('kbroker', 'floor', 'floor-files')
     arguments = ['bench/peers.py', '--quick', '--peers', ','.join(peers), '--out', str(tmp_path / 'peers.jsonl')]
     run([*arguments, '--cells', 'round trip'])
@@ -157,7 +157,7 @@ def test_the_bench_of_peers_goes_on_where_it_was(tmp_path):
 
 
 def judgements(produced):
-    """What is said of 16 KiB on 8 connections against Kafka, by (rate, broker CPU) of each peer in one round."""
+    """Return the verdicts on Produce of 16 KiB compared with Kafka, for (rate, broker CPU) of each peer."""
     rows = [Row('produce 16 KiB, 8 x 5', peer, 1, {'rate': rate, 'cpu_us': cpu_us})
             for peer, (rate, cpu_us) in produced.items()]
     cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in verdicts(Results(rows))]
@@ -176,7 +176,7 @@ def test_a_target_beyond_what_the_floor_reaches_is_no_fault_of_the_broker():
 
 
 def test_a_curve_is_judged_by_the_most_by_which_it_rises():
-    """It may fall: a broker that does more at once does it cheaper."""
+    """The curve may fall: a broker that handles more at once has lower costs for each."""
     costs = {'1': 9, '100': 3, '1,000': 3.5, '10,000': 4.2}
     rows = [Row(f'produce 300 B at random, 8 x 5, {partitions} partitions', peer, 1, {'cpu_us': cost * scale})
             for partitions, cost in costs.items() for peer, scale in (('kafka', 1), ('kbroker', 2))]
@@ -196,7 +196,7 @@ def test_a_loss_is_judged_by_the_interval_of_its_median():
 
 
 def test_a_stop_that_a_client_library_hides_is_one(tmp_path):
-    """Now and then the signal came while confluent-kafka called back, and a SystemError took its place."""
+    """Once, the signal sometimes arrived in a callback of confluent-kafka, and became a SystemError."""
     program = ("import signal, sys; sys.path.insert(0, 'bench'); from stopping import workplace\n"
                'with workplace():\n'
                '    try:\n'
@@ -222,15 +222,15 @@ STOPPED = {
 def test_a_bench_that_is_stopped_leaves_nothing_but_what_it_measured(bench, to_group, tmp_path):
     """`timeout` and Ctrl-C signal a whole group of processes.
 
-    The bench asked its brokers to delete topics then, and waited five minutes for an answer that nobody was left to
-    give; the fault of that took the place of the signal, and the next broker was started.
+    Once, the bench then sent topic deletions to brokers that had ended, and waited five minutes for the answers. The
+    error replaced the signal, and the next broker was started.
     """
     temporary = tmp_path / 'temporary'
     temporary.mkdir()
     arguments = [argument.format(directory=tmp_path) for argument in STOPPED[bench]]
     with subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env={**os.environ, 'TMPDIR': str(temporary)},
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        measured = itertools.takewhile(lambda line: 'kbroker' not in line, process.stderr)  # then it is in the midst
+        measured = itertools.takewhile(lambda line: 'kbroker' not in line, process.stderr)  # now it is measuring
         said = [*measured]
         assert process.poll() is None, ''.join(said) + process.stdout.read()
         (os.killpg if to_group else os.kill)(process.pid, signal.SIGTERM)
@@ -240,7 +240,7 @@ def test_a_bench_that_is_stopped_leaves_nothing_but_what_it_measured(bench, to_g
     assert '| kbroker |' in output
     assert not list(temporary.iterdir())
     with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)  # nobody of its group is left
+        os.killpg(process.pid, 0)  # no process of its group is left
 
 
 IN_A_LIBRARY = """
@@ -270,7 +270,7 @@ def test_the_bench_of_what_transactions_cost_prints_its_table():
 
 
 def run(arguments):
-    """Run Python in the project's directory. Returns what it printed."""
+    """Run Python in the project's directory. Return its output."""
     result = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

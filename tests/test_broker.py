@@ -1,4 +1,4 @@
-"""The daemon in this process: what a stop leaves behind."""
+"""The daemon in this process: the state after a stop."""
 from kbroker.broker import Broker
 from kbroker.config import Config
 from kbroker.log.origin import Origin
@@ -6,9 +6,9 @@ from kbroker.record.batch import encode_batch
 
 
 def test_what_the_last_flush_sets_off_is_still_written_by_a_stop(tmp_path):
-    # A transaction was committing when SIGTERM came: the completion of the last flush made its PREPARE row durable, so
-    # its markers were appended, and these asked the flusher, whose worker was closed, for one more flush. The stop
-    # ended with a traceback, and the next start had to recover.
+    # Once, SIGTERM arrived while a transaction was committing. The last flush made its PREPARE row durable, so its
+    # markers were appended and requested another flush, but the flusher's worker was closed. The stop ended with a
+    # traceback, and the next start had to recover.
     broker = Broker(Config({'log.dirs': str(tmp_path), 'listeners': 'PLAINTEXT://127.0.0.1:0'}))
     broker.start()
     partition = broker.node.topics.ensure_internal('__transaction_state').partitions[0]

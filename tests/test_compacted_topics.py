@@ -1,4 +1,4 @@
-"""Compaction behind a whole broker: the internal topics stay small, and say after a restart what they said before."""
+"""Compaction in a complete broker: the internal topics stay small, and their state survives a restart."""
 
 import pytest
 from support.in_process_broker import InProcessBroker
@@ -37,7 +37,7 @@ def commit(broker, offset):
 
 
 def commit_in_transaction(broker, offset, *, committed):
-    """One transaction of TV2: the offsets, the marker, and the rows of its states."""
+    """Commit or abort offsets in a transaction of TV2, which writes the offsets, the marker and the state rows."""
     producer = broker.ask(InitProducerIdRequest(transactional_id='copier', transaction_timeout_ms=60_000), 5)
     identity = {
         'transactional_id': 'copier',
@@ -60,7 +60,7 @@ def fetched(broker):
 
 
 def let_it_clean(broker):
-    """The segments of internal topics are large: what was written is closed here before its time."""
+    """Roll the large segments of the internal topics early, then let the cleaner run."""
     for topic in ('__consumer_offsets', '__transaction_state'):
         log_of(broker, topic).roll()
     broker.clock.advance(BACKOFF_MS)

@@ -1,4 +1,4 @@
-"""Shell completion, as `make install-service` installs it, in the shells themselves."""
+"""Shell completion as `make install-service` installs it, run in the shells themselves."""
 import os
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ LINES = {
 COMP_WORDS=({command} {word}); COMP_CWORD=1
 _{function}_completion {command} {word} {command}
 printf '%s\\n' "${{COMPREPLY[@]}}"''',
-    # Without a terminal there is no completion system; what it is handed is printed in its place.
+    # Without a terminal, zsh has no completion system. These functions print the arguments instead.
     'zsh': '''fpath=({directory}); autoload -U _{command}
 compdef() {{ }}; compadd() {{ }}; _describe() {{ print -l -- "${{(@P)3%%:*}}" }}
 words=({command} {word}); CURRENT=2; _{command}''',
@@ -24,7 +24,7 @@ FILES = {'bash': 'bash-completion/completions/{}', 'zsh': 'zsh/site-functions/_{
 
 @pytest.fixture(scope='module')
 def installed(tmp_path_factory):
-    """The files for the shells, and programs of the right names to be asked."""
+    """The installed completion files, and programs with the names of the commands."""
     directory = tmp_path_factory.mktemp('completion')
     install_programs(directory / 'bin')
     subprocess.run(['make', '--silent', 'install-service', f'DESTDIR={directory}'], cwd=ROOT, check=True,

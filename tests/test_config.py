@@ -1,4 +1,4 @@
-"""Settings, where their values come from, and what is refused."""
+"""Settings: the sources of their values, and refused values."""
 import pathlib
 
 import pytest
@@ -267,14 +267,14 @@ AWAITED = {
     'log.flush.interval.messages', 'log.flush.interval.ms', 'log.cleaner.min.cleanable.ratio',
     'log.cleaner.delete.retention.ms', 'log.cleaner.min.compaction.lag.ms', 'log.cleaner.max.compaction.lag.ms',
 }
-"""Settings whose rooms do not read them yet."""
+"""Settings that no room reads yet."""
 
 
 def test_every_setting_is_read_by_a_room():
     source = '\n'.join(path.read_text() for path in pathlib.Path(kbroker.__file__).parent.rglob('*.py*')
                        if path.suffix in ('.py', '.pyx') and path.name not in ('settings.py',))
     fallbacks = {name for row in SETTINGS.values() for name, _ in row.fallbacks}
-    # The `ssl.` settings are read by their beginning: tests/network/test_network_tls.py.
+    # The `ssl.` settings are read by prefix: tests/network/test_network_tls.py.
     kept_for_kafka = {'unclean.leader.election.enable',
                       *(name for name in SETTINGS if name.startswith(('compression.', 'ssl.')))}
     unread = {row.name for row in SETTINGS.values()

@@ -1,9 +1,8 @@
 """Every message in every version, byte for byte against two other implementations of Kafka's schemas.
 
-kafka-python and kio judge on their own: each reads what the codec wrote, names the same fields with the same values
-(kio: names and order only, it wraps the values in types), and writes the same bytes again. kafka-python's own default
-message is compared too. What differs stands in DIFFERENT_DEFAULTS, PRESENTED_DIFFERENTLY and VERSION_PREFIXED, with
-the reason.
+kafka-python and kio each read the codec's bytes, have the same fields with the same values, and write the same bytes.
+For kio, only names and order are compared, because it wraps the values in types. kafka-python's default messages are
+compared, too. DIFFERENT_DEFAULTS, PRESENTED_DIFFERENTLY and VERSION_PREFIXED list the differences with their reasons.
 """
 import dataclasses
 import importlib
@@ -24,7 +23,7 @@ from kbroker.protocol.plan import Message
 
 SEEDS = range(4)
 
-# Not in either library: rows of the coordinators' topics and metadata records. Their judges are the golden vectors in
+# Neither library has the rows of the coordinators' topics and the metadata records. Golden vectors cover them in
 # tests/protocol/test_rows.py and test_metadata_records.py, and Kafka's jars in tests/jvm/test_message_tables.py.
 UNJUDGED_KINDS = {'row', 'record'}
 
@@ -55,7 +54,7 @@ def versions_of(name: str) -> range:
 
 
 def instances(name: str):
-    """(message, version): the default one and random ones."""
+    """Yield (message, version): the default message and random ones."""
     message_class = getattr(messages, name)
     for version in versions_of(name):
         yield message_class(), version
@@ -64,7 +63,7 @@ def instances(name: str):
 
 
 def in_version(value, message_class: type[Message], struct: schema.Struct, version: int) -> dict:
-    """The fields that the version has, as dicts."""
+    """Return the fields of the version as dicts."""
     def plain(field: schema.Field, each):
         if isinstance(each, Message):
             return in_version(each, message_class, field.struct, version)
@@ -78,7 +77,10 @@ def in_version(value, message_class: type[Message], struct: schema.Struct, versi
 # ---- kafka-python
 
 def kafka_python_class(name: str):
-    """None where it has no class: the last test says for which; and headers, and KRaft's control records."""
+    """Return kafka-python's class, or None if there is none. Headers and KRaft's control records have none either.
+
+    The last test lists the messages without a class.
+    """
     for module_name in ('admin', 'consumer', 'metadata', 'producer', 'sasl'):
         found = getattr(importlib.import_module(f'kafka.protocol.{module_name}'), name, None)
         if found is not None and schema.declarations()[name].kind not in UNJUDGED_KINDS:
@@ -113,7 +115,7 @@ def test_kafka_python_has_the_same_defaults(name):
 
 
 def normalised(value):
-    """kafka-python's uuid objects as bytes; views and tuples as bytes and lists."""
+    """Return kafka-python's uuid objects and views as bytes, and tuples as lists."""
     if isinstance(value, dict):
         return {key: normalised(each) for key, each in value.items() if key not in PRESENTED_DIFFERENTLY}
     if isinstance(value, (list, tuple)):
@@ -126,7 +128,7 @@ def normalised(value):
 # ---- kio
 
 def kio_location(name: str):
-    """(schema name, entity type), or None where it has no entity."""
+    """Return (schema name, entity type), or None if kio has no entity."""
     for suffix, entity_type in (('Request', EntityType.request), ('Response', EntityType.response)):
         if name.endswith(suffix):
             return snake(name.removesuffix(suffix)), entity_type
@@ -172,7 +174,7 @@ def assert_same_names(theirs, message: Message, struct: schema.Struct, version: 
 
 
 def bare(name: str) -> str:
-    """kio drops the unit of durations, and writes KRaft as k_raft."""
+    """Return the name in kio's spelling, which omits the unit of durations, and has k_raft for KRaft."""
     return name.removesuffix('_ms').replace('k_raft', 'kraft')
 
 
@@ -190,7 +192,7 @@ def test_both_libraries_know_every_message_but_rows_and_records():
 
 
 def test_the_versions_are_those_of_kafka_4_3():
-    """kio generates from the schemas of a release; the range of each message is the one that it has entities for."""
+    """kio is generated from the schemas of a release. Its entities give the range of versions of each message."""
     for name, declaration in schema.declarations().items():
         if declaration.kind not in UNJUDGED_KINDS:
             schema_name, entity_type = kio_location(name)

@@ -73,7 +73,7 @@ def test_the_transaction_of_the_readme_prints_what_the_readme_says(broker):
 
 
 def test_the_test_file_of_the_pages_passes(tmp_path):
-    """As a reader would save and run it."""
+    """The test saves and runs it as a reader would."""
     program, = blocks('docs/testing.md', 'python')
     (tmp_path / 'test_orders.py').write_text(program)
     install_programs(tmp_path / 'bin')
@@ -114,7 +114,7 @@ def in_words(first, last):
 
 
 def test_the_byte_maps_have_no_gap():
-    """Each field begins where the one before it ends; the sizes that the page states are those of its maps."""
+    """Each field begins at the end of the previous one. The sizes that the page states are those of its maps."""
     text = text_of('docs/formats.md')
     ends = []
     for block in blocks('docs/formats.md', 'text'):
@@ -165,7 +165,7 @@ def test_the_page_of_operating_has_every_cause_of_a_stuck_partition():
 # ---- the results
 
 def test_the_results_are_those_of_the_data():
-    """Run `python bench/results.py` if they are not."""
+    """If this fails, run `python bench/results.py`."""
     data = RESULTS.from_text(RESULTS.DATA.read_text())
     text = RESULTS.PAGE.read_text()
     assert set(re.findall(r'<!-- table (\w+) -->', text)) == RESULTS.CONTENTS.keys()
@@ -194,7 +194,7 @@ def test_a_report_replaces_rows_of_the_same_name_and_adds_others():
 
 def test_the_man_pages_are_those_of_the_commands_and_the_settings():
     assert {path.name for path in (ROOT / 'man').glob('*.[0-9]')} == set(MAKE.PAGES)
-    assert set(MAKE.EXAMPLES) == set(MAKE.scripts()), 'each page shows how its command is used'
+    assert set(MAKE.EXAMPLES) == set(MAKE.scripts()), 'each page shows examples of its command'
 
 
 @pytest.mark.parametrize('page', sorted(MAKE.PAGES))
@@ -204,7 +204,7 @@ def test_the_man_pages_are_those_of_the_code(page):
 
 @pytest.mark.parametrize('name', sorted(MAKE.scripts()))
 def test_a_page_has_every_option_of_its_command(name):
-    """As `--help` prints them: the other way from the declarations to the reader."""
+    """The options are taken from the output of `--help`, which does not use the generator of the pages."""
     command = MAKE.command_of(name)
     helps = [[]]
     if isinstance(command, click.Group):
@@ -224,7 +224,7 @@ def test_mandoc_has_no_remark_on_a_page():
     assert subprocess.run(['mandoc', '-T', 'lint', *pages], capture_output=True, text=True, check=False).stdout == ''
 
 
-# ---- what is in the tree, and what is not
+# ---- the tree
 
 def test_the_architecture_names_modules_that_are_there():
     named = set(re.findall(r'`([a-z_]+/[a-z_/]+)[\w.]*`', (ROOT / 'ARCHITECTURE.md').read_text()))

@@ -18,7 +18,7 @@ def module_of(path: pathlib.Path) -> str:
 
 
 def imports_of(source: str, modules: set[str]) -> set[str]:
-    """The modules that a source file imports at run time."""
+    """Return the modules that a source file imports at run time."""
     found = set()
     for package, names, module in IMPORT.findall(FOR_TYPES_ONLY.sub('', source)):
         if module:
@@ -38,7 +38,7 @@ def import_graph(package: str) -> dict[str, set[str]]:
 
 
 def modules_in_cycles(graph: dict[str, set[str]]) -> set[str]:
-    """The modules that are left after those that import none, or none that is left, are removed."""
+    """Return the modules that remain after repeatedly removing those that import no remaining module."""
     left = dict(graph)
     while leaves := [module for module, imports in left.items() if not imports & left.keys()]:
         for module in leaves:

@@ -30,7 +30,7 @@ LAYERS = [
 ]
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 
-# Lower, and yet not for them: the network carries bytes for whoever is there, the client knows no broker.
+# Lower rooms that these rooms still must not import: the network knows no API, and the client knows no broker.
 NEVER = {
     'network': {'apis', 'group', 'transaction', 'security', 'metadata', 'topics'},
     'client': {'apis', 'group', 'transaction', 'security', 'metadata', 'topics', 'log', 'network', 'config'},
@@ -47,9 +47,9 @@ TOOL_LAYERS = [
      'txn_state'},
 ]
 TOOL_LAYER = {room: number for number, rooms in enumerate(TOOL_LAYERS) for room in rooms}
-# What a broker is made of: the tools read what it wrote, and ask it. They share its log, rows and names.
+# The parts of a running broker. The tools read its files and send it requests. They share its log, rows and names.
 NEVER_FOR_TOOLS = {'apis', 'network', 'logs', 'node', 'systemd', 'broker', 'main', '__main__', 'metrics', 'security'}
-# Up, where it cannot be otherwise: the short way in leaves what is less plain to the command.
+# The only import upwards: `dump/start` passes all but plain calls to the command.
 UPWARD = {('dump', 'dump_log')}
 
 
@@ -82,7 +82,7 @@ def is_allowed(room: str, imported: str) -> bool:
         return True
     if imported in NEVER.get(room, ()):
         return False
-    assert imported in LAYER, f'{imported} stands in no layer'
+    assert imported in LAYER, f'{imported} is in no layer'
     return LAYER[imported] < LAYER[room]
 
 
@@ -92,7 +92,7 @@ def test_imports_go_downhill(path):
     if room == '__init__':
         assert not list(imported_rooms(source)), 'the package itself imports no room'
         return
-    assert room in LAYER, f'{room} stands in no layer'
+    assert room in LAYER, f'{room} is in no layer'
     assert not RELATIVE.search(source), 'imports name the room in full'
     assert [imported for imported in imported_rooms(source) if not is_allowed(room, imported)] == []
 
@@ -101,7 +101,7 @@ def test_imports_go_downhill(path):
 def test_the_tools_import_downhill_and_nothing_of_a_running_broker(path):
     room, source = room_of(path, TOOLS), path.read_text()
     imported = set(imported_rooms(source, TOOL_IMPORT)) - {room}
-    assert room in TOOL_LAYER or (room == '__init__' and not imported), f'{room} stands in no layer'
+    assert room in TOOL_LAYER or (room == '__init__' and not imported), f'{room} is in no layer'
     assert not RELATIVE.search(source), 'imports name the room in full'
     assert [each for each in imported if TOOL_LAYER[each] >= TOOL_LAYER[room] and (room, each) not in UPWARD] == []
     assert not NEVER_FOR_TOOLS & set(imported_rooms(source))

@@ -1,4 +1,4 @@
-"""Patterns from clients: what Python's backtracking `re` says of them, in linear time."""
+"""Patterns from clients match as in Python's backtracking `re`, but in linear time."""
 import re
 
 import pytest
@@ -24,7 +24,7 @@ def test_a_text_matches_as_it_does_in_python(pattern, texts):
     try:
         expected = re.compile(pattern.replace('$', r'\Z'), re.ASCII)
     except re.error:
-        return                                               # the same group name twice
+        return                                               # a duplicate group name
     linear = LinearPattern(pattern)
     assert [linear.matches(text) for text in texts] == [expected.fullmatch(text) is not None for text in texts]
 

@@ -1,4 +1,4 @@
-"""The command line, in front of a broker that only remembers what was asked of it."""
+"""The command line with a broker that only records the calls."""
 import json
 import logging
 import os
@@ -55,7 +55,7 @@ class RecordingBroker:
 
 @pytest.fixture
 def broker(monkeypatch):
-    """The class that `serve` finds in place of the broker. Signal handlers and logging are put back afterwards."""
+    """The class that `serve` uses instead of the broker. Signal handlers and logging are restored afterwards."""
     fresh = type('FreshBroker', (RecordingBroker,), {'made': []})
     monkeypatch.setitem(sys.modules, 'kbroker.broker', types.SimpleNamespace(Broker=fresh))
     root = logging.getLogger()
@@ -85,7 +85,7 @@ def test_serve_starts_says_that_it_is_ready_and_stops_on_a_signal(broker):
     made, = broker.made
     assert made.calls == ['start', 'stop', 'stopped']
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, 'a second signal must end the process at once'
-    assert signal.alarm(0) > 0, 'a shutdown must not last for ever'
+    assert signal.alarm(0) > 0, 'a shutdown must not last forever'
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
@@ -205,7 +205,7 @@ def test_the_service_manager_is_notified_of_start_watchdog_and_stop(broker, tmp_
 
 def test_an_abstract_notification_socket_is_reached(monkeypatch):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind('')  # the kernel picks an abstract name
+        listener.bind('')  # the kernel chooses an abstract name
         listener.setblocking(False)
         monkeypatch.setenv('NOTIFY_SOCKET', '@' + listener.getsockname()[1:].decode())
         systemd.notify('READY=1')

@@ -1,4 +1,4 @@
-"""The service as it is installed: what systemd thinks of it, and whether the broker can live in it."""
+"""The installed service: systemd accepts it, and the broker can run within its restrictions."""
 import configparser
 import functools
 import os
@@ -18,14 +18,14 @@ from kbroker.properties import read_properties
 
 ROOT = pathlib.Path(__file__).parent.parent
 LARGEST_EXPOSURE = 12
-"""In tenths, as `systemd-analyze security` scores it, from 0 to 100."""
+"""The highest allowed score of `systemd-analyze security`, in tenths, from 0 to 100."""
 
 needs_systemd = pytest.mark.skipif(shutil.which('systemd-analyze') is None, reason='systemd-analyze is not installed')
 
 
 @pytest.fixture(scope='module')
 def installed(tmp_path_factory):
-    """What `make install-service` makes, for a kbroker that lies in `bin` beside it."""
+    """The directory that `make install-service` installs to, with kbroker in its `bin`."""
     directory = tmp_path_factory.mktemp('installed')
     program = directory / 'bin' / 'kbroker'
     program.parent.mkdir()
@@ -50,7 +50,7 @@ def unit_of(directory):
 
 
 def settings_of(unit):
-    """The last value of each name; `SystemCallFilter` stands in it twice."""
+    """Return the last value of each name. `SystemCallFilter` occurs twice."""
     parser = configparser.ConfigParser(strict=False, delimiters=('=',), comment_prefixes=('#',), interpolation=None)
     parser.optionxform = str
     parser.read_string(unit.read_text())
@@ -134,13 +134,13 @@ def test_a_broker_at_work_makes_no_system_call_that_the_unit_forbids(installed, 
         permitted = permitted - named if line.startswith('~') else permitted | named
     calls = trace_a_broker_at_work(tmp_path)
     made = {re.match(r'\d+ +(\w+)\(', call)[1] for call in calls if re.match(r'\d+ +\w+\(', call)}
-    assert {'epoll_wait', 'fdatasync', 'prlimit64'} <= made, 'the trace is not one of a broker'
+    assert {'epoll_wait', 'fdatasync', 'prlimit64'} <= made, 'the trace is not of a broker'
     assert made <= permitted
     assert not [call for call in calls if 'PROT_WRITE' in call and 'PROT_EXEC' in call], 'MemoryDenyWriteExecute=yes'
 
 
 def trace_a_broker_at_work(directory):
-    """The system calls of a broker that starts, serves a transaction and its reader, and stops."""
+    """Return the system calls of a broker that starts, serves a transaction and its reader, and stops."""
     trace = directory / 'trace'
     broker = subprocess.Popen(['strace', '-f', '-o', str(trace), sys.executable, '-m', 'kbroker', 'serve', '--listen',
                                '127.0.0.1:0', '--data-dir', str(directory / 'data')], cwd=ROOT, text=True,

@@ -1,4 +1,4 @@
-"""Every Cython module that Python imports has a stub that says what is there: names, members, parameters."""
+"""Every Cython module that Python imports has a stub with its names, members and parameters."""
 
 import ast
 import importlib
@@ -19,7 +19,7 @@ def module_of(source: pathlib.Path) -> types.ModuleType:
 
 
 def is_own(module: types.ModuleType, value: object) -> bool:
-    """Defined here, not imported: what knows no module is a constant."""
+    """Return True if the module defines the value. A value without a module is a constant of this one."""
     return not isinstance(value, types.ModuleType) and getattr(value, '__module__', module.__name__) == module.__name__
 
 
@@ -40,7 +40,7 @@ def compiled_names(module: types.ModuleType) -> dict[str, object]:
 
 
 def python_imports(module: types.ModuleType) -> str:
-    """The `from ... import` statements of a .pyx, which as a whole is no Python."""
+    """Return the `from ... import` statements of a .pyx, which cannot be parsed as Python."""
     source = (ROOT / module.__name__.replace('.', '/')).with_suffix('.pyx').read_text()
     statements, open_statement = [], ''
     for line in source.splitlines():
@@ -65,7 +65,7 @@ def stub_names(body: list[ast.stmt]) -> dict[str, ast.stmt]:
 
 
 def stub_of(source: pathlib.Path) -> dict[str, ast.stmt]:
-    """Without plain assignments: those make the type variables and aliases that only a stub needs."""
+    """Return the names of a stub without plain assignments, which define type variables and aliases for the stub."""
     names = stub_names(ast.parse(source.with_suffix('.pyi').read_text()).body)
     return {name: node for name, node in names.items() if not isinstance(node, ast.Assign)}
 

@@ -1,4 +1,4 @@
-"""The tests of a run in several processes: what shares a Spark session stays in one."""
+"""The distribution of tests over processes: all files that share a Spark session run in one."""
 import pathlib
 import re
 

@@ -1,4 +1,4 @@
-"""A client of a broker in the test's process, with short words for what tests of handlers do all the time."""
+"""A client of an in-process broker, with short methods for the frequent requests of handler tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.record.records import decode_records
 
 
 class Parked:
-    """A request that may be answered later."""
+    """A request whose answer may come later."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ApiClient:
         return topic_id
 
     def alter(self, resource_type: int, name: str, **configs: str | None) -> int:
-        """Set configs (_ for .), or delete those that are None; the error code."""
+        """Set configs (_ for .), or delete those that are None. Return the error code."""
         (answer,) = self.ask(
             'IncrementalAlterConfigs',
             resources=[
@@ -186,7 +186,7 @@ class TransactionalClient(ApiClient):
         self.ask('FindCoordinator', coordinator_keys=[transactional_id], key_type=1)
         answer = self.ask('InitProducerId', 5, transactional_id=transactional_id, transaction_timeout_ms=60000)
         if answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
-            # The transaction of who had the id before is being aborted; it is by the end of the turn.
+            # The transaction of the id's previous producer is being aborted, which ends within the tick.
             answer = self.ask('InitProducerId', 5, transactional_id=transactional_id, transaction_timeout_ms=60000)
         assert answer.error_code == 0
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
@@ -233,7 +233,7 @@ class TransactionalClient(ApiClient):
 
 
 def values_of(records: Any) -> list[bytes | None]:
-    """The values of all records of data in a fetch answer, markers left out."""
+    """Return the values of all data records in a fetch answer."""
     return [
         record.value
         for header, batch in iter_batches(records)

@@ -1,4 +1,4 @@
-"""Requests that come in one turn of the loop: appends to a partition are written by one call, and nobody can tell."""
+"""Requests in one tick: one call writes the appends to a partition, with the same results as single appends."""
 import errno
 import pathlib
 import resource
@@ -29,8 +29,8 @@ VERSION = 12
 class Bursts:
     """A broker with a topic `orders` and peers that send requests to it over sockets.
 
-    `send` sends them all from the first peer, at once or each alone; `send_from_each` each from a peer of its own, in
-    one turn of the loop.
+    `send` sends all requests from the first peer, at once or one by one. `send_from_each` sends each request from
+    another peer in one tick.
     """
 
     def __init__(self, directory, durability='page-cache', fs=None, peers=1):
@@ -55,7 +55,7 @@ class Bursts:
         self.node.__exit__(None, None, None)
 
     def send(self, requests, *, at_once=True):
-        """The answers, in order, without those that are not given."""
+        """Send the requests from one peer. Return the answers in order; requests without an answer have none."""
         frames = [frame(frame_of(request, VERSION, correlation_id=number)) for number, request in enumerate(requests)]
         received = bytearray()
         for data in [b''.join(frames)] if at_once else frames:
@@ -64,18 +64,18 @@ class Bursts:
         return split(received)
 
     def send_from_each(self, requests):
-        """The answers to all, each request from another peer."""
+        """Send each request from another peer. Return the answers."""
         for number, (peer, request) in enumerate(zip(self.peers, requests, strict=True)):
             peer.socket.send(frame(frame_of(request, VERSION, correlation_id=number)))
         return [reply for peer in self.peers for reply in split(peer.receive())]
 
     def make_busy(self):
-        """Where one append comes alone it is written at once; the partition must have seen several in a turn."""
+        """Append twice in one tick: a partition gathers only after a tick with several appends."""
         requests = [produce(self.node, b'a') for _ in range(2)]
         assert produced(requests, self.send(requests)) == [(0, 0), (0, 1)]
 
     def files(self):
-        """What the topic's logs hold."""
+        """Return the content of the topic's logs by path."""
         return {path: (self.directory / path).read_bytes() for path in
                 sorted(path.relative_to(self.directory) for path in self.directory.glob('orders-*/*.log'))}
 
@@ -110,7 +110,7 @@ def fetch(partition=0):
 
 
 def produced(requests, replies):
-    """(error code, base offset) of each."""
+    """Return (error code, base offset) of each reply."""
     parts = [read_answer(request, VERSION, reply).responses[0].partition_responses[0]
              for request, reply in zip(requests, replies, strict=True)]
     return [(part.error_code, part.base_offset) for part in parts]
@@ -135,7 +135,7 @@ KINDS = {
 @given(kinds=st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=12),
        durability=st.sampled_from(['page-cache', 'disk']))
 def test_a_burst_is_answered_as_its_requests_one_by_one(kinds, durability):
-    if durability == 'disk':        # what a fetch sees there depends on whether the disk had time in between
+    if durability == 'disk':        # a fetch sees only what the disk has synced by then
         kinds = [kind for kind in kinds if kind != 'fetch']
     found = []
     for at_once in (True, False):
@@ -176,7 +176,7 @@ def test_appends_of_a_burst_to_a_partition_are_one_write(tmp_path):
 
 
 def test_a_long_burst_is_written_from_where_it_lies(tmp_path):
-    """Its bytes are too many for the arena, and are gone when the next connection is read."""
+    """Its bytes do not fit the arena, and they are overwritten when the next connection is read."""
     fs = CountedWrites()
     with Bursts(tmp_path, fs=fs, peers=2) as bursts:
         bursts.make_busy()
@@ -209,7 +209,7 @@ def test_appends_of_several_connections_to_a_partition_are_one_write(tmp_path, d
 
 
 def test_a_partition_where_appends_come_alone_writes_each_at_once(tmp_path):
-    """What is gathered has to be copied, which gains nothing there; who has company learns of it in the next turn."""
+    """Gathering a lone append would copy it for no gain. The partition gathers from the tick after several appends."""
     with Bursts(tmp_path) as bursts:
         for offset in range(3):
             bursts.peer.socket.send(frame(frame_of(produce(bursts.node, b'a'), VERSION)))
@@ -219,7 +219,7 @@ def test_a_partition_where_appends_come_alone_writes_each_at_once(tmp_path):
 
 
 def test_what_is_gathered_can_be_read_in_the_same_turn_up_to_what_was_written_before(tmp_path):
-    """The end of what a fetch may see is looked for among headers, some of which are not in the file yet."""
+    """The fetch searches its end among batch headers, and some of them are not in the file yet."""
     with Bursts(tmp_path, peers=81) as bursts:
         bursts.make_busy()
         requests = [*[produce(bursts.node, b'a') for _ in range(80)], fetch()]
@@ -281,7 +281,7 @@ def test_a_topic_that_is_deleted_in_the_turn_of_an_append_answers_it(tmp_path):
 
 
 def test_a_connection_that_ends_within_a_burst_takes_nothing_with_it(tmp_path):
-    """The bytes of what is not written yet are the connection's."""
+    """The connection owns the bytes that are not written yet."""
     with Bursts(tmp_path) as bursts:
         requests = [produce(bursts.node, b'v' * 20_000), produce(bursts.node, b'v' * 20_000)]
         frames = [frame(frame_of(request, VERSION)) for request in requests]

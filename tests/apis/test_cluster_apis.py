@@ -23,7 +23,7 @@ def test_the_versions_served_are_those_that_the_handlers_declare(client, version
 
 
 def test_produce_is_advertised_from_0_and_served_from_3(client):
-    """Old librdkafka decides by the lowest version whether it can use a broker (KAFKA-18659)."""
+    """Old librdkafka accepts a broker or not by the lowest version (KAFKA-18659)."""
     produce = ask_versions(client, 4).api_keys[0]
     assert (produce.api_key, produce.min_version, produce.max_version) == (ApiKey.PRODUCE, 0, 13)
     connection = client.broker.connect()
@@ -56,7 +56,7 @@ def test_features_are_those_of_the_metadata_log(client):
     assert answer.finalized_features_epoch >= 0
     assert {'metadata.version', 'transaction.version'} <= {feature.name for feature in answer.supported_features}
     lowest = {feature.min_version for feature in ask_versions(client, 3).supported_features}
-    assert 0 not in lowest, 'clients of version 3 take a lowest level of 0 for a fault'
+    assert 0 not in lowest, 'clients of version 3 treat a lowest level of 0 as an error'
 
 
 @pytest.mark.parametrize('version', range(3))

@@ -1,4 +1,4 @@
-"""Configs: described with sources and synonyms, changed as a whole or one by one, and in effect at once."""
+"""Configs: descriptions with sources and synonyms, changes of all or single ones, and their immediate effect."""
 
 import pytest
 from api_client import values_of
@@ -58,7 +58,7 @@ def test_a_topic_is_described_with_what_is_set_and_what_is_not(client, version):
 
 
 def test_an_empty_list_of_keys_means_all(client):
-    """As in Kafka; it meant none here."""
+    """Kafka does the same. Here, it once meant none."""
     answer = client.ask(
         'DescribeConfigs', resources=[{'resource_type': TOPIC, 'resource_name': 'orders', 'configuration_keys': []}]
     )
@@ -196,7 +196,7 @@ def test_a_default_of_the_broker_reaches_topics_without_their_own_value(client):
     found = describe(client, TOPIC, 'orders', 'max.message.bytes', include_synonyms=True)['max.message.bytes']
     assert (found.value, found.config_source) == ('200', Source.DYNAMIC_DEFAULT_BROKER)
     assert client.alter(BROKER, '1', message_max_bytes='2000') == 0
-    assert client.produce(big).error_code == 0, "the broker's own value is stronger than the default of all"
+    assert client.produce(big).error_code == 0, "the broker's own value wins over the default of all brokers"
     assert client.alter(BROKER, '1', message_max_bytes=None) == 0
     assert client.produce(big).error_code == ErrorCode.MESSAGE_TOO_LARGE
 

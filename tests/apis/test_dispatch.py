@@ -1,4 +1,4 @@
-"""Frames in, frames out: headers, versions, failures of handlers, and what closes a connection."""
+"""Dispatch of frames: headers, versions, failures of handlers, and errors that close a connection."""
 import logging
 
 import pytest

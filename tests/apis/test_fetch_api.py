@@ -1,4 +1,4 @@
-"""Fetch: what is returned, when a request waits and what ends the wait, sessions from end to end."""
+"""Fetch: the returned batches, waiting requests and their wake-ups, and complete sessions."""
 
 import pytest
 from api_client import ApiClient, TransactionalClient, values_of
@@ -134,7 +134,7 @@ def test_a_fetch_from_an_epoch_that_ended_earlier_is_answered_with_its_end(clien
 
 
 def test_an_epoch_of_the_future_was_never_fetched_here(client):
-    """Apache Kafka answers OFFSET_OUT_OF_RANGE; here it was a diverging epoch of -1, which no client understands."""
+    """Apache Kafka answers OFFSET_OUT_OF_RANGE. Here, it was once a diverging epoch of -1, which clients cannot use."""
     fill(client, b'a')
     assert client.fetch(last_fetched_epoch=3).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -258,7 +258,7 @@ def test_two_producers_on_a_partition_are_distinguished(client, producer, node):
 
 
 class Session:
-    """A fetch session over partitions of `wide`."""
+    """The client's side of a fetch session over partitions of `wide`."""
 
     def __init__(self, client, *offsets):
         self.client = client
@@ -314,7 +314,7 @@ def test_a_session_tells_only_what_is_new(wide):
     fill(wide, b'a', topic='wide', partition=1)
     assert told(session.ask()) == {1: [b'a']}
     assert told(session.ask((1, 1))) == {}
-    assert told(session.ask((2, 0))) == {2: []}, 'a partition that joins is told'
+    assert told(session.ask((2, 0))) == {2: []}, 'a new partition is included'
     fill(wide, b'b', topic='wide', partition=0)
     assert told(session.ask(forget=[0])) == {}
 
@@ -336,7 +336,7 @@ def test_a_session_tells_that_a_topic_was_deleted_each_time(wide):
 
 
 def test_a_session_of_nothing_is_a_session(wide):
-    """Apache Kafka makes one for a client that has no partition yet; it was answered with session 0 here."""
+    """Apache Kafka creates a session for a client without partitions. Here, the answer once had session 0."""
     assert Session(wide).session_id != 0
 
 

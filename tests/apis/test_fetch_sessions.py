@@ -1,4 +1,4 @@
-"""Incremental fetch sessions: what is remembered, what is left out, what is refused."""
+"""Incremental fetch sessions: their state, omitted partitions, and refused requests."""
 import gc
 
 import pytest
@@ -12,7 +12,7 @@ VERSION = 12
 
 
 class Session:
-    """A client's side of a session over partitions of one topic. `epoch` is that of the next request."""
+    """The client's side of a session over partitions of one topic. `epoch` is that of the next request."""
 
     def __init__(self, client, topic='wide', version=VERSION):
         self.client, self.topic, self.version = client, topic, version
@@ -41,7 +41,7 @@ class Session:
         return self.client.broker.answer_to(self.connection, self.request, self.version)
 
     def ask(self, offsets=(), **options):
-        """What is told: partition -> values, in order."""
+        """Fetch. Return the values by partition, in the order of the answer."""
         answer = self.begin(offsets, **options).answer
         assert answer.error_code == 0, answer.error_code
         if self.session_id == 0:
@@ -127,7 +127,7 @@ def test_a_request_that_does_not_fit_its_session_is_refused(session, change, cod
 
 
 def test_a_high_watermark_that_moved_is_reported_once(wide, session):
-    session.ask({0: 1 << 40, 1: 0})    # the first asks for what never comes
+    session.ask({0: 1 << 40, 1: 0})    # partition 0 waits for an offset that is never written
     fill(wide, 1, b'a', b'b')
     assert session.ask({0: 0}) == {0: [], 1: [b'a', b'b']}
     assert session.ask({1: 2}) == {}
@@ -288,7 +288,7 @@ def test_fetches_without_a_session_leave_no_garbage(wide):
 
 @pytest.fixture
 def aged(client):
-    """A session at a topic whose one record is older than its retention, which has not been applied yet."""
+    """A session on a topic with one expired record. Retention has not run yet."""
     client.create_topic('aged', retention_ms='5000')
     client.produce(client.batch(b'old'), topic='aged')
     client.broker.clock.advance(10_000)

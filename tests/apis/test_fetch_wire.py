@@ -1,4 +1,4 @@
-"""The hand-written reader and writer of Fetch against the generic codec, which is the judge, in every version."""
+"""The hand-written reader and writer of Fetch agree with the generic codec in every version."""
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ VERSIONS = range(4, 19)
 
 
 def as_judged(data, version):
-    """What the reader has to find, from the generic codec."""
+    """Decode a request with the generic codec. Return it in the form of the hand-written reader."""
     request, _ = decode_prefix(FetchRequest, data, version)
     has_ids = version >= 13
     fields = (request.replica_state.replica_id if version >= 15 else request.replica_id, request.max_wait_ms,
@@ -64,7 +64,7 @@ def test_every_byte_that_is_missing_is_missed(version):
 
 @pytest.fixture
 def rich(client, producer):
-    """A topic with aborted transactions, an open one, a leader epoch that ended, and quiet partitions."""
+    """A client, and a topic with aborted transactions, an open one, an ended leader epoch, and empty partitions."""
     client.create_topic('wide', 3)
     for committed in (False, True, False):
         producer.produce(producer.batch(b'value'), topic='wide')

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: offsets by what they are, by time and by leader epoch."""
+"""ListOffsets and OffsetForLeaderEpoch: offsets by kind, by time and by leader epoch."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_committed_readers_find_nothing_behind_an_open_transaction(client, produ
 
 
 def test_an_empty_partition_has_the_epoch_in_force(client):
-    """Apache Kafka says epoch 0 of the start of an empty log; it was -1 here."""
+    """Apache Kafka returns epoch 0 for the start of an empty log. Here, it was once -1."""
     assert client.list_offset(EARLIEST).leader_epoch == 0
     client.produce(client.batch())
     client.ask(
@@ -78,7 +78,7 @@ def test_the_disk_decides_what_is_latest(client, disk):
 
 
 def test_a_partition_named_twice_is_answered_once(client):
-    """As in Kafka; each mention had its own answer here."""
+    """Kafka does the same. Here, each mention once had its own answer."""
     partitions = [{'partition_index': 0, 'timestamp': timestamp} for timestamp in (LATEST, EARLIEST)]
     answer = client.ask('ListOffsets', 9, replica_id=-1, topics=[{'name': 'orders', 'partitions': partitions}])
     (partition,) = answer.topics[0].partitions

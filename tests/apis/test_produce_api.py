@@ -1,4 +1,4 @@
-"""Produce: what is refused and how, when it is answered, and what then lies in the log."""
+"""Produce: refused batches and their errors, the time of the answer, and the content of the log."""
 
 import pytest
 from api_client import ApiClient, TransactionalClient, values_of
@@ -61,14 +61,14 @@ def test_what_is_no_batch_is_refused(client, fault):
 
 
 def test_the_bytes_are_looked_at_before_acks(client):
-    """Apache Kafka answers INVALID_RECORD for no batch with bad acks; it was INVALID_REQUIRED_ACKS here."""
+    """Apache Kafka answers INVALID_RECORD for no batch with bad acks. Here, it was once INVALID_REQUIRED_ACKS."""
     assert client.produce(b'', acks=2).error_code == ErrorCode.INVALID_RECORD
     assert client.produce(client.batch(), acks=2).error_code == ErrorCode.INVALID_REQUIRED_ACKS
     assert client.produce(client.batch(), acks=2, topic='absent').error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_refused_append_tells_the_log_start(client):
-    """As in Kafka, unless nothing of the log was looked at; it was always -1 here."""
+    """Kafka does so for errors found by the log. Here, it was once always -1."""
     assert client.produce(client.batch(control=True)).log_start_offset == 0
     assert client.produce(client.batch(**IDEMPOTENT, base_sequence=5)).log_start_offset == 0
     answer = client.produce(client.batch(b'x' * 2_000_000))
@@ -177,7 +177,7 @@ def test_a_duplicate_is_answered_as_the_first_time_was(client, disk):
     disk.is_held = True
     first = client.begin_produce(client.batch(**IDEMPOTENT, base_sequence=6))
     again = client.begin_produce(client.batch(**IDEMPOTENT, base_sequence=6))
-    assert not first.is_answered and not again.is_answered, 'a duplicate is as durable as what it repeats'
+    assert not first.is_answered and not again.is_answered, 'a duplicate is as durable as the original'
     disk.release()
     assert again.answer.responses[0].partition_responses[0].base_offset == 6
 

@@ -1,4 +1,4 @@
-"""Produce reads and writes its bytes by hand; the codec, which reads the table, is the judge."""
+"""The hand-written reader and writer of Produce agree with the codec, which interprets the table."""
 import random
 
 import pytest
@@ -24,7 +24,7 @@ FIRST_FLEXIBLE = 9
 
 @st.composite
 def requests(draw):
-    """(request, version)"""
+    """Generate (request, version)."""
     version = draw(VERSIONS)
     part = st.builds(ProduceRequest.PartitionProduceData, index=st.integers(-(2**31), 2**31 - 1),
                      records=st.none() | st.binary(max_size=300))
@@ -42,7 +42,7 @@ def name_of(topic, version):
 
 
 def told(request, version):
-    """What `as_read` must say of the request."""
+    """Return the request in the form of `as_read`."""
     return request.transactional_id, request.acks, [
         (name_of(topic, version), [(part.index, None if part.records is None else bytes(part.records))
                                    for part in topic.partition_data])

@@ -1,4 +1,4 @@
-"""Topics: created, described, grown, cut and deleted through the wire format."""
+"""Topics: creation, description, growth, record deletion and deletion through the wire format."""
 
 import pytest
 from api_client import ApiClient
@@ -66,7 +66,7 @@ def test_each_topic_of_a_request_has_its_own_result(client):
 
 
 def test_a_topic_named_twice_is_answered_once(client):
-    """As in Kafka; each mention had its own answer here."""
+    """Kafka does the same. Here, each mention once had its own answer."""
     results = create(client, {'name': 'new'}, {'name': 'new'}, {'name': 'other'})
     assert sorted((result.name, result.error_code) for result in results) == [
         ('new', ErrorCode.INVALID_REQUEST),
@@ -152,7 +152,7 @@ def test_topics_are_deleted_by_id(client):
 
 
 def test_a_topic_given_twice_is_not_deleted(client):
-    """As in Kafka: one answer, INVALID_REQUEST; the first mention deleted it here."""
+    """Kafka gives one answer, INVALID_REQUEST. Here, the first mention once deleted the topic."""
     topic_id = client.broker.topics.topic('orders').topic_id
     refused = ErrorCode.INVALID_REQUEST
     assert delete(client, ('orders', NO_ID), ('orders', NO_ID)) == [('orders', NO_ID, refused)]
@@ -247,7 +247,7 @@ def delete_records(client, offset, topic='orders', partition=0, version=2):
 def test_records_are_deleted_up_to_an_offset(client, version):
     client.produce(client.batch(b'a', b'b', b'c'))
     assert delete_records(client, 2, version=version) == 2
-    assert delete_records(client, 1, version=version) == 2, 'the start never goes back'
+    assert delete_records(client, 1, version=version) == 2, 'the log start never moves back'
     assert client.fetch(offset=1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert delete_records(client, 4, version=version) == ErrorCode.OFFSET_OUT_OF_RANGE
     assert delete_records(client, -1, version=version) == 3
@@ -339,7 +339,7 @@ def test_a_topic_asked_for_twice_is_described_once(client):
 
 
 def test_metadata_tells_what_the_client_may_do_if_asked(client):
-    """Apache Kafka without an authorizer allows everything; it was left out here."""
+    """Apache Kafka without an authorizer allows everything. Here, the field was once not set."""
     asked = client.ask(
         'Metadata',
         10,
@@ -376,7 +376,7 @@ def test_metadata_follows_what_a_topic_becomes(client):
 
 
 def pages(client, limit, names=(), cursor=None):
-    """Every page from a cursor on, as lists of (topic, partitions)."""
+    """Return every page from a cursor on, as lists of (topic, partitions)."""
     found = []
     while True:
         answer = client.ask(

@@ -1,4 +1,4 @@
-"""Parked requests: woken often, looked at once."""
+"""Parked requests: several wake-ups in a tick cause one check."""
 from kbroker.apis.waiting import Waiter, WaitingRoom
 
 

@@ -1,4 +1,4 @@
-"""Where the tests of crashes work."""
+"""Fixtures of the crash tests."""
 import gc
 import logging
 import pathlib
@@ -12,17 +12,17 @@ MEMORY = pathlib.Path('/dev/shm')
 
 @pytest.fixture
 def memory_path(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A directory where a sync costs nothing, for tests that sync often and lose the power only in a model."""
+    """A directory on which a sync costs nothing, for tests with many syncs and only simulated power cuts."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else tmp_path) as directory:
         yield pathlib.Path(directory)
 
 
 @pytest.fixture
 def many_brokers() -> Iterator[None]:
-    """For a test that opens hundreds of brokers: what is kept of one must go, for it holds its files open.
+    """Let a test open hundreds of brokers. Each must be garbage-collected, because it holds its files open.
 
-    Records of the log would keep errors, and errors the frames that they passed; objects of other tests are not
-    looked at by the garbage collections that each broker needs.
+    Log records are off: they would keep errors alive, and these their stack frames. Objects of other tests are frozen,
+    so that the collections for each broker are fast.
     """
     logging.disable(logging.WARNING)
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Log directories that are not what a broker expects: refused with one clear line and left as they are, or served."""
+"""Unexpected log directories: the broker refuses them with one clear line and no changes, or serves them."""
 from __future__ import annotations
 
 import errno
@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def tree(directory: pathlib.Path) -> dict[str, tuple[bytes | None, int, int]]:
-    """Content, mode and time of change of everything in it."""
+    """Return the content, mode and modification time of everything in a directory."""
     found: dict[str, tuple[bytes | None, int, int]] = {}
     for path in [directory, *directory.rglob('*')]:
         state = path.lstat()
@@ -36,7 +36,7 @@ def tree(directory: pathlib.Path) -> dict[str, tuple[bytes | None, int, int]]:
 
 @pytest.fixture
 def used(tmp_path) -> tuple[pathlib.Path, Promises]:
-    """A directory that a broker stopped cleanly, and what it has promised."""
+    """A directory that a broker closed cleanly, and the acknowledgements of that broker."""
     directory, promises = tmp_path / 'data', Promises()
     with InProcessBroker(directory, SETTINGS) as broker:
         client = Client(broker, promises)
@@ -112,7 +112,7 @@ def replace(path: pathlib.Path, old: bytes, new: bytes) -> None:
     (unknown_folder, 'lost\\+found: found a directory that is not named'),
 ])
 def test_a_directory_that_is_not_understood_is_left_as_it_is(used, spoil, says, has_lock_file):
-    """The mark of the clean stop used to go before the metadata was judged, and a lock file came into any directory."""
+    """Once, the clean mark was removed before the metadata was checked, and any directory got a lock file."""
     directory, _ = used
     spoil(directory)
     if not has_lock_file:
@@ -159,7 +159,7 @@ def test_a_second_broker_on_the_directory_is_refused(start_broker, tmp_path):
 
 
 class UnreadableFileSystem(FileSystem):
-    """Refuses to open one file: what a wrong owner does, also where the tests run as root."""
+    """A file system that refuses to open one file. A wrong owner has this effect, but not for tests run by root."""
 
     def __init__(self, path: pathlib.Path):
         self.path = str(path)

@@ -1,4 +1,4 @@
-"""A disk that is full, or fails: clients are told, nothing acknowledged is lost, and the next start finds it all."""
+"""A full or failing disk: requests get errors, and the next start finds everything that was acknowledged."""
 from __future__ import annotations
 
 import errno
@@ -39,7 +39,7 @@ FULL, BROKEN = errno.ENOSPC, errno.EIO
 
 
 class Disk(FailingFileSystem):
-    """Works until `break_on` says what fails, and counts the failures."""
+    """A disk that fails the changes chosen with `break_on`, and records the failures."""
 
     def __init__(self) -> None:
         super().__init__(partial_bytes=20)
@@ -56,7 +56,7 @@ class Disk(FailingFileSystem):
 
 
 class World:
-    """A broker with a transaction that is open and some that are not, about to lose its disk."""
+    """A broker whose disk will fail. It has an open transaction and some that have ended."""
 
     def __init__(self, directory: pathlib.Path, settings: dict[str, str]):
         self.directory = directory
@@ -88,7 +88,7 @@ class World:
         return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
     def codes(self) -> dict[str, ErrorCode]:
-        """What each kind of request is answered once the directory is offline."""
+        """Return the error code for each kind of request once the directory is offline."""
         broker, producer = self.broker, self.promises.producer
         assert producer is not None
         fetch = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[FetchRequest.FetchTopic(topic=TOPIC, partitions=[
@@ -164,7 +164,7 @@ def world(request, tmp_path) -> Iterator[World]:
 
 
 def check_after_restart(world: World) -> None:
-    """With room again, the next start finds all that was acknowledged, and the open transaction open."""
+    """Start again with enough space. Check that acknowledged records are present, and the open transaction is open."""
     with InProcessBroker(world.directory, world.settings) as broker:
         client = Client(broker, world.promises)
         client.pass_time()
@@ -237,7 +237,7 @@ def test_a_checkpoint_that_cannot_be_written_takes_the_directory_offline(world, 
 
 
 def test_a_failed_sync_is_not_retried_and_all_its_waiters_are_notified(tmp_path, caplog):
-    """Both partitions share the flush that fails, and a consumer waits for what it would have shown."""
+    """Both partitions share the failing flush, and a consumer waits for it."""
     world = World(tmp_path, {})
     with world.broker:
         world.prepare()
@@ -262,7 +262,7 @@ def test_a_failed_sync_is_not_retried_and_all_its_waiters_are_notified(tmp_path,
 
 
 def test_a_topic_deleted_before_its_flush_does_not_stop_the_loop(tmp_path):
-    """A produce and a deletion came in one turn of the loop; the flush then asked a closed log for its files."""
+    """Once, after a produce and a deletion in one tick, the flush requested the files of a closed log."""
     with InProcessBroker(tmp_path, SETTINGS) as broker:
         client = Client(broker, Promises())
         client.create_topic(TOPIC, 2)
@@ -311,7 +311,7 @@ def test_a_disk_that_fills_up_and_gets_room_again(small_disk):
             producer.produce(TOPIC, b'%06d' % number + b'x' * 10_000, partition=0, on_delivery=delivered)
             producer.poll(0.01)
             number += 1
-        producer.purge()  # what waits for a leader would wait for its timeout
+        producer.purge()  # records that wait for a leader would wait until their timeout
         producer.flush(10)
         assert acknowledged and errors
         assert broker.is_running

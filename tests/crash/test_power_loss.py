@@ -1,8 +1,8 @@
-"""The power fails at every sync of a story; what is left is opened, and the broker is held to all that it had answered.
+"""The power fails at every sync of a story. A broker opens the rest, and keeps everything that was acknowledged.
 
-The file system of these tests knows what is durable. At each sync, before it takes effect, it lays out what a power cut
-may leave just then: of everything that was not synced, all, nothing, or some of the writes, some of them torn. So one
-run of a story gives every crash of it.
+The file system of these tests records what is durable. Before each sync takes effect, it writes the directories that a
+power cut may leave at that moment: with all unsynced writes, with none, or with some of them, some torn. So one run of
+a story gives all its crashes.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLEANER_BACKOFF_MS = 15_000
 
 
 def transaction(number: int, committed: bool) -> list[Step]:
-    """Over three partitions, with offsets."""
+    """Return the steps of a transaction over three partitions with offsets."""
     return [
         ('begin', ()),
         ('produce_in_transaction', ({A: [f'{number}-a0', f'{number}-a1']},)),
@@ -96,7 +96,7 @@ STORIES: dict[str, list[Step]] = {
 
 @dataclass
 class Moment:
-    """What a power cut left at one sync, and what the client knew then."""
+    """The directory that a power cut left at one sync, and the acknowledgements until then."""
 
     directory: pathlib.Path
     what: str
@@ -111,7 +111,7 @@ class Case:
     settings: dict[str, str]
 
     def crash_everywhere(self, base: pathlib.Path, seeds: int) -> list[Moment]:
-        """Run the story to its end and return every crash that it could have had, `seeds` for each sync."""
+        """Run the story to its end. Return `seeds` possible crashes for each sync."""
         root = base / 'running'
         root.mkdir()
         moments: list[Moment] = []
@@ -138,7 +138,7 @@ class Case:
         return moments
 
     def crash_in_recovery(self, first: Moment, rng: random.Random) -> list[Moment]:
-        """Open what is left and return a crash at each sync of that."""
+        """Open the rest. Return a crash at each sync of the recovery."""
         moments: list[Moment] = []
 
         def freeze(path: str) -> None:
@@ -153,12 +153,12 @@ class Case:
         return moments
 
     def hold(self, moment: Moment, *, goes_on: bool) -> None:
-        """Open what is left and check every promise; then the client goes on, or is replaced by a new one."""
+        """Open the rest and check every promise. Then the client continues, or a new one replaces it."""
         try:
             with InProcessBroker(moment.directory, self.settings) as broker:
                 self._check(Client(broker, moment.promises, self.transaction_version), moment, goes_on=goes_on)
             assert findings_in(str(moment.directory)) == []
-            gc.collect()    # a broker is a cycle of references, and holds its files open as long as it lives
+            gc.collect()    # a broker is a reference cycle, and holds its files open until it is collected
         except BaseException as error:
             error.add_note(moment.what)
             raise

@@ -1,4 +1,4 @@
-"""Batches as the tests of the log want them."""
+"""Functions that encode batches for tests of the log."""
 from kbroker.record.batch import encode_batch
 
 T = 1_700_000_000_000
@@ -6,14 +6,14 @@ T = 1_700_000_000_000
 
 def data_batch(count: int = 1, *, timestamp_ms: int = T, value: bytes = b'value', producer_id: int = -1,
                epoch: int = -1, sequence: int = -1, transactional: bool = False) -> bytearray:
-    """`count` records, a millisecond apart."""
+    """Encode a batch of `count` records, a millisecond apart."""
     return encode_batch([(timestamp_ms + number, b'key', value) for number in range(count)], producer_id=producer_id,
                         producer_epoch=epoch, base_sequence=sequence, transactional=transactional)
 
 
 def marker_batch(*, commit: bool, producer_id: int, epoch: int, coordinator_epoch: int = 0,
                  timestamp_ms: int = T) -> bytearray:
-    """The control batch that ends a transaction."""
+    """Encode the control batch that ends a transaction."""
     key = b'\0\0\0' + bytes([commit])
     return encode_batch([(timestamp_ms, key, b'\0\0' + coordinator_epoch.to_bytes(4, 'big'))], producer_id=producer_id,
                         producer_epoch=epoch, transactional=True, control=True)

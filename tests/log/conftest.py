@@ -1,4 +1,4 @@
-"""What the tests of the log share."""
+"""Fixtures of the log tests."""
 import pathlib
 
 import pytest
@@ -23,7 +23,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def open_log(fs, clock, tmp_path: pathlib.Path):
-    """Opens the partition `topic-0` under the test's directory, with topic settings by name."""
+    """A function that opens the partition `topic-0` under the test's directory, with topic settings by name."""
 
     def opener(clean_shutdown: bool = True, *, file_system: FileSystem = fs, name: str = 'topic-0', timers=None,
                log_start_offset: int = 0, recovery_point: int = 0, **settings: object) -> Log:

@@ -1,4 +1,4 @@
-"""The log against the reference: appends of every kind, rolls, reads, restarts, and power cuts at any moment."""
+"""The log compared with the reference: appends of every kind, rolls, reads, restarts, and power cuts at any moment."""
 import pathlib
 import random
 import shutil
@@ -24,7 +24,7 @@ PRODUCERS = st.integers(1, 3)
 
 
 class LogMachine(RuleBasedStateMachine):
-    """`disk` is what the log works on; a power cut moves to a new directory with what was left."""
+    """A log in the directory `disk`, and its reference. A power cut continues in a new directory with what it left."""
 
     @initialize()
     def start(self):
@@ -47,8 +47,8 @@ class LogMachine(RuleBasedStateMachine):
         self.log = Log(self.fs, str(self.disk / 'topic-0'), 'topic', 0, self.config, self.clock, clean_shutdown=clean,
                        recovery_point=self.recovery_point)
         self.fs.sync_names(str(self.disk))
-        # What a broker writes before it appends. A clean stop leaves the log end as the recovery point; a roll there,
-        # and a power cut, once left a sealed segment below it whose last time index entry was zeros.
+        # A broker writes this before it appends. A clean stop leaves the log end as the recovery point. Once, a roll
+        # at that point and a power cut left a sealed segment below it whose last time index entry was zeros.
         self.recovery_point = self.log.recovery_point
         self.high_watermark = self.log.log_end_offset
         self.log.on_high_watermark(self.high_watermark)
@@ -164,7 +164,10 @@ class LogMachine(RuleBasedStateMachine):
         self.forget_what_a_snapshot_does_not_hold()
 
     def forget_what_a_snapshot_does_not_hold(self):
-        """How far duplicates are known again depends on the snapshot that recovery began with: the log tells."""
+        """Drop from the reference the batches that the snapshot used by recovery does not hold.
+
+        Duplicates of these batches are no longer recognised. The log's own state shows which snapshot it used.
+        """
         for restarted_at in [0, *(batch.base_offset for batch in self.reference.batches), self.reference.end_offset]:
             producers = self.reference.producers(restarted_at)
             if all(len(producers[entry.producer_id].batches) == len(entry.batches)

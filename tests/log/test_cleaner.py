@@ -1,4 +1,4 @@
-"""Log compaction: what is chosen, what stays, and what a failure leaves."""
+"""Log compaction: the choice of a log, the remaining records, and the state after a failure."""
 
 import errno
 import logging
@@ -34,7 +34,7 @@ def checkpoint(tmp_path):
     return (tmp_path / 'data' / 'cleaner-offset-checkpoint').read_text().splitlines()[2:]
 
 
-# ---- what stays ----
+# ---- remaining records ----
 
 
 def test_the_last_record_of_each_key_stays(directory):
@@ -94,7 +94,7 @@ def test_a_delete_horizon_does_not_change_the_time_of_a_record(directory):
 
 
 def test_records_without_a_key_go(directory):
-    """A topic may have had the policy `delete` when they were written."""
+    """The topic may have had the policy `delete` when the records were written."""
     log = directory.open()
     log.append_batch(encode_batch([(T, None, b'value'), (T, b'', b'an empty key is one')]), Origin.CLIENT, 0)
     directory.clean(log)
@@ -132,7 +132,7 @@ def test_a_marker_goes_two_cleanings_after_the_data_of_its_transaction(directory
     end(log, 1, 0, commit=commit)
     write(log, ('a', '2'), producer=(1, 0, 1))
     directory.clean(log)
-    assert markers_of(log) == [(1, None)], 'in this cleaning there was data still'
+    assert markers_of(log) == [(1, None)], 'this cleaning still found data of the transaction'
     assert len(log.aborted_transactions(0, 3)) == (not commit)
     write(log, ('b', '1'))
     directory.clean(log)
@@ -170,11 +170,11 @@ def test_the_last_batch_of_an_active_producer_stays_as_a_header(directory, tmp_p
     again = DirectoryWithCleaner(tmp_path / 'data').open()
     assert again.producer_state.get(1).last_sequence == 11
     write(again, ('a', '1'), ('a', '2'), codec=3, producer=(1, 4, 10))
-    assert again.log_end_offset == 3, 'a duplicate is still one'
+    assert again.log_end_offset == 3, 'the duplicate is still recognised'
 
 
 def test_the_last_batch_before_the_high_watermark_stays_as_a_header(directory):
-    """Consumers who wait at its beginning learn from it that they are at the end."""
+    """Consumers that wait at its beginning find by it that they are at the end."""
     log = directory.open()
     write(log, ('a', '1'))
     write(log, ('b', '1'), producer=(1, 0, 0), transactional=True)
@@ -193,8 +193,10 @@ def test_the_last_batch_before_the_high_watermark_stays_as_a_header(directory):
 
 
 def test_state_that_begins_inside_a_transaction_does_not_outlive_its_marker(directory, tmp_path):
-    """A snapshot taken between a transaction's data and its marker was kept when the marker went: after a crash the
-    next start began with it, and the transaction was open for ever."""
+    """Once, a snapshot between a transaction's data and its marker was kept when the marker was removed.
+
+    A start after a crash loaded that snapshot, and the transaction stayed open forever.
+    """
     log = directory.open(delete_retention_ms=0)
     write(log, ('a', '1'), producer=(1, 0, 0), transactional=True)
     log.roll()
@@ -211,7 +213,7 @@ def test_state_that_begins_inside_a_transaction_does_not_outlive_its_marker(dire
     assert again.producer_state.get(1).last_sequence == 4
 
 
-# ---- what is chosen ----
+# ---- choice of a log ----
 
 
 def test_a_log_is_cleaned_when_its_dirty_part_is_large_enough(directory):
@@ -363,7 +365,7 @@ def test_a_topic_of_the_same_name_as_a_deleted_one_is_dirty_from_its_start(direc
     assert records_of(log) == [(2, 'a', '3')]
 
 
-# ---- readers and writers meanwhile ----
+# ---- concurrent readers and writers ----
 
 
 def test_a_slice_taken_before_is_read_after(directory):
@@ -389,7 +391,7 @@ def test_a_reader_of_single_batches_continues_in_the_new_segments(directory):
 
 
 def later(directory):
-    """A submit that keeps its jobs; `run_one` runs the oldest."""
+    """Return a `submit` that keeps its jobs, `run_one`, which runs the oldest, and the jobs."""
     jobs = []
 
     def run_one():
@@ -497,7 +499,7 @@ def test_a_log_with_damage_is_left_alone_and_the_others_go_on(directory, tmp_pat
 
 @pytest.mark.parametrize('count', [-1, 0, 1, 3])
 def test_a_batch_that_does_not_hold_the_records_it_says_is_left_as_it_is(directory, count, caplog):
-    """With a right checksum: whoever wrote it was wrong, and what it holds besides must not go."""
+    """The checksum is valid, so its writer was faulty. The cleaner must not drop the other bytes of the batch."""
     batch = encode_batch([(T, b'a', b'1'), (T, b'a', b'2')])
     batch[57:61] = count.to_bytes(4, 'big', signed=True)
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, 'big')
@@ -544,7 +546,7 @@ class PowerCutError(BaseException):
 
 
 class CutFileSystem(FreezingFileSystem):
-    """The power goes at the change with the number `left`."""
+    """A file system whose power fails after `left` changes."""
 
     left = float('inf')
 
@@ -589,7 +591,7 @@ class CutDirectory(FrozenDirectory):
 
 
 def sample_topic(log):
-    """Several segments: shadowed, aborted and compressed data, a tombstone, a transaction that is still open."""
+    """Write several segments: superseded, aborted and compressed data, a tombstone, an open transaction."""
     write(log, ('a', '1'), ('b', '1'), producer=(1, 0, 0))
     write(log, ('a', 'aborted'), ('c', 'aborted'), producer=(2, 0, 0), transactional=True)
     log.roll()
@@ -630,13 +632,13 @@ def state_of(log):
 
 
 def missing_indexes(log):
-    """Of the segment that is appended to: they are made for their first entry."""
+    """Return the index files that the active segment lacks. They are created with their first entry."""
     paths = [log.segments[-1].path(kind) for kind in ('.index', '.timeindex')]
     return [path for path in paths if not os.path.exists(path)]
 
 
 def test_a_power_cut_at_any_change_of_a_cleaning_loses_nothing(tmp_path):
-    """Before it, inside each of its jobs, inside the swaps, behind it: the next start shows the same, and cleans it."""
+    """The cut is before, in each job, in the swaps or after. The next start has the same records and cleans the log."""
     number, is_cut = 0, True
     while is_cut:
         root = tmp_path / str(number)

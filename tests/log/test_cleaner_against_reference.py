@@ -1,4 +1,4 @@
-"""Compaction against the reference: histories of every kind, cleaned at any time, restarted, cut off from power."""
+"""Compaction compared with the reference: random histories with cleanings, restarts and power cuts at any time."""
 
 import pathlib
 import random
@@ -42,9 +42,9 @@ RECORDS = st.lists(
 
 
 class CleanerMachine(RuleBasedStateMachine):
-    """Producers write to one partition; `expected` is what is in it by the reference.
+    """Producers write to one partition. `expected` are its batches according to the reference.
 
-    A power cut moves to a new directory.
+    A power cut continues in a new directory.
     """
 
     @initialize(segment_bytes=st.sampled_from([500, 2000]))
@@ -191,7 +191,7 @@ class CleanerMachine(RuleBasedStateMachine):
 
     @rule(snapshots=st.integers(0, 2))
     def state_can_be_built_again_from_what_is_left(self, snapshots):
-        """From the batches, or on the way from one of the oldest snapshots."""
+        """The state is built from the batches alone, or from one of the oldest snapshots and later batches."""
         self.flush()
         before = {
             key: (entry.producer_epoch, entry.last_sequence, entry.last_offset)
@@ -237,7 +237,7 @@ class CleanerMachine(RuleBasedStateMachine):
         self.continue_with_what_is_known()
 
     def continue_with_what_is_known(self):
-        """Producers find out where they are; the cleaner reads its checkpoint."""
+        """Set the producers and the first dirty offset to the state of the log and of the cleaner's checkpoint."""
         entries = self.log.producer_state.entries
         self.epochs = {key: entry.producer_epoch for key, entry in entries.items()}
         self.sequences = {key: entry.last_sequence + 1 for key, entry in entries.items()}
@@ -309,7 +309,7 @@ TestCleanerMachine.settings = settings(
 
 @pytest.mark.parametrize('seed', range(30))
 def test_a_long_history_is_compacted_as_the_reference_does(seed):
-    """More of everything than the shortest histories that can fail: each step is one of the machine's, at random."""
+    """The histories consist of random steps of the machine, and are longer than the shortest ones that can fail."""
     rng = random.Random(seed)
     machine = CleanerMachine()
     machine.start(segment_bytes=rng.choice([500, 2000, 100_000]))

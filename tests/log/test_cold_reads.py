@@ -1,4 +1,4 @@
-"""Reads that never wait for the disk, and the ones that fetch what those did not find."""
+"""Reads that never wait for the disk, and the reads that warm the missing pages."""
 import mmap
 import os
 
@@ -17,7 +17,7 @@ def path(tmp_path):
 
 
 class PartlyCold(InterposedFile):
-    """A file of which the page cache holds what lies below `warm_bytes`."""
+    """A file whose first `warm_bytes` are in the page cache."""
 
     warm_bytes = 0
 
@@ -40,14 +40,14 @@ def test_a_cold_part_ends_the_read_where_it_begins(path):
     assert file.read_cached_at(1000, 0) == b''
     file.warm_bytes = 600
     assert file.read_cached_at(1000, 0) == DATA[:600]
-    assert file.read_at(1000, 0) == DATA[:1000], 'a read that may wait finds all of it'
+    assert file.read_at(1000, 0) == DATA[:1000], 'a read that may wait returns all bytes'
 
 
 def test_pages_that_were_dropped_are_cold_or_read_and_warm_again_afterwards(path):
     file = File(path)
     file.sync()
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    # What a file system keeps all the same (tmpfs does) is read; nothing else may come.
+    # Some file systems, such as tmpfs, keep the pages, which are then read. No other bytes may be returned.
     assert DATA.startswith(file.read_cached_at(len(DATA), 0))
     file.warm(len(DATA), 0)
     assert file.read_cached_at(len(DATA), 0) == DATA
@@ -58,7 +58,7 @@ def test_warming_stops_at_the_end_of_the_file(path):
 
 
 def test_a_file_system_that_cannot_tell_what_is_cached_is_asked_once():
-    """It was asked each time, and each time refused."""
+    """Once, each read repeated the refused request."""
     file = ReadOnlyFile('/proc/self/limits')
     assert not file.always_waits
     limits = file.read_at(10_000, 0)

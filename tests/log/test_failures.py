@@ -1,4 +1,4 @@
-"""What a failing disk leaves: nothing adopted, the log offline, and a directory that opens again."""
+"""After a disk error, nothing is adopted, the log is offline, and the directory opens again."""
 import errno
 
 import pytest
@@ -47,7 +47,7 @@ def test_a_failed_write_adopts_nothing_and_takes_the_log_offline(open_log, parti
 
 
 def test_a_failed_row_of_the_transaction_index_takes_its_marker_back(open_log):
-    """A marker that readers find without its row would show them the aborted data."""
+    """If readers found the marker without its row, they would see the aborted data."""
     failing = FailingFileSystem()
     log = open_log(file_system=failing)
     log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
@@ -80,7 +80,7 @@ def test_a_failed_sync_takes_the_log_offline_and_is_not_tried_again(open_log, fi
 
 
 def test_whatever_change_fails_first_what_was_flushed_is_there_again(open_log, tmp_path):
-    """Every change of a scenario is once the first to fail, with all after it; then the directory is opened again."""
+    """For each change of a scenario, that change and all later ones fail. Then the directory is opened again."""
     number = 0
     while True:
         name = f'topic-{number}'
@@ -92,7 +92,7 @@ def test_whatever_change_fails_first_what_was_flushed_is_there_again(open_log, t
                 batches = [data_batch(2, producer_id=1, epoch=step, sequence=0, transactional=True),
                            marker_batch(commit=step % 2 == 0, producer_id=1, epoch=step)]
                 for batch, origin in zip(batches, (Origin.CLIENT, Origin.COORDINATOR), strict=True):
-                    sent.append(batch)      # what fails may be there all the same
+                    sent.append(batch)      # the failed change may still be on the disk
                     log.append_batch(batch, origin, step // 4)
                 if step % 3 == 1:
                     log.roll()

@@ -1,4 +1,4 @@
-"""The sparse indexes against a plain list."""
+"""The sparse indexes compared with a plain list."""
 import bisect
 
 import pytest
@@ -96,7 +96,7 @@ def test_collecting_aborted_transactions_stops_when_no_later_row_can_touch_the_r
 
 
 def test_a_time_index_of_zeros_is_found_out(tmp_path):
-    """The story: a power cut undid the trimming of a rolled segment's index, and zeros passed for entries of 1970."""
+    """Once, a power cut undid the trimming of a rolled segment's index, and zeros were read as entries of 1970."""
     (tmp_path / 'x.timeindex').write_bytes(b'\0' * 120)
     with pytest.raises(CorruptLogError):
         TimeIndex(FileSystem(), str(tmp_path / 'x.timeindex'), 0, FULL_BYTES, file_bytes=120).check()

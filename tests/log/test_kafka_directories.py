@@ -1,4 +1,4 @@
-"""Directories that Apache Kafka brokers wrote: everything in them is read, and nothing in them is found wrong."""
+"""Directories that Apache Kafka brokers wrote are read completely and without findings."""
 import os
 import pathlib
 import shutil
@@ -63,7 +63,7 @@ def test_every_partition_is_read_and_stays_sound(directories, clean):
 
 
 def read_everything(log):
-    """(bytes of all batches, rows of the transaction index, the ends)."""
+    """Return the bytes of all batches, the rows of the transaction index and the end offsets."""
     batches = []
     for header, batch in log.batches():
         check_crc(batch, header)

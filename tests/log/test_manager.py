@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from batches import T, data_batch
+from support.held_disk import HeldDisk
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, LogConfig
@@ -173,7 +174,7 @@ def test_another_topic_of_the_same_name_is_distinguished_by_its_id(open_manager,
 
 @pytest.mark.parametrize('length', [0, 1, 15, 21, 22, 42])
 def test_torn_partition_metadata_counts_as_none(tmp_path, length):
-    """A power cut before the flush of a new partition left half of the topic id: the broker refused to start."""
+    """Once, a power cut before the flush of a new partition left half of the topic id, and the broker did not start."""
     whole = b'version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw'
     for content in (whole[:length], whole[:length] + bytes(43 - length)):
         (tmp_path / 'partition.metadata').write_bytes(content)
@@ -203,48 +204,32 @@ def test_checkpoints_are_written_at_their_intervals(open_manager, tmp_path, cloc
     assert (again.log_start_offset, again.log_end_offset) == (2, 4)
 
 
-class LaterSync:
-    """A sync that is under way until the test says that it is over."""
-
-    def __init__(self):
-        self.under_way = []
-
-    def __call__(self, files, done):
-        self.under_way.append((files, done))
-
-    def end(self):
-        """All that is under way, and what follows from it."""
-        while self.under_way:
-            files, done = self.under_way.pop(0)
-            sync_inline(files, done)
-
-
 def high_watermarks_in(tmp_path):
     path = tmp_path / 'data' / 'replication-offset-checkpoint'
     return path.read_text() if path.exists() else None
 
 
 def test_no_request_waits_for_the_sync_of_a_periodic_checkpoint(open_manager, tmp_path, clock, timers):
-    """With a busy disk the sync of a checkpoint held the loop for tens of milliseconds, every five seconds."""
-    sync = LaterSync()
-    manager = open_manager(sync=sync)
+    """Once, on a busy disk, the sync of a checkpoint blocked the loop for tens of milliseconds every five seconds."""
+    disk = HeldDisk(is_held=True)
+    manager = open_manager(sync=disk.sync)
     log = manager.create_log('orders', 0, TOPIC_ID, topic())
     manager.start()
     write_and_flush(log)
     for _ in range(2):
         clock.advance(5_000)
         timers.run_due()
-        assert len(sync.under_way) == 1 and high_watermarks_in(tmp_path) is None
-    sync.end()
+        assert len(disk.jobs) == 1 and high_watermarks_in(tmp_path) is None
+    disk.finish_all()
     assert high_watermarks_in(tmp_path) == '0\n1\norders 0 3\n'
     clock.advance(5_000)
     timers.run_due()
-    assert not sync.under_way       # it says that already
+    assert not disk.jobs       # the checkpoint has these offsets already
     write_and_flush(log)
     clock.advance(5_000)
     timers.run_due()
     manager.close()
-    sync.end()
+    disk.finish_all()
     assert high_watermarks_in(tmp_path) == '0\n1\norders 0 6\n'
     assert not list((tmp_path / 'data').glob('*.tmp'))
 
@@ -252,10 +237,12 @@ def test_no_request_waits_for_the_sync_of_a_periodic_checkpoint(open_manager, tm
 @pytest.mark.parametrize('steps', [0, 1])
 def test_a_checkpoint_under_way_says_nothing_of_a_topic_that_was_deleted_meanwhile(
         open_manager, tmp_path, clock, timers, steps):
-    """Recovery of a new topic of that name would begin where the old one had ended. A checkpoint is synced in two
-    steps, and after the first it has its name."""
-    sync = LaterSync()
-    manager = open_manager(sync=sync)
+    """Otherwise, recovery of a new topic of that name would begin at the end of the old one.
+
+    A checkpoint is synced in two steps, and it has its final name after the first.
+    """
+    disk = HeldDisk(is_held=True)
+    manager = open_manager(sync=disk.sync)
     manager.create_log('kept', 0, TOPIC_ID, topic())
     deleted = manager.create_log('orders', 0, TOPIC_ID, topic())
     manager.checkpoint_recovery_points()
@@ -266,29 +253,29 @@ def test_a_checkpoint_under_way_says_nothing_of_a_topic_that_was_deleted_meanwhi
     clock.advance(60_000)
     timers.run_due()
     for _ in range(steps):
-        (files, done), sync.under_way = sync.under_way[0], []
-        sync_inline(files, done)
+        assert len(disk.jobs) == 1
+        disk.finish()
     manager.delete_logs([('orders', 0)])
     manager.create_log('orders', 0, TOPIC_ID[::-1], topic()).make()
-    sync.end()
+    disk.finish_all()
     recovery_points = (tmp_path / 'data' / 'recovery-point-offset-checkpoint').read_text()
     assert recovery_points == '0\n2\nkept 0 0\norders 0 0\n'
 
 
 def test_a_checkpoint_that_cannot_be_synced_takes_the_directory_offline(open_manager, clock, timers):
-    sync = LaterSync()
-    manager = open_manager(sync=sync)
+    disk = HeldDisk(is_held=True)
+    manager = open_manager(sync=disk.sync)
     write_and_flush(manager.create_log('orders', 0, TOPIC_ID, topic()))
     manager.start()
     clock.advance(5_000)
     timers.run_due()
-    (_, done), = sync.under_way
-    done(OSError(5, 'Input/output error'))
+    assert len(disk.jobs) == 1
+    disk.finish(OSError(5, 'Input/output error'))
     assert 'replication-offset-checkpoint' in str(manager.failure)
 
 
 class SlowClock(ManualClock):
-    """Whoever looks at it finds it a millisecond later."""
+    """A clock that advances a millisecond with each reading."""
 
     def monotonic_ms(self):
         self.advance(1)
@@ -296,7 +283,7 @@ class SlowClock(ManualClock):
 
 
 def test_retention_of_many_logs_holds_the_loop_for_a_slice_at_a_time(open_manager, clock, timers):
-    """When segments of ten thousand partitions expired together, nobody was served for seconds."""
+    """Once, when segments of ten thousand partitions expired together, the broker served no request for seconds."""
     manager = open_manager(clock=SlowClock(T + 2000))
     logs = [manager.create_log('orders', number, TOPIC_ID, topic(retention_ms=1000)) for number in range(10)]
     for log in logs:
@@ -306,7 +293,7 @@ def test_retention_of_many_logs_holds_the_loop_for_a_slice_at_a_time(open_manage
     def left():
         return sum(log.log_start_offset == 0 for log in logs)
 
-    for _ in range(2):      # it does not begin anew as long as the last one goes on
+    for _ in range(2):      # a second run does not begin before the first has ended
         manager.apply_retention()
         assert left() == 10 - SLICE_MS
     logs[-1].close(clean=False)
@@ -317,13 +304,13 @@ def test_retention_of_many_logs_holds_the_loop_for_a_slice_at_a_time(open_manage
         assert before - SLICE_MS <= left() < before
     clock.advance(SLICE_INTERVAL_MS)
     timers.run_due()
-    manager.apply_retention()       # now it does
+    manager.apply_retention()       # now it begins
     clock.advance(SLICE_INTERVAL_MS)
     assert timers.run_due() == 1
 
 
 def test_files_are_removed_by_jobs_and_not_on_the_loop(open_manager, tmp_path, clock, timers):
-    """To remove one large file takes the kernel up to a tenth of a second."""
+    """The kernel takes up to 100 ms to remove one large file."""
     jobs = []
     manager = open_manager(submit=lambda job, done: jobs.append((job, done)))
     logs = [manager.create_log('orders', number, TOPIC_ID, topic(retention_ms=1000)) for number in range(40)]

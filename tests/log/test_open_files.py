@@ -1,4 +1,4 @@
-"""How many files logs keep open, and what a lack of descriptors does to them."""
+"""The number of files that logs keep open, and the effects of a lack of descriptors."""
 import errno
 import gc
 import os
@@ -14,7 +14,7 @@ from kbroker.log.shortage import SILENCE_MS, shortage
 
 
 class ShortFileSystem(FileSystem):
-    """Has no descriptor left while `is_short`, but for files whose names end with one of `spared`."""
+    """A file system without a free descriptor while `is_short`, except for files with a suffix in `spared`."""
 
     is_short = False
     spared: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class ShortFileSystem(FileSystem):
 
 @pytest.fixture
 def open_files():
-    """Those of this process, with room for `room` more beside what other tests left behind."""
+    """The open files of this process. `allow(room)` permits that many in addition to those of other tests."""
     files = shared_open_files()
     limit = files.limit
     gc.collect()
@@ -68,7 +68,7 @@ def test_logs_keep_no_more_files_open_than_the_limit(open_log, open_files, tmp_p
 
 
 def test_what_is_used_stays_open_and_what_is_idle_goes(open_log, open_files, tmp_path):
-    """The clock's hand may meet it once before that is known; if files went in turn, it would be every fourth time."""
+    """The clock algorithm may close the busy file once. Closing in turn would close it every fourth time."""
     open_files.allow(4)
     closed = 0
     busy, *idle = open_logs(open_log, 20)
@@ -82,13 +82,13 @@ def test_what_is_used_stays_open_and_what_is_idle_goes(open_log, open_files, tmp
 
 
 def test_a_file_is_not_closed_while_its_sync_is_awaited(open_log, open_files, tmp_path):
-    """A write that failed in the background is told to who had the file open then; who opens it later may not hear."""
+    """The kernel reports a failed background write on descriptors open at the time, but maybe not on later ones."""
     open_files.allow(2)
     logs = open_logs(open_log, 5)
     for log in logs:
         log.append_batch(data_batch(), Origin.CLIENT, 0)
     assert len(descriptors_below(tmp_path)) == 5
-    logs[0].awaits_sync = False     # as where answers come from the page cache
+    logs[0].awaits_sync = False     # as with durability `page-cache`
     for log in logs:
         log.flush()
     open_logs(open_log, 1)[0].append_batch(data_batch(), Origin.CLIENT, 0)
@@ -117,13 +117,13 @@ def test_a_log_that_is_gone_leaves_its_place(open_log, open_files, tmp_path):
 
 @pytest.fixture
 def short(caplog, clock):
-    clock.advance(SILENCE_MS * 1_000_000)       # whatever another test said is long ago
+    clock.advance(SILENCE_MS * 1_000_000)       # so that warnings of other tests are long past
     shortage.__init__()
     return ShortFileSystem()
 
 
 def test_without_a_descriptor_the_append_is_refused_and_the_log_stays_online(open_log, short, caplog):
-    """Out of descriptors the whole log directory went offline, though no disk had failed, and clients retried."""
+    """Once, a lack of descriptors took the whole log directory offline, though the disk was fine."""
     log = open_log(file_system=short)
     log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
     log.segments[0].close_file()

@@ -32,7 +32,7 @@ def state_of(log):
 
 
 def refused(call, *args, **kwargs) -> ErrorCode:
-    """The code of the error; the log must not have moved."""
+    """Return the code of the error. Check that the log has not changed."""
     log = args[0]
     before = state_of(log)
     with pytest.raises(KafkaError) as raised:
@@ -133,7 +133,7 @@ def test_a_verification_remembers_the_lowest_sequence_so_that_no_gap_can_begin_a
 
 
 def test_a_marker_leaves_the_verification_of_the_next_transaction_alone(open_log):
-    """The story of KAFKA-18654: the client of a raised epoch asks before the marker that raised it is written."""
+    """KAFKA-18654: a client with the raised epoch sends a request before the marker that raises it is written."""
     log = open_log()
     append(log, producer_id=1, epoch=0, sequence=0, transactional=True)
     guard = log.producer_state.start_verification(1, 1, 0, True, T)
@@ -242,7 +242,7 @@ def test_a_corrupt_snapshot_falls_back_to_an_older_one_and_replay(open_log):
 
 
 def test_a_producer_that_expired_and_came_back_as_a_marker_is_no_fault_of_the_snapshot(open_log):
-    """Found at random: the check held the sequence of a batch, which the broker had forgotten, against the snapshot."""
+    """Found by a random test: the check expected the sequence of a batch that the broker had forgotten."""
     log = open_log()
     log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
     log.producer_state.remove_expired(T + log.producer_state.expiration_ms + 1)
@@ -253,7 +253,7 @@ def test_a_producer_that_expired_and_came_back_as_a_marker_is_no_fault_of_the_sn
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.booleans()), max_size=60), st.integers(1, 4))
 def test_open_and_completed_transactions_are_those_of_a_simple_model(steps, lag):
-    """Begun and ended in any order; the high watermark follows `lag` batches behind."""
+    """Transactions begin and end in any order. The high watermark lags `lag` batches behind."""
     table = ProducerStateTable()
     is_open, completed = {}, []         # first offset by producer id; (marker offset, first offset)
     for offset, (producer_id, ends) in enumerate(steps):

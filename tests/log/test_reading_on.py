@@ -1,4 +1,4 @@
-"""Readers who go on from where their last slice ended, and what is done for them."""
+"""Readers that continue at the end of their last slice, and the shortcuts for them."""
 import random
 
 import pytest
@@ -13,7 +13,7 @@ BATCHES = 300
 
 
 class ColdFile(InterposedFile):
-    """A file of which nothing is in the page cache while the file system is cold."""
+    """A file without pages in the page cache while the file system is cold."""
 
     def __init__(self, fs, path, create):
         super().__init__(path, create)
@@ -36,7 +36,7 @@ def batch(number):
 
 @pytest.fixture
 def long_log(open_log):
-    """More batches than a segment remembers of its end, in segments that were found on the disk."""
+    """A function that opens a log of many batches. Its segments do not remember the ends of slices yet."""
     def long_log(**options):
         log = open_log(segment_bytes=50_000, **options)
         for number in range(BATCHES):
@@ -48,10 +48,10 @@ def long_log(open_log):
 
 
 def read_on(log, offset, max_bytes):
-    """(offsets, bytes) of the batches of a slice, and the offset to go on with."""
+    """Read a slice. Return (base offset, last offset, bytes) of its batches, and the next offset."""
     piece = log.read(offset, max_bytes, log.log_end_offset, True)
     found = [(header.base_offset, header.last_offset, bytes(data)) for header, data in iter_batches(piece.read())]
-    assert sum(len(data) for _, _, data in found) == piece.size_bytes, 'whole batches only'
+    assert sum(len(data) for _, _, data in found) == piece.size_bytes, 'the slice ends within a batch'
     assert found[0][1] >= offset and found[-1][1] < piece.end_offset
     return found, found[-1][1] + 1
 
@@ -85,7 +85,7 @@ def test_who_reads_on_behind_the_end_finds_what_was_appended_there(long_log):
 
 @pytest.mark.parametrize('max_bytes', [1, 700, 5000, 20_000])
 def test_the_end_of_a_slice_is_not_waited_for(long_log, max_bytes):
-    """It was: the loop read the header behind the slice, which a reader of cold segments has not in the page cache."""
+    """Once, the loop read the header after the slice, which is not in the page cache for a cold segment."""
     fs = ColdFileSystem()
     log = long_log(file_system=fs)
     expected = everything(log)
@@ -108,7 +108,7 @@ def test_a_cold_end_costs_a_slice_no_more_than_an_index_interval(long_log):
 
 
 def test_a_slice_cannot_be_constructed_from_python():
-    """It took any arguments, and gave a slice of no file."""
+    """Once, the constructor accepted any arguments and returned a slice without a file."""
     with pytest.raises(TypeError):
         LogSlice('file', 0, 100)
     with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""Opening what a stop, clean or not, has left."""
+"""Opening a log after a clean or an unclean stop."""
 import logging
 import os
 
@@ -49,7 +49,7 @@ def test_a_torn_tail_is_cut(open_log, tail, caplog):
 
 
 def test_the_producers_of_a_recovered_log_are_in_a_snapshot_once_it_was_closed(open_log):
-    """Before that one would cost each start after a crash the making of a file for every partition, and help nobody."""
+    """A snapshot at recovery would make each start after a crash create a useless file for every partition."""
     log = open_log()
     log.append_batch(data_batch(2, producer_id=7, epoch=0, sequence=0), Origin.CLIENT, 0)
     again = end_after_kill(log, open_log)
@@ -61,7 +61,7 @@ def test_the_producers_of_a_recovered_log_are_in_a_snapshot_once_it_was_closed(o
 
 @pytest.mark.parametrize('is_clean', [True, False])
 def test_index_files_are_made_for_their_first_entry_or_by_a_clean_stop(open_log, is_clean):
-    """Thousands of partitions that get a record each had three files made for it, of which nobody read two."""
+    """Once, each of thousands of partitions with a single record had three files, and two were never read."""
     log = open_log(index_interval_bytes=1000)
 
     def index_files():
@@ -187,7 +187,7 @@ def test_a_log_that_ends_below_its_start_restarts_there(open_log):
 
 
 def test_a_tail_of_an_untrimmed_index_is_not_trusted(open_log):
-    """The files of a killed broker: indexes in full size, zeros behind the entries, and yet a mark of a clean stop."""
+    """A killed broker leaves indexes of full size with zeros after the entries. Here the clean mark is set, too."""
     log = open_log(index_interval_bytes=300)
     fill(log)
     assert os.path.getsize(log.segments[-1].path('.index')) == 10_485_760
@@ -198,7 +198,7 @@ def test_a_tail_of_an_untrimmed_index_is_not_trusted(open_log):
 
 
 def test_damaged_leader_epochs_of_an_empty_log_go(open_log):
-    """A power cut left half a checkpoint beside an empty log: no batch asked for a new one, and Kafka refuses it."""
+    """A power cut left half a checkpoint for an empty log. No batch led to a new one, and Kafka refuses it."""
     log = open_log()
     log.close(clean=False)
     path = os.path.join(log.directory, 'leader-epoch-checkpoint')
@@ -218,8 +218,10 @@ def test_files_that_a_crash_kept_from_their_final_name_go(open_log):
 
 
 def test_a_segment_is_below_the_recovery_point_when_its_indexes_are_synced_too(open_log):
-    """A segment was flushed to its end, then closed, then the power failed: the recovery point lay at its end, and its
-    time index, which no flush had synced, stayed a file of zeros."""
+    """Once, the power failed after a segment was flushed to its end and then closed.
+
+    The recovery point was at its end, but no flush had synced its time index, which stayed a file of zeros.
+    """
     log = open_log()
     for batches, recovery_point in ((1, 0), (2, 0)):
         log.append_batch(data_batch(), Origin.CLIENT, 0)

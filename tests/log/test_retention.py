@@ -1,4 +1,4 @@
-"""Rolling, deleting, and swapping segments."""
+"""Rolling, deleting and swapping segments."""
 import os
 from functools import partial
 
@@ -160,7 +160,7 @@ def test_the_greatest_timestamp_of_an_empty_log_is_none(open_log):
 
 
 def clean_first_two(log):
-    """A cleaned segment for the first two: only every second batch is kept."""
+    """Write a cleaned segment that keeps every second batch of the first two segments."""
     fs, old = log.fs, log.segments[:2]
     new = Segment(fs, log.directory, old[0].base_offset, log.config, 0, suffix=CLEANED_SUFFIX)
     kept = [batch for segment in old for number, (_, batch) in enumerate(segment.walk()) if number % 2]
@@ -210,7 +210,7 @@ def test_cleaned_segments_take_the_place_of_old_ones(open_log, clean):
 
 
 def test_a_reader_goes_on_in_the_segment_that_took_the_place_of_its_own(open_log):
-    """Where its last slice ended in the old segment means nothing in the new one."""
+    """The position of its last slice in the old segment is not valid in the new one."""
     log = three_segments(open_log)
     size = log.segments[0].size_bytes // 4
     end_offset = log.read(0, 2 * size, 12, True).end_offset
@@ -223,7 +223,7 @@ def test_a_reader_goes_on_in_the_segment_that_took_the_place_of_its_own(open_log
 
 
 def test_a_swap_that_a_crash_interrupts_leaves_the_old_or_the_new_segments(open_log, tmp_path):
-    """Each change of the swap is in turn the first that does not happen."""
+    """For each change of the swap, that change and all later ones do not happen."""
     outcomes = set()
     number = 0
     while True:

@@ -1,4 +1,4 @@
-"""A reactor on a clock that the test moves, and peers on socket pairs."""
+"""Fixtures: a reactor with a manual clock, and peers on socket pairs."""
 import pytest
 from support.socket_peers import Peer
 

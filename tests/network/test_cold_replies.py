@@ -1,11 +1,21 @@
-"""Replies out of files that are not in the page cache: one connection waits for the disk, nobody else does."""
+"""Replies from files that are not in the page cache: only their own connection waits for the disk."""
 import gc
 import logging
 import socket
 import sys
 
 import pytest
-from support.socket_peers import CallingServer, ColdFile, Desk, LateWorker, Peer, Slice, commons_for, echo, frame
+from support.socket_peers import (
+    CallingServer,
+    ColdFile,
+    DeferringHandler,
+    LateWorker,
+    Peer,
+    Slice,
+    commons_for,
+    echo,
+    frame,
+)
 
 from kbroker.network.limits import Limits
 from kbroker.network.server import Endpoint, Server
@@ -31,7 +41,7 @@ def worker(reactor):
 
 @pytest.fixture
 def connect_to(reactor, connect, worker):
-    """Connects a peer that `handle` serves, with a worker for cold reads."""
+    """A function that connects a peer served by `handle`, with a worker for cold reads."""
     def connect_to(handle):
         closed = []
         peer = connect(handle, commons=commons_for(reactor, handle, closed.append, worker.submit))
@@ -43,14 +53,14 @@ def connect_to(reactor, connect, worker):
 
 @pytest.fixture
 def fetch(connect_to):
-    """A peer that was answered with `segments`."""
+    """A function that returns a peer whose request is answered with `segments`."""
     def fetch(*segments):
-        desk = Desk(pipelined=True)
-        peer = connect_to(desk)
+        handler = DeferringHandler(pipelined=True)
+        peer = connect_to(handler)
         peer.send(frame(b'fetch'))
-        desk.answer(0, list(segments))
+        handler.answer(0, list(segments))
         peer.settle()
-        peer.desk = desk
+        peer.handler = handler
         return peer
 
     return fetch
@@ -74,8 +84,8 @@ def test_replies_behind_a_cold_one_wait_their_turn(fetch, cold, worker):
     file.warm_bytes = 10
     peer = fetch(b'0', Slice(file, 10, 20), Slice(file, 0, 10))
     peer.send(frame(b'next') + frame(b'cold'))
-    peer.desk.answer(1, [b'A' * 40_000])
-    peer.desk.answer(2, [Slice(file, 40, 5)])
+    peer.handler.answer(1, [b'A' * 40_000])
+    peer.handler.answer(2, [Slice(file, 40, 5)])
     first, later = frame(b'0' + CONTENT[10:30] + CONTENT[:10]), frame(b'A' * 40_000) + frame(CONTENT[40:45])
     assert peer.receive() == first[:5]
     assert len(worker.jobs) == 1
@@ -89,7 +99,7 @@ def test_replies_behind_a_cold_one_wait_their_turn(fetch, cold, worker):
 def test_requests_are_taken_while_a_reply_is_cold(fetch, cold, worker):
     peer = fetch(Slice(cold(), 0, 10))
     peer.send(frame(b'next'))
-    assert peer.desk.bodies == [b'fetch', b'next'] and len(worker.jobs) == 1
+    assert peer.handler.bodies == [b'fetch', b'next'] and len(worker.jobs) == 1
 
 
 def test_other_connections_are_served_meanwhile(reactor, connect, fetch, cold, worker):
@@ -136,10 +146,10 @@ def test_a_long_slice_is_warmed_as_it_is_sent(fetch, cold, worker):
 
 
 def test_without_a_worker_cold_slices_are_read_at_once(connect, cold):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'fetch'))
-    desk.answer(0, [Slice(cold(), 0, 1000), Slice(cold(), 7, 1000)])
+    handler.answer(0, [Slice(cold(), 0, 1000), Slice(cold(), 7, 1000)])
     assert peer.receive() == frame(CONTENT[:1000] + CONTENT[7:1007])
 
 
@@ -171,11 +181,11 @@ def test_a_connection_that_closes_while_it_waits_is_left_alone(reactor, fetch, c
         worker.work()
     peer.connection.close('the test closes it', logging.DEBUG)
     gc.collect()
-    assert sys.getrefcount(body) < references, 'what was to be sent is let go of'
+    assert sys.getrefcount(body) < references, 'the unsent bytes are still referenced'
     assert peer.connection.replies.queued_bytes == 0
     if not has_read:
         worker.work()
-        assert file.warm_bytes == 0, 'nothing is read for a peer that has left'
+        assert file.warm_bytes == 0, 'the worker has read for a peer that has left'
     peer.settle()
     assert len(peer.closed) == 1 and not worker.jobs
 
@@ -208,7 +218,7 @@ def test_a_leaving_connection_sends_its_cold_reply_first(fetch, cold, worker):
 
 @pytest.fixture
 def served(reactor, cold, worker):
-    """A server whose one client waits for a cold reply, and that client."""
+    """A server whose only client waits for a cold reply, and that client."""
     def answer(connection, sequence, request):
         connection.reply(sequence, [Slice(file, 0, 10)])
 
@@ -251,10 +261,10 @@ def test_a_worker_thread_and_the_loop_serve_cold_files_together(reactor, tmp_pat
     for index in range(8):
         path = tmp_path / str(index)
         path.write_bytes(CONTENT[index:] * 30)
-        desk = Desk()
-        peer = Peer(reactor, desk, 1000, commons_for(reactor, desk, submit=worker.submit, max_request_bytes=1000))
+        handler = DeferringHandler()
+        peer = Peer(reactor, handler, 1000, commons_for(reactor, handler, submit=worker.submit, max_request_bytes=1000))
         peer.send(frame(b'fetch'))
-        desk.answer(0, [b'head', Slice(ColdFile(str(path)), 0, path.stat().st_size)])
+        handler.answer(0, [b'head', Slice(ColdFile(str(path)), 0, path.stat().st_size)])
         peers.append((peer, frame(b'head' + path.read_bytes()), bytearray()))
     while any(len(received) < len(expected) for _, expected, received in peers):
         reactor.run_once(10)

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.socket_peers import Desk, Peer, echo, frame
+from support.socket_peers import DeferringHandler, Peer, echo, frame
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.errors import ProtocolError
@@ -52,16 +52,16 @@ def test_a_request_is_a_view_of_its_own_bytes_alone(connect):
 
 
 def test_a_large_request_grows_with_its_bytes(connect):
-    desk = Desk()
-    peer = connect(desk, max_request_bytes=16 << 20)
+    handler = DeferringHandler()
+    peer = connect(handler, max_request_bytes=16 << 20)
     body = os.urandom(5_000_000)
     data = frame(body) + frame(b'next')
     for position in range(0, len(data), 300_000):
         peer.send(data[position:position + 300_000])
         assert peer.connection.framer.held_bytes <= 4 * (position + 300_000)
-    desk.answer(0, [])
+    handler.answer(0, [])
     peer.settle()
-    assert desk.bodies == [body, b'next']
+    assert handler.bodies == [body, b'next']
 
 
 def test_requests_around_every_size_of_a_buffer_arrive_unchanged(connect):
@@ -125,49 +125,49 @@ def test_another_error_of_the_handler_leaves_the_loop(connect, reactor):
 
 
 def test_the_next_request_waits_for_the_answer_to_the_one_before(connect):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'a') + frame(b'b') + frame(b'c'))
-    assert desk.bodies == [b'a']
-    desk.answer(0, [b'A'])
+    assert handler.bodies == [b'a']
+    handler.answer(0, [b'A'])
     peer.settle()
-    assert desk.bodies == [b'a', b'b']
-    desk.answer(1, None)
+    assert handler.bodies == [b'a', b'b']
+    handler.answer(1, None)
     peer.settle()
-    assert desk.bodies == [b'a', b'b', b'c']
+    assert handler.bodies == [b'a', b'b', b'c']
 
 
 def test_a_handler_can_let_the_next_request_pass(connect):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'a') + frame(b'b') + frame(b'c'))
-    peer.connection.let_next_pass(desk.requests[0].sequence)
+    peer.connection.let_next_pass(handler.requests[0].sequence)
     peer.settle()
-    assert desk.bodies == [b'a', b'b']
-    peer.connection.let_next_pass(desk.requests[0].sequence)  # says nothing of the second
-    desk.answer(0, [b'A'])
+    assert handler.bodies == [b'a', b'b']
+    peer.connection.let_next_pass(handler.requests[0].sequence)  # does not answer the second
+    handler.answer(0, [b'A'])
     peer.settle()
-    assert desk.bodies == [b'a', b'b']
+    assert handler.bodies == [b'a', b'b']
     assert peer.receive() == frame(b'A')
 
 
 def test_requests_that_passed_unanswered_are_bounded(connect):
-    desk = Desk(pipelined=True)
-    peer = connect(desk)
+    handler = DeferringHandler(pipelined=True)
+    peer = connect(handler)
     peer.send(frame(b'x') * (MAX_UNANSWERED + 10))
-    assert len(desk.requests) == MAX_UNANSWERED
+    assert len(handler.requests) == MAX_UNANSWERED
     peer.send(frame(b'y'))
     assert not peer.connection.is_reading
-    desk.answer(1, [b'X'])  # does not leave before the first: nothing is gained
+    handler.answer(1, [b'X'])  # cannot leave before the first reply, so the bound still holds
     peer.settle()
-    assert len(desk.requests) == MAX_UNANSWERED
-    desk.answer(0, [b'X'])
+    assert len(handler.requests) == MAX_UNANSWERED
+    handler.answer(0, [b'X'])
     peer.settle()
-    assert len(desk.requests) == MAX_UNANSWERED + 2
+    assert len(handler.requests) == MAX_UNANSWERED + 2
     for index in range(2, MAX_UNANSWERED + 2):
-        desk.answer(index, None)
+        handler.answer(index, None)
     peer.settle()
-    assert desk.bodies[-1] == b'y'
+    assert handler.bodies[-1] == b'y'
     assert peer.connection.is_reading
 
 
@@ -229,7 +229,7 @@ def test_a_greedy_peer_has_one_turn_of_bounded_frames_in_each_tick(connect, reac
         before = len(handed_out)
         reactor.run_once()
         assert handed_out[before:].count(b'greedy') <= FRAMES_OF_A_TURN
-        assert handed_out[before:].count(b'modest') == 1, 'served in the tick in which it came'
+        assert handed_out[before:].count(b'modest') == 1, 'served in the tick in which it arrived'
         ticks += 1
     assert ticks <= 2000 // FRAMES_OF_A_TURN + 20
 
@@ -253,16 +253,16 @@ def test_a_greedy_peer_of_large_frames_is_read_once_in_each_tick(connect, reacto
 
 
 def test_frames_that_wait_in_memory_change_nothing_that_epoll_is_asked(connect, reactor):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'a') + frame(b'b'))
-    assert desk.bodies == [b'a'] and peer.connection.is_reading
+    assert handler.bodies == [b'a'] and peer.connection.is_reading
     peer.send(frame(b'c'))
     assert not peer.connection.is_reading
     for index in range(3):
-        desk.answer(index, [])
+        handler.answer(index, [])
         peer.settle()
-    assert desk.bodies == [b'a', b'b', b'c']
+    assert handler.bodies == [b'a', b'b', b'c']
     assert peer.connection.is_reading
 
 
@@ -278,14 +278,14 @@ def test_replies_of_one_tick_leave_in_one_call_and_later_ones_ask_epoll_for_noth
 
 
 def test_a_peer_that_ends_its_side_still_gets_its_answers(connect):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'a') + frame(b'b') + b'\0\0')
     peer.socket.shutdown(socket.SHUT_WR)
     peer.settle()
-    desk.answer(0, [b'A'])
+    handler.answer(0, [b'A'])
     peer.settle()
-    desk.answer(1, [b'B'])
+    handler.answer(1, [b'B'])
     assert peer.receive() == frame(b'A') + frame(b'B')
     assert peer.is_cut_off and peer.connection.is_closed
 
@@ -298,10 +298,10 @@ def test_an_idle_peer_that_ends_its_side_is_closed(connect):
 
 
 def test_a_peer_that_vanishes_during_a_reply_makes_no_noise(connect, caplog):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'fetch'))
-    desk.answer(0, [bytes(8 << 20)])
+    handler.answer(0, [bytes(8 << 20)])
     peer.settle()
     peer.socket.close()
     peer.settle()
@@ -310,28 +310,28 @@ def test_a_peer_that_vanishes_during_a_reply_makes_no_noise(connect, caplog):
 
 
 def test_a_peer_that_vanishes_before_its_reply_is_forgotten(connect):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'fetch'))
     peer.socket.close()
     peer.settle()
     assert peer.connection.is_closed
-    desk.answer(0, [b'too late'])
+    handler.answer(0, [b'too late'])
     peer.connection.let_next_pass(0)
     peer.settle()
 
 
 def test_close_after_flush_sends_what_is_owed_and_hands_out_no_more(connect):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'a') + frame(b'b'))
     peer.connection.close_after_flush()
     peer.settle()
     assert not peer.connection.is_closed
-    desk.answer(0, [bytes(3 << 20)])
+    handler.answer(0, [bytes(3 << 20)])
     assert peer.receive() == frame(bytes(3 << 20))
     assert peer.is_cut_off
-    assert desk.bodies == [b'a']
+    assert handler.bodies == [b'a']
 
 
 def test_a_handler_may_close_the_connection(connect):
@@ -388,19 +388,19 @@ def test_a_large_frame_that_grows_is_not_idle(connect):
 
 
 def test_a_peer_that_waits_for_its_answer_is_not_idle(connect):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'long poll'))
     sweep(peer, 3 * SWEEPS)
-    desk.answer(0, [b'at last'])
+    handler.answer(0, [b'at last'])
     assert peer.receive() == frame(b'at last')
 
 
 def test_a_peer_that_does_not_take_its_answer_is_idle(connect):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'fetch'))
-    desk.answer(0, [bytes(8 << 20)])
+    handler.answer(0, [bytes(8 << 20)])
     peer.settle()
     sweep(peer, SWEEPS)
     assert peer.connection.is_closed
@@ -442,12 +442,12 @@ def test_closed_connections_leave_no_memory_behind(connect):
 def test_answers_leave_in_order_whatever_the_order_of_events(data, bodies):
     clock = ManualClock()
     reactor = Reactor(clock, Timers(clock))
-    desk = Desk()
-    peer = Peer(reactor, desk, 1000)
+    handler = DeferringHandler()
+    peer = Peer(reactor, handler, 1000)
     unsent = b''.join(frame(body) for body in bodies)
     answered, passed = set(), set()
     while len(answered) < len(bodies):
-        waiting = [index for index in range(len(desk.requests)) if index not in answered]
+        waiting = [index for index in range(len(handler.requests)) if index not in answered]
         assert len([index for index in waiting if index not in passed]) <= 1
         step = data.draw(st.sampled_from(['send'] * bool(unsent) + ['answer', 'pass'] * bool(waiting) + ['settle']))
         if step == 'send':
@@ -456,17 +456,17 @@ def test_answers_leave_in_order_whatever_the_order_of_events(data, bodies):
             unsent = unsent[size:]
         elif step == 'answer':
             index = data.draw(st.sampled_from(waiting))
-            desk.answer(index, [desk.requests[index].body])
+            handler.answer(index, [handler.requests[index].body])
             answered.add(index)
         elif step == 'pass':
             index = data.draw(st.sampled_from(waiting))
-            peer.connection.let_next_pass(desk.requests[index].sequence)
+            peer.connection.let_next_pass(handler.requests[index].sequence)
             passed.add(index)
         else:
             peer.settle()
-            assert unsent or len(answered) == len(bodies) or len(desk.requests) > len(answered)
+            assert unsent or len(answered) == len(bodies) or len(handler.requests) > len(answered)
     assert peer.receive() == b''.join(frame(body) for body in bodies)
-    assert desk.bodies == bodies
+    assert handler.bodies == bodies
     peer.connection.close('the test ends')
     peer.socket.close()
     reactor.close()

@@ -1,10 +1,10 @@
-"""What all connections together hold has a bound, and nobody waits for ever at it."""
+"""The memory of all connections together is bounded, and no connection waits forever at the bound."""
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.socket_peers import Desk, Peer, commons_for, echo, frame
+from support.socket_peers import DeferringHandler, Peer, commons_for, echo, frame
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.log.fs import File
@@ -21,7 +21,7 @@ def swallow(connection, sequence, request):
 
 @pytest.fixture
 def share(reactor, connect):
-    """Peers whose connections share one bound."""
+    """A function that returns peers whose connections share one bound."""
     def share(handle, count, max_held_bytes=LIMIT):
         commons = commons_for(reactor, handle, max_held_bytes=max_held_bytes)
         return [connect(handle, commons=commons) for _ in range(count)]
@@ -67,14 +67,14 @@ def test_frames_that_have_begun_may_come_to_their_end_at_the_bound(share):
 
 
 def test_a_long_request_counts_until_it_is_answered(share):
-    desk = Desk(pipelined=True)
-    first, second = share(desk, 2)
+    handler = DeferringHandler(pipelined=True)
+    first, second = share(handler, 2)
     first.send(frame(bytes(60_000)) * 2 + frame(b'short'))
     assert first.commons.held_bytes == 120_000
     second.offer(LONG)
-    assert len(desk.requests) == 3
-    desk.answer(1, [])
-    assert first.commons.held_bytes == 120_000, 'brought up to date when the tick ends'
+    assert len(handler.requests) == 3
+    handler.answer(1, [])
+    assert first.commons.held_bytes == 120_000, 'the count is updated at the end of the tick'
     second.settle()
     assert first.commons.held_bytes == 60_000 + len(LONG)
 
@@ -110,7 +110,7 @@ def test_a_peer_that_takes_no_reply_does_not_keep_short_requests_of_others_waiti
 
 
 def test_slices_of_files_hold_no_memory(share, tmp_path):
-    size = 64 << 20     # no socket takes that at once
+    size = 64 << 20     # no socket accepts that at once
     with open(tmp_path / 'segment', 'wb') as segment:
         segment.truncate(size)
     file = File(str(tmp_path / 'segment'))
@@ -124,8 +124,8 @@ def test_slices_of_files_hold_no_memory(share, tmp_path):
 
 
 def test_a_connection_that_closes_gives_back_what_it_held(share):
-    desk = Desk()
-    first, second, third = share(desk, 3)
+    handler = DeferringHandler()
+    first, second, third = share(handler, 3)
     first.send(frame(bytes(60_000)))
     second.send(LONG[:50_000])
     rest = third.offer(LONG)
@@ -135,8 +135,8 @@ def test_a_connection_that_closes_gives_back_what_it_held(share):
     while rest:
         rest = third.offer(rest)
     third.settle()
-    assert len(desk.requests) == 2
-    desk.answer(0, [])
+    assert len(handler.requests) == 2
+    handler.answer(0, [])
     third.connection.close('the test says so')
     assert first.commons.held_bytes == 0
 

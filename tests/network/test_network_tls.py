@@ -1,4 +1,4 @@
-"""TLS under a connection: whatever the records and however they are cut, the frames are those of a plain socket."""
+"""TLS under a connection: for any records in any pieces, the frames are the same as on a plain socket."""
 import logging
 import random
 import socket
@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 from support.certificates import make_certificates
-from support.socket_peers import ColdFile, Desk, LateWorker, Slice, commons_for, echo, frame
+from support.socket_peers import ColdFile, DeferringHandler, LateWorker, Slice, commons_for, echo, frame
 
 from kbroker.errors import ConfigError
 from kbroker.network.connection import Connection
@@ -24,7 +24,7 @@ def settings(certificates):
 
 
 class TlsPeer:
-    """A client that is pumped by hand: its records go through a socket pair to a connection of the reactor."""
+    """A TLS client on a socket pair whose other end is a connection of the reactor. `pump` moves its records."""
 
     def __init__(self, reactor, settings, certificates, *, client=None, version=None, handle=echo, chunk=1 << 20,
                  submit=None):
@@ -47,7 +47,7 @@ class TlsPeer:
         self.to_send = b''
 
     def pump(self):
-        """One round of records to the broker, and of its records back."""
+        """Move records to the broker once, and its records back."""
         self.to_send += self.outgoing.read()
         while self.to_send:
             try:
@@ -220,12 +220,12 @@ def test_settings_that_cannot_work_are_refused_in_words(settings, certificates, 
 def test_a_cold_slice_is_sent_when_a_worker_has_read_it(reactor, settings, certificates, tmp_path):
     content = bytes(range(256)) * 3000
     (tmp_path / 'segment').write_bytes(content)
-    desk, worker = Desk(), LateWorker(reactor)
-    peer = TlsPeer(reactor, settings, certificates, handle=desk, submit=worker.submit)
+    handler, worker = DeferringHandler(), LateWorker(reactor)
+    peer = TlsPeer(reactor, settings, certificates, handle=handler, submit=worker.submit)
     peer.shake_hands()
     peer.session.write(frame(b'fetch'))
     peer.pump()
-    desk.answer(0, [b'head', Slice(ColdFile(str(tmp_path / 'segment')), 0, len(content)), b'tail'])
+    handler.answer(0, [b'head', Slice(ColdFile(str(tmp_path / 'segment')), 0, len(content)), b'tail'])
     expected = frame(b'head' + content + b'tail')
     assert peer.receive(8) == expected[:8]
     assert len(worker.jobs) == 1

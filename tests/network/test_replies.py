@@ -6,7 +6,7 @@ import tempfile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.socket_peers import Desk, Peer, Slice, frame
+from support.socket_peers import DeferringHandler, Peer, Slice, frame
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.log.fs import Directory, File
@@ -24,31 +24,31 @@ def write(tmp_path):
 
 @pytest.mark.parametrize('order', [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
 def test_replies_leave_in_the_order_of_the_requests(connect, order):
-    desk = Desk(pipelined=True)
-    peer = connect(desk)
+    handler = DeferringHandler(pipelined=True)
+    peer = connect(handler)
     peer.send(frame(b'a') + frame(b'b') + frame(b'c'))
     for index in order:
-        desk.answer(index, [desk.requests[index].body.upper()])
+        handler.answer(index, [handler.requests[index].body.upper()])
     assert peer.receive() == frame(b'A') + frame(b'B') + frame(b'C')
     assert peer.connection.replies.unanswered == peer.connection.replies.queued_bytes == 0
 
 
 def test_a_request_without_an_answer_delays_no_other(connect):
-    desk = Desk(pipelined=True)
-    peer = connect(desk)
+    handler = DeferringHandler(pipelined=True)
+    peer = connect(handler)
     peer.send(frame(b'a') + frame(b'b') + frame(b'c'))
-    desk.answer(2, [b'C'])
-    desk.answer(1, None)
-    desk.answer(0, None)
+    handler.answer(2, [b'C'])
+    handler.answer(1, None)
+    handler.answer(0, None)
     assert peer.receive() == frame(b'C')
 
 
 def test_a_reply_joins_segments_of_every_kind(connect, write):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'fetch'))
     file = write(b'0123456789')
-    desk.answer(0, [b'head', bytearray(b'-'), Slice(file, 3, 4), memoryview(b'xtailx')[1:-1], b'', Slice(file, 0, 0),
+    handler.answer(0, [b'head', bytearray(b'-'), Slice(file, 3, 4), memoryview(b'xtailx')[1:-1], b'', Slice(file, 0, 0),
                     b'!'])
     assert peer.receive() == frame(b'head-3456tail!')
 
@@ -57,35 +57,35 @@ LONG = bytes(range(256)) * 200
 
 
 def test_long_and_short_segments_leave_in_their_order(connect, write):
-    desk = Desk(pipelined=True)
-    peer = connect(desk)
+    handler = DeferringHandler(pipelined=True)
+    peer = connect(handler)
     peer.send(frame(b'?') * 4)
     file = write(LONG)
-    desk.answer(0, [b'head', LONG, b'-', bytearray(LONG), Slice(file, 7, 50_000), LONG, LONG])
-    desk.answer(1, [LONG])
-    desk.answer(2, [b'short'])
-    desk.answer(3, [LONG * 30])
+    handler.answer(0, [b'head', LONG, b'-', bytearray(LONG), Slice(file, 7, 50_000), LONG, LONG])
+    handler.answer(1, [LONG])
+    handler.answer(2, [b'short'])
+    handler.answer(3, [LONG * 30])
     first = frame(b'head' + LONG + b'-' + LONG + LONG[7:50_007] + LONG + LONG)
     assert peer.receive() == first + frame(LONG) + frame(b'short') + frame(LONG * 30)
     assert peer.connection.replies.queued_bytes == peer.connection.replies.memory_bytes == 0
 
 
 def test_more_segments_than_one_call_takes_all_leave(connect):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'?'))
     segments = [LONG if index % 2 else bytes([index]) for index in range(150)]
-    desk.answer(0, segments)
+    handler.answer(0, segments)
     assert peer.receive() == frame(b''.join(segments))
 
 
 def test_segments_that_are_sent_are_released(connect):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'?'))
     segments = [bytes([index]) * 100_000 for index in range(60)]
     counted = sys.getrefcount(segments[0]), sys.getrefcount(segments[-1])
-    desk.answer(0, segments)
+    handler.answer(0, segments)
     peer.settle()
     assert (sys.getrefcount(segments[0]), sys.getrefcount(segments[-1])) == (counted[0], counted[1] + 1)
     assert peer.receive() == frame(b''.join(segments))
@@ -96,8 +96,8 @@ def test_segments_that_are_sent_are_released(connect):
        taken_bytes=st.integers(5_000, 200_000))
 def test_replies_of_every_shape_arrive_whole_however_much_the_peer_takes(data, sizes, taken_bytes):
     reactor = Reactor(ManualClock(), Timers(ManualClock()))
-    desk = Desk(pipelined=True)
-    peer = Peer(reactor, desk, 1000)
+    handler = DeferringHandler(pipelined=True)
+    peer = Peer(reactor, handler, 1000)
     with tempfile.NamedTemporaryFile() as source:
         source.write(LONG * 2)
         source.flush()
@@ -107,7 +107,7 @@ def test_replies_of_every_shape_arrive_whole_however_much_the_peer_takes(data, s
                  'slice': lambda size: Slice(file, size, size)}
         replies = [[kinds[data.draw(st.sampled_from(list(kinds)))](size) for size in reply] for reply in sizes]
         for index in data.draw(st.permutations(range(len(sizes)))):
-            desk.answer(index, replies[index])
+            handler.answer(index, replies[index])
             peer.reactor.run_once()
         expected = b''.join(frame(b''.join(
             file.read_at(segment.size_bytes, segment.position) if isinstance(segment, Slice) else bytes(segment)
@@ -126,25 +126,25 @@ def test_replies_of_every_shape_arrive_whole_however_much_the_peer_takes(data, s
 
 
 def test_an_empty_reply_is_an_empty_frame(connect):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'?'))
-    desk.answer(0, [])
+    handler.answer(0, [])
     assert peer.receive() == frame(b'')
 
 
 def bytes_read():
-    """What this process has read with read and pread, in all."""
+    """Return the number of bytes that this process has read with read and pread."""
     return int(pathlib.Path('/proc/self/io').read_text().split()[1])
 
 
 def test_a_big_slice_is_read_piece_by_piece_as_the_peer_takes_it(connect, write):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     content = bytes(range(256)) * 64 * 1024
     file = write(content)
     peer.send(frame(b'fetch'))
-    desk.answer(0, [b'head', Slice(file, 0, len(content)), b'tail'])
+    handler.answer(0, [b'head', Slice(file, 0, len(content)), b'tail'])
     before = bytes_read()
     peer.settle()
     assert bytes_read() - before < len(content) / 4
@@ -152,39 +152,39 @@ def test_a_big_slice_is_read_piece_by_piece_as_the_peer_takes_it(connect, write)
 
 
 def test_a_second_answer_is_a_broken_invariant(connect):
-    desk = Desk(pipelined=True)
-    peer = connect(desk)
+    handler = DeferringHandler(pipelined=True)
+    peer = connect(handler)
     peer.send(frame(b'a') + frame(b'b'))
-    desk.answer(1, [b'B'])
+    handler.answer(1, [b'B'])
     with pytest.raises(ValueError, match='reply to request 1: expected one of 0 to 1'):
-        desk.answer(1, [b'B'])
-    desk.answer(0, [b'A'])
+        handler.answer(1, [b'B'])
+    handler.answer(0, [b'A'])
     with pytest.raises(ValueError, match='reply to request 0'):
-        desk.answer(0, [b'A'])
+        handler.answer(0, [b'A'])
 
 
 def test_a_reply_over_two_gibibytes_is_refused(connect, write):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'a'))
     with pytest.raises(ValueError, match='a frame holds at most'):
-        desk.answer(0, [Slice(write(b''), 0, 2**31)])
+        handler.answer(0, [Slice(write(b''), 0, 2**31)])
 
 
 def test_a_slice_of_a_file_that_became_shorter_closes_the_connection(connect, write, caplog):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'fetch'))
-    desk.answer(0, [b'head', Slice(write(b'short'), 0, 10)])
+    handler.answer(0, [b'head', Slice(write(b'short'), 0, 10)])
     assert peer.is_cut_off
     assert 'the reply cannot be read' in caplog.text
     assert 'segment: found 5 bytes at 0, expected 10' in caplog.text
 
 
 def test_a_slice_that_cannot_be_read_closes_the_connection(connect, tmp_path, caplog):
-    desk = Desk()
-    peer = connect(desk)
+    handler = DeferringHandler()
+    peer = connect(handler)
     peer.send(frame(b'fetch'))
-    desk.answer(0, [b'head', Slice(Directory(str(tmp_path)), 0, 10)])
+    handler.answer(0, [b'head', Slice(Directory(str(tmp_path)), 0, 10)])
     assert peer.is_cut_off
     assert 'the reply cannot be read' in caplog.text

@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 
 import pytest
-from support.socket_peers import CallingServer, Desk, echo, frame
+from support.socket_peers import CallingServer, DeferringHandler, echo, frame
 
 from kbroker.network.connection import Connection
 from kbroker.network.limits import Limits
@@ -155,8 +155,8 @@ def test_a_negative_idle_time_closes_nothing(serve, dial, reactor, clock):
 
 
 def test_a_drain_answers_what_is_under_way(serve, dial, reactor):
-    desk = Desk()
-    server = serve(desk)
+    handler = DeferringHandler()
+    server = serve(handler)
     busy, idle = dial(server), dial(server)
     address = server.addresses[0]
     busy.sendall(frame(b'a') + frame(b'b'))
@@ -167,16 +167,16 @@ def test_a_drain_answers_what_is_under_way(serve, dial, reactor):
     assert is_cut_off(idle) and not drained
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address)
-    desk.answer(0, [b'A'])
+    handler.answer(0, [b'A'])
     settle(reactor)
     assert busy.recv(100) == frame(b'A')
     assert is_cut_off(busy)
-    assert drained == [1] and desk.bodies == [b'a']
+    assert drained == [1] and handler.bodies == [b'a']
 
 
 def test_a_drain_ends_at_its_deadline(serve, dial, reactor, clock):
-    desk = Desk()
-    server = serve(desk)
+    handler = DeferringHandler()
+    server = serve(handler)
     client = dial(server)
     client.sendall(frame(b'long poll'))
     settle(reactor)
@@ -186,7 +186,7 @@ def test_a_drain_ends_at_its_deadline(serve, dial, reactor, clock):
     reactor.run_once()
     assert drained == [1]
     assert is_cut_off(client)
-    desk.answer(0, [b'too late'])
+    handler.answer(0, [b'too late'])
 
 
 def test_a_drain_without_connections_is_done_at_once(serve):

@@ -15,7 +15,7 @@ def threads(reactor):
 
 
 def broken_file(path):
-    """A file whose descriptor is a pipe by now: it cannot be synced."""
+    """Return a file whose descriptor is a pipe, which cannot be synced."""
     file = File(str(path), True)
     reader, writer = os.pipe()
     os.dup2(writer, file.fileno())

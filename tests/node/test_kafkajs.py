@@ -1,4 +1,4 @@
-"""kafkajs against a live broker."""
+"""kafkajs with a live broker."""
 import functools
 import hashlib
 import json
@@ -18,7 +18,7 @@ SCENARIOS = ['plain_produce', 'idempotent_produce', 'group_rebalance', 'commit_o
 
 @functools.cache
 def judge():
-    """The script, in a directory where its packages are installed."""
+    """Return the path of the script, in a directory with its packages."""
     package, script = SOURCES / 'package.json', SOURCES / 'judge.js'
     directory = JUDGES / 'node' / hashlib.sha256(package.read_bytes()).hexdigest()[:16]
     if not (directory / 'installed').exists():
@@ -32,7 +32,7 @@ def judge():
 
 @pytest.fixture(scope='module')
 def judgement(shared_broker):
-    """What each scenario saw, out of one process."""
+    """The results of all scenarios, run in one process."""
     done = subprocess.run(['node', judge(), shared_broker.address, *SCENARIOS], stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, timeout=500, check=True)
     return {entry['scenario']: entry['error'] for entry in map(json.loads, done.stdout.splitlines())}

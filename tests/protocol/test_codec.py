@@ -1,4 +1,4 @@
-"""The codec against the slow one of tests/reference, against hostile bytes, and its errors."""
+"""The codec compared with the slow one in tests/reference, hostile bytes, and errors."""
 import contextlib
 import gc
 import random
@@ -58,7 +58,7 @@ def test_defaults_survive_the_wire_in_every_version(name):
 
 
 def mutated(random_source: random.Random, data: bytes) -> bytes:
-    """One to three bytes changed, cut out or put in; or the end cut off."""
+    """Return the bytes with one to three changes, removals or insertions, or truncated."""
     changed = bytearray(data)
     for _ in range(random_source.randint(1, 3)):
         at = random_source.randrange(len(changed) + 1)
@@ -75,7 +75,7 @@ def mutated(random_source: random.Random, data: bytes) -> bytes:
 
 
 def test_hostile_bytes_raise_protocol_error_or_mean_what_the_reference_reads():
-    """20,000 mutated frames of all messages; whatever decodes, decodes to what the reference says."""
+    """Of 20,000 mutated frames of all messages, each that decodes has the values that the reference reads."""
     random_source = random.Random(20)
     samples = []
     for name in NAMES:
@@ -95,12 +95,13 @@ def test_hostile_bytes_raise_protocol_error_or_mean_what_the_reference_reads():
         except ProtocolError:
             found = None
             refused += 1
-        assert repr(found) == repr(expected), (message_class.__name__, version, data.hex())     # repr: nan equals nan
+        # The texts are compared because nan does not equal nan.
+        assert repr(found) == repr(expected), (message_class.__name__, version, data.hex())
     assert 1_000 < refused < 20_000
 
 
 def filled(message_class, random_source: random.Random):
-    """A message whose arrays and strings are not empty."""
+    """Return a message whose arrays and strings are not empty."""
     numbers = {'bool': True, 'float64': 0.5, 'string': 'name', 'bytes': b'\x01\x02', 'records': b'records'}
 
     def fill(struct, struct_class):
@@ -275,7 +276,7 @@ def test_fields_that_the_version_lacks_are_left_out():
 
 
 class Slice:
-    """Stands for a slice of a log file."""
+    """A stand-in for a slice of a log file."""
 
     def __init__(self, size_bytes):
         self.size_bytes = size_bytes
@@ -352,7 +353,7 @@ def test_a_message_shows_its_fields():
 # ---- references
 
 def churn() -> None:
-    """Fail and succeed in all the ways, many times."""
+    """Decode and encode many times, with every success and failure."""
     metadata = encode(filled(MetadataResponse, random.Random(2)), 12)
     fetch = encode(filled(FetchRequest, random.Random(3)), 15)
     for size in range(len(metadata)):

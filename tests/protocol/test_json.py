@@ -1,4 +1,4 @@
-"""Messages as Kafka's JSON converters print them. Kafka itself judges all tables in tests/jvm/test_decoders.py."""
+"""Messages in the JSON of Kafka's converters. tests/jvm/test_decoders.py compares all tables with Kafka itself."""
 import base64
 import json
 import random

@@ -1,4 +1,4 @@
-"""Rows and metadata records that Kafka 4.2 to 4.4 wrote: each is read, and written back to the same bytes."""
+"""Rows and metadata records of Kafka 4.2 to 4.4 are read, and written back to the same bytes."""
 import pathlib
 import tarfile
 
@@ -14,7 +14,7 @@ DIRECTORIES = sorted((pathlib.Path(__file__).parents[1] / 'data' / 'kafka-direct
 
 
 def records_of(archive: pathlib.Path, topic: str):
-    """(key, value) of every data record of the topic's segments and snapshots."""
+    """Yield (key, value) of every data record in the topic's segments and snapshots."""
     with tarfile.open(archive) as tar:
         for member in tar:
             path = pathlib.PurePath(member.name)

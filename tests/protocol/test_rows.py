@@ -1,4 +1,4 @@
-"""Rows of the coordinators' topics: golden vectors, framing, what a newer or broken row does."""
+"""Rows of the coordinators' topics: golden vectors, framing, and newer or broken rows."""
 import pytest
 
 from kbroker.protocol import messages, schema
@@ -145,7 +145,7 @@ def test_an_offset_row_has_kafkas_bytes(version, value, data):
 
 
 def test_a_group_row_has_the_layout_of_version_3():
-    """Derived by hand from the field list: no tool of ours wrote it."""
+    """The bytes are derived by hand from the field list, not written by kbroker."""
     member = GroupMetadataValue.MemberMetadata(
         member_id='m',
         group_instance_id=None,
@@ -173,7 +173,7 @@ def test_a_group_row_has_the_layout_of_version_3():
 
 
 def test_a_current_assignment_row_shares_its_struct_between_two_fields():
-    """Derived by hand from the field list; only the first struct carries the tag of the assignment epochs."""
+    """The bytes are derived by hand from the field list. Only the first struct has the tag of the assignment epochs."""
     partitions = ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=5, previous_member_epoch=4, state=1,
@@ -199,8 +199,10 @@ def test_a_nullable_struct_in_a_tag_has_its_presence_byte():
 
 
 def test_a_null_struct_in_a_tag_is_a_zero_byte():
-    """Kafka writes so each member of a consumer group that is no classic one. Outside of tags null is -1, and the
-    codec took it for that in tags too: it could not read such a row."""
+    """Kafka writes each member of a non-classic consumer group like this.
+
+    Outside of tags, null is -1. The codec once expected this in tags, too, and could not read such a row.
+    """
     value = ConsumerGroupMemberMetadataValue(client_id='c', client_host='h', classic_member_metadata=None)
     data = encode_row_value(value, 0)
     assert data.hex().endswith('01' '00' '01' '00')

@@ -1,4 +1,4 @@
-"""The table reader, and what the tables say as a whole."""
+"""The table reader, and rules that hold for all tables."""
 import subprocess
 import sys
 

@@ -1,7 +1,7 @@
-"""Messages again, slowly: the judge of kbroker/protocol/codec.pyx.
+"""A slow codec for messages, the oracle of kbroker/protocol/codec.pyx.
 
-Written from the protocol guide with `struct`; shares only the parsed tables. Structs are dicts, and a field that a
-version lacks or a tag that is not there is its default, as in Kafka's generated classes.
+It is written from the protocol guide with `struct`, and shares only the parsed tables. Structs are dicts. Fields that a
+version lacks and absent tags have their defaults, as in Kafka's generated classes.
 """
 import struct
 
@@ -63,7 +63,7 @@ def _struct_bytes(shape: schema.Struct, version: int, flexible: bool, values: di
 
 
 def _is_struct_or_null(field: schema.Field, version: int) -> bool:
-    """In a tag, whether it is there is said by an unsigned varint, not by an int8."""
+    """Return True for a nullable struct. In a tag, an unsigned varint marks its presence instead of an int8."""
     return field.type == 'struct' and not field.is_array and field.may_be_null(version)
 
 
@@ -103,7 +103,7 @@ def _length_bytes(value, compact: bool, classic: str) -> bytes:
 # ---- decode
 
 def decode(message: schema.Message, version: int, data: bytes) -> dict:
-    """Raises Malformed."""
+    """Decode a message. Raise Malformed if the bytes are invalid."""
     reader = _Reader(data)
     values = _read_struct(reader, message.struct, version, version >= message.declaration.flexible_from)
     reader.finish()

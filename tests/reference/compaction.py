@@ -1,6 +1,6 @@
-"""Compaction again, slowly and all at once, from the rules: the judge of `kbroker.log.cleaner`.
+"""A slow compaction in one step, written from the rules: the oracle of `kbroker.log.cleaner`.
 
-A log is a list of batches. Where the cleaner asks the transaction index, this looks for markers.
+A log is a list of batches. This searches for markers where the cleaner uses the transaction index.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def _snappy(data: bytes) -> bytes:
 
 @dataclass
 class Stored:
-    """A batch in a log: the header, and its records as they are read."""
+    """A batch in a log: the header and the decoded records."""
 
     header: Batch
     records: list[Record]
     data: bytes | None = None
-    """The bytes, where they must not change."""
+    """The bytes, if they must not change."""
 
     @classmethod
     def read(cls, data: bytes) -> Stored:
@@ -72,7 +72,7 @@ class Stored:
         return {0: 'abort', 1: 'commit'}.get(struct.unpack('>hh', (self.records[0].key or b'')[:4])[1])
 
     def face(self) -> tuple[object, ...]:
-        """What a reader sees. The base timestamp is a writer's choice, but for a delete horizon."""
+        """Return what a reader sees. The base timestamp is the writer's choice unless it is a delete horizon."""
         header = self.header
         return (
             header.base_offset,
@@ -93,7 +93,7 @@ class Stored:
 
 
 def marker_of(batches: list[Stored], number: int) -> Stored | None:
-    """The marker that ends the transaction of a batch: the next one of its producer."""
+    """Return the marker that ends the transaction of a batch, which is the next one of its producer."""
     producer_id = batches[number].header.producer_id
     return next(
         (batch for batch in batches[number + 1 :] if batch.header.producer_id == producer_id and batch.marker), None
@@ -109,7 +109,7 @@ def is_aborted(batches: list[Stored], number: int) -> bool:
 
 
 def has_data(batches: list[Stored], number: int) -> bool:
-    """Whether a batch is left of the transaction that the marker with this number ends."""
+    """Return True if a data batch remains of the transaction that the marker with this number ends."""
     producer_id = batches[number].header.producer_id
     for batch in reversed(batches[:number]):
         if batch.header.producer_id == producer_id and batch.has(TRANSACTIONAL):
@@ -128,7 +128,7 @@ class Rules:
     delete_retention_ms: int
     high_watermark: int
     last_records: dict[int, tuple[int, int]]
-    """(offset of the last data batch or -1, epoch) of active producers."""
+    """The offset of the last data batch or -1, and the epoch, of each active producer."""
 
     def is_needed_husk(self, batch: Stored) -> bool:
         if batch.last_offset == self.high_watermark - 1:
@@ -152,7 +152,7 @@ def last_offsets(batches: list[Stored], rules: Rules) -> dict[bytes, int]:
 
 
 def compact(batches: list[Stored], rules: Rules) -> list[Stored]:
-    """The log after one cleaning of everything below `end_offset`."""
+    """Return the log after one cleaning of everything below `end_offset`."""
     last = last_offsets(batches, rules)
     return [
         kept
@@ -212,7 +212,7 @@ def _changed(batch: Stored, records: list[Record], horizon_ms: int | None) -> St
 
 
 def committed_values(batches: list[Stored], end_offset: int) -> dict[bytes, bytes]:
-    """The last committed value of each key below an offset; a tombstone removes one."""
+    """Return the last committed value of each key below an offset, without the keys that end with a tombstone."""
     values: dict[bytes, bytes] = {}
     for number, batch in enumerate(batches):
         if batch.has(CONTROL) or is_aborted(batches, number):

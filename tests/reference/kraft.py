@@ -1,4 +1,4 @@
-"""The metadata log again, slowly, from the format: what the records of `__cluster_metadata-0` say, as plain values."""
+"""A slow reader of the metadata log, written from the format: the records of `__cluster_metadata-0` as plain values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOG_OVERHEAD_BYTES = 12
 
 @dataclass
 class Entry:
-    """One record. Those of one batch, which `batch_offset` names, stand or fall together."""
+    """A record. The records of one batch, which share a `batch_offset`, are atomic."""
 
     batch_offset: int
     offset: int
@@ -26,7 +26,7 @@ class Entry:
 
 
 class Fields:
-    """Values in the compact encoding, one after the other."""
+    """A reader of successive values in the compact encoding."""
 
     def __init__(self, data: bytes):
         self.data, self.at = data, 0
@@ -59,7 +59,7 @@ class Fields:
 
 
 def entries(log: bytes) -> Iterator[Entry]:
-    """The records of a segment. Raises where a batch is not one that a leader of the quorum writes."""
+    """Yield the records of a segment. Raise AssertionError for a batch that no leader of the quorum writes."""
     at = 0
     while at < len(log):
         end = at + LOG_OVERHEAD_BYTES + int.from_bytes(log[at + 8 : at + 12], 'big')
@@ -83,7 +83,7 @@ def entries(log: bytes) -> Iterator[Entry]:
 
 
 def read_log(log_dir: pathlib.Path) -> list[Entry]:
-    """Every record of the directory's metadata log: offsets follow each other, epochs never fall."""
+    """Return the records of the metadata log. Check that offsets are contiguous and epochs never decrease."""
     found: list[Entry] = []
     for segment in sorted(log_dir.glob('__cluster_metadata-0/*.log')):
         for entry in entries(segment.read_bytes()):
@@ -94,12 +94,12 @@ def read_log(log_dir: pathlib.Path) -> list[Entry]:
 
 
 def record_kinds(found: list[Entry]) -> list[tuple[int, int]]:
-    """(api key, version) of each data record."""
+    """Return (api key, version) of each data record."""
     return [(entry.value[1], entry.value[2]) for entry in found if entry.control_type is None]
 
 
 def partition_states(found: list[Entry]) -> dict[tuple[str, int], tuple[int, int, int]]:
-    """(leader, leader epoch, partition epoch) by (topic, partition), where no transaction was aborted."""
+    """Return (leader, leader epoch, partition epoch) by (topic, partition). The log has no aborted transaction."""
     names: dict[bytes, str] = {}
     states: dict[tuple[str, int], tuple[int, int, int]] = {}
     for entry in found:

@@ -1,4 +1,4 @@
-"""A partition's log as a list of batches, and the producer rules again, slowly: the judge of `kbroker.log`."""
+"""A partition's log as a list of batches, with slow producer rules: the oracle of `kbroker.log`."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ CLIENT, COORDINATOR = 'client', 'coordinator'
 
 @dataclass
 class Batch:
-    """A batch as it was given to the log, and where it went."""
+    """A batch as passed to the log, and its base offset."""
 
     data: bytes
     count: int
@@ -42,11 +42,11 @@ class Producer:
 
 
 class Refused(Exception):
-    """By Kafka's name of the error."""
+    """An append is refused. The argument is Kafka's name of the error."""
 
 
 class ReferenceLog:
-    """Everything is computed from the list of batches each time it is asked for."""
+    """A log that computes all its state from the list of batches at each request."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -56,7 +56,7 @@ class ReferenceLog:
         return self.batches[-1].last_offset + 1 if self.batches else 0
 
     def producers(self, restarted_at: int = 0) -> dict[int, Producer]:
-        """State after all batches. Of the batches below `restarted_at` each producer remembers only the last."""
+        """Return the state after all batches. Each producer remembers only its last batch below `restarted_at`."""
         state: dict[int, Producer] = {}
         for batch in self.batches:
             if batch.producer_id < 0:
@@ -78,7 +78,7 @@ class ReferenceLog:
         return state
 
     def append(self, batch: Batch, origin: str, restarted_at: int = 0) -> tuple[int, bool]:
-        """(base offset, whether it is a duplicate). Raises Refused."""
+        """Append a batch. Return its base offset, and True if it is a duplicate. Raise Refused."""
         producer = self.producers(restarted_at).get(batch.producer_id)
         if batch.producer_id >= 0 and producer is not None:
             if origin == CLIENT:
@@ -108,11 +108,11 @@ class ReferenceLog:
             raise Refused('INVALID_TXN_STATE')
 
     def truncate_to(self, end_offset: int) -> None:
-        """What a crash lost."""
+        """Remove the batches that a crash lost."""
         self.batches = [batch for batch in self.batches if batch.last_offset < end_offset]
 
     def transactions(self) -> list[tuple[int, int, int | None, str | None]]:
-        """(producer id, first offset, marker offset, how it ended) of each, in the order of their first offsets."""
+        """Return (producer id, first offset, marker offset, outcome) of each, in the order of first offsets."""
         found: list[tuple[int, int, int | None, str | None]] = []
         opened: dict[int, int] = {}
         for batch in self.batches:
@@ -129,6 +129,6 @@ class ReferenceLog:
         return min(unstable) if unstable else None
 
     def aborted(self, start_offset: int, end_offset: int) -> set[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions with a batch, or the marker, inside the range."""
+        """Return (producer id, first offset) of the aborted transactions with a batch or the marker in the range."""
         return {(producer_id, first) for producer_id, first, marker, end in self.transactions()
                 if end == 'abort' and marker is not None and marker >= start_offset and first < end_offset}

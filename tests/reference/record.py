@@ -1,4 +1,4 @@
-"""Record batches again, slowly, from the format: the judge of `kbroker.record`."""
+"""A slow codec for record batches, written from the format: the oracle of `kbroker.record`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ATTRIBUTES_AT = 21
 
 
 class Malformed(Exception):
-    """The bytes are not what the format says."""
+    """The bytes violate the format."""
 
 
 @dataclass
@@ -149,7 +149,7 @@ def decode_records(data: bytes, count: int) -> list[Record]:
 
 
 def delivered(batches: list[Batch], aborted: list[tuple[int, int]]) -> list[int]:
-    """The base offsets of the batches that a read_committed consumer delivers, by a heap of the aborted."""
+    """Return the base offsets of the batches that a read_committed consumer delivers, by a heap of aborted ones."""
     waiting = [(first_offset, producer_id) for producer_id, first_offset in aborted]
     heapq.heapify(waiting)
     aborting: set[int] = set()

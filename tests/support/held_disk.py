@@ -30,10 +30,14 @@ class HeldDisk:
         else:
             done(error)
 
-    def release(self) -> None:
-        """Finish all syncs, those that follow from them included, and hold no more."""
-        self.is_held = False
+    def finish_all(self) -> None:
+        """Finish the waiting syncs and those that follow from them."""
         while self.jobs:
             self.finish()
             if not self.jobs:
                 self.kick()
+
+    def release(self) -> None:
+        """Hold no more, and finish all syncs."""
+        self.is_held = False
+        self.finish_all()

@@ -89,7 +89,7 @@ class Peer:
             return True
 
 
-class Desk:
+class DeferringHandler:
     """A handler that keeps every request open until the test answers it."""
 
     def __init__(self, *, pipelined=False):

@@ -27,7 +27,7 @@ def clock():
 
 @pytest.fixture
 def open_partition(tmp_path, flusher, clock):
-    """Opens `orders-INDEX`, with topic settings by name. `opener.log` is the log of the last one."""
+    """A function that opens `orders-INDEX`, with topic settings by name. `opener.log` is the log of the last one."""
 
     def opener(index=0, *, page_cache=False, clean_shutdown=True, **settings):
         overrides = {name.replace('_', '.'): str(value) for name, value in settings.items()}

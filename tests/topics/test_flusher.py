@@ -4,7 +4,7 @@ from kbroker.topics.flusher import PARTITIONS_AT_ONCE, Flusher
 
 
 class Spy:
-    """A partition as the flusher sees it: `end` is what it has appended, `durable` what it was told of."""
+    """A partition as the flusher sees it: `end` is its log end, `durable` the offset that the flusher reported."""
 
     def __init__(self, name):
         self.name, self.end, self.durable, self.is_deleted = name, 0, 0, False
@@ -69,7 +69,7 @@ def test_no_more_partitions_are_synced_at_once_than_the_limit(flusher, disk):
         partition.append(flusher)
     flusher.kick()
     assert [files for files, _ in disk.jobs] == [[index] for index in range(PARTITIONS_AT_ONCE)]
-    partitions[-1].append(flusher)      # still gathers
+    partitions[-1].append(flusher)      # requested before its sync has begun
     finish(disk, 3)
     finish(disk, 4)
     flusher.kick()

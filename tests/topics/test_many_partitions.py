@@ -1,4 +1,4 @@
-"""A broker with many partitions: when their directories are made, and what it does without a descriptor."""
+"""A broker with many partitions: the creation of their directories, and a lack of descriptors."""
 import os
 import resource
 
@@ -27,7 +27,7 @@ def directories(tmp_path):
 
 
 def produce(broker, partition):
-    """The error code of the answer, None as long as there is none."""
+    """Send a Produce. Return a function that returns the error code of the answer, or None before the answer."""
     request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[ProduceRequest.TopicProduceData(
         name='orders', partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=bytes(record()))])])
     connection = broker.begin(request, 9)
@@ -97,7 +97,7 @@ def test_many_logs_are_closed_and_recovered_with_what_they_hold(tmp_path, durabi
 
 
 class Hog:
-    """Takes every descriptor that is left."""
+    """Holds every free descriptor."""
 
     def __enter__(self):
         shared_open_files().release(len(shared_open_files()))
@@ -121,7 +121,7 @@ class Hog:
 
 
 def test_without_descriptors_requests_are_refused_and_the_directory_stays_online(tmp_path, caplog):
-    """A broker that had none left took its log directory offline, as if the disk had failed."""
+    """Once, a broker without a free descriptor took its log directory offline, as if the disk had failed."""
     with InProcessBroker(tmp_path, clock=ManualClock(1_700_000_000_000)) as broker:
         broker.topics.create('orders', 3, {})
         for number in range(3):
@@ -134,7 +134,7 @@ def test_without_descriptors_requests_are_refused_and_the_directory_stays_online
             assert broker.logs.failure is None
         assert caplog.text.count('Too many open files') == 1
         assert [produce(broker, number)() for number in range(3)] == [ErrorCode.NONE] * 3
-        with Hog() as hog:      # files that can be opened again give up theirs
+        with Hog() as hog:      # files that can be opened again are closed
             os.close(hog.held.pop())
             assert [produce(broker, number)() for number in range(3)] == [ErrorCode.NONE] * 3
         assert broker.topics.get('orders', 0).log_end_offset == 3

@@ -1,4 +1,4 @@
-"""The high watermark, the last stable offset, and in which order those who wait are told."""
+"""The high watermark, the last stable offset, and the order in which waiters are notified."""
 import gc
 import random
 
@@ -54,7 +54,7 @@ def test_with_page_cache_durability_it_follows_the_log_end(open_partition, disk)
 
 
 def test_with_page_cache_durability_a_roll_is_flushed_all_the_same(open_partition, flusher, disk):
-    # Without it a crash would make recovery walk every segment since the start.
+    # Otherwise, recovery after a crash would walk every segment since the start.
     partition = open_partition(page_cache=True)
     partition.append_batch(data(), Origin.CLIENT)
     open_partition.log.roll()
@@ -106,7 +106,7 @@ def test_waiters_are_notified_in_order_of_offset_and_not_before(open_partition, 
 
 @pytest.mark.parametrize('seed', range(5))
 def test_any_number_of_waiters_in_any_order(open_partition, flusher, disk, seed):
-    """Those who wait for a duplicate come late and wait for less."""
+    """Waiters for a duplicate come later, and wait for a lower offset."""
     source = random.Random(seed)
     partition = open_partition()
     told, expected, waiting = [], [], []
@@ -143,7 +143,7 @@ def test_the_replayer_sees_each_batch_once_it_is_durable_and_before_its_waiters(
     partition.set_replayer(lambda header, batch: seen.append(header.base_offset))
     buffer = data()
     end = partition.append_batch(buffer).last_offset + 1
-    buffer[:] = bytes(len(buffer))          # the caller's buffer is used again
+    buffer[:] = bytes(len(buffer))          # the caller reuses its buffer
     partition.when_durable(end, lambda error: seen.append('told'))
     flusher.kick()
     assert seen == []

@@ -1,4 +1,4 @@
-"""Topics as clients change them, joined from metadata and files, and what a restart finds."""
+"""The registry of topics: changes by clients, the join of metadata and files, and restarts."""
 import pytest
 from support.in_process_broker import InProcessBroker
 

@@ -1,4 +1,4 @@
-"""Every implementation that this processor runs, against the bitwise definition and crcmod."""
+"""Every implementation that this processor supports, compared with the bitwise definition and with crcmod."""
 
 import random
 
