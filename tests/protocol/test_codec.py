@@ -75,7 +75,7 @@ def mutated(random_source: random.Random, data: bytes) -> bytes:
 
 
 def test_hostile_bytes_raise_protocol_error_or_mean_what_the_reference_reads():
-    """Of 20,000 mutated frames of all messages, each that decodes has the values that the reference reads."""
+    """20,000 mutated frames of all messages: each that decodes has the values that the reference reads."""
     random_source = random.Random(20)
     samples = []
     for name in NAMES:

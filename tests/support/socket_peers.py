@@ -13,14 +13,14 @@ def frame(body):
 
 
 class CallingServer(FrameServer):
-    """Hands each frame to a Python function."""
+    """A server that passes each frame to a Python function."""
 
     def __init__(self, handle):
         self.handle = handle
 
 
 def commons_for(reactor, handle, on_close=None, submit=None, receive_buffer_bytes=128 * 1024, **limits):
-    """The shared state of connections whose frames go to `handle`."""
+    """Return the shared state of connections whose frames `handle` serves."""
     return Commons(reactor, CallingServer(handle), Limits(**{'max_request_bytes': 1 << 20, **limits}), on_close, submit,
                    receive_buffer_bytes)
 
