@@ -24,7 +24,7 @@ CASES = [(60, 1), (60, 64), (16 * 1024, 1), (16 * 1024, 16)]
 
 
 class AsyncioEcho(asyncio.Protocol):
-    """What one would write without the network room: frames cut from a bytearray."""
+    """The usual server on asyncio, as the comparison: it cuts frames from a bytearray."""
 
     def connection_made(self, transport):
         self.transport = transport

@@ -99,7 +99,7 @@ def test_read(benchmark, name, count):
 @pytest.mark.parametrize('count', COUNTS)
 @pytest.mark.parametrize('name', ['kbroker', 'reference'])
 def test_validate(benchmark, name, count):
-    """What a Produce request costs; the reference only reads the records, with their CRC."""
+    """The validation of a Produce request. The reference only reads the records, with their CRC."""
     benchmark.group = f'validate a batch of {count} records'
     batch = encode_batch(rows(count))
     if name == 'kbroker':

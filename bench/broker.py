@@ -47,7 +47,7 @@ class Row:
 
 @dataclass
 class Span:
-    """What passed between two looks at the clocks. Shares are of all processors' time."""
+    """The times between two readings of the clocks. Shares are of all processors' time."""
 
     seconds: float
     broker_cpu_s: float

@@ -1,4 +1,4 @@
-"""What the benches need beside themselves: the reference implementations, which stand among the tests, and --quick."""
+"""The option --quick of the benches, and the path to the reference implementations in the tests."""
 import pathlib
 import sys
 

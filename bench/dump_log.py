@@ -36,7 +36,8 @@ T = 1_700_000_000_000
 OPTIONS = ['--deep-iteration', '--print-data-log', '--files']
 INSTALLED_SCRIPT = 'from kbroker_tools.dump.start import start; start()'
 FAST_START = ['-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1']
-# What kafka-run-class.sh hands to Java for a tool: KAFKA_HEAP_OPTS, KAFKA_JVM_PERFORMANCE_OPTS, KAFKA_JMX_OPTS.
+# The options that kafka-run-class.sh passes to Java for a tool: KAFKA_HEAP_OPTS, KAFKA_JVM_PERFORMANCE_OPTS,
+# KAFKA_JMX_OPTS.
 SCRIPT_START = ['-Xmx256M', '-server', '-XX:+UseG1GC', '-XX:MaxGCPauseMillis=20',
                 '-XX:InitiatingHeapOccupancyPercent=35', '-XX:+ExplicitGCInvokesConcurrent',
                 '-Djava.awt.headless=true', '-Dcom.sun.management.jmxremote=true',

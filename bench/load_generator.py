@@ -38,7 +38,7 @@ class LoadError(Exception):
 
 @dataclass
 class Figures:
-    """What one load measured; bytes include the frames."""
+    """The counts of one load. Bytes include the frames."""
 
     kind: str
     requests: int
@@ -58,13 +58,13 @@ class Figures:
 
     @property
     def count(self) -> int:
-        """Of transactions, where the load is of those, or of requests."""
+        """The number of transactions for a load of transactions, otherwise of requests."""
         return self.transactions if self.kind == 'transaction' else self.requests
 
 
 @dataclass
 class Measurement:
-    """What passed while it was measured. Shares of noise are of all processors' time."""
+    """The times and loads of one measurement. Shares of noise are of all processors' time."""
 
     seconds: float
     client_cpu_s: float
@@ -106,7 +106,7 @@ def _compiled(name: str, sources: list[pathlib.Path], more_flags: tuple[str, ...
 
 @functools.cache
 def has_tls() -> bool:
-    """Whether a program can be compiled and linked with OpenSSL here."""
+    """Return True if a program can be compiled and linked with OpenSSL here."""
     done = subprocess.run(['cc', '-x', 'c', '-', '-o', '/dev/null', *TLS_FLAGS[1:]], text=True, capture_output=True,
                           input='#include <openssl/ssl.h>\nint main(void) { return !TLS_client_method(); }\n',
                           timeout=BUILD_LIMIT_S, check=False)

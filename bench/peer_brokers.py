@@ -32,13 +32,13 @@ from support.certificates import make_certificates  # noqa: E402
 ADMIN_LIMIT_S = 300
 READY_LIMIT_S = 120
 PASSING = ('UNKNOWN_TOPIC_OR_PARTITION', 'NOT_LEADER_OR_FOLLOWER', 'LEADER_NOT_AVAILABLE')
-"""What a broker answers about a topic that is not everywhere in it yet."""
+"""Errors for a topic that is not known in all parts of a broker yet."""
 MOST_AT_ONCE = 5000  # partitions; Kafka takes no change of more than 10,000 metadata records
 GO_LIMIT_S = 600
 DELETE_AT_ONCE = {'log.segment.delete.delay.ms': '100'}
-"""So that what one cell wrote is gone when the next one is measured."""
+"""Setting that removes the files of one cell before the next one is measured."""
 
-# What kafka-run-class.sh hands to Java, and what kafka-server-start.sh adds.
+# The options that kafka-run-class.sh passes to Java, and those that kafka-server-start.sh adds.
 KAFKA_JAVA = ('-server', '-XX:+UseG1GC', '-XX:MaxGCPauseMillis=20',
               '-XX:InitiatingHeapOccupancyPercent=35', '-XX:+ExplicitGCInvokesConcurrent',
               '-XX:MaxInlineLevel=15', '-Djava.awt.headless=true', '-Djava.net.preferIPv4Stack=true',
@@ -47,7 +47,7 @@ SERVER_HEAP, TOOL_HEAP = ('-Xmx1G', '-Xms1G'), ('-Xmx512M',)
 
 
 class Unavailable(Exception):
-    """What a peer needs is not on this machine."""
+    """The machine lacks something that a peer needs."""
 
 
 class Broker(Protocol):
@@ -70,7 +70,7 @@ class Broker(Protocol):
 
 
 class WithTls:
-    """Where a broker takes TLS: besides `address`, or there alone."""
+    """A broker's listener with TLS, in addition to `address` or as the only one."""
 
     tls_address: str | None = None
     has_only_tls = False
@@ -382,7 +382,7 @@ def system_calls(pid: int, action: Callable[[], int]) -> float | None:
 
 
 def versions() -> str:
-    """Of what is compared, where it says so."""
+    """Return the versions of the peers that report one."""
     pom = (ROOT / 'tests' / 'jvm' / 'pom.xml').read_text()
     kafka = re.search('<kafka.version>(.*)</kafka.version>', pom)
     found = [f'Apache Kafka {kafka[1] if kafka else "?"} on {_first_line(["java", "-version"])}'

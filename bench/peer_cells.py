@@ -1,4 +1,4 @@
-"""What is measured side by side: a cell is one or more loads at the same time, on a topic of its own."""
+"""The cells that are measured on each peer: a cell is one or more concurrent loads on its own topic."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from typing import Any
 SMALL_RECORD, BATCH, LARGE = 'record=190,size=300', 'record=100,size=16384', 'record=1024,size=1048576'
 ON_DISK, BOTH = ('disk',), ('page-cache', 'disk')
 MOST_BYTES = 2 << 30
-"""What a cell writes at most, so that the page cache holds it."""
+"""The most bytes that a cell writes, so that they fit the page cache."""
 DIVISIONS = {'TLS': ' (TLS)', 'disk': ' (disk)', 'page-cache': ''}
 """Peers of a division are compared; what is behind the name of a cell there. TLS is with the page cache."""
 MANY_PARTITIONS = 1000  # more of them take some brokers longer to make and delete than they are measured
 FILES_A_PARTITION, OTHER_FILES = 1, 2000
-WINDOW_BATCHES, RECORDS_A_BATCH = 8192, 148  # of the large partition: what is read of it, which the page cache holds
+WINDOW_BATCHES, RECORDS_A_BATCH = 8192, 148  # the part of the large partition that is read, which fits the page cache
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Cell:
         return self.name + DIVISIONS[division]
 
     def name_of(self, kind: str, name: str) -> str:
-        """What one load of several is called, in a table that knows the cell by this name."""
+        """Return the name of one load of the cell, in a table with this name of the cell."""
         active = [load for load in self.loads if not load.startswith('idle')]
         return f'{name} ({kind})' if len(active) > 1 else name
 
@@ -74,14 +74,14 @@ class Cell:
 
     @property
     def has_floor(self) -> bool:
-        """Whether a server without a log can answer what this cell asks."""
+        """True if a server without a log can answer the requests of this cell."""
         is_filled = self.fill is None or self.fill.load.startswith('produce')
         return bool(self.loads) and is_filled and not self.is_cold and all(load.startswith(('produce', 'idle')) or (
             load.startswith('fetch') and option(load, 'from', 0) == 0) for load in self.loads)
 
     @property
     def is_traced(self) -> bool:
-        """Whether its system calls are counted, which takes another run, and with transactions a long one."""
+        """True if system calls are counted, which takes another run, and a long one with transactions."""
         return self.is_core
 
     @property
@@ -95,7 +95,7 @@ def option(load: str, name: str, default: int) -> int:
 
 
 def bound(load: str) -> str:
-    """What keeps a load that writes from filling the disk."""
+    """Return the option that keeps a writing load from filling the disk."""
     if load.startswith('produce'):
         return f',count={MOST_BYTES // option(load, "size", 16384)}'
     if load.startswith('transaction'):
@@ -223,7 +223,7 @@ def real_clients(filled: dict[str, Fill]) -> Iterator[Cell]:
 
 
 def curves(quick: bool, most_files: int) -> Iterator[Cell]:
-    """What should cost the same however much there is beside it.
+    """Yield cells whose cost should not grow with the number of partitions.
 
     Requests go to partitions at random, as those of many clients do: a connection whose requests all go to one
     partition lets a broker write several at once, and that would be the beginning of a curve.

@@ -56,7 +56,7 @@ def run_tool(name: str, *arguments: str) -> str:
 
 
 def percentiles_us(found_ms: Iterable[float]) -> dict[str, float]:
-    """Of the median, the 99th and the 99.9th percentile."""
+    """Return the median, the 99th and the 99.9th percentile in microseconds."""
     return {name: value * 1e3 for name, value in zip(('p50_us', 'p99_us', 'p999_us'), found_ms, strict=True)}
 
 

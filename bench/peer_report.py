@@ -1,4 +1,4 @@
-"""What the bench of peers says of its figures: a table, ratios against targets, markdown, a chart in SVG."""
+"""The report of the bench of peers: a table, ratios compared with targets, markdown, and a chart in SVG."""
 from __future__ import annotations
 
 import html
@@ -111,7 +111,10 @@ def _one_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """Of kbroker over another family, or without one of kbroker alone; `limit` is a least value if `is_least`."""
+    """A target for the ratio of kbroker to a family of peers, or for kbroker's own figure without a family.
+
+    `limit` is the least value if `is_least`, else the greatest.
+    """
 
     cells: tuple[str, ...]
     figure: str
@@ -178,7 +181,7 @@ def wanted(target: Target) -> str:
 
 
 def judged(results: Results, target: Target, cell: str, theirs: str | None, found: float) -> str:
-    """What the floor does not reach either is the limit of the client, or of the kernel where it is CPU."""
+    """Return the verdict on a target. If the floor misses it, too, the client is the limit, or the kernel for CPU."""
     if reaches(target, found):
         return 'met'
     for floor in (FLOOR_WITH_FILES, FLOOR):

@@ -120,7 +120,7 @@ class Notebook:
             row.fault or ', '.join(f'{name} {value:,.2f}' for name, value in row.figures.items())), err=True)
 
     def _heads(self) -> Iterator[str]:
-        """What was run when, of runs that rows are left of."""
+        """Yield the heads and times of the runs with remaining rows."""
         runs: dict[str, list[str]] = {}
         for line, following in pairwise([*self._lines, {'head': ''}]):
             if 'head' in line and 'head' not in following:
@@ -139,7 +139,7 @@ class Notebook:
 # ---- a cell on a peer
 
 def figures_of(measured: Measurement, load: Figures, pid: int) -> dict[str, float]:
-    """What one load of a cell found. CPU is shared out over all loads of the cell, which it cannot be told apart by."""
+    """Return the figures of one load of a cell. CPU cannot be attributed to loads, so all share it by their counts."""
     each = sum(other.count for other in measured.loads)
     moved_gb = sum(other.bytes_sent + other.bytes_received for other in measured.loads) / 1e9
     available_s = measured.seconds * (os.cpu_count() or 1)

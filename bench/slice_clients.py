@@ -24,7 +24,7 @@ RAW_RECORDS_S = 1e6  # what is taken for the generator's rate where it reads
 
 
 class Slice(NamedTuple):
-    """What a short time of full work found; broker CPU is in microseconds a record."""
+    """The figures of a short time at full speed. Broker CPU is in microseconds a record."""
 
     rate: float
     broker_us: float
@@ -43,7 +43,10 @@ def mark(records: int, pid: int) -> Mark:
 
 
 def cpu_s(pid: int) -> float:
-    """Of all threads of a process, to the nanosecond. The clock is numbered as clock_getcpuclockid does it."""
+    """Return the CPU time of a process in seconds, exact to the nanosecond.
+
+    The number of the clock is that of clock_getcpuclockid.
+    """
     return time.clock_gettime(~pid << 3 | 2)
 
 

@@ -214,7 +214,7 @@ class Bench:
         return Measurement(seconds, jvm, python, max(0.0, busy - known) / available_s)
 
     def _cpu_s(self) -> tuple[float, float, float, float]:
-        """Of the virtual machine, of the Python processes that it started, of all that belongs to the bench, of all."""
+        """Return the CPU times of the virtual machine, its Python processes, the whole bench, and the machine."""
         jvm = process_cpu_s(self.jvm)
         python = sum(map(process_and_ended_children_cpu_s, descendants(self.jvm))) + ended_children_cpu_s(self.jvm)
         brokers = process_cpu_s(self.kbroker.pid) + process_cpu_s(self.kafka.pid)
@@ -222,7 +222,7 @@ class Bench:
         return jvm, python, jvm + python + brokers + sum(os.times()[:2]), user + nice + system + irq + soft_irq
 
     def most_memory_mb(self) -> float:
-        """Of any Python worker that is there now, at its most."""
+        """Return the peak memory of the largest current Python worker."""
         return max(map(peak_mb, descendants(self.jvm)), default=0.0)
 
 
@@ -334,7 +334,7 @@ def table(results: list[Result]) -> Iterator[str]:
 
 
 def fixed_costs(result: Result) -> Iterator[str]:
-    """Of a job that reads next to nothing."""
+    """Yield the table of the costs of a job that reads almost nothing."""
     yield f'| {result.cell.topic.visible_records} records | ms a job | CPU ms, JVM + Python |'
     yield '|---|---|---|'
     for source, runs in result.runs.items():

@@ -46,7 +46,7 @@ class Topic:
 
     @property
     def transactions(self) -> list[bool]:
-        """Of each, whether it is committed, spread evenly."""
+        """The transactions: True if committed. Aborted ones are spread evenly."""
         batches = -(-self.records // self.records_of_a_batch // self.partitions)
         share = self.aborted_percent / 100
         return [int((number + 1) * share) == int(number * share)

@@ -1,4 +1,4 @@
-"""What transactions cost a client: the claim of the literature, on Apache Kafka, kfake and kbroker.
+"""The cost of transactions to a client on Apache Kafka, kfake and kbroker, compared with the literature's claim.
 
     python bench/transaction_cost.py [--quick] [--blocks N] [--slice S] [--peers NAMES] [--clients NAMES]
 

@@ -76,7 +76,7 @@ static bool has_frame(const struct connection *connection, const uint8_t *at) {
     return left >= size;
 }
 
-/* What lies behind the header of an answer, which must be that to the request of this number. */
+/* Returns the body of an answer, which must be the answer to the request with this number. */
 static struct reader answer_at(const uint8_t *at, uint32_t number, bool has_flexible_header) {
     struct reader reader = {at + FRAME_HEAD_BYTES, at + frame_bytes(at)};
     uint32_t correlation_id = (uint32_t)read_int32(&reader);
@@ -113,7 +113,7 @@ static void write_api_versions(struct connection *connection, struct writer *wri
     write_uvarint(writer, 0);
 }
 
-/* What every client asks first. Here it keeps many connections from overflowing the queue of those not yet accepted. */
+/* Sends ApiVersions, as every client does first. Waiting for the answer keeps the accept queue from overflowing. */
 static void introduce(struct connection *connection) {
     struct reader reader = ask(connection, write_api_versions, API_VERSIONS, API_VERSIONS_VERSION);
     count_error(connection->load, read_int16(&reader));

@@ -35,7 +35,7 @@ static void prepare(struct load *load) {
     size_t records = (size_t)options->size * each;
     if (records < LARGEST_BATCH_BYTES)
         records = LARGEST_BATCH_BYTES; /* the first batch comes whole, however large it is */
-    /* Of aborted transactions, 17 bytes each, there can be one for each small batch. */
+    /* There can be an aborted transaction, 17 bytes, for each small batch. */
     load->answer_bytes = records + records / 4 + each * ANSWER_BYTES_A_PARTITION;
 }
 

@@ -1,14 +1,14 @@
-/* What the processors, the kernel and the load generator allow: a server that does as good as nothing.
+/* A server that does almost nothing. Its figures are the limit of the processors, the kernel and the load generator.
  *
  *     floor PORT [DIRECTORY]
  *
- * It knows the generator's ApiVersions, Produce and Fetch, and no more of them than it must: a Produce is read, thrown
- * away and answered, nothing in it looked at; a Fetch from offset 0 gets batches that were made once, as many bytes as
- * it asks for, and hears that they are all there is. One thread; it waits where a socket is full.
+ * It serves the generator's ApiVersions, Produce and Fetch, and decodes only what it must. It reads and answers a
+ * Produce, and discards the records unchecked. A Fetch from offset 0 is answered with the requested number of bytes, in
+ * batches that were made once, and with their end as the high watermark. There is one thread, which waits when a socket
+ * is full.
  *
- * With a directory the records are written, in there, to a file for each partition, which is what no broker can do
- * without: what one receive brings for a partition in a row goes out in one write, into space reserved as kbroker does
- * it. SIGHUP removes the files. */
+ * With a directory it writes the records to a file for each partition, as every broker must: one write for the adjacent
+ * bytes of a partition in one receive, into space reserved as kbroker does it. SIGHUP removes the files. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -257,7 +257,7 @@ static void serve(struct client *client, int api_key, uint32_t correlation_id, s
     answer_fetch(client->socket, reader, correlation_id);
 }
 
-/* What comes before the partitions. */
+/* Reads the request up to its partitions. */
 static void begin_to_write(struct client *client, struct reader *reader) {
     read_bytes(reader, (size_t)read_int16(reader)); /* client id */
     skip_tags(reader);
@@ -269,7 +269,7 @@ static void begin_to_write(struct client *client, struct reader *reader) {
     client->partitions_left = read_array(reader);
 }
 
-/* Of the Produce under way, as much as has come: returns what is behind it. */
+/* Takes the received bytes of the current Produce. Returns the end of them. */
 static const uint8_t *take_records(struct client *client, const uint8_t *at, const uint8_t *end) {
     while (client->partitions_left) {
         if (!client->to_write) {

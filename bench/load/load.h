@@ -19,7 +19,7 @@ enum {
     NAME_BYTES = 200,
 };
 
-/* What is counted while it is measured. */
+/* The counts of a measurement. */
 struct figures {
     uint64_t requests, records, bytes_sent, bytes_received;
     uint64_t transactions, aborted_transactions, retries, empty_answers;
@@ -47,7 +47,7 @@ struct load_kind {
 
 extern const struct load_kind produce_kind, fetch_kind, transaction_kind, stream_kind, idle_kind;
 
-/* What the command line asks for. */
+/* The options of a load on the command line. */
 struct load_options {
     char topic[NAME_BYTES];
     int connections, depth;

@@ -190,7 +190,7 @@ static void wait_for_events(int epoll, uint64_t resume_at_ns, uint64_t next_phas
         be_ready(events[i].data.ptr, events[i].events, epoll);
 }
 
-/* Where commits interrupt the work, measuring begins and ends with one: the time between two is whole. */
+/* If commits interrupt the work, a measurement begins and ends with one, so that it covers whole transactions. */
 static bool is_between_transactions(void) {
     bool is_between = loads->has_just_committed || !loads->commits;
     loads->has_just_committed = false;

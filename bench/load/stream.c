@@ -19,7 +19,7 @@ struct stream {
     bool has_failed;
 };
 
-/* What all requests have alike: the records with their size before them, from nobody yet. */
+/* The part that all requests share: the records after their size, without a producer yet. */
 struct pattern {
     uint8_t *sized;
     size_t size, batch_size;

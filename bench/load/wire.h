@@ -45,7 +45,7 @@ void skip_string(struct reader *reader); /* compact, nullable */
 int read_array(struct reader *reader); /* compact; how many elements; a null array has none */
 void skip_tags(struct reader *reader);
 
-/* Who a batch is from; all -1 for a producer without an id. */
+/* The producer of a batch; all fields are -1 for a producer without an id. */
 struct producer_identity {
     int64_t producer_id;
     int16_t producer_epoch;
@@ -59,10 +59,10 @@ size_t batch_bytes(int records, int value_bytes);
 /* A batch as the `records` of a Produce request: its size, for which there must be room for 5 bytes, then itself. */
 void write_records(struct writer *writer, const struct producer_identity *producer, int records, int value_bytes);
 
-/* Says in a batch that is written whom it is from; its CRC follows. */
+/* Sets the producer in an encoded batch, and then its CRC. */
 void place_producer(uint8_t *batch, size_t size, const struct producer_identity *producer);
 
-/* What a batch in an answer says of itself. Returns its size, or 0 if it is cut off. */
+/* The header fields of a batch in an answer. view_batch returns its size, or 0 if it is truncated. */
 struct batch_view {
     int64_t base_offset, last_offset;
     int records;
