@@ -11,7 +11,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = ('*.md', 'docs/*.md', 'docs/*.svg', 'bench/*.md', 'bench/*.svg')
+PAGES = ('*.md', 'docs/*.md', 'docs/*.svg', 'docs/*.css', 'bench/*.md', 'bench/*.svg')
 
 
 def copy_pages(to: pathlib.Path) -> None:
@@ -31,4 +31,4 @@ def build_site(site: pathlib.Path) -> None:
 
 
 if __name__ == '__main__':
-    build_site(pathlib.Path(sys.argv[1]))
+    build_site(pathlib.Path(sys.argv[1]).resolve())
