@@ -89,7 +89,7 @@ def _start(config_file: Path | None, data_dir: str | None, listen: str | None, a
 
 def _run(broker: Any) -> None:
     """Serve until a signal stops the broker."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _stopping_signals():
         broker.reactor.on_signal(number, partial(_stop, broker, number))
     durability = broker.config.kbroker_durability
     log.info('ready on %s, data in %s, durability %s', broker.address, broker.directory, durability,
@@ -110,10 +110,16 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _stopping_signals() -> list[signal.Signals]:
+    """Return SIGTERM, and SIGINT unless it is ignored: Ctrl-C must not end what a script runs in the background."""
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGINT]
+
+
 def _stop(broker: Any, number: int) -> None:
     # From here on signals have the kernel's default action: a second signal, or the alarm at the limit, ends the
     # process. That is as safe as a crash, and needs no Python to run.
-    for again in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+    for again in (*_stopping_signals(), signal.SIGALRM):
         signal.signal(again, signal.SIG_DFL)
     signal.alarm(SHUTDOWN_LIMIT_S)
     log.info('%s: stopping; a second signal ends at once', signal.Signals(number).name)

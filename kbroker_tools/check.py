@@ -200,8 +200,9 @@ class Session:
 
 
 def _begin_worker() -> None:
-    """Let Ctrl-C end a worker without a traceback; the terminal sends it to every process."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Let Ctrl-C, unless it is ignored, end a worker without a traceback: the terminal sends it to every process."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _check(fs: FileSystem, task: PartitionTask) -> tuple[PartitionTask, PartitionReport | OSError | None]:

@@ -10,12 +10,22 @@ pytest.register_assert_rewrite('support', 'behaviours')
 
 from support.apache_kafka import KafkaProcess  # noqa: E402
 from support.broker_process import PROMPT, BrokerProcess  # noqa: E402
+from support.interrupts import give_children_the_default_interrupt  # noqa: E402
 from support.machine_requirements import check_tools  # noqa: E402
+from support.quick_run import is_quick  # noqa: E402
 
 
 def pytest_addoption(parser):
     parser.addoption('--against', choices=('kbroker', 'apache-kafka'), default='kbroker',
                      help='the broker that the judges meet; Apache Kafka shows whether the judges are right')
+    parser.addoption('--quick', action='store_true',
+                     help='leave out what needs a JVM, Node.js, a browser, Valgrind or strace, and what takes long')
+
+
+def pytest_configure(config):
+    is_controller = config.getoption('numprocesses', None) and not hasattr(config, 'workerinput')
+    if not is_controller:  # its children are the processes that run tests
+        give_children_the_default_interrupt()
 
 
 def pytest_runtest_setup(item):
@@ -23,6 +33,10 @@ def pytest_runtest_setup(item):
 
 
 def pytest_collection_modifyitems(config, items):
+    if config.getoption('quick'):
+        left_out = [item for item in items if not is_quick(item)]
+        items[:] = [item for item in items if is_quick(item)]
+        config.hook.pytest_deselected(items=left_out)
     if hasattr(config, 'workerinput'):
         from support.xdist_scheduling import priority
         items.sort(key=lambda item: priority(item.nodeid))

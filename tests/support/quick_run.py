@@ -1,0 +1,25 @@
+"""The part of the tests that runs while a developer edits: `pytest --quick`, or `make quick`."""
+from __future__ import annotations
+
+import pytest
+from support.xdist_scheduling import LONGEST
+
+NEEDS_MORE = ('jvm', 'node', 'browser', 'valgrind', 'strace')
+"""The markers of tests that need a program which is slow, or often missing."""
+
+SLOW = (
+    *LONGEST,
+    'tests/log/test_cleaner.py::test_a_power_cut_at_any_change_of_a_cleaning_loses_nothing',
+    'tests/log/test_cleaner_against_reference.py',
+    'tests/test_examples.py',
+    'tests/tools/test_tools_check.py::test_a_repair_of_which_any_write_fails_can_be_done_again',
+    'tests/tools/test_tools_dump_gaps.py',
+    'tests/tools/test_tools_dump_limits.py',
+    'tests/topics/test_many_partitions.py',
+    'tests/transaction/test_any_history.py',
+)
+"""Files and tests that take a third of the time of all that need nothing more."""
+
+
+def is_quick(item: pytest.Item) -> bool:
+    return not (item.nodeid.startswith(SLOW) or any(item.get_closest_marker(marker) for marker in NEEDS_MORE))

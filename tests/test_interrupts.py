@@ -1,0 +1,53 @@
+"""SIGINT where the parent ignores it: a shell starts background jobs of scripts that way."""
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from support.broker_process import ROOT, BrokerProcess
+
+IGNORING = ['sh', '-c', 'trap "" INT; exec "$@"', 'sh']
+SHOW_ACTION = 'import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)'
+
+
+def test_a_child_of_a_test_has_the_default_action_for_ctrl_c():
+    shown = subprocess.run([sys.executable, '-c', SHOW_ACTION], capture_output=True, text=True, check=True)
+    assert shown.stdout == 'True\n'
+
+
+@pytest.mark.parametrize('processes', ['0', '1'])
+def test_a_run_of_the_tests_that_ignores_ctrl_c_passes_that_on_to_no_child(processes):
+    name = test_a_child_of_a_test_has_the_default_action_for_ctrl_c.__name__
+    environment = {key: value for key, value in os.environ.items() if not key.startswith('PYTEST_')}
+    done = subprocess.run([*IGNORING, sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-n', processes,
+                           f'{__file__}::{name}'], cwd=ROOT, env=environment, capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, done.stdout
+
+
+class BackgroundBroker(BrokerProcess):
+    """A broker that a script started in the background: SIGINT is ignored from its start."""
+
+    def launch(self, arguments):
+        super().launch([*IGNORING, *arguments])
+
+
+def test_a_broker_started_with_ctrl_c_ignored_outlives_it(tmp_path):
+    broker = BackgroundBroker(tmp_path)
+    broker.start()
+    os.kill(broker.pid, signal.SIGINT)
+    assert broker.end_by(signal.SIGTERM) == 0
+    assert not any('SIGINT' in line for line in broker.lines)
+    assert (tmp_path / '.kafka_cleanshutdown').exists()
+
+
+def test_check_ends_its_workers_by_ctrl_c_unless_it_is_ignored(monkeypatch):
+    from kbroker_tools import check
+    for inherited, left in ((signal.SIG_IGN, signal.SIG_IGN), (signal.default_int_handler, signal.SIG_DFL)):
+        before = signal.signal(signal.SIGINT, inherited)
+        try:
+            check._begin_worker()
+            assert signal.getsignal(signal.SIGINT) is left
+        finally:
+            signal.signal(signal.SIGINT, before)
