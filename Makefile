@@ -15,46 +15,52 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: serve build debug check test soak bench bench-peers man docs install-service package clean
+.PHONY: help serve build debug check quick test soak bench bench-peers man docs install-service package clean
 
-serve: build  ## Start the broker on $(LISTEN) with $(DATA).
+help:  ## Print the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+serve: build  ## Start the broker. LISTEN=host:port and DATA=directory set where.
 	$(PY) -m kbroker serve --listen $(LISTEN) --data-dir $(DATA)
 
 build: $(VENV)/installed  ## Compile what changed, in place.
 	$(PY) setup.py --quiet build_ext --inplace
 
-test: $(VENV)/installed-for-tests build  ## The default test run, in $(WORKERS) processes.
+quick: $(VENV)/installed-for-tests build  ## The tests for use while editing: no JVM, Node.js, Spark, browser, crash loop or bench.
+	$(PY) -m pytest -n $(WORKERS) --quick $(PYTEST_ARGS)
+
+test: $(VENV)/installed-for-tests build  ## All tests but the long runs. WORKERS=2 processes; PYTEST_ARGS='tests/log -x' runs a part.
 	$(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
-check: $(VENV)/installed-for-tests build  ## Style and types.
+check: $(VENV)/installed-for-tests build  ## Check style and types.
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-debug: $(VENV)/installed-for-tests  ## Bounds checks and asserts in the compiled code, under the tests of the formats.
+debug: $(VENV)/installed-for-tests  ## Run the tests of the formats on a build with bounds checks and asserts.
 	KBROKER_DEBUG=1 $(PY) setup.py --quiet build --build-lib build/debug/lib --build-temp build/debug/temp
 	PYTHONPATH=build/debug/lib $(PY) -P -m pytest -n $(WORKERS) tests/wire tests/protocol tests/record tests/log tests/topics \
 	    tests/spark/test_spark_splits.py $(PYTEST_ARGS)
 
-soak: $(VENV)/installed-for-tests build  ## The long runs.
+soak: $(VENV)/installed-for-tests build  ## Run the long tests.
 	$(PY) -m pytest -m soak --timeout 0 $(PYTEST_ARGS)
 
-bench: $(VENV)/installed-for-tests build  ## Ratios to the references, in the same run; then broker and client as processes.
+bench: $(VENV)/installed-for-tests build  ## Measure the compiled paths against their references, then a broker and its clients.
 	$(PY) -m pytest bench -o python_files='bench_*.py' $(PYTEST_ARGS)
 	$(PY) bench/broker.py
 	$(PY) bench/spark.py
 
-bench-peers: $(VENV)/installed-for-tests build  ## Beside Apache Kafka and kfake: half an hour of a quiet machine, an hour with BENCH_ARGS='--set all'; stopped, it goes on where it was.
+bench-peers: $(VENV)/installed-for-tests build  ## Measure beside Apache Kafka and kfake, 30 minutes. BENCH_ARGS='--set all' takes 60. A second run continues the first.
 	$(PY) bench/peers.py $(BENCH_ARGS)
 	$(PY) bench/transaction_cost.py
 
-docs: $(VENV)/installed-for-tests  ## The pages as a site, in build/site.
+docs: $(VENV)/installed-for-tests  ## Build the pages as a site, in build/site.
 	$(PY) docs/build.py build/site
 
-man: build  ## Write the man pages anew.
+man: build  ## Rewrite the man pages.
 	PYTHONPATH=. $(PY) man/make.py
 
 # What `pip install` does not: it wants nothing compiled, and overwrites no settings. BINDIR is where kbroker lies.
-install-service:  ## The systemd service, man pages and shell completion, under $(DESTDIR)$(PREFIX).
+install-service:  ## Install the systemd service, man pages and shell completion. PREFIX=/usr/local, BINDIR=PREFIX/bin.
 	install -d $(addprefix $(DESTDIR),/etc/kbroker $(PREFIX)/lib/systemd/system $(PREFIX)/lib/sysusers.d \
 	    $(PREFIX)/lib/tmpfiles.d $(addprefix $(PREFIX)/share/,man/man1 man/man5 man/man8 \
 	    bash-completion/completions zsh/site-functions fish/vendor_completions.d))
@@ -92,13 +98,13 @@ define install
 	    | $(PY) -m pip install --quiet --disable-pip-version-check --requirement /dev/stdin
 endef
 
-package: $(VENV)/installed-for-tests  ## An sdist and its wheel in dist/, proven to work outside the tree.
+package: $(VENV)/installed-for-tests  ## Build an sdist and its wheel in dist/, and run the wheel outside the tree.
 	rm -rf dist build/package
 	$(PY) -m build --no-isolation
 	$(PYTHON) -m venv build/package
 	build/package/bin/pip install --quiet --disable-pip-version-check dist/*.whl
 	cd build/package && bin/kbroker --version && bin/python -c 'import kbroker.broker'
 
-clean:  ## Remove what was built; .venv and data stay.
+clean:  ## Remove what was built. .venv and data stay.
 	rm -rf build dist *.egg-info
 	find kbroker kbroker_tools -name '*.so' -delete

@@ -2,7 +2,6 @@
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -218,7 +217,7 @@ def test_a_page_has_every_option_of_its_command(name):
             assert option in ('--help', '--version') or re.search(rf'^\.B .*{option}\b', text, re.MULTILINE), option
 
 
-@pytest.mark.skipif(shutil.which('mandoc') is None, reason='mandoc is not installed')
+@pytest.mark.mandoc
 def test_mandoc_has_no_remark_on_a_page():
     pages = sorted(map(str, (ROOT / 'man').glob('*.[0-9]')))
     assert subprocess.run(['mandoc', '-T', 'lint', *pages], capture_output=True, text=True, check=False).stdout == ''

@@ -15,7 +15,7 @@ JUDGES = ROOT / 'build' / 'judges'
 """The directory that keeps fetched and compiled judges between runs."""
 
 TOOLS = {'jvm': ('java', 'javac', 'mvn'), 'node': ('node', 'npm'), 'browser': ('chromium',),
-         'valgrind': ('valgrind',), 'strace': ('strace',)}
+         'valgrind': ('valgrind',), 'strace': ('strace',), 'fish': ('fish',), 'zsh': ('zsh',), 'mandoc': ('mandoc',)}
 """The programs that a test needs, by its marker."""
 
 
