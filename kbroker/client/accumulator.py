@@ -1,12 +1,12 @@
-"""Records on their way to a partition: gathered into batches, numbered, and kept in order while batches are sent again.
+"""The send queue of a partition: gathers records into batches, numbers them, and keeps their order across retries.
 
     send() --> open batch --closes: full, lingered, flushed--> waiting --take()--> in flight --> done
                                                                   ^                   |
                                                                   +--- put_back() ----+
 
-A partition refuses a batch whose first sequence does not follow its last one. So a batch gets its numbers when it is
-first taken, keeps them when it is sent again, and as long as a batch is on its second way nothing else of the
-partition is on any way: the batches that were in flight behind it have been refused too, and come back first.
+A partition rejects a batch whose first sequence does not follow its last one. So a batch gets its sequence numbers
+when it is first taken, and keeps them when it is sent again. While a batch is being retried, nothing else of its
+partition is in flight: the batches in flight behind it were rejected too, and are put back first.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kbroker.record.batch import HEADER_BYTES, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 SEQUENCES = 1 << 31
 """The sequence after 2147483647 is 0."""
 RECORD_OVERHEAD_BYTES = 16
-"""What a record has beside key, value and headers is at most this, as long as each is shorter than 2 MiB."""
+"""The most bytes that a record adds to its key, value and headers, if each of these is shorter than 2 MiB."""
 
 ProducedRecord = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
@@ -33,8 +33,8 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 class ProducerBatch:
-    """Some records of one partition, in order. `contexts` are what the sender gave along with each; `ordinal`
-    is the place of the batch in its partition.
+    """A batch of records of one partition, in order. `contexts` holds the sender's context of each record; `ordinal`
+    is the position of the batch in its partition.
     """
 
     __slots__ = ('attempts', 'base_sequence', 'contexts', 'created_ms', 'ordinal', 'partition', 'producer',
@@ -58,7 +58,7 @@ class ProducerBatch:
         self.base_sequence = base_sequence
 
     def halves(self) -> list[ProducerBatch]:
-        """The same records under the same numbers in two batches: for a topic that takes smaller ones only."""
+        """Split the batch in two, keeping the sequence numbers: for a topic that accepts only smaller batches."""
         middle = len(self.records) // 2
         parts = []
         for start, end in ((0, middle), (middle, len(self.records))):
@@ -73,7 +73,7 @@ class ProducerBatch:
 
 
 class PartitionQueue:
-    """What is to be sent to one partition, and what is under way."""
+    """The batches of one partition: open, waiting and in flight."""
 
     def __init__(self, topic: str, partition: int, batch_bytes: int):
         self.topic = topic
@@ -82,7 +82,7 @@ class PartitionQueue:
         self.waiting: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
         self.producer = ProducerIdAndEpoch()
-        """Whom the numbers of the last batch belong to; a producer that changed begins at 0."""
+        """The producer whose sequence numbers are in use; a new producer starts at 0."""
         self.next_sequence = 0
         self._batch_bytes = batch_bytes
         self._next_ordinal = 0
@@ -92,7 +92,7 @@ class PartitionQueue:
         return self.open is None and not self.waiting and not self.in_flight
 
     def append(self, record: ProducedRecord, context: Any, size_bytes: int, now_ms: int) -> bool:
-        """True: a batch has become full and waits."""
+        """Add a record to the open batch. Returns True if a batch became full and now waits."""
         closed = False
         batch = self.open
         if batch is not None and batch.size_bytes + size_bytes > self._batch_bytes:
@@ -112,7 +112,7 @@ class PartitionQueue:
             self.open = None
 
     def due_ms(self, linger_ms: int) -> int | None:
-        """When there is something to take: 0 is now, None is never unless records or answers come."""
+        """Return the time of the next batch: 0 is now, None is not before more records or answers arrive."""
         if self.waiting:
             first = self.waiting[0]
             if self.in_flight and (first.attempts or self.in_flight[0].attempts):
@@ -121,7 +121,7 @@ class PartitionQueue:
         return None if self.open is None else self.open.created_ms + linger_ms
 
     def take(self, producer: ProducerIdAndEpoch) -> ProducerBatch:
-        """The next batch, numbered if there is a producer id, now in flight. IndexError: nothing waits."""
+        """Move the next batch in flight, numbered if there is a producer id. Raises IndexError if none waits."""
         batch = self.waiting.popleft()
         if producer.is_valid and batch.base_sequence is None:
             if self.producer != producer and not self.in_flight:
@@ -135,7 +135,7 @@ class PartitionQueue:
         self.in_flight.remove(batch)
 
     def put_back(self, batch: ProducerBatch, retry_at_ms: int) -> None:
-        """To be sent again, before all that was appended after it."""
+        """Queue a batch to be sent again, before all batches that were appended after it."""
         self.in_flight.remove(batch)
         batch.attempts += 1
         batch.retry_at_ms = retry_at_ms
@@ -149,12 +149,12 @@ class PartitionQueue:
             self.waiting.appendleft(part)
 
     def is_first_unfinished(self, batch: ProducerBatch) -> bool:
-        """No earlier batch is under way or about to be sent again."""
+        """Return whether no earlier batch is in flight or about to be sent again."""
         return self.in_flight[0] is batch and not any(
             waiting.attempts and waiting.ordinal < batch.ordinal for waiting in self.waiting)
 
     def forget_numbers(self) -> None:
-        """What waits will be numbered anew, from 0: under a new epoch. Nothing may be in flight."""
+        """Clear the numbers of waiting batches, which restart at 0 under a new epoch. Nothing may be in flight."""
         if self.in_flight:
             raise AssertionError(f'{len(self.in_flight)} batches of {self.topic}-{self.partition} are in flight')
         for batch in self.waiting:
@@ -162,7 +162,7 @@ class PartitionQueue:
         self.producer = ProducerIdAndEpoch()
 
     def drop_waiting(self) -> list[ProducerBatch]:
-        """Everything not yet under way, taken out."""
+        """Remove and return every batch that is not in flight."""
         self.close_open()
         dropped = list(self.waiting)
         self.waiting.clear()
@@ -170,7 +170,7 @@ class PartitionQueue:
 
 
 def record_bytes(record: ProducedRecord) -> int:
-    """At most so many bytes has the record in a batch."""
+    """Return the most bytes that the record takes in a batch."""
     _, key, value, headers = record
     size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
     for name, content in headers:

@@ -1,8 +1,8 @@
-"""What an administrator asks of a cluster, in the words of Kafka's Admin.
+"""Kafka's Admin operations on a cluster.
 
-A question about several things is answered by a dict over them. Where each of them may fail on its own, its value is
-the KafkaError, else the answer (None where there is none to give). An error that passes (a leader that moved, a
-coordinator that loads) is asked again; the rest is raised.
+An operation on several things returns a dict over them. Where each may fail on its own, its value is a KafkaError or
+the result (None if there is none to return). Transient errors (a leader that moved, a coordinator that is loading)
+are retried; all others are raised.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kbroker.protocol import messages
 Partition = tuple[str, int]
 """(topic, partition)"""
 
-# Timestamps of ListOffsets that are questions of their own, and the version that brought them.
+# Special timestamps of ListOffsets, and the request version that introduced each.
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -30,7 +30,7 @@ SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST
 ISOLATION_SINCE = 2
 
 OFFSET_NAMES_BEFORE_IDS = 9
-"""The last version of OffsetFetch and OffsetCommit that names topics by their names."""
+"""The last version of OffsetFetch and OffsetCommit that identifies topics by name."""
 
 
 class IsolationLevel(IntEnum):
@@ -39,7 +39,7 @@ class IsolationLevel(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """What has a configuration."""
+    """Kafka's types of resources that have configs."""
 
     TOPIC = 2
     BROKER = 4
@@ -61,7 +61,7 @@ Resource = tuple[ResourceType, str]
 
 class ListedOffset(NamedTuple):
     offset: int
-    """-1 when no record answers the question."""
+    """-1 if no record matches."""
     timestamp_ms: int
     leader_epoch: int
 
@@ -73,7 +73,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class NewTopic(NamedTuple):
-    """-1 leaves the count or factor to the broker; `assignments` (brokers by partition) takes the place of both."""
+    """A topic to create. -1 leaves a number to the broker; `assignments` (brokers by partition) replaces both."""
 
     name: str
     partitions: int = -1
@@ -83,7 +83,7 @@ class NewTopic(NamedTuple):
 
 
 class Admin:
-    """Raises KafkaError and ClientError."""
+    """Kafka's Admin API over a Cluster. Raises KafkaError and ClientError."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
@@ -112,7 +112,7 @@ class Admin:
     def create_partitions(self, counts: Mapping[str, int],
                           assignments: Mapping[str, Collection[Collection[int]]] | None = None,
                           validate_only: bool = False) -> dict[str, KafkaError | None]:
-        """Raise topics to so many partitions; `assignments` are the brokers of each new one."""
+        """Increase topics to these partition counts; `assignments` are the brokers of each new partition."""
         request = messages.CreatePartitionsRequest
         given = assignments or {}
         rows = [request.CreatePartitionsTopic(name=name, count=count, assignments=None if name not in given else [
@@ -123,7 +123,7 @@ class Admin:
         return {row.name: _error(row, f'topic {row.name}') for row in answer.results}
 
     def delete_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, int | KafkaError]:
-        """Delete what lies before these offsets (-1: the high watermark). Answers the log start offsets."""
+        """Delete the records before these offsets (-1: the high watermark). Returns the new log start offsets."""
         request = messages.DeleteRecordsRequest
 
         def ask(connection: Connection, topics: dict[str, list[int]]) -> Iterable[tuple[str, Any]]:
@@ -140,7 +140,7 @@ class Admin:
 
     def describe_configs(self, resources: Iterable[Resource], include_synonyms: bool = False,
                          include_documentation: bool = False) -> dict[Resource, Any]:
-        """Lists of DescribeConfigsResourceResult (name, value, config_source, is_sensitive, synonyms ...)."""
+        """Return lists of DescribeConfigsResourceResult (name, value, config_source, is_sensitive, synonyms ...)."""
         request = messages.DescribeConfigsRequest
         found = {}
         for resource in resources:
@@ -168,7 +168,7 @@ class Admin:
         return found
 
     def list_config_resources(self, resource_types: Collection[ResourceType] = ()) -> list[tuple[int, str]]:
-        """(type, name) of what has a configuration. Brokers before 4.1 list client metrics only."""
+        """Return (type, name) of each resource with configs. Brokers before 4.1 list client metrics only."""
         request = messages.ListConfigResourcesRequest(resource_types=list(resource_types))
         least = 1 if set(resource_types) - {ResourceType.CLIENT_METRICS} else 0
         answer = self._retrying(lambda: self.cluster.any().call(request, min_version=least), 'listing configurations')
@@ -180,9 +180,9 @@ class Admin:
     def list_offsets(
             self, timestamps: Mapping[Partition, int],
             isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> dict[Partition, ListedOffset]:
-        """The first offset at or after a time in ms, or the answer to LATEST, EARLIEST, MAX_TIMESTAMP ...
+        """Return the first offset at or after a time in ms, or the offset for LATEST, EARLIEST, MAX_TIMESTAMP ...
 
-        LATEST is the high watermark, and with READ_COMMITTED the last stable offset.
+        LATEST is the high watermark, or with READ_COMMITTED the last stable offset.
         """
         request = messages.ListOffsetsRequest
         least = max((SPECIAL_SINCE.get(timestamp, 0) for timestamp in timestamps.values()), default=0)
@@ -204,7 +204,7 @@ class Admin:
 
     def describe_producers(self, partitions: Collection[Partition],
                            broker_id: int | None = None) -> dict[Partition, Any]:
-        """Lists of DescribeProducersResponse.ProducerState, as the leader knows them, or the replica on `broker_id`."""
+        """Return lists of DescribeProducersResponse.ProducerState of the leaders, or of the replicas on `broker_id`."""
         request = messages.DescribeProducersRequest
 
         def ask(connection: Connection, topics: dict[str, list[int]]) -> Iterable[tuple[str, Any]]:
@@ -222,7 +222,7 @@ class Admin:
     def list_transactions(self, state_filters: Collection[str] = (), producer_id_filters: Collection[int] = (),
                           duration_filter_ms: int = -1,
                           transactional_id_pattern: str | None = None) -> list[tuple[int, Any]]:
-        """(coordinator, ListTransactionsResponse.TransactionState) of all brokers, in the order of their ids."""
+        """Return (coordinator, ListTransactionsResponse.TransactionState) of all brokers, ordered by their ids."""
         request = messages.ListTransactionsRequest(
             state_filters=list(state_filters), producer_id_filters=list(producer_id_filters),
             duration_filter=duration_filter_ms, transactional_id_pattern=transactional_id_pattern)
@@ -237,7 +237,7 @@ class Admin:
         return found
 
     def describe_transactions(self, transactional_ids: Collection[str]) -> dict[str, Any]:
-        """(coordinator, DescribeTransactionsResponse.TransactionState), or KafkaError, by transactional.id."""
+        """Return (coordinator, DescribeTransactionsResponse.TransactionState) or KafkaError, by transactional.id."""
         found = {}
         for transactional_id in transactional_ids:
             what = f'transactional.id {transactional_id!r}'
@@ -255,7 +255,7 @@ class Admin:
 
     def abort_transaction(self, topic: str, partition: int, producer_id: int, producer_epoch: int,
                           coordinator_epoch: int) -> None:
-        """Write an abort marker to one partition, past the coordinator (WriteTxnMarkers, KIP-664)."""
+        """Write an abort marker to one partition, bypassing the coordinator (WriteTxnMarkers, KIP-664)."""
         request = messages.WriteTxnMarkersRequest
         marker = request.WritableTxnMarker(
             producer_id=producer_id, producer_epoch=producer_epoch, transaction_result=False,
@@ -271,9 +271,9 @@ class Admin:
                                                  f'{topic}-{partition}')
 
     def fence_producers(self, transactional_ids: Collection[str]) -> dict[str, Any]:
-        """End what is open under these ids and fence their producers (InitProducerId without a producer id).
+        """Abort the open transactions of these ids and fence their producers (InitProducerId without a producer id).
 
-        Answers (producer id, producer epoch), or KafkaError, by transactional.id. `force-terminate` is this.
+        Returns (producer id, producer epoch) or KafkaError, by transactional.id. `force-terminate` uses this.
         """
         found: dict[str, Any] = {}
         for transactional_id in transactional_ids:
@@ -292,7 +292,7 @@ class Admin:
     # ---- groups
 
     def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[tuple[int, Any]]:
-        """(coordinator, ListGroupsResponse.ListedGroup) of all brokers."""
+        """Return (coordinator, ListGroupsResponse.ListedGroup) of all brokers."""
         request = messages.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
         least = 5 if types else 4 if states else 0
         found = []
@@ -302,11 +302,11 @@ class Admin:
         return found
 
     def describe_classic_groups(self, group_ids: Collection[str]) -> dict[str, Any]:
-        """(coordinator, DescribeGroupsResponse.DescribedGroup), or KafkaError; a group that is not there is Dead."""
+        """Return (coordinator, DescribeGroupsResponse.DescribedGroup) or KafkaError; a missing group is Dead."""
         return self._describe_groups(messages.DescribeGroupsRequest, 'groups', group_ids)
 
     def describe_consumer_groups(self, group_ids: Collection[str]) -> dict[str, Any]:
-        """(coordinator, ConsumerGroupDescribeResponse.DescribedGroup), or KafkaError (KIP-848)."""
+        """Return (coordinator, ConsumerGroupDescribeResponse.DescribedGroup) or KafkaError (KIP-848)."""
         return self._describe_groups(messages.ConsumerGroupDescribeRequest, 'group_ids', group_ids)
 
     def _describe_groups(self, request_class: Any, field: str, group_ids: Collection[str]) -> dict[str, Any]:
@@ -325,7 +325,9 @@ class Admin:
         return found
 
     def list_group_offsets(self, group_id: str, require_stable: bool = False) -> dict[Partition, OffsetAndMetadata]:
-        """All committed offsets of a group. `require_stable` waits for open transactions that commit some (KIP-447)."""
+        """Return all committed offsets of a group. `require_stable` waits while an open transaction has
+        pending offsets (KIP-447).
+        """
         request = messages.OffsetFetchRequest
         what = f'offsets of group {group_id!r}'
 
@@ -349,7 +351,7 @@ class Admin:
 
     def alter_group_offsets(self, group_id: str,
                             offsets: Mapping[Partition, OffsetAndMetadata]) -> dict[Partition, KafkaError | None]:
-        """Commit offsets for a group that has no members."""
+        """Commit offsets for a group without members."""
         request = messages.OffsetCommitRequest
         rows = [request.OffsetCommitRequestTopic(name=topic, partitions=[
             request.OffsetCommitRequestPartition(
@@ -380,7 +382,7 @@ class Admin:
             found[group_id] = _error(_only(answer.results, f'group {group_id!r}'), f'group {group_id!r}')
         return found
 
-    # ---- whom to ask
+    # ---- routing and retries
 
     @property
     def _timeout_ms(self) -> int:
@@ -403,7 +405,7 @@ class Admin:
         return self._retrying(ask, what)
 
     def _ask_owner(self, resource: Resource, request: Any, what: str) -> Any:
-        """A broker's own settings are asked of that broker; any other resource of any."""
+        """Ask the broker itself about its own settings, and any broker about any other resource."""
         kind, name = resource
         is_one_broker = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name.isascii() and name.isdigit()
         return self._retrying(
@@ -420,7 +422,7 @@ class Admin:
         return self._retrying(ask, f'{what} of group {group_id!r}')
 
     def _ask_all(self, request: Any, what: str, min_version: int) -> list[tuple[int, Any]]:
-        """The answer of each broker of the cluster, by id."""
+        """Return the answer of each broker of the cluster, by id."""
         if not self.cluster.nodes:
             self._retrying(lambda: self.cluster.refresh(()), what)
 
@@ -433,7 +435,7 @@ class Admin:
 
     def _ask_leaders(self, partitions: Iterable[Partition], ask: Any, what: str,
                      broker_id: int | None = None) -> dict[Partition, Any]:
-        """A row for each partition: `ask(connection, partitions by topic)` is called for each of their leaders."""
+        """Call `ask(connection, partitions by topic)` for each leader, and return one row for each partition."""
         partitions = list(partitions)
 
         def run() -> dict[Partition, Any]:
@@ -478,7 +480,7 @@ def _error(row: Any, what: str) -> KafkaError | None:
 
 
 def _raise_passing(row: Any, what: str, also: Collection[ErrorCode] = ()) -> None:
-    """Raise what `retrying` tries again."""
+    """Raise the error of the row if `retrying` will retry it."""
     code = getattr(row, 'error_code', 0)
     if code in RETRIED or code in also:
         raise error_of(code, what, getattr(row, 'error_message', None))

@@ -1,4 +1,4 @@
-"""Who of a group reads what: Kafka's range assignor, and the bytes that members and leader exchange (classic protocol).
+"""Kafka's range assignor, and the bytes that members and leader exchange (classic protocol).
 
 Subscription and assignment are opaque to the broker: a version (int16), then the message in that version.
 """
@@ -23,7 +23,7 @@ _ASSIGNMENT_VERSION = 0
 
 
 class Member(NamedTuple):
-    """`instance_id` (group.instance.id, KIP-345) makes the place of a member outlast its restarts."""
+    """A member of a group. A member with `instance_id` (group.instance.id, KIP-345) keeps its place across restarts."""
 
     member_id: str
     instance_id: str | None
@@ -31,10 +31,10 @@ class Member(NamedTuple):
 
 
 def assign_ranges(members: Iterable[Member], partition_counts: Mapping[str, int]) -> dict[str, list[TopicPartition]]:
-    """Partitions by member id: of each topic a run of neighbours to every subscriber, the first ones get the rest.
+    """Assign to each subscriber a run of adjacent partitions of each topic; the first subscribers get one more.
 
-    Members stand in order: static ones by instance id, then the others by member id. Topics that do not exist
-    (missing in `partition_counts`) give nothing.
+    Returns the partitions by member id. Members are sorted: static ones by instance id, then the others by member id.
+    Topics that do not exist (missing in `partition_counts`) are skipped.
     """
     ordered = sorted(members, key=lambda member: (member.instance_id is None, member.instance_id or member.member_id))
     assignment: dict[str, list[TopicPartition]] = {member.member_id: [] for member in ordered}
@@ -50,7 +50,7 @@ def assign_ranges(members: Iterable[Member], partition_counts: Mapping[str, int]
 
 
 def encode_subscription(topics: Iterable[str], owned: Iterable[TopicPartition] = ()) -> bytes:
-    """What a member tells of itself in JoinGroup."""
+    """Encode the subscription that a member sends in JoinGroup."""
     structs = [ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
                for topic, partitions in by_topic(owned).items()]
     message = ConsumerProtocolSubscription(topics=sorted(topics), owned_partitions=structs)
@@ -58,12 +58,12 @@ def encode_subscription(topics: Iterable[str], owned: Iterable[TopicPartition] =
 
 
 def decode_subscription(data: bytes) -> frozenset[str]:
-    """The topics that a member wants. KafkaError(INCONSISTENT_GROUP_PROTOCOL): these bytes are no subscription."""
+    """Return the topics of a subscription. Raises KafkaError(INCONSISTENT_GROUP_PROTOCOL) if the bytes are not one."""
     return frozenset(_decode(ConsumerProtocolSubscription, data).topics)
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """What the leader gives to a member by SyncGroup."""
+    """Encode the assignment that the leader sends to a member by SyncGroup."""
     structs = [ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=indexes)
                for topic, indexes in by_topic(partitions).items()]
     message = ConsumerProtocolAssignment(assigned_partitions=structs)
@@ -71,7 +71,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """A member's partitions; none for an empty assignment. KafkaError(INCONSISTENT_GROUP_PROTOCOL)."""
+    """Return a member's partitions, [] for an empty assignment. Raises KafkaError(INCONSISTENT_GROUP_PROTOCOL)."""
     if not data:
         return []
     message = _decode(ConsumerProtocolAssignment, data)
@@ -86,7 +86,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def _decode(message_class, data: bytes):  # type: ignore[no-untyped-def]
-    """A newer version only appends fields, so the newest that is known reads its beginning."""
+    """Decode in the newest known version: a newer version only appends fields."""
     try:
         if len(data) < _VERSION.size:
             raise ProtocolError(f'found {len(data)} bytes, expected a version')

@@ -1,7 +1,7 @@
-"""The brokers of a cluster as one: who leads, who coordinates, and trying again when that changes.
+"""The brokers of a cluster: connections, metadata, coordinators, and retries when they change.
 
-Connections are opened when they are first needed and kept; one to each address and purpose. A `fetch` that waits at a
-broker would hold up what comes after it, so coordinators have connections of their own, as in Kafka's clients.
+A connection is opened on first use and kept, one for each address and purpose. Coordinators have connections of their
+own, as in Kafka's clients: a Fetch that waits at a broker would delay the requests behind it.
 """
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ RETRIED = frozenset({
     ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.KAFKA_STORAGE_ERROR,
 })
-"""What passes by itself. A topic that is not known is not among it: a mistyped name deserves an answer at once."""
+"""Transient errors. An unknown topic is not one: a mistyped name must fail at once."""
 
 
 class OutOfDate(KafkaError):
-    """A broker contradicts the metadata, as it does while a topic is made or moves: ask anew."""
+    """A broker contradicts the metadata, as happens while a topic is created or moves: refresh and retry."""
 
 
 class KeyType(IntEnum):
-    """What FindCoordinator looks for."""
+    """Kafka's key types of FindCoordinator."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -52,7 +52,7 @@ class Node(NamedTuple):
 class PartitionMetadata(NamedTuple):
     partition: int
     leader_id: int
-    """-1 without one."""
+    """-1 if there is none."""
     leader_epoch: int
     replicas: tuple[int, ...]
     in_sync_replicas: tuple[int, ...]
@@ -68,7 +68,7 @@ class TopicMetadata(NamedTuple):
 
 
 class Cluster:
-    """Raises ClientError for what the network does and KafkaError for what brokers answer."""
+    """A cluster and its connections. Raises ClientError for network failures and KafkaError for errors of brokers."""
 
     def __init__(self, config: ClientConfig, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep):
         self.config = config
@@ -89,7 +89,7 @@ class Cluster:
     # ---- connections
 
     def any(self) -> Connection:
-        """A broker that answers: one connected to, else of the cluster, else of the bootstrap servers."""
+        """Return a connection to some broker: an idle one, else to a known broker, else to a bootstrap server."""
         for connection in self._connections.values():
             if connection.is_open and not connection.in_flight:
                 return connection
@@ -106,7 +106,7 @@ class Cluster:
                           is_lasting=all(failure.is_lasting for failure in failures))
 
     def node(self, node_id: int, purpose: str = '') -> Connection:
-        """The connection to a broker by id. KafkaError(BROKER_NOT_AVAILABLE) when the cluster has none of that id."""
+        """Return the connection to a broker by id. Raises KafkaError(BROKER_NOT_AVAILABLE) for an unknown id."""
         if node_id not in self.nodes:
             self.refresh(())
         node = self.nodes.get(node_id)
@@ -122,7 +122,7 @@ class Cluster:
                               error.is_lasting) from None
 
     def controller(self) -> Connection:
-        """The broker that takes requests for the controller. KafkaError(NOT_CONTROLLER) when none is named."""
+        """Return the broker for controller requests. Raises KafkaError(NOT_CONTROLLER) while there is none."""
         if self.controller_id not in self.nodes:
             self.refresh(())
         if self.controller_id not in self.nodes:
@@ -130,14 +130,14 @@ class Cluster:
         return self.node(self.controller_id)
 
     def leader(self, topic: str, partition: int, purpose: str = '') -> Connection:
-        """The broker that leads a partition.
+        """Return the connection to the leader of a partition.
 
-        KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, and what the brokers say of the topic.
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, and the brokers' errors for the topic.
         """
         return self.node(self.partition(topic, partition).leader_id, purpose)
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata:
-        """What is known of a partition that has a leader; raises as `leader` does."""
+        """Return the metadata of a partition that has a leader. Raises as `leader` does."""
         known = self._topics.get(topic)
         if known is None or partition not in known.partitions or known.partitions[partition].leader_id < 0:
             known = self.topics([topic])[topic]
@@ -150,11 +150,11 @@ class Cluster:
         return found
 
     def coordinator(self, key_type: KeyType, key: str, purpose: str = 'coordinator') -> Connection:
-        """The coordinator of a group or transactional.id. KafkaError(COORDINATOR_NOT_AVAILABLE) while there is none."""
+        """Return the coordinator of a group or transactional.id. Raises KafkaError(COORDINATOR_NOT_AVAILABLE)."""
         return self.node(self.coordinator_id(key_type, key), purpose)
 
     def coordinator_id(self, key_type: KeyType, key: str) -> int:
-        """The id of that broker; raises as `coordinator` does."""
+        """Return the coordinator's broker id. Raises as `coordinator` does."""
         node_id = self._coordinators.get((key_type, key))
         if node_id is None:
             node = self._find_coordinator(key_type, key)
@@ -186,7 +186,7 @@ class Cluster:
     # ---- metadata
 
     def refresh(self, topics: Collection[str] | None = None, allow_auto_topic_creation: bool = False) -> Any:
-        """Ask for the metadata of these topics (None: of all) and keep it. Returns the MetadataResponse."""
+        """Fetch the metadata of these topics (None: all) and keep it. Returns the MetadataResponse."""
         connection = self.any()
         wanted = None if topics is None else [messages.MetadataRequest.MetadataRequestTopic(name=name)
                                               for name in topics]
@@ -205,9 +205,9 @@ class Cluster:
 
     def topics(self, names: Collection[str] | None = None,
                allow_auto_topic_creation: bool = False) -> dict[str, TopicMetadata]:
-        """Topics by name, asked for anew: all that can be described, or exactly these.
+        """Fetch topics by name: all that can be described, or exactly `names`.
 
-        KafkaError for the first of `names` that the brokers have an error for (UNKNOWN_TOPIC_OR_PARTITION ...).
+        Raises KafkaError for the first of `names` with an error (UNKNOWN_TOPIC_OR_PARTITION ...).
         """
         answer = self.refresh(names, allow_auto_topic_creation)
         if names is None:
@@ -221,19 +221,19 @@ class Cluster:
         return {name: self._topics[name] for name in names}
 
     def forget(self) -> None:
-        """What is known of leaders and coordinators may be out of date: ask again when it is needed."""
+        """Drop cached leaders and coordinators, which may be out of date; they are requested again when needed."""
         self._topics.clear()
         self._coordinators.clear()
 
-    # ---- trying again
+    # ---- retries
 
     def retrying(self, operation: Callable[[], T], what: str, also: Collection[ErrorCode] = (),
                  timeout_ms: int | None = None) -> T:
-        """What `operation` returns. It runs again, after a back-off, while brokers answer something that passes.
+        """Return the result of `operation`, which runs again after a back-off while its errors are transient.
 
-        That is RETRIED, `also`, and connections that break after the cluster was once reached; what was known of
-        leaders and coordinators is asked for anew. After default.api.timeout.ms (or `timeout_ms`) the last error is
-        raised, with `what` and the time in its words.
+        Transient are the codes RETRIED and `also`, and connections that break after the cluster was once reached. Each
+        retry drops cached leaders and coordinators. After default.api.timeout.ms (or `timeout_ms`) the last error is
+        raised, with `what` and the elapsed time in its message.
         """
         began_ms = self._clock.monotonic_ms()
         limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -254,7 +254,7 @@ class Cluster:
             backoff_ms = min(backoff_ms * 2, self.config.retry_backoff_max_ms)
 
     def _pause(self, backoff_ms: float) -> None:
-        """A little more or less than asked for, so that clients which failed together come back apart."""
+        """Sleep for about `backoff_ms`, with jitter: clients that failed together must not retry together."""
         from random import uniform
         self._sleep(backoff_ms * uniform(1 - JITTER, 1 + JITTER) / 1000)
 

@@ -1,8 +1,7 @@
-"""Where a cluster is and how to speak with it: client settings under Kafka's names, read from Java's properties.
+"""The connection settings of a client, under Kafka's names, read from Java's properties.
 
-What does not concern the connection (`acks`, `linger.ms`, `auto.offset.reset` ...) is kept in `properties` for
-whoever knows it. A `sasl.` or `ssl.` name that is not known here is refused: skipping it might weaken the security
-that it asks for.
+Settings for other modules (`acks`, `linger.ms`, `auto.offset.reset` ...) are kept in `properties`. An unknown `sasl.`
+or `ssl.` name is rejected: ignoring it could weaken the security that it requests.
 """
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ SECURITY_PROTOCOLS = ('PLAINTEXT', 'SSL', 'SASL_PLAINTEXT', 'SASL_SSL')
 SASL_MECHANISMS = ('PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512')
 LOGIN_MODULES = ('PlainLoginModule', 'ScramLoginModule')
 
-# As Kafka's clients read it: a protocol before the address is allowed, and not heeded.
+# As in Kafka's clients, a protocol before the address is allowed and ignored.
 ADDRESS = re.compile(r'(?:[\w.%-]*://)?(?:\[([\w.%:-]+)\]|([\w.%-]+)):(\d+)')
 JAAS_ENTRY = re.compile(r'\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*?);\s*',
                         re.DOTALL | re.IGNORECASE)
@@ -36,10 +35,10 @@ JAAS_OPTION = re.compile(r'\s*([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """What secures a connection; the PEM texts are the content of a file or given in the settings themselves."""
+    """The TLS settings of a connection; PEM texts are the content of a file or of the setting itself."""
 
     trusted_certificates: str | None = None
-    """PEM; None trusts what the machine trusts."""
+    """PEM; None uses the system's trusted certificates."""
     certificate_chain: str | None = None
     private_key: str | None = field(default=None, repr=False)
     key_password: str | None = field(default=None, repr=False)
@@ -49,7 +48,7 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """Times are in milliseconds; the defaults are those of Kafka's clients."""
+    """The settings of a client. Times are in milliseconds; the defaults are those of Kafka's clients."""
 
     bootstrap: tuple[tuple[str, int], ...]
     client_id: str = CLIENT_ID
@@ -60,7 +59,7 @@ class ClientConfig:
     tls: TlsConfig = TlsConfig()
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
-    """How long an operation is tried again for."""
+    """How long an operation is retried."""
     connection_setup_timeout_ms: int = 10_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1000
@@ -77,7 +76,7 @@ class ClientConfig:
     @classmethod
     def load(cls, bootstrap_server: str | None, command_config: Path | None = None,
              overrides: Mapping[str, str] | None = None) -> ClientConfig:
-        """The settings of a file, those of `overrides` before them, `bootstrap_server` before `bootstrap.servers`.
+        """Load settings: `overrides` take precedence over the file, `bootstrap_server` over `bootstrap.servers`.
 
         Raises ConfigError, and OSError for a file that cannot be read.
         """
@@ -94,7 +93,7 @@ class ClientConfig:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> ClientConfig:
-        """Raises ConfigError, and OSError for a certificate or key file that cannot be read."""
+        """Build from settings. Raises ConfigError, and OSError for a certificate or key file that cannot be read."""
         rest = dict(settings)
         protocol = _one_of(rest, 'security.protocol', SECURITY_PROTOCOLS, 'PLAINTEXT', upper=True)
         mechanism, username, password = 'PLAIN', '', ''
@@ -117,7 +116,7 @@ class ClientConfig:
 
 
 def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
-    """`host:port,[::1]:9092` as pairs. Raises ConfigError."""
+    """Parse `host:port,[::1]:9092` into pairs. Raises ConfigError."""
     addresses = []
     for part in filter(None, (part.strip() for part in text.split(','))):
         match = ADDRESS.fullmatch(part)
@@ -132,9 +131,9 @@ def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
 # ---- SASL
 
 def parse_jaas(text: str) -> tuple[str, str]:
-    """User name and password out of `sasl.jaas.config`: one entry of Kafka's PLAIN or SCRAM login module.
+    """Return user name and password from `sasl.jaas.config`: one entry of Kafka's PLAIN or SCRAM login module.
 
-    Raises ConfigError; what is found in the text is not repeated, for there is a password in it.
+    Raises ConfigError, whose message omits the text, since it holds a password.
     """
     entry = JAAS_ENTRY.fullmatch(text)
     if entry is None:
@@ -155,7 +154,7 @@ def parse_jaas(text: str) -> tuple[str, str]:
 
 
 def _read_sasl(settings: dict[str, str]) -> tuple[str, str, str]:
-    """(mechanism, user name, password), from the login module's entry or from two settings of their own."""
+    """Return (mechanism, user name, password) from the login module's entry or from sasl.username and sasl.password."""
     if 'sasl.mechanism' not in settings:
         raise bad_setting('sasl.mechanism', f'found none, expected one of {", ".join(SASL_MECHANISMS)}')
     mechanism = _one_of(settings, 'sasl.mechanism', SASL_MECHANISMS, '', upper=True)

@@ -1,7 +1,7 @@
-"""One connection to one broker: frames, versions, and errors that say what stands at the other end.
+"""One connection to one broker: frames, versions, and errors that describe the peer.
 
-Blocking, without threads. Requests may be pipelined: a broker answers in order. Nothing is allocated because a peer
-announced it: a frame's buffer grows with the bytes that arrive, and where it is used again, with those of all frames.
+Blocking, without threads. Requests may be pipelined: a broker answers in order. Memory is never allocated because a
+peer announced a size: a buffer grows only with the bytes that arrive. A reused buffer keeps its size between frames.
 """
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ['AnswerTimeout', 'ClientError', 'Connection']
 SIZE_BYTES = 4
 FIRST_READ_BYTES = 64 * 1024
 LARGEST_ANSWER_BYTES = 1 << 30
-"""A fetch is bounded by what it asks for, but for its first batch, which may be as large as a topic allows."""
+"""The limit of a response. Fetch is bounded by its request, except for a first batch as large as the topic allows."""
 LARGEST_FIRST_ANSWER_BYTES = 1 << 20
-"""For ApiVersions: a peer that announces more is no broker."""
+"""The limit of the first response, ApiVersions: a peer that announces more is not a broker."""
 REAUTHENTICATE_AT = 0.85
-"""Of the lifetime of a SASL session (KIP-368)."""
+"""The share of a SASL session's lifetime after which it is renewed (KIP-368)."""
 
 IN_DOUBT = 'is it the right port, and security.protocol the one of that listener?'
 
@@ -41,19 +41,19 @@ class Awaited(NamedTuple):
 
 
 class Connection:
-    """A broker that answered ApiVersions and, where the settings ask for it, TLS and SASL.
+    """A connection to a broker that answered ApiVersions and, if configured, completed TLS and SASL.
 
-    Raises ClientError for what the network does, KafkaError(SASL_AUTHENTICATION_FAILED) for refused credentials, on
-    any use. After a ClientError other than AnswerTimeout the connection is closed.
+    Any use raises ClientError for network failures and KafkaError(SASL_AUTHENTICATION_FAILED) for refused credentials.
+    After a ClientError other than AnswerTimeout the connection is closed.
     """
 
     def __init__(self, host: str, port: int, config: ClientConfig, node_id: int = -1, clock: Clock | None = None):
         self.host, self.port, self.node_id = host, port, node_id
         self.address = f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
         self.api_versions: dict[int, tuple[int, int]] = {}
-        """By API key; empty until the broker has told."""
+        """By API key; empty until the broker has answered ApiVersions."""
         self.finalized_features: dict[str, int] = {}
-        """The level of each feature, `transaction.version` for one."""
+        """The level of each feature, such as `transaction.version`."""
         self._config = config
         self._clock = clock or Clock()
         self._correlation_id = 0
@@ -62,10 +62,10 @@ class Connection:
         self._filled = 0
         self._frame_bytes: int | None = None
         self._kept = bytearray()
-        """Of an answer that is not looked at any more, for the next one."""
+        """The buffer of a transient answer, for reuse by the next one."""
         self._answers = 0
         self._renewal_at_ms: float | None = None
-        """When the SASL session is to be renewed; None for one that does not end."""
+        """When to renew the SASL session; None for a session that does not end."""
         self._socket: socket.socket | None = _connect(host, port, self.address, config)
         try:
             self._learn_versions()
@@ -84,17 +84,17 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """Requests that an answer is still to come for."""
+        """The number of requests that await an answer."""
         return len(self._awaited)
 
     @property
     def has_buffered(self) -> bool:
-        """Bytes have arrived that `select` on the socket will not tell of: TLS decrypts whole records."""
+        """True if bytes have arrived that `select` does not report: TLS decrypts whole records."""
         pending = getattr(self._socket, 'pending', None)
         return pending is not None and pending() > 0
 
     def fileno(self) -> int:
-        """-1 when closed."""
+        """Return the socket's descriptor, or -1 when closed."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def close(self) -> None:
@@ -106,9 +106,9 @@ class Connection:
     # ---- requests
 
     def version_of(self, request_class: type[Message], max_version: int | None = None, min_version: int = 0) -> int:
-        """The highest version that both sides know. KafkaError(UNSUPPORTED_VERSION) when there is none.
+        """Return the highest version that both sides know. Raises KafkaError(UNSUPPORTED_VERSION) if there is none.
 
-        `min_version` is for what a lower version would leave out without a word, a filter for example.
+        `min_version` excludes versions that would silently omit a field, such as a filter.
         """
         wanted: Any = request_class
         first, last = wanted.versions
@@ -126,7 +126,7 @@ class Connection:
 
     def call(self, request: Message, timeout_ms: int | None = None, max_version: int | None = None,
              min_version: int = 0) -> Any:
-        """The answer to `request`. There may be no other in flight. Without an answer in time the connection closes."""
+        """Return the answer to `request`. No other request may be in flight. A timeout closes the connection."""
         if self._awaited:
             raise RuntimeError(f'{self._awaited[0].name} is in flight on {self!r}')
         self.send(request, max_version, min_version)
@@ -138,9 +138,9 @@ class Connection:
 
     def send(self, request: Message, max_version: int | None = None, min_version: int = 0,
              expect_response: bool = True) -> None:
-        """Send without waiting; `expect_response` is False for the one request without an answer, Produce, acks=0.
+        """Send without waiting; `expect_response` is False only for Produce with acks=0, which has no answer.
 
-        Raises KafkaError: UNSUPPORTED_VERSION, INVALID_REQUEST for a value that the field cannot carry.
+        Raises KafkaError: UNSUPPORTED_VERSION, or INVALID_REQUEST for a value that the field cannot carry.
         """
         renewal_at_ms = self._renewal_at_ms
         if renewal_at_ms is not None and self._clock.monotonic_ms() >= renewal_at_ms and not self._awaited:
@@ -148,10 +148,10 @@ class Connection:
         self._send(request, self.version_of(type(request), max_version, min_version), expect_response)
 
     def receive(self, timeout_ms: int | None = None, *, is_passing: bool = False) -> Any:
-        """The answer to the oldest request in flight. AnswerTimeout leaves it in flight: `receive` may be called again.
+        """Return the answer to the oldest request. After AnswerTimeout the request is still in flight: call again.
 
-        `timeout_ms` is request.timeout.ms unless given. The views into an answer that `is_passing` hold until the next
-        call: its memory is used again. Memory that is new to the process costs more than the bytes that come into it.
+        `timeout_ms` defaults to request.timeout.ms. With `is_passing`, views into the answer are valid only until the
+        next call, which reuses its buffer: memory new to the process costs more than the bytes written to it.
         """
         awaited = self._awaited[0]
         timeout_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
@@ -167,7 +167,7 @@ class Connection:
     def _decode(self, awaited: Awaited, frame: memoryview) -> Any:
         if awaited.response_class is messages.ApiVersionsResponse and int.from_bytes(frame[4:6]) == (
                 ErrorCode.UNSUPPORTED_VERSION):
-            # A broker that does not know the version asked in says so in version 0 (KIP-511).
+            # A broker that does not know the requested version answers in version 0 (KIP-511).
             awaited = awaited._replace(version=0)
         header_version = response_header_version(awaited.response_class.api_key, awaited.version)
         header, end = decode_prefix(messages.ResponseHeader, frame, header_version)
@@ -204,7 +204,7 @@ class Connection:
             self._awaited.append(Awaited(self._correlation_id, response_class, version, name))
 
     def _read_frame(self, deadline_ms: int, timeout_ms: int, is_passing: bool) -> memoryview:
-        """The next frame without its size. What has arrived stays for the next call when time runs out."""
+        """Return the next frame without its size. On a timeout, the bytes so far are kept for the next call."""
         if self._frame_bytes is None:
             self._fill(SIZE_BYTES, deadline_ms, timeout_ms)
             self._frame_bytes = self._checked_size(bytes(self._buffer))
@@ -214,7 +214,7 @@ class Connection:
             self._filled = 0
         while self._filled < self._frame_bytes:
             if self._filled == len(self._buffer):
-                grown = bytearray(min(2 * self._filled, self._frame_bytes))  # others may look at the old one
+                grown = bytearray(min(2 * self._filled, self._frame_bytes))  # views of the old one may still be in use
                 grown[:self._filled] = self._buffer
                 self._buffer = grown
             self._fill(min(len(self._buffer), self._frame_bytes), deadline_ms, timeout_ms)
@@ -229,7 +229,7 @@ class Connection:
         awaited = self._awaited[0].name
         with memoryview(self._buffer) as view:
             while self._filled < size:
-                # A time-out of 0 would make the socket one that does not block.
+                # A timeout of 0 would make the socket non-blocking.
                 opened.settimeout(max(deadline_ms - self._clock.monotonic_ms(), 0.1) / 1000)
                 try:
                     count = opened.recv_into(view[self._filled:size])
@@ -262,7 +262,7 @@ class Connection:
         return self._socket
 
     def _lost(self, name: str, error: OSError | None) -> ClientError:
-        """What the end of a connection means depends on how far it had come."""
+        """Return an error whose hint depends on how far the connection had come."""
         words = error and (getattr(error, 'reason', None) or error.strerror)
         reason = f'({words})' if words else ''
         text = f'{self.address} closed the connection instead of answering {name} {reason}'.rstrip()
@@ -304,7 +304,7 @@ class Connection:
         self._renewal_at_ms = self._clock.monotonic_ms() + lifetime_ms * REAUTHENTICATE_AT if lifetime_ms > 0 else None
 
     def _talk_sasl(self) -> int:
-        """The conversation of the mechanism. Returns the lifetime of the session in ms, 0 if it does not end."""
+        """Run the exchange of the mechanism. Returns the lifetime of the session in ms, 0 if it does not end."""
         from kbroker.client.sasl import conversation
         config = self._config
         answer = None

@@ -1,7 +1,7 @@
-"""A consumer: partitions of its own choice, or those that its group gives it, read from one position to the next.
+"""A consumer that reads partitions of its own choice, or those that its group assigns.
 
-Blocking and without threads. Everything happens in `poll`: fetches, heartbeats, rebalances, automatic commits. So a
-program that works on what it got for longer than session.timeout.ms loses its place in the group.
+Blocking, without threads. Fetches, heartbeats, rebalances and automatic commits all happen in `poll`. So a program
+that processes its records for longer than session.timeout.ms loses its place in the group.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RESET_TIMESTAMPS = {'earliest': EARLIEST, 'latest': LATEST}
 
 
 class Consumer:
-    """`assign` or `subscribe`, then `poll`. Raises KafkaError, ClientError."""
+    """A consumer. Call `assign` or `subscribe`, then `poll`. Raises KafkaError and ClientError."""
 
     def __init__(self, cluster: Cluster, settings: ConsumerSettings | None = None, clock: Clock | None = None,
                  sleep: Callable[[float], None] = time.sleep):
@@ -40,9 +40,9 @@ class Consumer:
         self._metadata_due_ms = 0
         self._commit_due_ms = 0
         self._positions: dict[TopicPartition, int | None] = {}
-        """None: still to be found, from the group or by auto.offset.reset."""
+        """None: not yet known, from the group or from auto.offset.reset."""
 
-    # ---- what is read
+    # ---- assignment
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -53,22 +53,22 @@ class Consumer:
         return self._group().metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these, whoever else does."""
+        """Read these partitions, independent of any group."""
         self._topics, self._pattern = frozenset(), None
         self._positions = {partition: self._positions.get(partition) for partition in partitions}
 
     def subscribe(self, topics: Iterable[str] = (), pattern: re.Pattern[str] | None = None) -> None:
-        """Share these topics, or all whose whole name matches, with the other members of the group."""
+        """Share these topics, or all whose full name matches, with the other members of the group."""
         self._group()
         self._topics, self._pattern = frozenset(topics), pattern
         self._metadata_due_ms = 0
 
     def position(self, topic: str, partition: int) -> int | None:
-        """The offset of the next record; None before the first poll."""
+        """Return the offset of the next record; None before the first poll."""
         return self._positions[topic, partition]
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """KeyError: the partition is not assigned."""
+        """Set the next offset to read. Raises KeyError if the partition is not assigned."""
         if (topic, partition) not in self._positions:
             raise KeyError((topic, partition))
         self._positions[topic, partition] = offset
@@ -76,7 +76,7 @@ class Consumer:
     # ---- reading
 
     def poll(self, timeout_ms: int) -> list[ConsumedBatch]:
-        """Records as soon as there are some, at the latest after `timeout_ms`; the next fetch is then on its way."""
+        """Return records as soon as there are any, [] after `timeout_ms`; the next fetch is then in flight."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while True:
             self._keep_membership()
@@ -110,7 +110,7 @@ class Consumer:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and self.settings.auto_offset_reset != 'none':
             self._positions[partition] = self._list_offsets([partition])[partition]
         elif code in RETRIED or code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            self._cluster.forget()      # of a topic that is gone, the next fetch will hear from its metadata
+            self._cluster.forget()      # the next fetch gets the error of a deleted topic from its metadata
         else:
             raise error_of(fetched.row.error_code, what)
         return []
@@ -129,7 +129,7 @@ class Consumer:
             self._positions |= self._list_offsets(unknown)
 
     def _list_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where auto.offset.reset says to begin. KafkaError(OFFSET_OUT_OF_RANGE) when it says: nowhere."""
+        """Return the offsets for auto.offset.reset. Raises KafkaError(OFFSET_OUT_OF_RANGE) if it is `none`."""
         reset = self.settings.auto_offset_reset
         if reset == 'none':
             missing = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(partitions))
@@ -142,14 +142,14 @@ class Consumer:
     # ---- the group
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata] | None = None) -> None:
-        """The positions, or these offsets. KafkaError(ILLEGAL_GENERATION ...): the group has gone on meanwhile."""
+        """Commit the positions, or these offsets. Raises KafkaError(ILLEGAL_GENERATION ...) after a rebalance."""
         if offsets is None:
             offsets = {partition: OffsetAndMetadata(offset) for partition, offset in self._positions.items()
                        if offset is not None}
         self._group().commit(offsets)
 
     def close(self, commits: bool | None = None) -> None:
-        """Commit the positions, unless `commits` or enable.auto.commit says no, and leave the group."""
+        """Commit the positions if `commits` (default: enable.auto.commit) is true, and leave the group."""
         self._fetcher.close()
         if self._member is None:
             return
@@ -159,7 +159,7 @@ class Consumer:
             try:
                 self._member.leave()
             except ClientError:
-                return      # the session ends by itself
+                return      # the session times out by itself
 
     def _keep_membership(self) -> None:
         if self._member is None or not (self._topics or self._pattern is not None):
@@ -177,7 +177,7 @@ class Consumer:
             self._positions = dict.fromkeys(self._member.join(self._topics, owned))
 
     def _watch_topics(self) -> None:
-        """The group is to rebalance when a topic matches anew, or gets more partitions."""
+        """Rejoin the group when another topic matches, or a topic has more partitions."""
         if self._pattern is not None:
             pattern = self._pattern
             self._topics = frozenset(name for name, topic in self._cluster.topics().items()
@@ -189,7 +189,7 @@ class Consumer:
             self._group().must_join = True
 
     def _commit_if_still_member(self) -> None:
-        """What another member reads by now is its to commit."""
+        """Commit, unless the group has rebalanced: offsets of reassigned partitions belong to the new member."""
         if self._member is None or self._member.generation_id < 0:
             return
         try:

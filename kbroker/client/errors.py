@@ -1,11 +1,11 @@
-"""How the client tells of failure: what the network did (ClientError), and what a broker answered (KafkaError)."""
+"""The client's errors: ClientError for the network, KafkaError for the answer of a broker."""
 from kbroker.errors import ErrorCode, KafkaError
 
 
 class ClientError(OSError):
-    """The network, or what is at its other end, failed: one line that names the address and says what to do.
+    """A failure of the network or of the peer: one line with the address and a hint.
 
-    `is_lasting`: trying again will not help (a certificate that is not trusted, a port that is not a broker's).
+    `is_lasting`: a retry will not help (an untrusted certificate, a port that is not a broker's).
     """
 
     def __init__(self, message: str, is_lasting: bool = False):
@@ -14,22 +14,22 @@ class ClientError(OSError):
 
 
 class AnswerTimeout(ClientError):
-    """No answer came in time. It may still come: the connection stays in order as long as it is open."""
+    """No answer came in time. It may still come; the connection stays usable while it is open."""
 
 
 def known_code(code: int) -> ErrorCode:
-    """A code that this client does not know is an error that it did not expect."""
+    """Return the ErrorCode; an unknown code becomes UNKNOWN_SERVER_ERROR."""
     return ErrorCode._value2member_map_.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)  # type: ignore[return-value]
 
 
 def error_of(code: int, what: str, message: str | None = None) -> KafkaError:
-    """The error that a broker answered for `what`, in the broker's words where it sent some."""
+    """Return the KafkaError for a broker's answer to `what`, with the broker's message if it sent one."""
     known = known_code(code)
     name = known.name if known == code else f'error code {code}'
     return KafkaError(known, f'{what}: {name}: {message or known.message}')
 
 
 def check(code: int, what: str, message: str | None = None) -> None:
-    """Raises KafkaError unless `code` is NONE."""
+    """Raise KafkaError unless `code` is NONE."""
     if code:
         raise error_of(code, what, message)

@@ -1,7 +1,7 @@
-"""Fetch requests on their way, one at each leader, and the records in their answers.
+"""Fetch requests in flight, one at each leader, and the records in their answers.
 
-A request stays at its broker until there is something to read, or fetch.max.wait.ms is over; meanwhile the caller is
-free. What comes back for a position that is no longer wanted (a seek, another assignment) is dropped.
+A request waits at its broker for records or until fetch.max.wait.ms is over; the caller does not block meanwhile. The
+answer for a position that has changed since (a seek, another assignment) is dropped.
 """
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from kbroker.record.records import Record, decode_records
 
 _NUMBERS = itertools.count(1)
 LAST_FETCH_VERSION = 12
-"""Later ones name topics by id; nothing else in them is for consumers."""
+"""Later versions identify topics by id; nothing else in them concerns consumers."""
 
 
 class ConsumedBatch(NamedTuple):
-    """Records of one batch, in order, those below the position left out; control batches never come here."""
+    """The records of one data batch, in order, without those below the position."""
 
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class ConsumedBatch(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """What one answer says of a partition; `row` is the PartitionData of FetchResponse."""
+    """One partition in an answer; `row` is the PartitionData of FetchResponse."""
 
     topic: str
     partition: int
@@ -54,7 +54,10 @@ class _InFlight:
 
 
 class Fetcher:
-    """Raises ClientError only for what lasts; a connection that breaks is opened anew by the next request."""
+    """Sends Fetch requests and receives their answers.
+
+    Raises ClientError only for lasting failures; a broken connection is reopened by the next request.
+    """
 
     def __init__(self, cluster: Cluster, settings: ConsumerSettings, clock: Clock | None = None,
                  sleep: Callable[[float], None] = time.sleep):
@@ -63,17 +66,17 @@ class Fetcher:
         self._clock = clock or Clock()
         self._sleep = sleep
         self._in_flight: dict[Connection, _InFlight] = {}
-        # Answers come in the order of requests, so nobody else may have requests on the same connections.
+        # A connection returns answers in the order of requests, so it must not be shared with other users.
         self._purpose = f'fetch {next(_NUMBERS)}'
 
     def close(self) -> None:
-        """What is under way is not waited for."""
+        """Close the connections without waiting for requests in flight."""
         for connection in self._in_flight:
             connection.close()
         self._in_flight.clear()
 
     def send(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Ask every leader that has no request for its partitions. KafkaError for a partition without a leader."""
+        """Send a Fetch to every leader without one in flight. Raises KafkaError for a partition without a leader."""
         by_connection: dict[Connection, dict[TopicPartition, int]] = {}
         for partition, offset in positions.items():
             connection = self._cluster.leader(*partition, self._purpose)
@@ -90,11 +93,11 @@ class Fetcher:
             self._in_flight[connection] = _InFlight(wanted, deadline_ms)
 
     def receive(self, timeout_ms: int) -> list[FetchedPartition]:
-        """The answers that are there; waits for one if there is none, at most so long, sometimes less."""
+        """Return the answers that have arrived; without any, wait for the first one, for at most `timeout_ms`."""
         fetched: list[FetchedPartition] = []
         connections = list(self._in_flight)
         if not connections:
-            # Nobody could be asked: no socket to wait at, and no use in asking again at once.
+            # Without a request in flight there is no socket to wait for, and an immediate retry is useless.
             self._sleep(min(timeout_ms, self._cluster.config.retry_backoff_ms) / 1000)
             return fetched
         if any(connection.has_buffered for connection in connections):
@@ -136,7 +139,7 @@ class Fetcher:
 
 def fetch_request(positions: Mapping[TopicPartition, int], isolation_level: int, max_bytes: int,
                   partition_max_bytes: int, max_wait_ms: int, min_bytes: int = 1) -> FetchRequest:
-    """Records from these offsets on, outside of any session (KIP-227), for LAST_FETCH_VERSION and below."""
+    """Return a Fetch from these offsets on, without a session (KIP-227), for versions up to LAST_FETCH_VERSION."""
     topics = [FetchRequest.FetchTopic(topic=topic, partitions=[
         FetchRequest.FetchPartition(partition=index, fetch_offset=positions[topic, index],
                                     partition_max_bytes=partition_max_bytes)
@@ -146,9 +149,9 @@ def fetch_request(positions: Mapping[TopicPartition, int], isolation_level: int,
 
 
 def consumed_batches(fetched: FetchedPartition, check_crcs: bool = True) -> Iterator[ConsumedBatch]:
-    """The records of an answer that are to be delivered; `delivered` says which.
+    """Yield the records of an answer to deliver, as `delivered` selects them.
 
-    `aborted_transactions` is null in answers to read_uncommitted: then everything but markers is delivered.
+    `aborted_transactions` is null in answers to read_uncommitted: then all data batches are delivered.
     """
     row = fetched.row
     aborted = AbortFilter([(entry.producer_id, entry.first_offset) for entry in row.aborted_transactions or ()])
@@ -158,9 +161,9 @@ def consumed_batches(fetched: FetchedPartition, check_crcs: bool = True) -> Iter
 
 def delivered(topic: str, partition: int, batches: Iterable[tuple[BatchHeader, memoryview]], start_offset: int,
               aborted: AbortFilter, check_crcs: bool = True) -> Iterator[ConsumedBatch]:
-    """The records at and after `start_offset`; none of markers, none of what `aborted` holds back.
+    """Yield the records at and after `start_offset`, without markers and without those that `aborted` hides.
 
-    KafkaError(CORRUPT_MESSAGE) names the partition and the offset.
+    Raises KafkaError(CORRUPT_MESSAGE), which names the partition and the offset.
     """
     for header, batch in batches:
         if header.last_offset < start_offset:
@@ -180,7 +183,7 @@ def delivered(topic: str, partition: int, batches: Iterable[tuple[BatchHeader, m
 
 
 def next_offset(fetched: FetchedPartition) -> int:
-    """Where to read on: after the last whole batch, be it delivered or not (markers take offsets too)."""
+    """Return the offset after the last whole batch, delivered or not (markers take offsets too)."""
     offset = fetched.fetch_offset
     for header, _ in iter_batches(fetched.row.records or b''):
         offset = max(offset, header.last_offset + 1)

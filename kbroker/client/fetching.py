@@ -1,4 +1,4 @@
-"""Batches of one partition, from an offset on, as they lie in the log of its leader."""
+"""Reads raw batches of one partition from its leader."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ from kbroker.record.batch import BatchHeader, CorruptBatchError, check_crc, iter
 MAX_BYTES = 8 << 20
 MAX_WAIT_MS = 500
 IDLE_ROUNDS = 20
-"""Answers without a batch, one after the other, below the high watermark: the broker will never send one."""
+"""The number of consecutive answers without a batch below the high watermark after which reading fails."""
 
 
 def fetch_batches(cluster: Cluster, topic: str, partition: int, start_offset: int = 0, end_offset: int | None = None,
                   isolation_level: Literal['read_uncommitted', 'read_committed'] = 'read_uncommitted',
                   max_bytes: int = MAX_BYTES) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches that reach `start_offset` and begin below `end_offset`, markers too, each checked against its CRC.
+    """Yield the batches that overlap [`start_offset`, `end_offset`), with markers, each checked against its CRC.
 
-    A start below the log's start begins there. It ends at `end_offset`, at most at the high watermark (the last stable
-    offset for read_committed) of the moment when the first batch is asked for. read_committed leaves out the batches
-    of aborted transactions. A view holds until the next batch is asked for.
+    A start below the log's start is raised to it. The end is limited to the high watermark (read_committed: the last
+    stable offset) at the time of the first request. read_committed omits the batches of aborted transactions. A view is
+    valid until the next batch is requested.
 
     Raises KafkaError (CORRUPT_MESSAGE for a batch that fails its check) and ClientError.
     """
@@ -65,7 +65,7 @@ def fetch_batches(cluster: Cluster, topic: str, partition: int, start_offset: in
 
 
 def _checked(records: memoryview | bytes, position: int, where: str) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The whole batches that reach `position`. KafkaError(CORRUPT_MESSAGE) names the place of one that is damaged."""
+    """Yield the whole batches that reach `position`. Raises KafkaError(CORRUPT_MESSAGE) with the place of a bad one."""
     try:
         for header, batch in iter_batches(records):
             if header.last_offset >= position:
@@ -77,7 +77,7 @@ def _checked(records: memoryview | bytes, position: int, where: str) -> Iterator
 
 
 def _fetch(cluster: Cluster, topic: str, partition: int, offset: int, level: IsolationLevel, max_bytes: int) -> Any:
-    """The answer for the partition."""
+    """Fetch once and return the partition's row of the answer."""
     connection = cluster.leader(topic, partition)
     answer = connection.call(fetch_request({(topic, partition): offset}, level, max_bytes, max_bytes, MAX_WAIT_MS),
                              max_version=LAST_FETCH_VERSION)

@@ -1,9 +1,9 @@
-"""A member of a consumer group, by the classic protocol: join, assign if asked to, heartbeat, commit, leave.
+"""A member of a consumer group, by the classic protocol: join, assign as leader, heartbeat, commit, leave.
 
-    join():   JoinGroup, every member; who is the leader assigns --> SyncGroup, every member --> partitions
-    stable:   Heartbeat every heartbeat.interval.ms; one that is answered REBALANCE_IN_PROGRESS means: join again
+    join():   every member: JoinGroup; the leader also assigns --> every member: SyncGroup --> partitions
+    stable:   Heartbeat every heartbeat.interval.ms; the answer REBALANCE_IN_PROGRESS means: join again
 
-Heartbeats are sent by whoever calls `heartbeat_if_due`; there is no thread that would speak for a stuck consumer.
+Heartbeats are sent only in calls of `heartbeat_if_due`: no thread keeps a stuck consumer in the group.
 """
 from __future__ import annotations
 
@@ -36,19 +36,22 @@ from kbroker.protocol import messages
 T = TypeVar('T')
 
 JOIN_GRACE_MS = 5000
-"""JoinGroup is answered when all members have come back, at most after the rebalance timeout."""
+"""JoinGroup is answered when all members have rejoined, at the latest after the rebalance timeout."""
 LAST_COMMIT_VERSION = 9
 LAST_OFFSET_FETCH_VERSION = 7
-"""The last ones that name topics, and one group, at their top."""
+"""The last versions that identify topics by name and have a single group at the top level."""
 
 _E = ErrorCode
-# The group goes on without this generation of the member: it has to join again.
+# The group has replaced this generation of the member, which must join again.
 _LOST_PLACE = frozenset({_E.REBALANCE_IN_PROGRESS, _E.ILLEGAL_GENERATION, _E.UNKNOWN_MEMBER_ID})
 
 
 class GroupMember:
-    """Raises KafkaError for what does not pass: FENCED_INSTANCE_ID, GROUP_AUTHORIZATION_FAILED,
-    INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED ...; ClientError."""
+    """A member of a consumer group.
+
+    Raises ClientError, and KafkaError for lasting errors: FENCED_INSTANCE_ID, GROUP_AUTHORIZATION_FAILED,
+    INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED ...
+    """
 
     def __init__(self, cluster: Cluster, group_id: str, settings: ConsumerSettings, clock: Clock | None = None,
                  sleep: Callable[[float], None] = time.sleep):
@@ -64,13 +67,13 @@ class GroupMember:
 
     @property
     def metadata(self) -> GroupMetadata:
-        """For Producer.send_offsets_to_transaction."""
+        """The argument for Producer.send_offsets_to_transaction."""
         return GroupMetadata(self.group_id, self.generation_id, self.member_id, self._settings.group_instance_id)
 
     # ---- joining
 
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
-        """Become a member of the next generation. Returns the partitions to read; waits for the other members."""
+        """Join the next generation, waiting for the other members. Returns the assigned partitions."""
         subscription = encode_subscription(topics, owned)
         while True:
             answer = self._retrying(lambda: self._join_once(subscription), 'JoinGroup')
@@ -95,7 +98,7 @@ class GroupMember:
                 group_instance_id=self._settings.group_instance_id, protocol_type=PROTOCOL_TYPE,
                 protocols=[messages.JoinGroupRequest.JoinGroupRequestProtocol(name=RANGE, metadata=subscription)]),
                 rebalance_timeout_ms + JOIN_GRACE_MS)
-            if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:   # KIP-394: the id first, then the place
+            if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:   # KIP-394: first the member id, then the join
                 self.member_id = answer.member_id
             elif answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self.member_id = ''
@@ -105,8 +108,8 @@ class GroupMember:
                 return answer
 
     def _assign(self, answer: Any) -> list[Any]:
-        """As leader: everybody's partitions."""
-        if answer.skip_assignment:      # KIP-814: a static leader came back, the others keep what they have
+        """As leader, compute the assignments of all members."""
+        if answer.skip_assignment:      # KIP-814: a static leader came back; the others keep their partitions
             return []
         members = [Member(row.member_id, row.group_instance_id, decode_subscription(row.metadata))
                    for row in answer.members]
@@ -128,11 +131,11 @@ class GroupMember:
     # ---- staying
 
     def next_heartbeat_ms(self) -> int:
-        """On the monotonic clock."""
+        """Return the time of the next heartbeat on the monotonic clock."""
         return self._next_heartbeat_ms
 
     def heartbeat_if_due(self) -> None:
-        """Sets `must_join` when the group rebalances, or has gone on without this member."""
+        """Send a heartbeat if due. Sets `must_join` when the group rebalances or has dropped this member."""
         now_ms = self._clock.monotonic_ms()
         if self.must_join or now_ms < self._next_heartbeat_ms:
             return
@@ -155,7 +158,7 @@ class GroupMember:
             check(code, self._words('Heartbeat'))
 
     def leave(self) -> None:
-        """Give the partitions to the others at once. A static member keeps its place until its session ends."""
+        """Release the partitions at once. A static member keeps its place until its session ends."""
         if self.generation_id < 0 or self._settings.group_instance_id is not None:
             return
         connection = self._coordinator()
@@ -170,7 +173,7 @@ class GroupMember:
     # ---- offsets
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """KafkaError(REBALANCE_IN_PROGRESS and the like): the partitions are somebody else's by now."""
+        """Commit offsets. Raises KafkaError (REBALANCE_IN_PROGRESS ...) if the partitions have been reassigned."""
         if not offsets:
             return
         request = messages.OffsetCommitRequest
@@ -193,7 +196,7 @@ class GroupMember:
         self._retrying(commit, 'OffsetCommit')
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed; a partition without an offset is missing."""
+        """Return the group's committed offsets; partitions without one are missing."""
         request = messages.OffsetFetchRequest
         topics = [request.OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)
                   for topic, indexes in by_topic(partitions).items()]
@@ -223,7 +226,7 @@ class GroupMember:
         return self._cluster.retrying(operation, self._words(name), also)
 
     def _lost_place(self, code: ErrorCode) -> bool:
-        """True: the error means that the member has to join again, and it will."""
+        """Return True, and set `must_join`, if the error means that the member must join again."""
         if code not in _LOST_PLACE:
             return False
         if code is ErrorCode.UNKNOWN_MEMBER_ID:

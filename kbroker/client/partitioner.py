@@ -1,4 +1,4 @@
-"""Which partition a record goes to: by its key, or, without one, to where the current batch is (KIP-794)."""
+"""Chooses the partition of a record: by its key, or without a key the partition of the current batch (KIP-794)."""
 from __future__ import annotations
 
 import random
@@ -11,7 +11,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's hash of a key: MurmurHash2 in 32 bits, little-endian, with a seed of its own; signed."""
+    """Return Kafka's hash of a key: 32-bit MurmurHash2, little-endian, with Kafka's seed; signed."""
     length = len(data)
     hashed = _SEED ^ length
     for (word,) in struct.iter_unpack('<I', data[:length & ~3]):
@@ -27,14 +27,14 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition, 0 to `partitions` - 1, that every client of Kafka gives this key."""
+    """Return the partition, 0 to `partitions` - 1, that every Kafka client chooses for this key."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 class StickyPartitions:
-    """Keyless records of one topic: they stay on a partition until a batch's worth is there, then go to another.
+    """The partition choice for keyless records of one topic: a full batch to one partition, then to another.
 
-    A record at a time to each partition would make many small batches.
+    Choosing a new partition for each record would make many small batches.
     """
 
     def __init__(self, batch_bytes: int, rng: random.Random | None = None):
@@ -44,7 +44,7 @@ class StickyPartitions:
         self._placed_bytes = 0
 
     def place(self, size_bytes: int, available: Sequence[int]) -> int:
-        """The partition for a record of this size. `available`: those that have a leader, at least one."""
+        """Return the partition for a record of this size. `available`: the partitions with a leader, at least one."""
         if self._current not in available or self._placed_bytes >= self._batch_bytes:
             self._current = self._another(available)
             self._placed_bytes = 0

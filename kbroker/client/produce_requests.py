@@ -1,4 +1,4 @@
-"""Produce requests on their way: what they carry, which answer belongs to which batch, and which will get none."""
+"""Produce requests in flight: builds them and matches each answer, or its absence, to the batches."""
 from __future__ import annotations
 
 import itertools
@@ -18,9 +18,9 @@ from kbroker.record.batch import encode_batch
 
 _NUMBERS = itertools.count(1)
 LAST_VERSION = 12
-"""Version 13 names topics by id and adds nothing else."""
+"""Version 13 identifies topics by id and adds nothing else."""
 LAST_VERSION_BEFORE_TRANSACTION_VERSION_2 = 11
-"""Version 12 adds partitions to the transaction (KIP-890); a cluster that has not agreed to it is not asked in it."""
+"""Version 12 adds partitions to the transaction (KIP-890), which requires transaction.version 2."""
 
 
 @dataclass(slots=True)
@@ -31,23 +31,23 @@ class InFlight:
 
 
 class ProduceRequests:
-    """At most `max_in_flight` requests wait for an answer at each broker."""
+    """The requests in flight, at most `max_in_flight` at each broker."""
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings, clock: Clock):
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
         self._by_connection: dict[Connection, deque[InFlight]] = {}
-        # Answers come in the order of requests, so nobody else may have requests on the same connections.
+        # A connection returns answers in the order of requests, so it must not be shared with other users.
         self._purpose = f'produce {next(_NUMBERS)}'
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the oldest request has waited for too long."""
+        """The time at which the oldest request times out."""
         return min((requests[0].deadline_ms for requests in self._by_connection.values() if requests), default=None)
 
     def connections(self) -> list[Connection]:
-        """Those with an answer to come."""
+        """Return the connections that await an answer."""
         return [connection for connection, requests in self._by_connection.items() if requests and connection.is_open]
 
     def has_room(self, node_id: int) -> bool:
@@ -56,7 +56,7 @@ class ProduceRequests:
 
     def send(self, node_id: int, batches: dict[PartitionQueue, ProducerBatch],
              transactions: TransactionManager) -> None:
-        """One request with these batches to their leader. ClientError."""
+        """Send these batches to their leader in one request. Raises ClientError."""
         connection = self._cluster.node(node_id, self._purpose)
         max_version = LAST_VERSION
         if transactions.is_transactional and not transactions.is_version_2:
@@ -76,18 +76,18 @@ class ProduceRequests:
                 InFlight(node_id, batches, self._clock.monotonic_ms() + request_timeout_ms))
 
     def receive(self, connection: Connection) -> tuple[InFlight, Any]:
-        """The answer to the oldest request of a connection that has one to give. ClientError."""
+        """Return the oldest request of a readable connection with its answer. Raises ClientError."""
         answer = connection.receive()
         return self._by_connection[connection].popleft(), answer
 
     def rows(self, request: InFlight, answer: Any) -> Iterator[tuple[PartitionQueue, ProducerBatch, Any]]:
-        """Each batch of the request with its part of the answer, None if there is none."""
+        """Yield each batch of the request with its row of the answer, or None if there is none."""
         rows = {(topic.name, row.index): row for topic in answer.responses for row in topic.partition_responses}
         for queue, batch in request.batches.items():
             yield queue, batch, rows.get((queue.topic, queue.partition))
 
     def lost(self) -> list[InFlight]:
-        """Requests whose connection has ended, or that have waited too long, which ends theirs."""
+        """Return the requests whose connection is closed or that timed out; a timeout closes the connection."""
         lost: list[InFlight] = []
         now_ms = self._clock.monotonic_ms()
         for connection, requests in list(self._by_connection.items()):

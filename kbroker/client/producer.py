@@ -1,8 +1,7 @@
-"""A producer: records go into batches, batches to their leaders, several on the way at once and yet in order.
+"""A producer: gathers records into batches and sends several at once to their leaders, in order for each partition.
 
-Blocking and without threads: `send` takes a record and returns, and whatever is due is sent, and answers taken, in
-`poll`, which `send`, `flush` and the others call as it suits them. A program that waits for something else for long
-calls it too.
+Blocking, without threads. `send` queues a record and returns. Batches are sent and answers received in `poll`, which
+`send`, `flush` and others call as needed. A program that waits for something else must call `poll` meanwhile.
 """
 from __future__ import annotations
 
@@ -34,12 +33,12 @@ Headers = Sequence[tuple[str, bytes | None]]
 TopicPartition = tuple[str, int]
 
 TOPIC_CREATION_MS = 3000
-"""How long a topic may be unknown: one that the broker creates by itself appears a moment after it was asked for."""
+"""How long a topic may be unknown: a topic that the broker creates automatically appears shortly after the request."""
 
 _E = ErrorCode
 
 _WRITTEN = frozenset({_E.NONE, _E.DUPLICATE_SEQUENCE_NUMBER})
-# Answers that a batch gets for the place of its numbers, not for what it holds.
+# Errors about the position of a batch's sequence numbers, not about its content.
 _OUT_OF_PLACE = frozenset({_E.OUT_OF_ORDER_SEQUENCE_NUMBER, _E.UNKNOWN_PRODUCER_ID})
 _STALE_METADATA = frozenset({
     _E.NOT_LEADER_OR_FOLLOWER, _E.LEADER_NOT_AVAILABLE, _E.UNKNOWN_TOPIC_OR_PARTITION, _E.UNKNOWN_TOPIC_ID,
@@ -49,20 +48,20 @@ _STALE_METADATA = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of the records of one batch; `contexts` is what `send` was given along with each."""
+    """The outcome of one batch; `contexts` holds the context that `send` was given with each record."""
 
     topic: str
     partition: int
     contexts: list[Any]
     base_offset: int = -1
-    """-1 when nothing was written, and with acks=0, which has no answer."""
+    """-1 if nothing was written, and with acks=0, which has no answer."""
     error: KafkaError | None = None
     record_errors: dict[int, str] = field(default_factory=dict)
-    """By index into `contexts`: the records that the broker found at fault."""
+    """By index into `contexts`: the error of each record that the broker rejected."""
 
 
 class _Topic:
-    """Where the records of one topic go."""
+    """The partitions of one topic and the choice between them."""
 
     def __init__(self, metadata: TopicMetadata, batch_bytes: int):
         self.metadata = metadata
@@ -72,11 +71,11 @@ class _Topic:
 
 
 class Producer:
-    """`on_delivery` is told of every batch, also of those that failed. Without it the first failure is raised by the
-    next call, as a KafkaError.
+    """A producer that calls `on_delivery` for every batch, including failed ones. Without it, the next call raises the
+    first failure as a KafkaError.
 
     With a transactional.id: `init_transactions` once, then `begin_transaction`, `send` ..., `commit_transaction` or
-    `abort_transaction`. TransactionError: abort. FatalProducerError: close.
+    `abort_transaction`. After TransactionError, abort. After FatalProducerError, close.
     """
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings | None = None,
@@ -100,10 +99,10 @@ class Producer:
 
     def send(self, topic: str, value: bytes | None, key: bytes | None = None, headers: Headers = (), *,
              partition: int | None = None, timestamp_ms: int | None = None, context: Any = None) -> None:
-        """Take a record; waits while buffer.memory is full.
+        """Queue a record; waits while buffer.memory is full.
 
-        KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE (over max.request.size); TransactionError,
-        FatalProducerError, and IllegalProducerState outside a transaction of a transactional producer.
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE (over max.request.size); TransactionError,
+        FatalProducerError; and IllegalProducerState if a transactional producer is outside a transaction.
         """
         if self.transactions.is_transactional:
             self.transactions.lifecycle.check_can_send()
@@ -123,16 +122,16 @@ class Producer:
                 self.poll(self.settings.max_block_ms)
 
     def flush(self) -> None:
-        """Send everything and wait until all of it has been written or has failed."""
+        """Send everything and wait until each batch has been written or has failed."""
         while self._close_open_batches():
             self.poll(self.settings.max_block_ms)
         if self._failure is not None:
             self._raise_failure()
 
     def poll(self, timeout_ms: int | None = 0, wake_on: int | None = None) -> bool:
-        """Send what is due, then wait for answers, for what becomes due, or for `wake_on` (a file descriptor).
+        """Send due batches, then wait for answers, for the next due batch, or for `wake_on` (a file descriptor).
 
-        Not longer than `timeout_ms`; None waits for as long as there is nothing to do. True: `wake_on` is readable.
+        Waits at most `timeout_ms`; None waits until there is something to do. Returns True if `wake_on` is readable.
         """
         self._send_due()
         now_ms = self._clock.monotonic_ms()
@@ -144,7 +143,7 @@ class Producer:
         return woken
 
     def close(self) -> None:
-        """Wait for what was sent. An open transaction is aborted."""
+        """Wait for batches in flight and close. An open transaction is aborted."""
         if self.transactions.state in (ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR):
             self.abort_transaction()
         elif self.transactions.state is not ProducerState.FATAL_ERROR:
@@ -153,7 +152,7 @@ class Producer:
     # ---- transactions
 
     def init_transactions(self) -> None:
-        """Take the transactional.id: fences its former user and aborts what that left open."""
+        """Claim the transactional.id: fences its previous user and aborts that user's open transaction."""
         if not self.transactions.is_transactional:
             raise IllegalProducerState('found a producer without transactional.id, expected one')
         self.transactions.initialize()
@@ -163,18 +162,18 @@ class Producer:
 
     def send_offsets_to_transaction(self, offsets: dict[TopicPartition, OffsetAndMetadata],
                                     group: GroupMetadata) -> None:
-        """Commit these offsets for a group when the transaction commits (consume, transform, produce)."""
+        """Commit these offsets for a group as part of the transaction (consume, transform, produce)."""
         if offsets:
             self.transactions.send_offsets(offsets, group)
 
     def commit_transaction(self) -> None:
-        """Returns when the coordinator has decided. TransactionError: a record was not written; abort."""
+        """Commit; returns when the coordinator has decided. Raises TransactionError if a record was not written."""
         if self.transactions.state is not ProducerState.COMMITTING:
             self.flush()
         self.transactions.end(committed=True)
 
     def abort_transaction(self) -> None:
-        """What was not sent yet is dropped, what was is marked as aborted."""
+        """Abort: drops unsent records; those already sent are marked as aborted."""
         reason = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, 'the transaction was aborted')
         self._drop_waiting(reason)
         while any(queue.in_flight for queue in self._queues):
@@ -184,7 +183,7 @@ class Producer:
         self._lost_numbers.clear()
         self.transactions.end(committed=False)
 
-    # ---- where records go
+    # ---- partitions
 
     def _queue_for(self, topic: str, key: bytes | None, size: int, partition: int | None) -> PartitionQueue:
         known = self._topics.get(topic)
@@ -205,14 +204,14 @@ class Producer:
         return queue
 
     def _find_topic(self, topic: str) -> _Topic:
-        """Waits for one that the broker creates when it is first asked for (auto.create.topics.enable)."""
+        """Return the topic, waiting for one that the broker creates automatically (auto.create.topics.enable)."""
         found = self._cluster.retrying(
             lambda: self._cluster.topics([topic], allow_auto_topic_creation=True), f'topic {topic}',
             also=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,), timeout_ms=min(TOPIC_CREATION_MS, self.settings.max_block_ms))
         return _Topic(found[topic], self.settings.batch_size_bytes)
 
     def _close_open_batches(self) -> bool:
-        """True: there is still something to wait for."""
+        """Close the open batches. Returns True if any batch is still unfinished."""
         for queue in self._queues:
             queue.close_open()
         return any(not queue.is_empty for queue in self._queues)
@@ -255,7 +254,9 @@ class Producer:
         return due
 
     def _has_its_numbers(self, queue: PartitionQueue) -> bool:
-        """After a batch was lost the others are numbered anew under the next epoch, when none is on its way."""
+        """Return whether batches may be sent. A lost batch stops its partition until none is in flight and the epoch
+        is bumped; the others are then renumbered.
+        """
         if self.transactions.is_transactional or not self.settings.enable_idempotence:
             return True
         if self.transactions.state is ProducerState.UNINITIALIZED:
@@ -296,12 +297,12 @@ class Producer:
         return True
 
     def _next_times(self) -> list[int]:
-        """When `poll` has something to do even if no answer comes."""
+        """Return the times at which `poll` must act even if no answer arrives."""
         times = []
         now_ms, awaits_answer = self._clock.monotonic_ms(), self._requests.deadline_ms is not None
         for queue in self._queues:
             due_ms = queue.due_ms(self.settings.linger_ms)
-            # What is due and was not sent waits for an answer: there is no room at its leader.
+            # A due batch that was not sent waits for an answer, because its leader has no room.
             if due_ms is not None and (due_ms > now_ms or not awaits_answer):
                 times.append(due_ms)
         if self._requests.deadline_ms is not None:
@@ -311,12 +312,12 @@ class Producer:
     # ---- answers
 
     def _receive(self, timeout_ms: int | None, wake_on: int | None) -> bool:
-        """Take all answers that are there; wait for one, or for `wake_on`, if there is none."""
+        """Receive all answers that have arrived; without any, wait for one or for `wake_on`."""
         connections = self._requests.connections()
         buffered = [connection for connection in connections if connection.has_buffered]
         watched: list[Any] = [*connections, *([] if wake_on is None else [wake_on])]
         if not watched:
-            if timeout_ms and not self._is_idle():  # something is due later, and no socket to wait at
+            if timeout_ms and not self._is_idle():  # a batch is due later, and there is no socket to wait for
                 self._sleep(timeout_ms / 1000)
             return False
         wait_s = 0 if buffered else None if timeout_ms is None else timeout_ms / 1000
@@ -342,7 +343,7 @@ class Producer:
                 self._on_answer(queue, batch, row)
 
     def _lose_connections(self) -> None:
-        """Batches of requests that will get no answer go out again: they may have been written, or not."""
+        """Send batches again whose requests will get no answer: they may or may not have been written."""
         for request in self._requests.lost():
             self._put_back(request.batches, ClientError(f'broker {request.node_id} did not answer'))
 
@@ -361,9 +362,9 @@ class Producer:
         if code is ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1:
             queue.put_back_halves(batch)
         elif code in _OUT_OF_PLACE and (queue in self._lost_numbers or not queue.is_first_unfinished(batch)):
-            queue.put_back(batch, 0)    # refused for what became of one before it
+            queue.put_back(batch, 0)    # rejected because of a batch before it
         elif code is ErrorCode.UNKNOWN_PRODUCER_ID and not self.transactions.is_transactional:
-            # The partition forgot the producer: under a new epoch its numbers may begin at 0.
+            # The partition has forgotten the producer: under a new epoch the numbers may start at 0.
             queue.put_back(batch, 0)
             self._lost_numbers.add(queue)
         elif severity_at_partition(code) is Severity.RETRY:
@@ -388,7 +389,7 @@ class Producer:
 
     def _fail(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError,
               record_errors: dict[int, str] | None = None, in_flight: bool = False) -> None:
-        """The batch is given up. Its numbers stay a gap, which the partition will not let others pass."""
+        """Report a batch as failed. Its sequence numbers become a gap that the partition will not accept."""
         if in_flight:
             queue.finish(batch)
         if batch.base_sequence is not None:

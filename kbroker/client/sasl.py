@@ -1,7 +1,7 @@
-"""SASL mechanisms as conversations: a generator yields what the client says and is sent what the broker answers.
+"""SASL mechanisms as generators, which yield the client's messages and are sent the broker's.
 
 PLAIN is RFC 4616. SCRAM-SHA-256 and SCRAM-SHA-512 are RFC 5802 and 7677 as KIP-84 uses them: no channel binding, and
-names and passwords are UTF-8 as they are (Kafka does not apply SASLprep).
+names and passwords are plain UTF-8 (Kafka does not apply SASLprep).
 """
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kbroker.errors import ErrorCode, KafkaError
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 1_000_000
-"""The broker names the iterations and the client pays for them. Kafka itself stores at most 16384."""
+"""The broker chooses the number of iterations, which the client computes. Kafka itself stores at most 16384."""
 
 Conversation = Generator[bytes, bytes, None]
 
 
 def conversation(mechanism: str, username: str, password: str, nonce: str | None = None) -> Conversation:
-    """What to say, in turns; it ends when the broker has proven itself. `nonce` is for tests alone.
+    """Yield the client's messages; returns when the broker has proven itself. `nonce` is for tests only.
 
-    Raises KafkaError(SASL_AUTHENTICATION_FAILED) when the broker refuses, or does not prove to know the password.
+    Raises KafkaError(SASL_AUTHENTICATION_FAILED) if the broker refuses or does not prove that it knows the password.
     """
     if mechanism == 'PLAIN':
         return plain(username, password)
@@ -58,7 +58,7 @@ def scram(digest: str, username: str, password: str, nonce: str) -> Conversation
 
 
 def _challenge(fields: dict[str, str], nonce: str) -> tuple[str, bytes, int]:
-    """(nonce of both, salt, iterations) of the broker's first message."""
+    """Return (combined nonce, salt, iterations) from the broker's first message."""
     if 'm' in fields:
         raise _failed('the broker asks for an extension of SCRAM that no client knows')
     server_nonce = fields.get('r', '')

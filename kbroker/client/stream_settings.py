@@ -1,6 +1,6 @@
-"""Settings of producer and consumer, under Kafka's names and with its defaults, out of `ClientConfig.properties`.
+"""Settings of producer and consumer, under Kafka's names and with its defaults, from `ClientConfig.properties`.
 
-Names that are not known here are left alone, as Kafka's clients do: a file may serve several programs.
+Unknown names are ignored, as in Kafka's clients: one file may serve several programs.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.record.compression import Compression
 
 INT32_MAX = 2**31 - 1
 MOST_IN_FLIGHT = 5
-"""A partition remembers so many batches of a producer: with more in flight it could not tell a duplicate."""
+"""A partition remembers this many batches of a producer and could not detect a duplicate of an older one."""
 ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
 
 AutoOffsetReset = Literal['earliest', 'latest', 'none']
@@ -39,7 +39,7 @@ class ProducerSettings:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> ProducerSettings:
-        """Raises ConfigError for a value that is not valid, and for values that contradict each other."""
+        """Build from properties. Raises ConfigError for a value that is invalid or contradicts another."""
         read = _Reader(properties)
         transactional_id = properties.get('transactional.id')
         acks = {'all': -1, '-1': -1, '1': 1, '0': 0}[read.one_of('acks', ('all', '-1', '1', '0'), 'all')]
@@ -87,7 +87,7 @@ class ConsumerSettings:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> ConsumerSettings:
-        """Raises ConfigError for a value that is not valid, and for values that contradict each other."""
+        """Build from properties. Raises ConfigError for a value that is invalid or contradicts another."""
         read = _Reader(properties)
         read.one_of('group.protocol', ('classic',), 'classic')
         session_timeout_ms = read.integer('session.timeout.ms', 45_000, 1)
@@ -125,7 +125,7 @@ class _Reader:
         return value
 
     def boolean(self, name: str) -> bool | None:
-        """None: not given."""
+        """Return the value, or None if it is not set."""
         text = self._properties.get(name)
         if text is None:
             return None

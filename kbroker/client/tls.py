@@ -1,4 +1,4 @@
-"""The TLS side of a connection, from the PEM texts of the settings."""
+"""TLS for the client's side of a connection, from the PEM texts of the settings."""
 from __future__ import annotations
 
 import socket
@@ -10,7 +10,7 @@ from kbroker.tls import load_key, set_versions, trust
 
 
 def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) -> ssl.SSLSocket:
-    """The socket after the handshake. ClientError when there is none to be had, ConfigError for unusable PEM."""
+    """Return the socket after the handshake. Raises ClientError if it fails, ConfigError for unusable PEM."""
     context = make_context(config)
     try:
         return context.wrap_socket(plain, server_hostname=host)
@@ -27,7 +27,7 @@ def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) ->
 
 
 def make_context(config: TlsConfig) -> ssl.SSLContext:
-    """Raises ConfigError for certificates or a key that OpenSSL cannot use."""
+    """Return the SSLContext of the settings. Raises ConfigError for a certificate or key that OpenSSL rejects."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = config.checks_host_name
     set_versions(context, config.enabled_protocols)

@@ -1,6 +1,6 @@
-"""The producer's side of idempotence and transactions: its id and epoch, and what it says to the coordinators.
+"""The producer's side of idempotence and transactions: its id and epoch, and its requests to the coordinators.
 
-Two protocols, told apart by the finalized feature transaction.version of the cluster (KIP-890):
+The cluster's finalized feature transaction.version selects one of two protocols (KIP-890):
 
               below 2                                             2
     begin     nothing is sent                                     nothing is sent
@@ -36,12 +36,12 @@ from kbroker.protocol import messages
 
 LAST_EPOCH = 32767
 FIRST_BACKOFF_MS = 20
-"""Answers like CONCURRENT_TRANSACTIONS pass as soon as the markers of the last transaction are written."""
+"""Errors like CONCURRENT_TRANSACTIONS end as soon as the markers of the previous transaction are written."""
 EPOCH_BUMPS_FROM = 2
 
 
 class GroupMetadata(NamedTuple):
-    """Who commits: a member of a generation (KIP-447), or, with the defaults, nobody in particular."""
+    """The committer of offsets: a member of a generation (KIP-447), or with the defaults only a group."""
 
     group_id: str
     generation_id: int = -1
@@ -50,9 +50,10 @@ class GroupMetadata(NamedTuple):
 
 
 class TransactionManager:
-    """Raises TransactionError when only an abort is left, FatalProducerError when nothing is.
+    """The transaction protocol of one producer.
 
-    Other KafkaErrors and ClientErrors mean that max.block.ms was over before an answer would do.
+    Raises TransactionError if the transaction can only be aborted, FatalProducerError if the producer is unusable. Any
+    other KafkaError or ClientError means that max.block.ms passed without a usable answer.
     """
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings, clock: Clock | None = None,
@@ -65,7 +66,7 @@ class TransactionManager:
         self.producer = ProducerIdAndEpoch()
         self.is_version_2 = False
         self.has_lost_sequence = False
-        """A batch got its number and was not written: partitions wait for it, only a new epoch lets them go on."""
+        """A numbered batch was not written. Partitions expect its sequence, so only a new epoch lets them continue."""
         self._partitions: set[TopicPartition] = set()
         self._is_started = False
 
@@ -80,13 +81,13 @@ class TransactionManager:
     # ---- producer id and epoch
 
     def initialize(self) -> None:
-        """A new producer id, or a newer epoch of the transactional.id: whoever used it before is fenced."""
+        """Get a producer id, or a newer epoch of the transactional.id, which fences its previous user."""
         self.lifecycle.enter(ProducerState.INITIALIZING)
         self._initialize(ProducerIdAndEpoch())
         self.lifecycle.enter(ProducerState.READY)
 
     def bump_epoch(self) -> None:
-        """Without a transactional.id the epoch is the producer's own affair, until it runs out."""
+        """Raise the epoch locally, as a producer without a transactional.id may; get a new id when epochs run out."""
         if self.producer.producer_epoch < LAST_EPOCH:
             self.producer = self.producer._replace(producer_epoch=self.producer.producer_epoch + 1)
         else:
@@ -111,7 +112,7 @@ class TransactionManager:
         self.is_version_2 = features.get('transaction.version', 0) >= EPOCH_BUMPS_FROM
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Before the first batch of each. TransactionError, FatalProducerError."""
+        """Add partitions before the first batch to each. Raises TransactionError or FatalProducerError."""
         self._is_started = self._is_started or self.is_version_2
         new = set(partitions) - self._partitions
         if not new or self.is_version_2:
@@ -127,7 +128,7 @@ class TransactionManager:
         self._is_started = True
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
-        """Offsets that become the group's when the transaction commits. TransactionError, FatalProducerError."""
+        """Add offsets that the group commits with the transaction. Raises TransactionError or FatalProducerError."""
         self.lifecycle.check_can_send()
         self._is_started = self._is_started or self.is_version_2
         if not self.is_version_2:
@@ -149,10 +150,10 @@ class TransactionManager:
             topics=topics), 'TxnOffsetCommit', max_version=5 if self.is_version_2 else 4, group_id=group.group_id)
 
     def end(self, committed: bool) -> None:
-        """Commit or abort. Nothing of the transaction may be under way any more.
+        """Commit or abort. No batch of the transaction may be in flight.
 
-        After an error that is neither TransactionError nor FatalProducerError it is not known how the transaction
-        ended: the same call may be repeated.
+        After an error other than TransactionError and FatalProducerError, the outcome is unknown; the same call may be
+        repeated.
         """
         ending = ProducerState.COMMITTING if committed else ProducerState.ABORTING
         if self.lifecycle.state is not ending:
@@ -173,7 +174,7 @@ class TransactionManager:
         self.lifecycle.enter(ProducerState.READY)
 
     def fail(self, error: KafkaError, severity: Severity) -> None:
-        """A batch of the transaction was not written. Not while aborting: then it does not matter any more."""
+        """Record that a batch of the transaction was not written. Ignored while aborting, where it is irrelevant."""
         if severity is Severity.FATAL:
             self.lifecycle.enter(ProducerState.FATAL_ERROR, error)
         elif self.lifecycle.state in (ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR):
@@ -189,7 +190,7 @@ class TransactionManager:
         return self._cluster.coordinator(KeyType.TRANSACTION, str(self._settings.transactional_id))
 
     def _ask(self, request: Any, name: str, max_version: int | None = None, group_id: str | None = None) -> Any:
-        """The answer to `request`, asked again until it has no error, an error that does not pass, or time is over."""
+        """Return the answer to `request`, repeated until it succeeds, has a lasting error, or max.block.ms is over."""
         deadline_ms = self._clock.monotonic_ms() + self._settings.max_block_ms
         backoff_ms = FIRST_BACKOFF_MS
         while True:
@@ -237,7 +238,7 @@ class TransactionManager:
 
 
 def _worst_code(answer: Any) -> ErrorCode:
-    """The one error that decides what happens: of several partitions the first that will not pass by itself."""
+    """Return the decisive error of an answer: among several partitions, the first that is not transient."""
     if isinstance(answer, messages.AddPartitionsToTxnResponse):
         codes = [row.partition_error_code for topic in answer.results_by_topic_v3_and_below
                  for row in topic.results_by_partition]
@@ -248,5 +249,5 @@ def _worst_code(answer: Any) -> ErrorCode:
     found = [known_code(code) for code in codes if code]
     if not found:
         return ErrorCode.NONE
-    # OPERATION_NOT_ATTEMPTED only says that another one failed.
+    # OPERATION_NOT_ATTEMPTED only means that another partition failed.
     return min(found, key=lambda code: (code.retriable, code is ErrorCode.OPERATION_NOT_ATTEMPTED))

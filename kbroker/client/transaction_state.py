@@ -1,4 +1,4 @@
-"""What a transactional producer may do when, and what each error code means to it.
+"""The states of a transactional producer, and the severity of each error code.
 
     state             entered from
     UNINITIALIZED     (the start)
@@ -10,8 +10,8 @@
     ABORTABLE_ERROR   IN_TRANSACTION, COMMITTING, ABORTABLE_ERROR
     FATAL_ERROR       any
 
-INITIALIZING is entered again where an abort needs a new epoch that the coordinator did not give with it: before
-KIP-890 a producer bumps by InitProducerId (KIP-360).
+INITIALIZING is entered again if an abort needs a new epoch that EndTxn did not return: before KIP-890 a producer bumps
+its epoch by InitProducerId (KIP-360).
 """
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ ENTERED_FROM: dict[ProducerState, frozenset[ProducerState]] = {
 
 
 class Severity(enum.Enum):
-    """What an error leaves of the producer."""
+    """The consequence of an error for the producer."""
 
     RETRY = enum.auto()
-    """Nothing happened: ask again after a while."""
+    """Nothing happened: retry after a back-off."""
     FIND_COORDINATOR = enum.auto()
-    """As RETRY, from the coordinator that is the present one."""
+    """Like RETRY, after finding the current coordinator."""
     ABORTABLE = enum.auto()
-    """The transaction cannot be committed; once it is aborted the next may begin."""
+    """The transaction cannot be committed; after an abort, the next one may begin."""
     FATAL = enum.auto()
-    """The producer is of no more use: another has taken its id, or it lost track of what was written."""
+    """The producer is unusable: another has taken its id, or it does not know what was written."""
 
 
 _E = ErrorCode
@@ -66,7 +66,7 @@ _ABORTABLE = frozenset({
     _E.UNKNOWN_MEMBER_ID, _E.ILLEGAL_GENERATION, _E.GROUP_ID_NOT_FOUND, _E.STALE_MEMBER_EPOCH, _E.FENCED_INSTANCE_ID,
     _E.OPERATION_NOT_ATTEMPTED,
 })
-# A batch refused for one of these was refused for what the producer is, not for what the batch holds.
+# These errors reject the producer, not the content of the batch.
 _FATAL_TO_PRODUCE = frozenset({
     _E.PRODUCER_FENCED, _E.CLUSTER_AUTHORIZATION_FAILED, _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     _E.INVALID_TXN_STATE, _E.INVALID_PRODUCER_ID_MAPPING, _E.UNSUPPORTED_VERSION,
@@ -74,9 +74,9 @@ _FATAL_TO_PRODUCE = frozenset({
 
 
 def severity_at_coordinator(code: ErrorCode) -> Severity:
-    """Of an error code of the transaction coordinator, or of TxnOffsetCommit.
+    """Return the severity of an error code of the transaction coordinator, or of TxnOffsetCommit.
 
-    A stale epoch is fatal here: it is the coordinator that knows who owns the id.
+    A stale epoch is fatal here: the coordinator knows the owner of the id.
     """
     if code in _COORDINATOR_MOVED:
         return Severity.FIND_COORDINATOR
@@ -86,9 +86,9 @@ def severity_at_coordinator(code: ErrorCode) -> Severity:
 
 
 def severity_at_partition(code: ErrorCode) -> Severity:
-    """Of an error code that a partition answers to Produce, where a transaction is open.
+    """Return the severity of a partition's error code for Produce within a transaction.
 
-    A stale epoch can be aborted: a time-out may have bumped it, and EndTxn finds out whether a newer producer did.
+    A stale epoch is abortable: a timeout may have bumped it, and EndTxn reveals whether a newer producer did.
     """
     if code.retriable or code is _E.CONCURRENT_TRANSACTIONS:
         return Severity.RETRY
@@ -100,15 +100,15 @@ class TransactionError(KafkaError):
 
 
 class FatalProducerError(KafkaError):
-    """The producer can do nothing more: close it."""
+    """The producer is unusable and must be closed."""
 
 
 class IllegalProducerState(Exception):
-    """A call that the state does not allow: begin within a transaction, commit without one."""
+    """A call that the state does not allow, such as begin within a transaction or commit without one."""
 
 
 class Lifecycle:
-    """Where the producer stands, and the error that brought it there."""
+    """The state of a producer, and the error that led to it."""
 
     def __init__(self) -> None:
         self.state = _S.UNINITIALIZED
@@ -118,7 +118,7 @@ class Lifecycle:
         return self.state in ENTERED_FROM[state]
 
     def enter(self, state: ProducerState, error: KafkaError | None = None) -> None:
-        """IllegalProducerState unless `state` may follow. FATAL_ERROR is never left."""
+        """Change to `state`. Raises IllegalProducerState unless the table allows it. FATAL_ERROR is never left."""
         if self.state is _S.FATAL_ERROR and state is not _S.FATAL_ERROR:
             raise FatalProducerError(self._code(), f'the producer has failed for good: {self.error}')
         if not self.can_enter(state):
@@ -131,7 +131,7 @@ class Lifecycle:
             self.error = None
 
     def check_can_send(self) -> None:
-        """TransactionError after an error that an abort ends, FatalProducerError after any other."""
+        """Raise TransactionError after an abortable error, FatalProducerError after a fatal one."""
         if self.state is _S.ABORTABLE_ERROR:
             raise TransactionError(self._code(), f'the transaction can only be aborted: {self.error}')
         if self.state is _S.FATAL_ERROR:
