@@ -1,4 +1,4 @@
-"""Metadata records in and out of record batches.
+"""Encoding and decoding of metadata records in record batches.
 
 A batch of the metadata log is uncompressed, has no producer, and all of its records carry the batch's timestamp. Data
 records have no key; the key of a control record is int16 version (0), int16 type, and its body opens with an int16
@@ -30,7 +30,7 @@ MAX_RECORDS = 10_000
 """Apache Kafka's limits for one atomic change."""
 
 CHUNK_BYTES = 2 * MAX_BATCH_BYTES
-"""What is read at a time: more than the largest batch."""
+"""The size of one read: more than the largest batch."""
 
 CONTROL_TYPES: dict[int, type] = {
     2: LeaderChangeMessage,
@@ -46,20 +46,20 @@ _VERSION = struct.Struct('>h')
 
 def encode_data(records: Iterable[Any], *, base_offset: int, epoch: int, timestamp_ms: int,
                 metadata_version: int) -> bytearray:
-    """One batch of metadata records, each in the version that `metadata_version` allows."""
+    """Encode one batch of metadata records, each in the version that `metadata_version` allows."""
     rows = [(timestamp_ms, None, encode_metadata_record(record, record_version(record, metadata_version)))
             for record in records]
     return encode_batch(rows, base_offset=base_offset, partition_leader_epoch=epoch)
 
 
 def encode_control(records: Iterable[Any], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:
-    """One control batch. Every body is written in version 0, as Apache Kafka 4.0 to 4.4 do."""
+    """Encode one control batch. Every body is written in version 0, as Apache Kafka 4.0 to 4.4 do."""
     rows = [(timestamp_ms, _KEY.pack(0, _TYPE_OF_CONTROL[type(record)]), encode(record, 0)) for record in records]
     return encode_batch(rows, base_offset=base_offset, partition_leader_epoch=epoch, control=True)
 
 
 def decode_batch(header: BatchHeader, batch: memoryview) -> list[Any]:
-    """The records of a batch whose checksum holds. CorruptLogError when one of them is not known or not well formed."""
+    """Return the records of a batch with a valid checksum. Raises CorruptLogError for an unknown or bad record."""
     decode_one = _decode_control if header.is_control else _decode_data
     found = []
     try:
@@ -75,7 +75,7 @@ def _decode_data(record: Any) -> Any:
         raise ValueError('found no value, expected a metadata record')
     message, version = decode_metadata_record(record.value)
     if version > message.versions[1]:
-        # Apache Kafka reads it with the layout it knows; what a newer one means by it may not be overlooked here.
+        # Apache Kafka reads it with the layout it knows. Here a newer version is rejected: its meaning is unknown.
         raise ValueError(f'found version {version} of {type(message).__name__}, expected at most {message.versions[1]}')
     return message
 
@@ -95,7 +95,7 @@ def _decode_control(record: Any) -> Any:
 
 
 def sound_batches(file: File, size_bytes: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of each batch up to `size_bytes`, or up to the first that is torn or damaged."""
+    """Yield (position, header, bytes) of each batch up to `size_bytes` or up to the first torn or damaged one."""
     position, found = 0, True
     while found and position < size_bytes:
         found = False

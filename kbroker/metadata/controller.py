@@ -1,9 +1,9 @@
-"""The one voter of the metadata quorum: it leads, registers this broker, and makes every change to the metadata.
+"""The only voter of the metadata quorum: it leads, registers this broker, and makes every change to the metadata.
 
 An operation builds its records, replays them on a copy of the image, appends them as one batch, and adopts the copy
-once the batch is on the disk. So an operation is there as a whole or not at all, now and after a crash. When a write
-fails nothing is adopted, the operation raises KafkaError(KAFKA_STORAGE_ERROR), and so does every later one: what the
-disk holds is known only after a restart.
+once the batch is on the disk. So an operation takes effect as a whole or not at all, also after a crash. If a write
+fails, nothing is adopted. The operation and every later one raise KafkaError(KAFKA_STORAGE_ERROR), because the content
+of the disk is unknown until a restart.
 """
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ MAX_PRODUCER_ID = 2**63 - 1
 MIN_INSYNC_REPLICAS = 'min.insync.replicas'
 CLUSTER_METADATA = '__cluster_metadata'
 MAX_STRING_BYTES = 2**15 - 1
-"""What a string of a metadata record holds."""
+"""The longest string in a metadata record."""
 SECURITY_PROTOCOLS = {'PLAINTEXT': 0, 'SSL': 1}
 """The security protocol of a registered endpoint."""
 
@@ -89,9 +89,9 @@ class NewTopic:
 
 
 class MetadataController:
-    """`open`, then `register`, then any operation, then `begin_shutdown`, `finish_shutdown`.
+    """The metadata of this broker. Call `open`, `register`, any operations, `begin_shutdown`, `finish_shutdown`.
 
-    `image` is replaced by each operation, not changed: hold the controller, not the image.
+    Each operation replaces `image` instead of changing it: keep the controller, not the image.
     The caller holds the log directory's `.lock` throughout.
     """
 
@@ -109,7 +109,7 @@ class MetadataController:
         self.on_failure: Callable[[str], object] = lambda reason: None
         """Called when a change cannot be written."""
         self.broker_epoch = -1
-        """Of this registration; -1 before `register`."""
+        """The epoch of this registration; -1 before `register`."""
 
     # -- start and stop
 
@@ -117,8 +117,9 @@ class MetadataController:
     def open(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock) -> MetadataController:
         """Read the metadata, formatting an empty directory first, and become leader of the next epoch.
 
-        Before anything is written: DirectoryRefusedError when the directory is not this node's alone, CorruptLogError
-        when it is damaged. KafkaError(KAFKA_STORAGE_ERROR) when a write fails; OSError when a read does.
+        Raises, before anything is written: DirectoryRefusedError if the directory does not belong to this node alone,
+        CorruptLogError if it is damaged. Raises KafkaError(KAFKA_STORAGE_ERROR) if a write fails, OSError if a read
+        fails.
         """
         if not fs.exists(os.path.join(log_dir, META_PROPERTIES_FILE)):
             format_directory(fs, log_dir, config.node_id, clock.wall_ms())
@@ -132,7 +133,7 @@ class MetadataController:
 
     @classmethod
     def check(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock) -> None:
-        """Raise what `open` would raise before it writes."""
+        """Raise the errors that `open` raises before it writes."""
         if fs.exists(os.path.join(log_dir, META_PROPERTIES_FILE)):
             cls._read(fs, log_dir, config, clock)
         else:
@@ -140,7 +141,7 @@ class MetadataController:
 
     @classmethod
     def _read(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock) -> tuple[MetadataController, list[Any]]:
-        """The controller of a directory that may be written, and the records that its log has to begin with."""
+        """Return the controller of a directory that may be written, and the records that its log must begin with."""
         properties = read_meta_properties(fs, log_dir)
         image = MetadataImage(properties.cluster_id, properties.node_id)
         log = QuorumLog(fs, log_dir, config.metadata_log_segment_bytes)
@@ -155,7 +156,7 @@ class MetadataController:
         voter = LeaderChangeMessage.Voter(voter_id=self.node_id)
         records: list[Any] = [LeaderChangeMessage(leader_id=self.node_id, voters=[voter], granting_voters=[voter])]
         if self._log.end_offset == 0 and self.image.kraft_version:
-            # What formatting wrote into the snapshot at offset 0 is not part of the log yet.
+            # The records that formatting wrote into the snapshot at offset 0 are not part of the log yet.
             records += [KRaftVersionRecord(kraft_version=self.image.kraft_version),
                         VotersRecord(voters=list(self.image.voters))]
         self._log.begin_epoch(self.node_id, self.image.kraft_version)
@@ -165,10 +166,10 @@ class MetadataController:
             self._commit([AbortTransactionRecord(reason='Controller failover')])
 
     def _bootstrap(self, records: list[Any]) -> None:
-        """The first data of a log: `records`, which set at least metadata.version, in a transaction of one batch."""
+        """Write the first data of a log, a transaction in one batch: `records`, which set at least metadata.version."""
         levels = feature_levels(records)
         if levels.get(ELIGIBLE_LEADER_REPLICAS_VERSION):
-            # KIP-966 wants the cluster's min.insync.replicas in the log, where its changes are seen.
+            # KIP-966 requires the cluster's min.insync.replicas in the log, so that changes to it are recorded.
             records = [*records, _config_record(ResourceType.BROKER, '', MIN_INSYNC_REPLICAS,
                                                 str(self._config.min_insync_replicas))]
         self._commit([BeginTransactionRecord(name='Bootstrap records'), *records, EndTransactionRecord()],
@@ -177,7 +178,7 @@ class MetadataController:
     def register(self, listeners: Sequence[Listener]) -> None:
         """Register a new incarnation of this broker, reachable at `listeners`, and elect it leader of every partition.
 
-        Each start elects anew, after a crash too: leader epochs grow, and what a client holds from before is old.
+        Every start elects leaders again, also after a crash: leader epochs grow, so epochs that clients hold are old.
         """
         broker_epoch = self._log.end_offset
         end_points = [RegisterBrokerRecord.BrokerEndpoint(name=listener.name, host=listener.host, port=listener.port,
@@ -193,7 +194,7 @@ class MetadataController:
         self._commit_in_batches([unfence, *self._change_partitions(self._elect, lambda partition: True)])
 
     def begin_shutdown(self) -> None:
-        """Say that this broker stops, and give up leadership. From here on nothing may be appended to a partition."""
+        """Announce the shutdown and give up leadership. From here on nothing may be appended to a partition."""
         resign = self._change_partitions(self._resign, lambda partition: partition.leader == self.node_id)
         if resign:
             self._commit_in_batches([BrokerRegistrationChangeRecord(
@@ -210,7 +211,7 @@ class MetadataController:
         return self.broker_epoch
 
     def close(self) -> None:
-        """Let the log go, as a crash would: the next start finds it like that."""
+        """Close the log as a crash would, without a clean shutdown."""
         self._log.close()
 
     # -- elections
@@ -239,10 +240,10 @@ class MetadataController:
 
     def create_topics(self, new_topics: Sequence[NewTopic], *,
                       validate_only: bool = False) -> list[TopicImage | KafkaError]:
-        """Create all topics that can be, in one batch. The results: the topic or why not, in request order.
+        """Create the topics in one batch. Returns for each, in request order, the topic or its error.
 
-        With `validate_only` nothing is written and the topics returned are what would have been. An error of the whole
-        is raised: POLICY_VIOLATION when the batch would be too large, KAFKA_STORAGE_ERROR.
+        With `validate_only` nothing is written; the results are those of a real call. Raises errors of the whole batch:
+        POLICY_VIOLATION if it would be too large, KAFKA_STORAGE_ERROR.
         """
         times = Counter(new.name for new in new_topics)
         refused: dict[str, KafkaError] = {}
@@ -264,8 +265,8 @@ class MetadataController:
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str | None] | None = None) -> TopicImage:
         """Create one topic.
 
-        KafkaError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG and those of
-        `create_topics`.
+        Raises KafkaError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG and those
+        of `create_topics`.
         """
         result, = self.create_topics([NewTopic(name, partitions, configs or {})])
         if isinstance(result, KafkaError):
@@ -302,9 +303,9 @@ class MetadataController:
         return [self.directory_id] if self.image.metadata_version >= DIRECTORIES_SINCE else []
 
     def create_partitions(self, name: str, count: int, *, validate_only: bool = False) -> TopicImage:
-        """Give a topic `count` partitions in all.
+        """Increase a topic to `count` partitions.
 
-        KafkaError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, POLICY_VIOLATION.
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, POLICY_VIOLATION.
         """
         topic = self._existing(name)
         found = len(topic.partitions)
@@ -316,7 +317,7 @@ class MetadataController:
         return (self._preview(records) if validate_only else self._commit(records)).topics[name]
 
     def delete_topics(self, topics: Sequence[str | bytes]) -> list[TopicImage | KafkaError]:
-        """Delete topics, each by name or by id, in one batch. The results: what was deleted or why not, in order."""
+        """Delete topics by name or id, in one batch. Returns for each, in order, the deleted topic or its error."""
         results: list[TopicImage | KafkaError] = []
         for topic in topics:
             try:
@@ -328,9 +329,9 @@ class MetadataController:
         return results
 
     def delete_topic(self, topic: str | bytes) -> TopicImage:
-        """Delete one topic with its configs and return what it was.
+        """Delete one topic with its configs and return it.
 
-        KafkaError: UNKNOWN_TOPIC_OR_PARTITION for a name, UNKNOWN_TOPIC_ID for an id.
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION for a name, UNKNOWN_TOPIC_ID for an id.
         """
         result, = self.delete_topics([topic])
         if isinstance(result, KafkaError):
@@ -352,7 +353,7 @@ class MetadataController:
                       validate_only: bool = False) -> dict[str, str]:
         """Set the keys of `changes`, remove those whose value is None, and return all configs of the resource.
 
-        For a BROKER the name '' means all brokers. The values of topics and brokers are validated here. KafkaError:
+        For a BROKER the name '' means all brokers. Values of topics and brokers are validated here. Raises KafkaError:
         INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST.
         """
         self._check_configs(resource_type, name, changes)
@@ -369,7 +370,7 @@ class MetadataController:
         if resource_type == ResourceType.TOPIC:
             self._existing(name)
             merged = {**self.image.configs.get((resource_type, name), {}), **changes}
-            # A newer Kafka may have left keys that are unknown here: they may stay, or be removed.
+            # A newer Kafka may have written keys that are unknown here; they may stay or be removed.
             validate_topic_configs({key: value for key, value in merged.items() if value is not None
                                     and (key in changes or key in TOPIC_SETTINGS)}, self._config)
         elif resource_type == ResourceType.BROKER:
@@ -383,7 +384,7 @@ class MetadataController:
                              'expected a topic, a broker, a group or a client metrics subscription')
 
     def _check_cluster_min_insync_replicas(self, name: str, value: str | None) -> None:
-        """KIP-966 counts on one value for the cluster that is always in the log."""
+        """Reject a change that KIP-966 forbids: the cluster needs exactly one value, always in the log."""
         if name:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f'{MIN_INSYNC_REPLICAS} cannot be set for one broker while '
                              'eligible leader replicas are enabled')
@@ -394,7 +395,7 @@ class MetadataController:
     # -- producer ids
 
     def allocate_producer_id_block(self) -> range:
-        """1000 producer ids that were never given out, nor will be: the block is in the log before this returns."""
+        """Return 1000 producer ids that are never allocated again: the block is in the log before this returns."""
         first = self.image.next_producer_id
         if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'the producer ids are used up: the next is {first}')
@@ -406,12 +407,12 @@ class MetadataController:
     # -- scratch, append, adopt
 
     def _preview(self, records: Sequence[Any]) -> MetadataImage:
-        """The image as it would be after `records`."""
+        """Return the image as it would be after `records`."""
         last_offset = self._log.end_offset + len(records) - 1
         return self.image.after(records, last_offset, self._log.epoch, self._clock.wall_ms())
 
     def _commit(self, records: Sequence[Any], *, metadata_version: int | None = None) -> MetadataImage:
-        """Write `records`, all control or all data, as one batch and adopt what they say. No records, no batch."""
+        """Write `records`, all control or all data, as one batch and adopt the new image. No records, no batch."""
         if not records:
             return self.image
         _check_batch_length(len(records))
@@ -433,11 +434,11 @@ class MetadataController:
         return scratch
 
     def take_offline(self, reason: str) -> None:
-        """The log directory has failed: every later change raises KAFKA_STORAGE_ERROR with `reason`."""
+        """Mark the log directory as failed: every later change raises KAFKA_STORAGE_ERROR with `reason`."""
         self._log.take_offline(reason)
 
     def _commit_in_batches(self, records: Sequence[Any]) -> None:
-        """Write records that need not stand together: any prefix of them is a state to go on from."""
+        """Write records that need no common batch: any prefix of them is a valid state."""
         for start in range(0, len(records), MAX_RECORDS):
             self._commit(records[start:start + MAX_RECORDS])
 

@@ -1,4 +1,4 @@
-"""Whose log directory this is: `meta.properties`, formatting a new one, and when a directory must be left alone."""
+"""Ownership of a log directory: `meta.properties`, formatting a new directory, and the checks before writing to it."""
 from __future__ import annotations
 
 import os
@@ -19,21 +19,21 @@ from kbroker.protocol.messages import FeatureLevelRecord, KRaftVersionRecord, Vo
 
 META_PROPERTIES_FILE = 'meta.properties'
 _RESERVED_IDS = 100
-"""Uuids below this number mean something to Kafka, such as the directory id of a replica that has none yet."""
+"""Uuids below this number have a meaning for Kafka, such as the directory id of a replica without one."""
 
 _BEFORE_FORMATTING = frozenset(('.lock', DIRECTORY_NAME, f'{META_PROPERTIES_FILE}.tmp'))
 _BEFORE_FORMATTING_INSIDE = frozenset(
     name + suffix for name in ('partition.metadata', FORMAT_SNAPSHOT_FILE) for suffix in ('', '.tmp'))
-"""What a crash while formatting may leave: no record that anybody has seen."""
+"""Files that a crash while formatting may leave: they hold no record that was ever visible."""
 
 
 class DirectoryRefusedError(LogDirectoryError):
-    """The log directory is not this broker's to write. The message says what was found and what was expected."""
+    """The broker must not write to the log directory. The message says what was found and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Who owns a log directory."""
+    """The owner of a log directory."""
 
     cluster_id: str
     node_id: int
@@ -41,12 +41,12 @@ class MetaProperties:
 
 
 def format_uuid(value: bytes) -> str:
-    """Kafka's spelling of a uuid: URL-safe base64 without padding."""
+    """Return Kafka's text form of a uuid: URL-safe base64 without padding."""
     return urlsafe_b64encode(value).decode().rstrip('=')
 
 
 def parse_uuid(text: str) -> bytes:
-    """ValueError unless `text` spells 16 bytes."""
+    """Return the 16 bytes that `text` spells. Raises ValueError if it is not a uuid."""
     value = urlsafe_b64decode(text + '==')
     if len(value) != 16 or format_uuid(value) != text:
         raise ValueError(f'found {text!r}, expected the 22 characters of a uuid')
@@ -54,7 +54,7 @@ def parse_uuid(text: str) -> bytes:
 
 
 def random_uuid() -> bytes:
-    """16 random bytes whose spelling does not start with a dash, which a command line would take for an option."""
+    """Return 16 random bytes whose text form does not start with a dash: a command line would parse it as an option."""
     value = uuid.uuid4().bytes
     return value if not format_uuid(value).startswith('-') else random_uuid()
 
@@ -62,7 +62,7 @@ def random_uuid() -> bytes:
 # -- meta.properties
 
 def read_meta_properties(fs: FileSystem, log_dir: str) -> MetaProperties:
-    """DirectoryRefusedError when the file is not one of version 1, whole; OSError."""
+    """Read the file. Raises DirectoryRefusedError unless it is complete and of version 1; OSError."""
     path = os.path.join(log_dir, META_PROPERTIES_FILE)
     try:
         found, _ = read_properties(fs.read_file(path).decode())
@@ -80,7 +80,7 @@ def read_meta_properties(fs: FileSystem, log_dir: str) -> MetaProperties:
 
 
 def write_meta_properties(fs: FileSystem, log_dir: str, properties: MetaProperties) -> None:
-    """Durable on return. OSError."""
+    """Write the file; durable on return. Raises OSError."""
     lines = (f'node.id={properties.node_id}', f'directory.id={format_uuid(properties.directory_id)}', 'version=1',
              f'cluster.id={properties.cluster_id}')
     data = ''.join(f'{line}\n' for line in lines).encode()
@@ -90,7 +90,7 @@ def write_meta_properties(fs: FileSystem, log_dir: str, properties: MetaProperti
 # -- formatting
 
 def is_unformatted(fs: FileSystem, log_dir: str) -> bool:
-    """Whether nothing of value is in the directory, so that it may be formatted. It need not exist."""
+    """Return whether the directory is missing or holds nothing of value, so that it may be formatted."""
     if not fs.exists(log_dir):
         return True
     metadata_directory = os.path.join(log_dir, DIRECTORY_NAME)
@@ -99,7 +99,7 @@ def is_unformatted(fs: FileSystem, log_dir: str) -> bool:
 
 
 def check_unformatted(fs: FileSystem, log_dir: str) -> None:
-    """DirectoryRefusedError when the directory may not be formatted."""
+    """Raise DirectoryRefusedError if the directory must not be formatted."""
     if not is_unformatted(fs, log_dir):
         raise DirectoryRefusedError(f'{log_dir}: found no {META_PROPERTIES_FILE} but other files, expected an empty '
                                 'directory or one that Apache Kafka or kbroker formatted')
@@ -107,10 +107,10 @@ def check_unformatted(fs: FileSystem, log_dir: str) -> None:
 
 def format_directory(fs: FileSystem, log_dir: str, node_id: int, timestamp_ms: int,
                      cluster_id: str | None = None) -> MetaProperties:
-    """Lay out what `kafka-storage format --standalone` does: this node is the only voter, with kraft.version 1.
+    """Write the files of `kafka-storage format --standalone`: this node is the only voter, with kraft.version 1.
 
-    `meta.properties` comes last: without it the directory is still unformatted. DirectoryRefusedError when something
-    else is there; OSError.
+    `meta.properties` is written last: without it the directory is still unformatted. Raises DirectoryRefusedError if
+    the directory holds something else; OSError.
     """
     check_unformatted(fs, log_dir)
     if not fs.exists(log_dir):
@@ -128,17 +128,17 @@ def format_directory(fs: FileSystem, log_dir: str, node_id: int, timestamp_ms: i
 
 
 def default_features() -> list[FeatureLevelRecord]:
-    """The feature records of a new directory."""
+    """Return the feature records of a new directory."""
     return [FeatureLevelRecord(name=name, feature_level=level) for name, level in DEFAULT_FEATURES.items()]
 
 
 def feature_levels(records: Iterable[Any]) -> dict[str, int]:
-    """What the feature records among `records` set."""
+    """Return the levels that the feature records among `records` set."""
     return {record.name: record.feature_level for record in records if isinstance(record, FeatureLevelRecord)}
 
 
 def voters_record(properties: MetaProperties) -> VotersRecord:
-    """This node as the only voter. There is no controller listener; Apache Kafka puts its own endpoint there."""
+    """Return the record of this node as the only voter. It has no controller listener; Apache Kafka adds its own."""
     low, high = SUPPORTED_FEATURES[KRAFT_VERSION]
     return VotersRecord(voters=[VotersRecord.Voter(
         voter_id=properties.node_id, voter_directory_id=properties.directory_id,
@@ -146,13 +146,13 @@ def voters_record(properties: MetaProperties) -> VotersRecord:
         kraft_version_feature=VotersRecord.KRaftVersionFeature(min_supported_version=low, max_supported_version=high))])
 
 
-# -- may it be written
+# -- permission to write
 
 def check_writable(image: MetadataImage, log: QuorumLog, properties: MetaProperties, node_id: int,
                    bootstrap: Sequence[Any]) -> None:
-    """DirectoryRefusedError unless this node alone owns what the metadata speaks of, and understands all of it.
+    """Raise DirectoryRefusedError unless this node alone owns everything in the metadata and supports all of it.
 
-    `bootstrap` are the records that a log without a metadata.version would begin with.
+    `bootstrap` holds the first records for a log without a metadata.version.
     """
     if properties.node_id != node_id:
         raise DirectoryRefusedError(f'found node.id {properties.node_id} in {META_PROPERTIES_FILE}, expected {node_id} '

@@ -1,4 +1,4 @@
-"""Feature levels: what this broker understands, what a new directory starts with, which record versions they allow."""
+"""Feature levels: those that this broker supports, those of a new directory, and the record versions they allow."""
 from __future__ import annotations
 
 from typing import Any
@@ -23,7 +23,7 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     'share.version': (0, 1),
     'streams.version': (0, 1),
 }
-"""Lowest and highest level. A directory finalized outside of these is not written to."""
+"""The lowest and highest level. The broker does not write to a directory with levels outside of these."""
 
 DEFAULT_FEATURES: dict[str, int] = {
     METADATA_VERSION: 30,
@@ -33,7 +33,7 @@ DEFAULT_FEATURES: dict[str, int] = {
     'streams.version': 1,
     'transaction.version': 2,
 }
-"""What Apache Kafka 4.3 finalizes in a new directory; metadata.version stands first, as replay needs it there."""
+"""The levels that Apache Kafka 4.3 finalizes in a new directory; metadata.version comes first, as replay requires."""
 
 DIRECTORIES_SINCE = 17
 """The metadata.version from which partitions name the directories of their replicas (KIP-858)."""
@@ -46,7 +46,7 @@ _VERSIONS_BY_METADATA_VERSION: dict[type, tuple[tuple[int, int], ...]] = {
 
 
 def record_version(record: Any, metadata_version: int) -> int:
-    """The version in which Kafka writes `record` while `metadata_version` is finalized."""
+    """Return the version in which Kafka writes `record` while `metadata_version` is finalized."""
     if isinstance(record, BrokerRegistrationChangeRecord):
         if record.cordoned_log_dirs is not None:
             return 3

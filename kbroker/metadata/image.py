@@ -1,9 +1,8 @@
-"""What the metadata log says, record by record.
+"""The state of the metadata log, replayed record by record.
 
-A `MetadataImage` is a replay of the log and nothing else. It keeps what every record kind states, used here or not, so
-that a reader of the directory sees what Apache Kafka sees. The values in its dictionaries are never changed, only
-replaced: that makes `copy` cheap, and a batch is replayed on a copy before it is written, so that no batch that cannot
-be read back gets into the log.
+A `MetadataImage` is exactly a replay of the log. It keeps the content of every record kind, used here or not, so that
+a reader of the directory sees what Apache Kafka sees. Values in its dictionaries are replaced, never changed, which
+makes `copy` cheap. A batch is replayed on a copy before it is written, so that the log never holds an unreadable batch.
 """
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ NO_LEADER_CHANGE = -2
 
 
 class ResourceType(enum.IntEnum):
-    """What a config belongs to."""
+    """Kafka's types of resources that have configs."""
 
     TOPIC = 2
     BROKER = 4
@@ -34,7 +33,7 @@ class ResourceType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. `directories` runs parallel to `replicas`."""
+    """One partition. `directories` is parallel to `replicas`."""
 
     index: int
     replicas: tuple[int, ...]
@@ -51,7 +50,7 @@ class PartitionImage:
 
     @classmethod
     def of(cls, record: messages.PartitionRecord) -> PartitionImage:
-        """The partition as a Partition record states it."""
+        """Return the partition of a Partition record."""
         return cls(
             record.partition_id, tuple(record.replicas), tuple(record.isr), record.leader, record.leader_epoch,
             record.partition_epoch, tuple(record.directories), tuple(record.removing_replicas),
@@ -59,7 +58,7 @@ class PartitionImage:
             tuple(record.last_known_elr or ()))
 
     def merge(self, change: messages.PartitionChangeRecord) -> PartitionImage:
-        """The partition after `change`. Naming a leader, even the same one, is an election and raises its epoch."""
+        """Return the partition after `change`. A change that names a leader, even the same one, raises the epoch."""
         changed: dict[str, Any] = {
             name: tuple(value) for name in _CHANGEABLE if (value := getattr(change, name)) is not None}
         if change.leader != NO_LEADER_CHANGE:
@@ -114,12 +113,12 @@ class MetadataImage:
     """Offset of the last record replayed; -1 before the first."""
     metadata_epoch: int = 0
     timestamp_ms: int = -1
-    """When the last replayed batch was appended."""
+    """The append time of the last replayed batch."""
     kraft_version: int = 0
     voters: tuple[Any, ...] = ()
-    """The structs of the last KRaftVoters record: who votes, and from which directory (kraft.version 1)."""
+    """The structs of the last KRaftVoters record: each voter and its directory (kraft.version 1)."""
     leader_change_voters: tuple[int, ...] | None = None
-    """Voter ids of the last LeaderChange; None when the log that is left holds none."""
+    """The voter ids of the last LeaderChange; None if the log holds none."""
     features: dict[str, int] = field(default_factory=dict)
     brokers: dict[int, BrokerImage] = field(default_factory=dict)
     controllers: dict[int, Any] = field(default_factory=dict)
@@ -132,10 +131,10 @@ class MetadataImage:
     scram_credentials: dict[tuple[str, int], Any] = field(default_factory=dict)
     delegation_tokens: dict[str, Any] = field(default_factory=dict)
     open_transaction: list[Any] | None = None
-    """Records since a BeginTransaction; they count once EndTransaction is read."""
+    """The records since a BeginTransaction; they take effect at EndTransaction."""
     _changing: dict[bytes, dict[int, PartitionImage]] = field(default_factory=dict)
-    """Within a batch: the partitions of the topics of which it has changed some, by index. For each topic once a tuple
-    is made of them: a batch may have thousands."""
+    """The changed partitions by topic id and index, within a batch. Each topic's tuple is built only once per batch,
+    which may change thousands of partitions."""
 
     @property
     def metadata_version(self) -> int:
@@ -144,23 +143,23 @@ class MetadataImage:
 
     @property
     def eligible_leader_replicas_enabled(self) -> bool:
-        """KIP-966: a partition remembers who may lead it when its in-sync set is empty."""
+        """True under KIP-966: a partition remembers its eligible leaders when its in-sync set is empty."""
         return self.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= 1
 
     def copy(self) -> MetadataImage:
-        """An image that may be replayed upon without changing this one."""
+        """Return an image that can be changed by replay without changing this one."""
         def own(value: Any) -> Any:
             return value.copy() if isinstance(value, dict | list) else value
         return MetadataImage(**{name: own(value) for name, value in vars(self).items()})
 
     def after(self, records: Iterable[Any], last_offset: int, epoch: int, timestamp_ms: int) -> MetadataImage:
-        """A new image: this one with one more batch. CorruptLogError if the batch contradicts this state."""
+        """Return a new image: this one plus one batch. Raises CorruptLogError if the batch contradicts this state."""
         scratch = self.copy()
         scratch.replay(records, last_offset, epoch, timestamp_ms)
         return scratch
 
     def replay(self, records: Iterable[Any], last_offset: int, epoch: int, timestamp_ms: int) -> None:
-        """Apply the records of one batch. CorruptLogError when one contradicts the state."""
+        """Apply the records of one batch. Raises CorruptLogError if one contradicts the state."""
         self.metadata_offset = last_offset
         self.metadata_epoch = epoch
         self.timestamp_ms = timestamp_ms
@@ -169,7 +168,7 @@ class MetadataImage:
                 self._apply(record)
             else:
                 self.open_transaction.append(record)
-        self._settle()
+        self._store_changed_partitions()
 
     def _apply(self, record: Any) -> None:
         _REPLAY[type(record)](self, record)
@@ -207,7 +206,7 @@ class MetadataImage:
         return held
 
     def _nothing(self, record: Any) -> None:
-        """NoOp only moves the offset; ZkMigrationState means nothing since ZooKeeper is gone."""
+        """Ignore a record: NoOp only advances the offset, ZkMigrationState is obsolete without ZooKeeper."""
 
     # -- brokers and controllers
 
@@ -273,15 +272,15 @@ class MetadataImage:
         self._put_topic(TopicImage(record.name, record.topic_id, configs=configs))
 
     def _partitions_of(self, topic: TopicImage) -> dict[int, PartitionImage]:
-        """To be changed."""
+        """Return the topic's partitions by index, for changes."""
         partitions = self._changing.get(topic.topic_id)
         if partitions is None:
             partitions = {partition.index: partition for partition in topic.partitions}
             self._changing[topic.topic_id] = partitions
         return partitions
 
-    def _settle(self) -> None:
-        """Put what was changed of partitions into their topics. A snapshot may state them in any order."""
+    def _store_changed_partitions(self) -> None:
+        """Store the changed partitions in their topics, sorted: a snapshot may state them in any order."""
         for topic_id, partitions in self._changing.items():
             in_order = tuple(partitions[index] for index in sorted(partitions))
             self._put_topic(replace(self.topics_by_id[topic_id], partitions=in_order))
@@ -306,7 +305,7 @@ class MetadataImage:
     def _clear_elr(self, record: messages.ClearElrRecord) -> None:
         if record.topic_name and record.topic_name not in self.topics:
             self._refuse(f'found ClearElr of topic {record.topic_name}, which does not exist')
-        self._settle()
+        self._store_changed_partitions()
         for topic in [self.topics[record.topic_name]] if record.topic_name else list(self.topics.values()):
             self._put_topic(replace(topic, partitions=tuple(
                 replace(partition, eligible_leader_replicas=(), last_known_elr=()) for partition in topic.partitions)))
@@ -329,7 +328,7 @@ class MetadataImage:
 
     def _feature_level(self, record: messages.FeatureLevelRecord) -> None:
         if record.name == KRAFT_VERSION:
-            return  # its truth is the control record
+            return  # the control record is authoritative
         if record.feature_level:
             self.features[record.name] = record.feature_level
         else:

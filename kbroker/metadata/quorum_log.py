@@ -1,8 +1,8 @@
-"""`__cluster_metadata-0`: the Raft log of the metadata quorum, in the hands of its only voter.
+"""`__cluster_metadata-0`: the Raft log of the metadata quorum, written by its only voter.
 
-A plain list of batches in segments. `load` reads and never writes. `begin_epoch` makes this broker the leader of the
-next epoch, after which `append` writes batches that are durable when it returns. Indexes are left out: Apache Kafka
-rebuilds them at each start.
+A list of batches in segments. `load` only reads. `begin_epoch` makes this broker the leader of the next epoch;
+`append` then writes batches that are durable when it returns. No indexes are written: Apache Kafka rebuilds them at
+each start.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def make_directory(fs: FileSystem, log_dir: str) -> str:
-    """Create the metadata partition's directory unless it is there, and return its path. OSError."""
+    """Create the metadata partition's directory if it is missing, and return its path. Raises OSError."""
     directory = os.path.join(log_dir, DIRECTORY_NAME)
     if not fs.exists(directory):
         fs.mkdir(directory)
@@ -43,7 +43,7 @@ def make_directory(fs: FileSystem, log_dir: str) -> str:
 
 
 class QuorumLog:
-    """The log and the files that go with it. Offsets are those of records; sizes are in bytes."""
+    """The metadata log with its files. Offsets count records; sizes are in bytes."""
 
     def __init__(self, fs: FileSystem, log_dir: str, segment_bytes: int):
         self._fs = fs
@@ -53,23 +53,23 @@ class QuorumLog:
         self.start_offset = 0
         self.end_offset = 0
         self.epoch = 0
-        """Of the last batch, or of the newest snapshot; of this leader after `begin_epoch`."""
+        """The epoch of the last batch or of the newest snapshot; after `begin_epoch`, of this leader."""
         self.state: QuorumState | None = None
-        """What `quorum-state` said when it was read or written; None when there is no such file."""
+        """The content of `quorum-state` when it was last read or written; None if there is no such file."""
         self._epochs: list[tuple[int, int]] = []
         self._segments: list[int] = []
         self._file: File | None = None
         self._size_bytes = 0
         self._stale_bytes = 0
-        """What the last segment holds beyond its last whole batch: the write that a crash cut short."""
+        """The bytes in the last segment after its last whole batch: a write cut short by a crash."""
         self._failure: str | None = None
 
     # -- reading
 
     def load(self, image: MetadataImage) -> None:
-        """Replay newest snapshot and log into `image`.
+        """Replay the newest snapshot and the log into `image`. Changes nothing on disk.
 
-        CorruptLogError for anything but a torn last write, with nothing changed on disk; OSError.
+        Raises CorruptLogError for any damage but a torn last write; OSError.
         """
         if not self._fs.exists(self.directory):
             return
@@ -99,7 +99,7 @@ class QuorumLog:
         if not self._fs.exists(path):
             return
         for is_control, records in read_snapshot(self._fs, path):
-            # The snapshot at offset 0 covers no record: what it holds beside the voters is to be written, not replayed.
+            # The snapshot at offset 0 covers no record: except for the voters, it is written to the log, not replayed.
             if is_control or snapshot.end_offset:
                 image.replay(records, snapshot.end_offset - 1, snapshot.epoch, image.timestamp_ms)
 
@@ -136,7 +136,7 @@ class QuorumLog:
         self.epoch = epoch
 
     def _check_torn(self, path: str, is_last: bool) -> None:
-        """What a crash leaves is the start of one batch, at the very end. Elsewhere a cut would lose records."""
+        """Raise CorruptLogError unless the bytes can be the start of one last batch, as a crash leaves it."""
         assert self._file is not None
         what = f'{path}, position {self._size_bytes}: found {self._stale_bytes} bytes that are no sound batch'
         if not is_last:
@@ -148,7 +148,7 @@ class QuorumLog:
             raise CorruptLogError(f'{what}, and a sound one behind them')
 
     def _holds_a_batch(self, tail: bytes) -> bool:
-        """Whether a batch that could continue this log stands anywhere behind the start of `tail`."""
+        """Return whether a batch that could continue this log begins anywhere after the start of `tail`."""
         magic_at = tail.find(b'\x02', _MAGIC_POSITION + 1)
         while magic_at != -1:
             position = magic_at - _MAGIC_POSITION
@@ -165,9 +165,9 @@ class QuorumLog:
     # -- leading
 
     def begin_epoch(self, node_id: int, kraft_version: int) -> None:
-        """Become leader of the next epoch, and cut the tail that a crash tore.
+        """Become leader of the next epoch, and cut a torn tail.
 
-        `quorum-state` comes first, so that no epoch is ever led twice. KafkaError(KAFKA_STORAGE_ERROR) when a
+        `quorum-state` is written first, so that no epoch is ever led twice. Raises KafkaError(KAFKA_STORAGE_ERROR) if a
         write fails.
         """
         seen = self.state.leader_epoch if self.state else 0
@@ -193,8 +193,8 @@ class QuorumLog:
     def append(self, batch: bytearray, records_count: int) -> None:
         """Write one encoded batch whose base offset is `end_offset` and whose epoch is `epoch`; durable on return.
 
-        KafkaError(KAFKA_STORAGE_ERROR) when a write fails or somebody else wrote to the log. Nothing can be appended
-        after that.
+        Raises KafkaError(KAFKA_STORAGE_ERROR) if a write fails or another program wrote to the log. After
+        that, every append fails.
         """
         if self._failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._failure)
@@ -212,7 +212,7 @@ class QuorumLog:
         self.end_offset += records_count
 
     def write_leader_epochs(self) -> None:
-        """Bring `leader-epoch-checkpoint` up to the log. KafkaError(KAFKA_STORAGE_ERROR)."""
+        """Write `leader-epoch-checkpoint` if it is out of date. Raises KafkaError(KAFKA_STORAGE_ERROR)."""
         try:
             self._fs.write_file_atomically(os.path.join(self.directory, LEADER_EPOCH_FILE),
                                            encode_rows([f'{epoch} {offset}' for epoch, offset in self._epochs]))
@@ -220,17 +220,17 @@ class QuorumLog:
             self._fail(f'{self.directory}: {error}')
 
     def close(self) -> None:
-        """Everything is durable already; the segment is let go, and nothing more can be appended."""
+        """Close the log, which is durable already. Later appends fail."""
         self._file = None
         self._failure = f'{self.directory}: the metadata log is closed'
 
     def take_offline(self, reason: str) -> None:
-        """Append nothing any more, for `reason`."""
+        """Make every later append fail, for `reason`."""
         if self._failure is None:
             self._failure = reason
 
     def _check_nobody_else_wrote(self) -> None:
-        """Kafka's controller half writes before it looks at the lock that its broker half takes: see that none did."""
+        """Raise if another program wrote to the log: Kafka's controller writes before its broker checks the lock."""
         assert self.state is not None
         found = self._fs.size(self._segment_path(self._segments[-1]))
         if found != self._size_bytes:

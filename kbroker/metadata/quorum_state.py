@@ -1,4 +1,4 @@
-"""The `quorum-state` file: which epoch this voter has seen, and whom it voted for.
+"""The `quorum-state` file: this voter's epoch and vote.
 
 Version 0 belongs to kraft.version 0 and names the voters; version 1 belongs to kraft.version 1, whose voters are in the
 log.
@@ -12,12 +12,12 @@ from kbroker.errors import CorruptLogError
 
 FILE_NAME = 'quorum-state'
 NO_DIRECTORY = 'A' * 22
-"""The zero uuid, as Kafka spells uuids: 22 characters of URL-safe base64."""
+"""The zero uuid in Kafka's text form: 22 characters of URL-safe base64."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """`voters` is empty in version 1."""
+    """The content of `quorum-state`; `voters` is empty in version 1."""
 
     leader_epoch: int
     leader_id: int = -1
@@ -25,7 +25,7 @@ class QuorumState:
     data_version: int = 1
 
     def encode(self) -> bytes:
-        """The file's one line, with no vote: the only voter needs none."""
+        """Return the file's only line, without a vote: the only voter needs none."""
         state: dict[str, object] = {'leaderId': self.leader_id, 'leaderEpoch': self.leader_epoch, 'votedId': -1}
         if self.data_version == 0:
             state = {'clusterId': '', **state, 'appliedOffset': 0,
@@ -36,7 +36,7 @@ class QuorumState:
 
 
 def parse_quorum_state(data: bytes, path: str) -> QuorumState:
-    """CorruptLogError when `data` is not a quorum state of version 0 or 1."""
+    """Parse the file. Raises CorruptLogError unless `data` is a quorum state of version 0 or 1."""
     try:
         state = json.loads(data.split(b'\n', 1)[0])
         parsed = QuorumState(int(state['leaderEpoch']), int(state['leaderId']),

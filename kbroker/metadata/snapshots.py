@@ -1,10 +1,10 @@
 """Snapshots of the metadata: the `<end offset>-<epoch>.checkpoint` files.
 
 A snapshot is a control batch that opens with SnapshotHeader, data batches, and a control batch SnapshotFooter; the
-offsets inside count from 0. The end offset in the name is the first one that the snapshot does not cover.
-`00000000000000000000-0000000000.checkpoint` covers nothing: it is what a formatted directory starts from, its voters in
-control records and, since Apache Kafka 4.4, its features. Before 4.4 these stand in `bootstrap.checkpoint`, a snapshot
-too, beside the partitions.
+offsets inside count from 0. The end offset in the name is the first offset that the snapshot does not cover.
+`00000000000000000000-0000000000.checkpoint` covers nothing. It is the initial state of a formatted directory: its
+voters in control records and, since Apache Kafka 4.4, its features. Before 4.4 the features are in another snapshot,
+`bootstrap.checkpoint`, beside the partitions.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAME = re.compile(r'(\d{20})-(\d{10})\.checkpoint')
 
 @dataclass(frozen=True, slots=True, order=True)
 class SnapshotName:
-    """`end_offset` is exclusive, `epoch` that of the last record covered."""
+    """The name of a snapshot; `end_offset` is exclusive, `epoch` is that of the last covered record."""
 
     end_offset: int
     epoch: int
@@ -37,13 +37,13 @@ class SnapshotName:
 
 
 def newest_snapshot(fs: FileSystem, directory: str) -> SnapshotName | None:
-    """The one that counts; unfinished (`.part`) and deleted ones do not."""
+    """Return the newest finished snapshot; unfinished (`.part`) and deleted ones are ignored."""
     matches = (_NAME.fullmatch(name) for name in fs.listdir(directory))
     return max((SnapshotName(int(match[1]), int(match[2])) for match in matches if match), default=None)
 
 
 def read_snapshot(fs: FileSystem, path: str) -> Iterator[tuple[bool, list[Any]]]:
-    """(is control batch, records) of each batch. CorruptLogError when the file is not one whole snapshot."""
+    """Yield (is control batch, records) of each batch. Raises CorruptLogError unless the file is a whole snapshot."""
     file = fs.open(path)
     size_bytes = file.size()
     end = next_offset = 0
@@ -64,7 +64,7 @@ def read_snapshot(fs: FileSystem, path: str) -> Iterator[tuple[bool, list[Any]]]
 
 def encode_format_snapshot(control_records: list[Any], data_records: list[Any], *, metadata_version: int,
                            timestamp_ms: int) -> bytes:
-    """The snapshot that formatting leaves: `control_records` behind the header, then `data_records`."""
+    """Return the snapshot that formatting writes: a header, `control_records`, `data_records`."""
     head = [SnapshotHeaderRecord(last_contained_log_timestamp=timestamp_ms), *control_records]
     footer_offset = len(head) + len(data_records)
     return b''.join((
@@ -75,7 +75,7 @@ def encode_format_snapshot(control_records: list[Any], data_records: list[Any], 
 
 
 def bootstrap_records(fs: FileSystem, log_dir: str, metadata_directory: str) -> list[Any]:
-    """What formatting wants in the log first: features, and perhaps SCRAM credentials. Empty when nothing says so."""
+    """Return the first records for a formatted log: features and perhaps SCRAM credentials; [] if there are none."""
     for path in (os.path.join(log_dir, BOOTSTRAP_FILE), os.path.join(metadata_directory, FORMAT_SNAPSHOT_FILE)):
         if fs.exists(path):
             found = [record for is_control, records in read_snapshot(fs, path) if not is_control for record in records]

@@ -1,4 +1,4 @@
-"""What a topic may be called."""
+"""The rules for topic names."""
 from __future__ import annotations
 
 import re
@@ -11,7 +11,7 @@ _LEGAL = re.compile(r'[a-zA-Z0-9._-]+')
 
 
 def check_topic_name(name: str) -> None:
-    """KafkaError(INVALID_TOPIC_EXCEPTION) unless `name` is one that also makes a directory name."""
+    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) unless `name` is valid, which also makes it a valid directory name."""
     if not name:
         problem = 'it is empty'
     elif name in ('.', '..'):
@@ -26,7 +26,7 @@ def check_topic_name(name: str) -> None:
 
 
 def check_collision(name: str, others: Iterable[str]) -> None:
-    """KafkaError(INVALID_TOPIC_EXCEPTION) if `name` and another differ only in '.' and '_', as metric names do not."""
+    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) if another name differs only in '.' and '_', as metric names clash."""
     if '.' not in name and '_' not in name:
         return
     flat = name.replace('.', '_')
