@@ -1,4 +1,4 @@
-"""The API keys, and the versions of the headers that go with them."""
+"""The API keys and their header versions."""
 import enum
 import functools
 
@@ -6,7 +6,7 @@ from kbroker.protocol import schema
 
 
 class ApiKey(enum.IntEnum):
-    """The requests that have a table, by Kafka's name."""
+    """The APIs that have a message table, by Kafka's name."""
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
@@ -73,14 +73,14 @@ def _flexible_from() -> dict[int, int]:
 
 
 def request_header_version(key: int, version: int) -> int:
-    """2 (with a tag buffer) for a flexible request, else 1. Raises KeyError for a key that has no table."""
+    """Return 2 (with a tag buffer) for a flexible request, else 1. Raises KeyError for a key without a table."""
     return 2 if version >= _flexible_from()[key] else 1
 
 
 def response_header_version(key: int, version: int) -> int:
-    """1 (with a tag buffer) for a flexible response, else 0. Raises KeyError for a key that has no table.
+    """Return 1 (with a tag buffer) for a flexible response, else 0. Raises KeyError for a key without a table.
 
-    ApiVersions is always answered under header 0: the client does not know yet what the broker can read (KIP-511).
+    ApiVersions responses always use header 0: the client does not know yet what the broker supports (KIP-511).
     """
     if key == ApiKey.API_VERSIONS:
         return 0

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The codec, for those who know in C what they have."""
+"""The C interface of the codec."""
 cimport cython
 from libc.stdint cimport uint8_t
 
@@ -8,15 +8,15 @@ from kbroker.wire.bytes cimport Cursor
 
 @cython.final
 cdef class Writer:
-    """A growing buffer, and the segments that are already closed."""
+    """A growing buffer, and the segments that are closed already."""
     cdef:
         uint8_t *start
         Py_ssize_t size
         Py_ssize_t capacity
-        list segments           # None when only bytes may come out
+        list segments           # None if only bytes may be written
 
     cdef inline uint8_t *room(self, Py_ssize_t bytes_count) except NULL:
-        """Space for so many bytes more, counted as written."""
+        """Reserve `bytes_count` bytes, counted as written, and return their start."""
         cdef uint8_t *at
         if bytes_count > self.capacity - self.size:
             self.grow(bytes_count)
@@ -28,7 +28,8 @@ cdef class Writer:
     cdef bytes close_segment(self)
 
 
-cdef object decode_some(object message_class, object data, int version, Py_ssize_t position, bint whole, Py_ssize_t *end)
+cdef object decode_some(object message_class, object data, int version, Py_ssize_t position, bint whole,
+                        Py_ssize_t *end)
 cdef object decode_bytes(object message_class, Cursor *cursor, int version)
 cdef Writer encode_some(object message, int version, object prefix, list segments)
 cdef list encode_segments_behind(object message, int version, bytes prefix)

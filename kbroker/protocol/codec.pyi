@@ -1,4 +1,4 @@
-"""Types of codec.pyx; the documentation stands there."""
+"""Types of codec.pyx, which has the documentation."""
 from typing import Any, TypeVar
 
 from kbroker.protocol.plan import Message

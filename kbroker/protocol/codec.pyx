@@ -1,4 +1,4 @@
-"""Reads and writes messages by plan. The recursion is as deep as the table nests its structs, whatever the bytes say."""
+"""Reads and writes messages by plan. The recursion depth is the nesting of the table, independent of the bytes."""
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -34,13 +34,14 @@ cdef extern from "Python.h":
     double PyFloat_AsDouble(object number) except? -1.0
 
 
-cdef Py_ssize_t LONGEST_STRING = 32767          # Kafka refuses a longer one, compact or not
+cdef Py_ssize_t LONGEST_STRING = 32767          # Kafka rejects a longer one, compact or not
 cdef Py_ssize_t UUID_BYTES = 16
 cdef Py_ssize_t LARGEST_MESSAGE = 0x7fffffff    # a frame's size is an int32
 
 
 class EncodeError(ValueError):
-    """A field holds what its type cannot carry in this version. Says which field, what it holds and what was expected."""
+    """A field holds a value that its type cannot carry in this version. The message names field, value and expectation.
+    """
 
 
 # ---- decode
@@ -52,7 +53,7 @@ cdef struct Input:
 
 
 cdef inline Py_ssize_t take_length(Cursor *cursor, bint compact, bint short) except? -2:
-    """A length, -1 for null. It is not checked against what is left."""
+    """Return a length, -1 for null. It is not checked against the remaining bytes."""
     if compact:
         return <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
     if short:
@@ -81,7 +82,7 @@ cdef object read_string(Cursor *cursor, Step *step, bint nullable):
         sample = PyBytes_FromStringAndSize(<const char *>text, min(length, 40))
         raise ProtocolError(f'a string that is not UTF-8: {sample!r}')
     value = <object>decoded
-    Py_DECREF(value)                    # the reference that decoding made
+    Py_DECREF(value)                    # the reference of the decoder
     return value
 
 
@@ -150,12 +151,12 @@ cdef inline int read_field(Input *data, Step *step, object message, object view)
 
 
 cdef inline bint is_struct_or_null(Step *step) noexcept:
-    """Such a struct begins with an int8, 1 if it is there and -1 if not; in a tag with an unsigned varint, 1 or 0."""
+    """Return True for a struct that begins with an int8, 1 if present and -1 if not; in a tag, a varint, 1 or 0."""
     return step.op == STRUCT and step.nullable and not step.is_array
 
 
 cdef int read_tags(Input *data, Plan plan, object message, object view) except -1:
-    """The tag buffer: a count, then tag, size and value of each. Unknown tags are skipped."""
+    """Read the tag buffer: a count, then tag, size and value of each. Unknown tags are skipped."""
     cdef Cursor *cursor = &data.cursor
     cdef const uint8_t *value
     cdef const uint8_t *end = cursor.end
@@ -196,7 +197,8 @@ cdef object read_struct(Input *data, Plan plan, object view):
     return message
 
 
-cdef object decode_some(object message_class, object data, int version, Py_ssize_t position, bint whole, Py_ssize_t *end):
+cdef object decode_some(object message_class, object data, int version, Py_ssize_t position, bint whole,
+                        Py_ssize_t *end):
     cdef Py_buffer buffer
     cdef Input reader
     cdef Plan plan = find_plan(message_class, version)
@@ -249,17 +251,17 @@ cdef object read_message(Input *reader, Plan plan, object message_class, int ver
 
 
 def decode(message_class, data, int version, Py_ssize_t position=0):
-    """The message that fills `data` from `position` to its end.
+    """Return the message that fills `data` from `position` to its end.
 
-    `records` fields are memoryviews into `data`, which keep a bytearray from being resized; everything else is copied.
-    Raises ProtocolError when the bytes are not such a message, or when the message has no such version.
+    `records` fields are memoryviews into `data`, which prevent resizing a bytearray; all other values are copied.
+    Raises ProtocolError if the bytes are not such a message, or if the message has no such version.
     """
     cdef Py_ssize_t end
     return decode_some(message_class, data, version, position, True, &end)
 
 
 def decode_prefix(message_class, data, int version, Py_ssize_t position=0):
-    """(message, position after it): as `decode`, but bytes may follow."""
+    """Return (message, position after it): like `decode`, but more bytes may follow."""
     cdef Py_ssize_t end
     message = decode_some(message_class, data, version, position, False, &end)
     return message, end
@@ -433,14 +435,14 @@ cdef int write_array(Writer out, object values, Step *step) except -1:
 cdef int write_field(Writer out, PyObject *value, Step *step) except -1:
     if value == NULL:
         raise ValueError('deleted')
-    held = <object>value                            # whatever happens to the slot meanwhile
+    held = <object>value                            # must survive a change of the slot
     if step.is_array:
         return write_array(out, held, step)
     return write_value(out, held, step, step.nullable)
 
 
 cdef int write_tag(Writer out, PyObject *value, Step *step, int64_t tag) except -1:
-    """Tag, size, value. The size is patched in: it is nearly always one byte."""
+    """Write tag, size and value. The size is patched in afterwards: it is nearly always one byte."""
     cdef Py_ssize_t at, size, more
     write_unsigned_varint(out, tag)
     at = out.size
@@ -459,9 +461,9 @@ cdef int write_tag(Writer out, PyObject *value, Step *step, int64_t tag) except 
 
 
 cdef bint differs(PyObject *value, Step *step, object default) except -1:
-    """Whether a tagged field must be written."""
+    """Return whether a tagged field must be written."""
     if value == NULL:
-        return True                     # writing it says what is wrong
+        return True                     # writing it raises the error
     if step.is_array and default is not None:
         return <object>value is None or len(<object>value) != 0
     if step.op == STRUCT and default is not None and type(<object>value) is type(default):
@@ -517,7 +519,7 @@ cdef Writer encode_some(object message, int version, object prefix, list segment
 
 
 def encode(message, int version) -> bytes:
-    """The message in a version. Fields that the version lacks are left out, whatever they hold.
+    """Encode the message in a version. Fields that the version lacks are omitted, whatever they hold.
 
     Raises EncodeError (a ValueError) naming the field when a value does not fit its type or null is not allowed there,
     and when the message has no such version.
@@ -526,8 +528,8 @@ def encode(message, int version) -> bytes:
 
 
 def encode_segments(message, int version, bytes prefix=b'') -> list:
-    """As `encode`, in pieces: a `records` field that holds no bytes but an object with `size_bytes` (a slice of a file)
-    becomes an element of the list, between the bytes before and after it. `prefix` goes before the first byte."""
+    """Like `encode`, in pieces: a `records` field that holds an object with `size_bytes` (a slice of a file) instead of
+    bytes becomes an element of the list, between the bytes before and after it. `prefix` precedes the first byte."""
     return encode_segments_behind(message, version, prefix)
 
 

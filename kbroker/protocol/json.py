@@ -1,8 +1,8 @@
-"""Messages as text, the way Kafka's generated JSON converters and Jackson print them.
+"""Messages as JSON, formatted as Kafka's generated JSON converters and Jackson do.
 
-Fields stand in the order of the table by Kafka's names, those that the version lacks are left out, and so are tagged
-fields that hold their default. Integers of all sizes are numbers, a uuid is base64url without padding, bytes are
-base64, null is null, a float64 is what Java's Double.toString says. There is no space anywhere.
+Fields have Kafka's names and the order of the table. Fields that the version lacks are omitted, and so are tagged
+fields that hold their default. All integers are numbers, a uuid is base64url without padding, bytes are base64, null is
+null, a float64 is formatted like Java's Double.toString. There is no white space.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kbroker.protocol.plan import Message
 
 TextOf = Callable[[Any], str]
 
-# What makes a word begin in Kafka's name of a field, where our name does not tell.
+# Kafka's names with capitals that cannot be derived from ours.
 NAMES = {'kraft_version': 'kRaftVersion', 'kraft_version_feature': 'kRaftVersionFeature'}
 ESCAPED = re.compile(r'\\\\|\\u(....)')
 LEAST_PLAIN_DOUBLE, LEAST_LARGE_DOUBLE = Decimal('1e-3'), Decimal('1e7')
@@ -27,7 +27,7 @@ LEAST_PLAIN_DOUBLE, LEAST_LARGE_DOUBLE = Decimal('1e-3'), Decimal('1e7')
 
 class _Field(NamedTuple):
     prefix: str
-    """The name, quoted, and a colon."""
+    """The name, quoted, followed by a colon."""
     attribute: str
     text_of: TextOf
     is_tagged: bool
@@ -35,10 +35,10 @@ class _Field(NamedTuple):
 
 
 class JsonWriter:
-    """Prints messages of one class in one version. Making one costs far more than using it."""
+    """Prints messages of one class in one version. Creating one costs far more than using it."""
 
     def __init__(self, message_class: type[Message], version: int, overrides: Mapping[str, TextOf] | None = None):
-        """`overrides` print fields in another way; they are named from the message on: `members.subscription`."""
+        """Create a writer. `overrides` print fields in another way; keys are paths such as `members.subscription`."""
         self._message_class: Any = message_class
         self._version = version
         self._overrides = dict(overrides or {})
@@ -73,23 +73,23 @@ class JsonWriter:
 
 
 def json_text(message: Message, version: int) -> str:
-    """A message in one go; with many of a kind, keep a JsonWriter."""
+    """Return one message as JSON; for many of a kind, keep a JsonWriter."""
     return JsonWriter(type(message), version).text(message)
 
 
 def object_text(fields: Iterable[tuple[str, str]]) -> str:
-    """An object of names and values that are JSON texts already."""
+    """Return an object with these names, whose values are JSON texts already."""
     return '{' + ','.join([f'"{name}":{value}' for name, value in fields]) + '}'
 
 
 def kafka_name(name: str) -> str:
-    """`transactional_id` as Kafka writes it: `transactionalId`."""
+    """Return Kafka's spelling of a name: `transactionalId` for `transactional_id`."""
     first, *others = name.split('_')
     return NAMES.get(name) or first + ''.join([word.capitalize() for word in others])
 
 
 def string_text(value: str) -> str:
-    """Quoted, control characters escaped; hexadecimal digits are upper case, which Python's are not."""
+    """Return a quoted string with control characters escaped; hexadecimal digits are upper case, unlike Python's."""
     text = encode_basestring(value)
     if '\\u' in text:
         text = ESCAPED.sub(lambda match: match[0] if match[1] is None else '\\u' + match[1].upper(), text)
@@ -101,12 +101,12 @@ def bytes_text(value: bytes) -> str:
 
 
 def uuid_text(value: bytes) -> str:
-    """The 16 bytes as Kafka's Uuid prints them, 22 characters, in quotes."""
+    """Return the 16 bytes in the format of Kafka's Uuid, 22 characters, quoted."""
     return f'"{base64.urlsafe_b64encode(value).rstrip(b"=").decode()}"'
 
 
 def double_text(value: float) -> str:
-    """As Java's Double.toString prints it: 1048576.0, 1.0E7, 1.0E-4; what is no number stands in quotes."""
+    """Return a float in the format of Java's Double.toString: 1048576.0, 1.0E7, 1.0E-4; quoted if not finite."""
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
     number = Decimal(repr(value))
@@ -114,7 +114,7 @@ def double_text(value: float) -> str:
         text = f'{number:f}'
         return text if '.' in text else text + '.0'
     sign, digits, _ = number.normalize().as_tuple()
-    if len(digits) == 1:        # where two digits tell the number better, Java takes both: 4.9E-324
+    if len(digits) == 1:        # Java uses two digits if they are more precise: 4.9E-324
         sign, digits, _ = Decimal(f'{value:.1e}').as_tuple()
     first, *others = map(str, digits)
     return f'{"-" if sign else ""}{first}.{"".join(others)}E{number.adjusted()}'
@@ -130,7 +130,7 @@ def _object_text(fields: list[_Field], message: Message) -> str:
     return '{' + ','.join(parts) + '}'
 
 
-# The `records` of Produce and Fetch are left out: nobody prints those messages.
+# The `records` of Produce and Fetch are omitted: those messages are never printed.
 TEXT_OF: dict[str, TextOf] = {
     'bool': lambda value: 'true' if value else 'false',
     'int8': str,

@@ -1,9 +1,8 @@
 """Every message of the tables as a class, by Kafka's name: `from kbroker.protocol.messages import EndTxnRequest`.
 
-A class is made when it is first asked for. It takes its fields as keywords, the others get their defaults; a nested
-struct is an attribute of its message by Kafka's name, however deep: `ProduceResponse.PartitionProduceResponse`. A
-message has no version: `encode` and `decode` are told one, and a field that it lacks is left out, or takes its
-default.
+A class is created on first use. It takes its fields as keywords; missing ones get their defaults. A nested struct is an
+attribute of its message by Kafka's name, at any depth: `ProduceResponse.PartitionProduceResponse`. A message has no
+version: `encode` and `decode` take one. A field that the version lacks is omitted, or gets its default.
 
 Class attributes of a message: `versions` (first, last), `flexible_from` (schema.NEVER if none), `api_key` (of a
 request, a response or a metadata record, else None), `row_type` and `row_topic` (of a coordinator row, else None),
@@ -48,7 +47,7 @@ def _message_class(message: schema.Message) -> type[Message]:
 
 
 def _nested_class(struct: schema.Struct, message_name: str, classes: dict[str, type[Message]]) -> None:
-    """Make the class of a struct, after those that it holds."""
+    """Create the class of a struct, after those of its nested structs."""
     if struct.name not in classes:
         for field in struct.fields:
             if field.struct is not None:
@@ -85,7 +84,7 @@ def _default(field: schema.Field, classes: dict[str, type[Message]]) -> object:
 
 
 def _add_plan(struct_class: Any, struct: schema.Struct, version: int, flexible: bool) -> Plan:
-    """The plan of a struct in a version, those of its nested structs included, made once."""
+    """Return the plan of a struct in a version, including its nested structs; created once."""
     if version in struct_class._plans:
         return struct_class._plans[version]
     steps, tagged, absent = [], [], []

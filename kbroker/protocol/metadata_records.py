@@ -21,17 +21,17 @@ def _record_classes() -> dict[int, type[Message]]:
 
 
 def encode_metadata_record(record: Message, version: int) -> bytes:
-    """Raises EncodeError."""
+    """Encode a record. Raises EncodeError."""
     if record.api_key is None or _record_classes().get(record.api_key) is not type(record):
         raise TypeError(f'{type(record).__name__} is not a metadata record')
     return bytes((FRAME_VERSION, record.api_key, version)) + encode(record, version)
 
 
 def decode_metadata_record(data: Any) -> tuple[Message, int]:
-    """(record, its version). A version above the known ones is read as the highest known one, as Kafka does; the
-    version that comes back is the one found. Unknown tagged fields are skipped.
+    """Return (record, its version). A version above the known ones is read as the highest known one, as Kafka does; the
+    returned version is the one found. Unknown tagged fields are skipped.
 
-    Raises CorruptLogError for another frame version, an unknown api key, a body that does not fit, or bytes left over.
+    Raises CorruptLogError for another frame version, an unknown api key, a malformed body, or trailing bytes.
     """
     frame_version, position = _unsigned_varint(data, 0)
     if frame_version != FRAME_VERSION:

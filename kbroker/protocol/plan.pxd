@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What plan.pyx shares with the codec: the slots of messages, `Plan` and `Layout` as C sees them."""
+"""The C interface of plan.pyx for the codec: the slots of messages, `Plan` and `Layout`."""
 cimport cython
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
@@ -43,7 +43,7 @@ cdef struct Step:
     bint nullable
     bint compact                # lengths are unsigned varints of length + 1
     Py_ssize_t slot
-    Py_ssize_t element_bytes    # the least that an element of the array takes
+    Py_ssize_t element_bytes    # the fewest bytes of an element
     PyObject *plan              # of a struct; Plan.parts holds the reference
 
 
@@ -55,7 +55,7 @@ cdef class Message:
 cdef class Layout:
     cdef:
         readonly list names
-        list defaults           # a value; `list` for a new list, its class for a new struct
+        list defaults           # a value; `list` for a new list, a class for a new struct
         Py_ssize_t *slots
         Py_ssize_t count
 
@@ -69,7 +69,7 @@ cdef class Plan:
         readonly type cls
         readonly bint flexible
         readonly bint has_records
-        readonly Py_ssize_t least_bytes         # the least that a struct takes on the wire
+        readonly Py_ssize_t least_bytes         # the fewest bytes of the struct on the wire
         Layout layout
         list parts
         list defaults                           # of the tagged fields

@@ -1,9 +1,9 @@
-"""Types of plan.pyx; the documentation stands there."""
+"""Types of plan.pyx, which has the documentation."""
 from typing import Any
 
 class Message:
     def __init__(self, **values: Any) -> None: ...
-    def __getattr__(self, name: str) -> Any: ...  # the fields, and what messages.py puts on the class
+    def __getattr__(self, name: str) -> Any: ...  # the fields, and the class attributes from messages.py
 
 class Layout:
     names: list[str]

@@ -1,7 +1,7 @@
-"""Messages as Python objects with slots, and the plans by which the codec moves them.
+"""Messages as Python objects with slots, and the plans by which the codec reads and writes them.
 
-A `Plan` is what one struct looks like in one version: steps in wire order, each an operation and the offset of the slot
-that the value lives in, so that a step moves a pointer instead of looking a name up.
+A `Plan` is the layout of one struct in one version: steps in wire order, each an operation and the offset of the
+value's slot. So a step moves a pointer instead of looking up a name.
 """
 import sys
 
@@ -24,7 +24,7 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    /* What a call of the class, with its arguments by name, does instead of __new__ and __init__. */
+    /* Sets the function that replaces __new__ and __init__ in calls of the class with keyword arguments. */
     static inline void kb_set_constructor(PyTypeObject *cls,
                                           PyObject *(*construct)(PyObject *, PyObject **, size_t, PyObject *)) {
         cls->tp_vectorcall = (vectorcallfunc)construct;
@@ -39,14 +39,14 @@ cdef dict OPS = {
     'uuid': UUID, 'string': STRING, 'bytes': BYTES, 'records': RECORDS, 'struct': STRUCT,
 }
 cdef Py_ssize_t UUID_BYTES = 16
-cdef Py_ssize_t MOST_TAGS = 64                  # the codec keeps a bit for each
+cdef Py_ssize_t MOST_TAGS = 64                  # the codec keeps one bit for each
 
 
 cdef class Message:
-    """What every message and nested struct derives from: keyword construction, equality, repr.
+    """The base class of every message and nested struct: keyword construction, equality, repr.
 
-    A subclass has __slots__ and, as `_layout`, the `Layout` of them. A call of it goes to `construct`: a request makes
-    several messages, and through an __init__ that takes any keywords each would cost several times as much.
+    A subclass has __slots__ and, as `_layout`, their `Layout`. Calling it runs `construct`: a request creates several
+    messages, and an __init__ with arbitrary keywords would cost several times as much.
     """
 
     def __eq__(self, other):
@@ -60,7 +60,7 @@ cdef class Message:
 
 
 cdef object construct(PyObject *cls, PyObject **values, size_t flags, PyObject *names):
-    """A message with these values, of which `names` has the names, and with defaults for the rest."""
+    """Return a message with these values, whose names are `names`, and with defaults for the other fields."""
     cdef Layout layout = (<type>cls)._layout
     cdef object message = PyType_GenericAlloc(<PyTypeObject *>cls, 0)
     cdef Py_ssize_t i, place = 0, given = 0 if names == NULL else PyTuple_GET_SIZE(<object>names)
@@ -94,7 +94,7 @@ cdef bint equal_fields(PyObject *one, PyObject *other, Layout layout) except -1:
 
 @cython.final
 cdef class Layout:
-    """Where the fields of a class live, and what they start as."""
+    """The slots of a class's fields and their defaults."""
     def __cinit__(self, type cls, list names, list defaults):
         self.count = len(names)
         self.slots = <Py_ssize_t *>PyMem_Calloc(self.count or 1, sizeof(Py_ssize_t))
@@ -110,7 +110,7 @@ cdef class Layout:
         PyMem_Free(self.slots)
 
     cdef Py_ssize_t place_of(self, object name, Py_ssize_t expected) except -2:
-        """Which field has the name, -1 if none. Calls name fields in their order, and by the interned string."""
+        """Return the index of a field, -1 if unknown. Calls usually name fields in order, by the interned string."""
         cdef Py_ssize_t i
         for i in range(expected, self.count):
             if PyList_GET_ITEM(self.names, i) == <PyObject *>name:
@@ -121,7 +121,7 @@ cdef class Layout:
         return -1
 
     cdef object new_default(self, Py_ssize_t i):
-        """What field `i` starts as. Lists and structs are new ones each time: they can be changed."""
+        """Return the default of field `i`. Lists and structs are new objects each time, since they can be changed."""
         default = <object>PyList_GET_ITEM(self.defaults, i)
         if default is list:
             return []
@@ -131,7 +131,7 @@ cdef class Layout:
 
 
 cdef object new_message(type cls):
-    """A message with every field at its default, without a call of its class."""
+    """Return a message with every field at its default, without calling its class."""
     cdef object message = PyType_GenericAlloc(<PyTypeObject *>cls, 0)
     cdef Layout layout = cls._layout
     cdef Py_ssize_t i
@@ -143,10 +143,10 @@ cdef object new_message(type cls):
 
 @cython.final
 cdef class Plan:
-    """How one struct is read and written in one version.
+    """The steps to read and write one struct in one version.
 
-    `steps` and `tagged`: (field index, op, is_array, nullable, compact, plan or None), and for `tagged` the tag before
-    them, ascending. `absent`: indexes of the fields that a decoded message takes as default before its tags are read.
+    `steps` and `tagged`: (field index, op, is_array, nullable, compact, plan or None); in `tagged` preceded by the tag,
+    ascending. `absent`: the fields that a decoded message sets to defaults before its tags are read.
     """
     def __cinit__(self, type cls, bint flexible, list steps, list tagged, list absent):
         cdef Py_ssize_t i
@@ -186,7 +186,7 @@ cdef class Plan:
         raise SystemError(f'{self.cls.__name__} has no field at {step.slot}')
 
     cdef Py_ssize_t fill(self, Step *step, tuple row) except -1:
-        """Returns the least bytes that the step reads."""
+        """Set a step. Returns the fewest bytes that it reads."""
         cdef Py_ssize_t least
         cdef Plan part
         index, op, step.is_array, step.nullable, step.compact, nested = row
@@ -220,7 +220,7 @@ cdef class Plan:
 
 
 cdef Plan plan_of(object message_class, int version):
-    """The plan of a message in a version. Raises KeyError when the message has no such version."""
+    """Return the plan of a message in a version. Raises KeyError if the message has no such version."""
     cdef PyObject *plan = PyDict_GetItem(message_class._plans, version)
     if plan != NULL:
         return <Plan>plan

@@ -1,8 +1,8 @@
 """Keys and values of the coordinators' topics: an int16, then a message.
 
 In a key the int16 is the type of the row, and the body is version 0 of its key message. The types of
-`__consumer_offsets`, `__transaction_state` and `__share_group_state` overlap, so a key is read with the topic that it
-comes from. In a value the int16 is the version of the body. A null value is a tombstone and never gets here.
+`__consumer_offsets`, `__transaction_state` and `__share_group_state` overlap, so decoding a key requires its topic. In
+a value the int16 is the version of the body. A null value is a tombstone and is never decoded.
 """
 import functools
 
@@ -21,16 +21,16 @@ cdef enum:
 
 TYPE_BYTES = TYPE_SIZE
 
-cdef dict key_prefixes = {}     # the type of the row as it is written, by the class of the key
+cdef dict key_prefixes = {}     # the encoded type of the row, by the class of the key
 
 
 class RowError(ValueError):
-    """A key or value is not what its table says, or of a version that this broker does not know."""
+    """A key or value does not fit its table, or has a version that this broker does not know."""
 
 
 @functools.cache
 def row_classes(topic):
-    """The classes of key and value of each type of row that the topic has."""
+    """Return the key and value classes of each type of row of the topic."""
     return {
         declaration.key: (
             getattr(messages, declaration.name), getattr(messages, declaration.name.removesuffix('Key') + 'Value')
@@ -44,7 +44,7 @@ def row_classes(topic):
 
 
 def encode_row_key(key) -> bytes:
-    """Raises EncodeError."""
+    """Encode a key. Raises EncodeError."""
     prefix = key_prefixes.get(type(key))
     if prefix is None:
         prefix = key_prefixes[type(key)] = prefix_of(key)
@@ -64,21 +64,21 @@ cdef bytes int16_bytes(int number):
 
 
 def encode_row_value(value, int version) -> bytes:
-    """Raises EncodeError."""
+    """Encode a value in a version. Raises EncodeError."""
     return encode_some(value, version, int16_bytes(version), None).close_segment()
 
 
 def decode_row_key(topic, data):
-    """The key of a row of `topic`; None when its type is unknown, as it is after a downgrade: skip the row then.
+    """Return the key of a row of `topic`; None for an unknown type, as after a downgrade: skip the row.
 
-    Raises RowError when the bytes do not fit the type.
+    Raises RowError if the bytes do not fit the type.
     """
     classes = row_classes(topic).get(first_int16(data, 'key'))
     return None if classes is None else decode_rest(classes[0], data, 0)
 
 
 def decode_row_value(value_class, data):
-    """Raises RowError, for a version that `value_class` does not have too."""
+    """Decode a value. Raises RowError, also for a version that `value_class` does not have."""
     cdef int version = first_int16(data, value_class)
     first, last = value_class.versions
     if not first <= version <= last:

@@ -1,6 +1,6 @@
-"""The message tables, read.
+"""The parser of the message tables.
 
-A table states a message once, for all its versions: a line a field, two spaces a level, `#` opens a comment.
+A table defines a message once, for all its versions: one line per field, two spaces per level, `#` starts a comment.
 
     api 26 EndTxn  versions 0-5  flexible 3+
     row OffsetCommit  topic __consumer_offsets  type 1  versions 0-4  flexible 4+
@@ -13,13 +13,13 @@ has `key` and `value`: OffsetCommitKey, which has only version 0 and is never fl
 
     name  type  [versions]  [null versions]  [tag N]  [inflexible]  [= default]
 
-`[]type` is an array, `type?` may be null in all versions, `null 2-7` in those. Without versions a field is in all
-versions of the message. A tagged field goes into the tag buffer that ends a struct of a flexible version (KIP-482),
-and only when it differs from its default. `inflexible` keeps the old string length in flexible versions (the client
-id of a request header). A capitalised type is a struct; its fields follow one level deeper, the first time it is
-named in a message.
+`[]type` is an array, `type?` may be null in all versions, `null 2-7` in those. A field without versions is in all
+versions of the message. A tagged field is written to the tag buffer that ends a struct of a flexible version (KIP-482),
+and only if it differs from its default. `inflexible` keeps the old string length in flexible versions (the client
+id of a request header). A capitalised type is a struct; its fields follow one level deeper where the message first
+names it.
 
-Reading is lazy: the first question splits the files by their header lines; a message is parsed when it is asked for.
+Parsing is lazy: the first access splits the files by their header lines; a message is parsed on demand.
 """
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ import pathlib
 import re
 
 TABLES = pathlib.Path(__file__).with_name('tables')
-NEVER = 32767       # the version that no message reaches
+NEVER = 32767       # above every version of a message
 
 PRIMITIVES: dict[str, object] = {
     'bool': False,
@@ -57,7 +57,7 @@ SECTIONS = {'api': {'request': 'Request', 'response': 'Response'}, 'row': {'key'
 
 
 class TableError(Exception):
-    """A table is not what this module's docstring says. Names the line."""
+    """A table violates the syntax above. The message names the line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Field:
     null_versions: Versions | None
     tag: int | None
     inflexible: bool
-    default: object             # None, a number, text, bytes; [] for an array; for a struct that is not null: a new one
+    default: object             # None, a number, text, bytes; [] for an array; for a non-null struct a new one
 
     def may_be_null(self, version: int) -> bool:
         return self.null_versions is not None and version in self.null_versions
@@ -94,7 +94,7 @@ class Struct:
 
 @dataclasses.dataclass(frozen=True)
 class Declaration:
-    """A header line, and the lines below it that are not parsed yet."""
+    """A header line, with the lines below it unparsed."""
     kind: str                   # api, row, record, message
     name: str                   # of the message: EndTxnRequest
     key: int | None             # the api key of an api or record, the type of a row
@@ -113,7 +113,7 @@ class Message:
 
 @functools.cache
 def declarations() -> dict[str, Declaration]:
-    """Every message of every table by name, its fields unread."""
+    """Return every message of every table by name, with unparsed fields."""
     found: dict[str, Declaration] = {}
     for path in sorted(TABLES.glob('*.txt')):
         for declaration in _split(path.name, path.read_text('utf-8')):
@@ -124,7 +124,7 @@ def declarations() -> dict[str, Declaration]:
 
 
 def load(name: str) -> Message:
-    """The message of this name, parsed. Raises KeyError when no table has it, TableError when its table is wrong."""
+    """Parse and return the message. Raises KeyError if no table has it, TableError if its table is invalid."""
     return parse(declarations()[name])
 
 
@@ -154,7 +154,7 @@ def _split(file: str, text: str) -> list[Declaration]:
 
 def _section(header: Declaration, section: str) -> Declaration:
     name = header.name + SECTIONS[header.kind][section]
-    if section == 'key':                # the keys of rows have one version
+    if section == 'key':                # the keys of rows have only version 0
         return dataclasses.replace(header, name=name, lines=[], versions=Versions(0, 0), flexible_from=NEVER)
     return dataclasses.replace(header, name=name, lines=[])
 
@@ -186,7 +186,7 @@ def _versions(text: str | None) -> Versions:
 
 
 def parse(declaration: Declaration) -> Message:
-    """Read the fields of a message. Raises TableError."""
+    """Parse the fields of a message. Raises TableError."""
     root = Struct(declaration.name, [])
     structs: dict[str, Struct] = {}
     open_structs = [(0, root)]                      # (indent of the field that names it, struct)

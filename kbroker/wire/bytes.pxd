@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Big-endian integers and varints in C, and the one bounds gate that licenses `boundscheck=False`.
 
-A reader never touches memory that `take` has not granted it. Varints are zigzag in records (KIP-98) and plain in
-flexible messages (KIP-482); both are little-endian groups of 7 bits whose top bit says that another follows.
+A reader accesses only memory that `take` has granted. Varints are zigzag in records (KIP-98) and plain in
+flexible messages (KIP-482); both are little-endian groups of 7 bits, whose top bit means that another group follows.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -56,7 +56,7 @@ cdef inline const uint8_t *take(Cursor *cursor, Py_ssize_t n) except NULL nogil:
 
 
 cdef inline uint64_t take_unsigned_varint(Cursor *cursor, int max_bytes) except? 0xFFFFFFFFFFFFFFFF nogil:
-    """At most `max_bytes` groups: 5 for a length, 10 for a varlong."""
+    """Read at most `max_bytes` groups: 5 for a length, 10 for a varlong."""
     cdef const uint8_t *at = cursor.at
     cdef const uint8_t *end = cursor.end if cursor.end - at < max_bytes else at + max_bytes
     cdef uint64_t value = 0
@@ -74,17 +74,17 @@ cdef inline uint64_t take_unsigned_varint(Cursor *cursor, int max_bytes) except?
     return 0
 
 
-# The error values are rare ones: -1 is the length of every null, and to ask whether it was an error takes the GIL.
+# The error values are rare ones: -1 is the length of every null, and checking for an error takes the GIL.
 
 
 cdef inline int32_t take_varint(Cursor *cursor) except? -2147483648 nogil:
-    """A zigzag varint of at most 5 bytes."""
+    """Read a zigzag varint of at most 5 bytes."""
     cdef uint32_t raw = <uint32_t>take_unsigned_varint(cursor, 5)
     return <int32_t>(raw >> 1) ^ -<int32_t>(raw & 1)
 
 
 cdef inline int64_t take_varlong(Cursor *cursor) except? -4611686018427387904 nogil:
-    """A zigzag varint of at most 10 bytes."""
+    """Read a zigzag varint of at most 10 bytes."""
     cdef uint64_t raw = take_unsigned_varint(cursor, 10)
     return <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
 
@@ -98,7 +98,7 @@ cdef inline Py_ssize_t unsigned_varint_size(uint64_t value) noexcept nogil:
 
 
 cdef inline uint8_t *put_unsigned_varint(uint8_t *at, uint64_t value) noexcept nogil:
-    """Write at `at`, which has room; returns the byte after."""
+    """Write at `at`, which must have room; returns the address after it."""
     while value >= 0x80:
         at[0] = <uint8_t>(value | 0x80)
         at += 1

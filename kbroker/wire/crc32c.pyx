@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), the checksum of record batches, by the fastest implementation that the processor has."""
+"""CRC-32C (Castagnoli), the checksum of record batches, by the fastest implementation for the processor."""
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -19,7 +19,7 @@ cdef extern from 'crc32c_kernels.h' nogil:
 kb_crc32c_init()
 
 cdef enum:
-    RELEASE_GIL_BYTES = 8192  # below, giving up the GIL costs more than another thread gains
+    RELEASE_GIL_BYTES = 8192  # for less data, releasing the GIL costs more than it gains
 
 
 cdef uint32_t crc32c_update(uint32_t crc, const uint8_t *p, size_t n) noexcept nogil:
@@ -40,17 +40,17 @@ cdef uint32_t checksum(kb_crc32c_function function, data, uint32_t crc) except? 
 
 
 def crc32c(data, uint32_t crc=0):
-    """The CRC-32C of any contiguous buffer, continued from `crc`."""
+    """Return the CRC-32C of any contiguous buffer, continued from `crc`."""
     return checksum(kb_crc32c_best, data, crc)
 
 
 def implementations():
-    """The names of those that run on this processor, slowest first; the last one is in use."""
+    """Return the names of the implementations for this processor, slowest first; the last one is in use."""
     return [kb_crc32c_kernels[i].name.decode() for i in range(kb_crc32c_kernels_count)]
 
 
 def crc32c_by(str implementation, data, uint32_t crc=0):
-    """As `crc32c`, by the implementation of that name. ValueError: this processor does not run it."""
+    """Like `crc32c`, by the named implementation. Raises ValueError if this processor does not support it."""
     for i in range(kb_crc32c_kernels_count):
         if kb_crc32c_kernels[i].name.decode() == implementation:
             return checksum(kb_crc32c_kernels[i].function, data, crc)
