@@ -1,6 +1,6 @@
-"""What a read_committed consumer leaves out of the batches that it fetched (KIP-98).
+"""Filters aborted transactions out of fetched batches, for read_committed consumers (KIP-98).
 
-The broker sends raw batches, and with them the transactions that were aborted in their range as (producer id, first
+The broker sends raw batches together with the transactions aborted in their range, as (producer id, first
 offset). A producer's batches are dropped from the first offset of its aborted transaction up to its ABORT marker.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -8,7 +8,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
 from kbroker.record.batch cimport (
-    CONTROL_BIT, HEADER_BYTES, LOG_OVERHEAD_BYTES, TRANSACTIONAL_BIT, BatchFields, BatchHeader, batch_last_offset, batch_size_bytes)
+    CONTROL_BIT, HEADER_BYTES, LOG_OVERHEAD_BYTES, TRANSACTIONAL_BIT, BatchFields, BatchHeader, batch_last_offset,
+    batch_size_bytes)
 from kbroker.record.batch_filter cimport ABORTED, COMMITTED, NO_TRANSACTION, BatchFilter, Outcome
 from kbroker.wire.bytes cimport Cursor, read_int16, take, take_varint, take_varlong
 
@@ -25,7 +26,7 @@ cdef struct Aborted:
 
 
 cdef void sift_down(Aborted *heap, Py_ssize_t count, Py_ssize_t parent) noexcept nogil:
-    """Let the entry at `parent` sink to where no child begins before it."""
+    """Move the entry at `parent` down until no child begins before it."""
     cdef Aborted entry = heap[parent]
     cdef Py_ssize_t child = 2 * parent + 1
     while child < count:
@@ -40,15 +41,15 @@ cdef void sift_down(Aborted *heap, Py_ssize_t count, Py_ssize_t parent) noexcept
 
 
 cdef class AbortFilter(BatchFilter):
-    """The aborted transactions of one fetched partition: ask for its batches in the order of their offsets.
+    """The aborted transactions of one fetched partition. Its batches must be passed in offset order.
 
-    Those not yet reached are a min-heap by first offset: a broker sends them in the order of their markers, and a
-    consumer that stops early has not paid for sorting them all. With `is_committed_only` false, aborted data is shown
-    too and `outcome_of` tells it apart.
+    Transactions ahead are in a min-heap by first offset: a broker sends them in the order of their markers, and a
+    consumer that stops early has not paid for a full sort. If `is_committed_only` is false, aborted data is shown
+    too, and `outcome_of` identifies it.
     """
     cdef Aborted *heap
     cdef Py_ssize_t count
-    cdef set aborting           # producers inside an aborted transaction
+    cdef set aborting           # producers with an aborted transaction open at this point
     cdef bint is_committed_only
 
     def __cinit__(self, aborted, *, bint is_committed_only=True):
@@ -69,7 +70,7 @@ cdef class AbortFilter(BatchFilter):
         free(self.heap)
 
     cdef int reach(self, int64_t last_offset) except -1:
-        """Take from the heap what begins at or below `last_offset`: its producers are inside it now."""
+        """Move transactions that begin at or below `last_offset` from the heap to `aborting`."""
         while self.count > 0 and self.heap[0].first_offset <= last_offset:
             self.aborting.add(self.heap[0].producer_id)
             self.count -= 1
@@ -78,9 +79,9 @@ cdef class AbortFilter(BatchFilter):
         return 0
 
     def admits(self, BatchHeader header not None, batch):
-        """Whether a consumer delivers the records of `batch`, whose header is `header`. Control batches never are.
+        """Return whether a consumer delivers the records of `batch`, which has this header; False for control batches.
 
-        CorruptBatchError: a control batch whose first record is none.
+        Raises CorruptBatchError for a control batch whose first record is malformed.
         """
         cdef Py_buffer view
         cdef BatchFields fields
@@ -106,14 +107,14 @@ cdef class AbortFilter(BatchFilter):
         return not self.is_committed_only or self.outcome_of(fields) != ABORTED
 
     cdef Outcome outcome_of(self, const BatchFields *fields) except *:
-        """Of the batch that was asked for last; nothing that a broker sends with aborted transactions is open."""
+        """Return the outcome of the last batch passed to `admits`. A broker sends no open transactions here."""
         if not fields.attributes & TRANSACTIONAL_BIT:
             return NO_TRANSACTION
         return ABORTED if self.aborting and fields.producer_id in self.aborting else COMMITTED
 
 
 cdef bint is_abort_marker(const uint8_t *batch, int64_t size_bytes) except -1:
-    """Reads of the first record of a control batch, which is never compressed, no more than its key."""
+    """Return whether a control batch, which is never compressed, is an ABORT marker. Reads only its first key."""
     cdef Cursor cursor
     cdef const uint8_t *key
     cursor.at = batch

@@ -50,7 +50,7 @@ cdef enum:
 cdef enum HeaderFault:
     HEADER_READ = 0
     HEADER_CUT          # fewer than 61 bytes
-    BATCH_LENGTH_WRONG  # batch_length below 49, the least that a header needs
+    BATCH_LENGTH_WRONG  # batch_length below 49, the minimum for a header
     MAGIC_WRONG         # not 2
 
 
@@ -71,9 +71,9 @@ cdef struct BatchFields:
 
 
 cdef inline HeaderFault parse_header(const uint8_t *data, Py_ssize_t available, BatchFields *fields) noexcept nogil:
-    """Read the header at `data`, of which `available` bytes exist. The batch itself may reach beyond them.
+    """Read the header at `data`, of which `available` bytes exist. The batch itself may be longer.
 
-    After a fault other than HEADER_CUT, `base_offset`, `batch_length` and `magic` are what was found.
+    After a fault other than HEADER_CUT, `base_offset`, `batch_length` and `magic` are the values found.
     """
     if available < HEADER_BYTES:
         return HEADER_CUT
@@ -98,7 +98,7 @@ cdef inline HeaderFault parse_header(const uint8_t *data, Py_ssize_t available, 
 
 
 cdef inline int64_t batch_size_bytes(const BatchFields *fields) noexcept nogil:
-    """The whole batch, its header included."""
+    """Return the size of the whole batch, including its header."""
     return <int64_t>fields.batch_length + LOG_OVERHEAD_BYTES
 
 
@@ -107,7 +107,7 @@ cdef inline int64_t batch_last_offset(const BatchFields *fields) noexcept nogil:
 
 
 cdef inline int32_t sequence_after(int32_t sequence, int32_t steps) noexcept nogil:
-    """Sequences live in 0..2^31-1 and start over at 0; -1 (none) stays -1."""
+    """Return the sequence `steps` later. Sequences are in 0..2^31-1 and wrap to 0; -1 (none) stays -1."""
     if sequence < 0:
         return -1
     return <int32_t>((<int64_t>sequence + steps) & 0x7fffffff)

@@ -1,4 +1,4 @@
-"""Record batches, version 2: read, check, write (KIP-98; the layout stands in batch.pxd)."""
+"""Record batches, version 2: reading, checking and writing (KIP-98; the layout is in batch.pxd)."""
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -17,18 +17,18 @@ NO_PARTITION_LEADER_EPOCH = -1
 NO_TIMESTAMP_MS = -1
 
 cdef enum:
-    RELEASE_GIL_BYTES = 8192  # below, giving up the GIL costs more than another thread gains
+    RELEASE_GIL_BYTES = 8192  # for less data, releasing the GIL costs more than it gains
 
 
 class CorruptBatchError(KafkaError):
-    """The bytes are not a batch: CORRUPT_MESSAGE."""
+    """The bytes are not a valid batch: CORRUPT_MESSAGE."""
 
     def __init__(self, message: str):
         super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
 
 
 cdef class BatchHeader:
-    """What a batch says about itself. Made by `read_header`."""
+    """The header of a batch, created by `read_header`."""
 
     def __init__(self):
         raise TypeError('a BatchHeader comes from read_header')
@@ -44,7 +44,7 @@ cdef class BatchHeader:
 
     @property
     def size_bytes(self):
-        """Bytes of the whole batch, its header included."""
+        """The size of the whole batch, including its header."""
         return self.get_size_bytes()
 
     @property
@@ -58,7 +58,7 @@ cdef class BatchHeader:
 
     @property
     def compression(self):
-        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are not given out."""
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are unassigned."""
         return self.attributes & COMPRESSION_MASK
 
     @property
@@ -75,7 +75,7 @@ cdef class BatchHeader:
 
     @property
     def delete_horizon_ms(self):
-        """When tombstones and markers of this batch may go (KIP-534), or None."""
+        """The time from which tombstones and markers of this batch may be removed (KIP-534), or None."""
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
 
     def __repr__(self):
@@ -103,7 +103,7 @@ cdef BatchHeader header_of(const BatchFields *fields):
 
 
 cdef int refuse_header(HeaderFault fault, const BatchFields *fields, Py_ssize_t available) except -1:
-    """Say what is wrong with a header, as CorruptBatchError."""
+    """Raise CorruptBatchError for a faulty header."""
     if fault == HEADER_CUT:
         raise CorruptBatchError(f'found {available} bytes, expected a batch header of {HEADER_BYTES}')
     if fault == BATCH_LENGTH_WRONG:
@@ -113,7 +113,7 @@ cdef int refuse_header(HeaderFault fault, const BatchFields *fields, Py_ssize_t 
 
 
 cdef int check_crc_at(const uint8_t *data, Py_ssize_t available, const BatchFields *fields) except -1:
-    """CorruptBatchError unless the whole batch lies in `available` bytes and fits its checksum."""
+    """Raise CorruptBatchError unless the whole batch lies in `available` bytes and matches its checksum."""
     cdef int64_t size_bytes = batch_size_bytes(fields)
     cdef uint32_t computed
     if size_bytes > available:
@@ -139,9 +139,9 @@ cdef int read_fields(const Py_buffer *view, Py_ssize_t position, BatchFields *fi
 
 
 def read_header(data, Py_ssize_t position=0):
-    """The header of the batch at `position`. The rest of the batch need not be there, and its CRC is not checked.
+    """Return the header of the batch at `position`. The batch may be incomplete, and its CRC is not checked.
 
-    CorruptBatchError: fewer than 61 bytes, a magic other than 2, or a batch length below 49.
+    Raises CorruptBatchError: fewer than 61 bytes, a magic other than 2, or a batch length below 49.
     """
     cdef Py_buffer view
     cdef BatchFields fields
@@ -154,7 +154,7 @@ def read_header(data, Py_ssize_t position=0):
 
 
 def check_crc(data, BatchHeader header not None, Py_ssize_t position=0):
-    """CorruptBatchError unless the batch at `position` is there to its end and fits the CRC of its header."""
+    """Raise CorruptBatchError unless the batch at `position` is complete and matches the CRC of its header."""
     cdef Py_buffer view
     cdef BatchFields fields
     fields.batch_length = header.batch_length
@@ -169,9 +169,9 @@ def check_crc(data, BatchHeader header not None, Py_ssize_t position=0):
 
 
 def iter_batches(data):
-    """Each whole batch of a buffer as (header, view), up to an incomplete tail. CRCs are not checked.
+    """Yield each whole batch of a buffer as (header, view), up to an incomplete tail. CRCs are not checked.
 
-    CorruptBatchError where the next 61 bytes are not a header.
+    Raises CorruptBatchError where the next 61 bytes are not a header.
     """
     view = memoryview(data).cast('B')
     cdef Py_ssize_t position = 0, end = len(view)
@@ -190,7 +190,7 @@ def iter_batches(data):
 
 
 cdef class _RecordWriter:
-    """Records appended to a bytearray that grows ahead of what is used."""
+    """Writes records to a bytearray that grows ahead of its used part."""
     cdef bytearray data
     cdef Py_ssize_t used
 
@@ -199,7 +199,7 @@ cdef class _RecordWriter:
         self.used = head_bytes
 
     cdef uint8_t *room(self, Py_ssize_t n) except NULL:
-        """Where the next `n` bytes go."""
+        """Return the address for the next `n` bytes."""
         cdef uint8_t *at
         if self.used + n > PyByteArray_GET_SIZE(self.data):
             PyByteArray_Resize(self.data, 2 * self.used + n)
@@ -215,7 +215,7 @@ cdef class _RecordWriter:
         for name, content in headers:
             size += blob_size(<bytes>name) + blob_size(<bytes>content)
         at = put_varint(self.room(varint_size(size) + size), size)
-        at[0] = 0  # attributes of a record: none are given out
+        at[0] = 0  # attributes of a record, all unassigned
         at = put_varint(at + 1, timestamp_delta_ms)
         at = put_varint(at, offset_delta)
         at = put_blob(at, key)
@@ -240,7 +240,7 @@ cdef inline uint8_t *put_varint(uint8_t *at, int64_t value) noexcept:
 
 
 cdef inline Py_ssize_t blob_size(bytes blob):
-    """Length and bytes; None is length -1."""
+    """Return the size of length and bytes; None is length -1."""
     if blob is None:
         return 1
     return varint_size(PyBytes_GET_SIZE(blob)) + PyBytes_GET_SIZE(blob)
@@ -255,7 +255,7 @@ cdef inline uint8_t *put_blob(uint8_t *at, bytes blob):
 
 
 cdef bytes as_bytes(blob):
-    """None, or any buffer; TypeError for a str or a number."""
+    """Return None or any buffer as bytes. Raises TypeError for a str or a number."""
     if blob is None or type(blob) is bytes:
         return <bytes>blob
     return bytes(memoryview(blob))
@@ -271,7 +271,7 @@ cdef list as_headers(headers):
 
 
 cdef tuple as_row(record, int64_t base_offset, int64_t next_delta):
-    """(offset delta, timestamp, key, value, headers) of a Record or a (timestamp_ms, key, value[, headers]) tuple."""
+    """Return (offset delta, timestamp, key, value, headers) of a Record or (timestamp_ms, key, value[, headers])."""
     cdef int64_t delta = next_delta
     if type(record) is tuple and len(<tuple>record) == 3:
         timestamp_ms, key, value = <tuple>record
@@ -299,7 +299,7 @@ cdef list as_rows(records, int64_t base_offset):
 
 
 cdef object last_delta_of(list rows, asked):
-    """The last offset delta of the batch: what is asked for, unless it leaves records out."""
+    """Return the last offset delta of the batch: `asked`, which must cover all records, or the last record's."""
     if not rows:
         if asked is None:
             raise ValueError('a batch without records needs a last_offset_delta')
@@ -314,14 +314,14 @@ def encode_batch(records, *, int64_t base_offset=0, int32_t partition_leader_epo
                  log_append_time_ms=None, int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1,
                  bint transactional=False, bint control=False, delete_horizon_ms=None, base_timestamp_ms=None,
                  max_timestamp_ms=None, last_offset_delta=None):
-    """One batch as a bytearray.
+    """Encode one batch as a bytearray.
 
     `records`: Record objects, whose offsets may leave gaps (an offset of -1 means the next), or
-    (timestamp_ms, key, value[, headers]) tuples at the next offset each. Without any, the batch is the husk that
-    compaction leaves for its producer's sequence: uncompressed, base timestamp -1; `last_offset_delta` must be given.
+    (timestamp_ms, key, value[, headers]) tuples at consecutive offsets. Without records, the batch is the husk in which
+    compaction keeps a producer's sequence: uncompressed, base timestamp -1; `last_offset_delta` must be given.
     `base_timestamp_ms` defaults to the first record's, `max_timestamp_ms` to the largest, `last_offset_delta` to the
     last record's.
-    ValueError: offsets that do not ascend from `base_offset`, or a `last_offset_delta` before the last record.
+    Raises ValueError if offsets do not ascend from `base_offset`, or if `last_offset_delta` is before the last record.
     """
     cdef _RecordWriter writer = _RecordWriter(HEADER_BYTES)
     cdef list rows = as_rows(records, base_offset)
@@ -365,7 +365,7 @@ def encode_batch(records, *, int64_t base_offset=0, int32_t partition_leader_epo
 
 
 cdef int write_header(uint8_t *at, Py_ssize_t size_bytes, const BatchFields *fields) except -1:
-    """Write length, header and CRC in front of the records that follow already."""
+    """Write length, header and CRC before the records, which must be in place."""
     if size_bytes - LOG_OVERHEAD_BYTES > 0x7fffffff:
         raise ValueError(f'found a batch of {size_bytes} bytes, expected less than 2 GiB')
     write_int64(at, fields.base_offset)
@@ -385,7 +385,7 @@ cdef int write_header(uint8_t *at, Py_ssize_t size_bytes, const BatchFields *fie
 
 
 def set_base_offset(batch, int64_t base_offset):
-    """Place the base offset in a writable batch; the CRC does not cover it."""
+    """Set the base offset in a writable batch; the CRC does not cover it."""
     cdef Py_buffer view
     PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
     try:
@@ -397,7 +397,7 @@ def set_base_offset(batch, int64_t base_offset):
 
 
 def set_partition_leader_epoch(batch, int32_t partition_leader_epoch):
-    """Place the leader epoch in a writable batch; the CRC does not cover it."""
+    """Set the leader epoch in a writable batch; the CRC does not cover it."""
     cdef Py_buffer view
     PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
     try:

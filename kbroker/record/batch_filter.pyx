@@ -1,8 +1,8 @@
-"""Which batches a reader is shown, decided batch by batch, without the state that a consumer carries along.
+"""Decides for each batch, by itself, whether a reader sees it, without the running state of a consumer.
 
-Below the last stable offset the fate of a batch is a function of its producer id and base offset alone: a producer has
-one open transaction in a partition at a time, so the ranges [first offset, marker's offset] of its aborted ones do not
-overlap (KIP-98). Therefore any run of batches can be read by itself, whatever transactions reach over its ends.
+Below the last stable offset, the outcome of a batch depends only on its producer id and base offset. A producer has
+one open transaction per partition at a time, so the ranges [first offset, marker's offset] of its aborted ones do not
+overlap (KIP-98). Therefore any run of batches can be read by itself, even if transactions extend beyond it.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t
@@ -11,7 +11,7 @@ from kbroker.record.batch cimport CONTROL_BIT, TRANSACTIONAL_BIT, BatchFields, B
 
 
 cdef class BatchFilter:
-    """Shows everything that is data: read_uncommitted."""
+    """Shows all data batches: read_uncommitted."""
 
     cdef bint admits_fields(self, const BatchFields *fields, const uint8_t *batch) except -1:
         return not fields.attributes & CONTROL_BIT
@@ -21,11 +21,11 @@ cdef class BatchFilter:
 
 
 cdef class TransactionRanges(BatchFilter):
-    """The aborted transactions of a partition with both of their ends, and those that are open.
+    """The aborted transactions of a partition, with both of their ends, and the open ones.
 
     `aborted`: (producer id, first offset, offset of the marker). `open`: producer id to first offset. With
-    `is_committed_only` batches of aborted and of open transactions are hidden, else they are shown and `outcome_of`
-    tells them apart. ValueError: two ranges of one producer overlap.
+    `is_committed_only`, batches of aborted and open transactions are hidden; else they are shown, and `outcome_of`
+    identifies them. Raises ValueError if two ranges of one producer overlap.
     """
 
     def __init__(self, aborted, open=None, *, bint is_committed_only=True):
@@ -53,7 +53,7 @@ cdef class TransactionRanges(BatchFilter):
         return COMMITTED
 
     def admits(self, BatchHeader header not None):
-        """Whether the records of the batch with this header are shown."""
+        """Return whether the records of the batch with this header are shown."""
         cdef BatchFields fields
         fields.attributes = header.attributes
         fields.producer_id = header.producer_id
@@ -76,7 +76,7 @@ cdef bytes packed(producer_id, list ranges):
 
 
 cdef bint holds(bytes ranges, int64_t offset) noexcept:
-    """Whether a range holds `offset`: a search for the last one that begins at or below it."""
+    """Return whether a range contains `offset`, by a search for the last range that begins at or below it."""
     cdef const Range *rows = <const Range *>PyBytes_AS_STRING(ranges)
     cdef Py_ssize_t low = 0, high = PyBytes_GET_SIZE(ranges) // <Py_ssize_t>sizeof(Range), middle
     while low < high:

@@ -1,8 +1,8 @@
-"""Batches to columns in the memory layout of Apache Arrow, without an object per record.
+"""Decodes batches to columns in the memory layout of Apache Arrow, without an object per record.
 
 Validity is a bitmap, least significant bit first; strings and bytes are int32 offsets and one run of bytes; all
-integers are in the order of the machine. What is hidden by the filter is never decompressed, and a column that nobody
-asked for is never copied.
+integers are in native byte order. Batches hidden by the filter are never decompressed; unrequested columns are never
+copied.
 """
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -26,8 +26,8 @@ from kbroker.record.batch import CorruptBatchError
 from kbroker.record.compression import decompress
 from kbroker.record.records import MAX_DECOMPRESSED_BYTES
 
-COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', 'producer_id', 'producer_epoch', 'sequence',
-           'is_transactional', 'outcome', 'leader_epoch', 'compression', 'batch_base_offset')
+COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', 'producer_id', 'producer_epoch',
+           'sequence', 'is_transactional', 'outcome', 'leader_epoch', 'compression', 'batch_base_offset')
 
 cdef enum:
     RELEASE_GIL_BYTES = 8192
@@ -35,11 +35,11 @@ cdef enum:
 
 
 cdef class Buffer:
-    """Bytes that grow; Python, and Arrow, see them as a buffer."""
+    """A growing byte buffer that exports the buffer protocol, for Python and Arrow."""
     cdef uint8_t *at
     cdef Py_ssize_t size
     cdef Py_ssize_t capacity
-    cdef Buffer previous  # the one that was filled before this one
+    cdef Buffer previous  # the buffer that was filled before this one
 
     def __dealloc__(self):
         free(self.at)
@@ -82,16 +82,16 @@ cdef class Buffer:
         self.size += size
 
     cdef void cut_bits(self, Py_ssize_t count) noexcept:
-        """Keep so many bits; those behind them in the last byte are 0 again."""
+        """Keep the first `count` bits; clear the rest of the last byte."""
         self.size = (count + 7) // 8
         if count & 7:
             self.at[self.size - 1] = self.at[self.size - 1] & <uint8_t>((1 << (count & 7)) - 1)
 
 
 cdef Buffer buffer_like(Buffer other):
-    """An empty one, with the room that the other came to need; never without any, for Arrow takes no null pointer.
+    """Return an empty buffer with the capacity of `other`, never none: Arrow rejects null pointers.
 
-    It is the one before the other, if nobody else has that any more: new memory costs more than what is written there.
+    Reuses the predecessor of `other` if nothing else refers to it: new memory costs more than the data written to it.
     """
     cdef Buffer buffer = None if other is None else other.previous
     if buffer is not None and Py_REFCNT(buffer) == 2:  # `buffer` and `other.previous`
@@ -106,9 +106,9 @@ cdef Buffer buffer_like(Buffer other):
 
 
 cdef class Blobs:
-    """A column of bytes that may be null."""
+    """A nullable column of bytes."""
     cdef Buffer validity
-    cdef Buffer ends      # offsets: a 0, and the end of each
+    cdef Buffer ends      # offsets: 0, then the end of each value
     cdef Buffer data
     cdef Py_ssize_t count
     cdef Py_ssize_t nulls
@@ -132,7 +132,7 @@ cdef class Blobs:
         self.ends.put_int32(<int32_t>self.data.size)
 
     cdef void cut(self, Py_ssize_t count) noexcept:
-        """Keep so many."""
+        """Keep the first `count` values."""
         cdef Py_ssize_t i
         self.count = self.nulls = count
         self.ends.size = 4 * (count + 1)
@@ -157,11 +157,10 @@ cdef Blobs blobs_like(Blobs other):
 
 
 cdef class ColumnDecoder:
-    """Feed it runs of batches in the order of their offsets, take columns of about `batch_rows` rows or `batch_bytes`
-    bytes.
+    """Decodes runs of batches, passed in offset order, to columns of about `batch_rows` rows or `batch_bytes` bytes.
 
-    `columns` names those that are wanted (of COLUMNS). A batch is never cut, so what `take` gives may pass both limits
-    by one batch, of at most `max_decompressed_bytes`.
+    `columns` names the requested ones (of COLUMNS). A batch is never split, so the result of `take` may exceed both
+    limits by one batch, of at most `max_decompressed_bytes`.
     """
     cdef Blobs keys
     cdef Blobs values
@@ -173,7 +172,7 @@ cdef class ColumnDecoder:
     cdef Buffer offsets
     cdef Buffer timestamps
     cdef Buffer sequences
-    cdef list constants               # (column, Buffer) of columns that a batch has one value for
+    cdef list constants               # (column, Buffer) of columns with one value per batch
     cdef frozenset columns
     cdef bint check_crcs
     cdef Py_ssize_t batch_rows
@@ -181,9 +180,9 @@ cdef class ColumnDecoder:
     cdef Py_ssize_t max_decompressed_bytes
     cdef readonly Py_ssize_t rows
     cdef readonly int64_t next_offset
-    cdef readonly Py_ssize_t position   # of the batch that was read last, also when it is damaged
+    cdef readonly Py_ssize_t position   # of the last batch read, even if it is damaged
     cdef readonly int64_t hidden_batches
-    cdef bint is_taken                  # what the buffers hold was given away
+    cdef bint is_taken                  # the buffers belong to the last `take`
 
     def __init__(self, columns, *, bint check_crcs=True, Py_ssize_t batch_rows=10_000,
                  Py_ssize_t batch_bytes=4 * 1024 * 1024, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
@@ -244,19 +243,19 @@ cdef class ColumnDecoder:
              int64_t end_offset=0x7fffffffffffffff):
         """Add the records in [start_offset, end_offset) of whole batches from `position` on, until full.
 
-        Returns the position behind the last batch that was read: the next one begins there, or is incomplete, or the
-        decoder is full, or `end_offset` is reached (then `next_offset` is at least that). CorruptBatchError names the
-        offset of a batch that is damaged; nothing of it is kept, and what was decoded before it can still be taken.
+        Returns the position after the last batch read. There the next batch begins or is incomplete, or the decoder
+        is full, or `end_offset` is reached (then `next_offset` is at least that). Raises CorruptBatchError with
+        the offset of a damaged batch: nothing of it is kept, and everything decoded before it can still be taken.
         """
         cdef Py_buffer view
         cdef BatchFields fields
         cdef HeaderFault fault
         cdef const uint8_t *at
-        if self.is_taken:  # only now, for until somebody asks for more they may have those of the time before
+        if self.is_taken:  # the caller may use the last columns until this call
             self.start_over()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            # Behind the end that was asked for there may be a write that is not finished.
+            # After the requested end there may be an unfinished write.
             while not self.full() and self.next_offset < end_offset and view.len - position >= HEADER_BYTES:
                 at = <const uint8_t *>view.buf + position
                 self.position = position
@@ -268,9 +267,9 @@ cdef class ColumnDecoder:
                     break
                 if batch_size_bytes(&fields) > view.len - position:
                     break
-                if fields.base_offset < self.next_offset:  # which no CRC covers
-                    raise CorruptBatchError(f'found a batch at offset {fields.base_offset}, expected {self.next_offset} '
-                                            'or above')
+                if fields.base_offset < self.next_offset:  # outside the CRC
+                    raise CorruptBatchError(f'found a batch at offset {fields.base_offset}, expected '
+                                            f'{self.next_offset} or above')
                 self.add_batch(at, &fields, batch_filter, start_offset, end_offset)
                 self.next_offset = batch_last_offset(&fields) + 1
                 position += batch_size_bytes(&fields)
@@ -295,7 +294,8 @@ cdef class ColumnDecoder:
         if fields.attributes & COMPRESSION_MASK:
             block = decompress(
                 fields.attributes & COMPRESSION_MASK,
-                PyMemoryView_FromMemory(<char *>data + HEADER_BYTES, batch_size_bytes(fields) - HEADER_BYTES, PyBUF_READ),
+                PyMemoryView_FromMemory(
+                    <char *>data + HEADER_BYTES, batch_size_bytes(fields) - HEADER_BYTES, PyBUF_READ),
                 self.max_decompressed_bytes)
             cursor.at = <const uint8_t *>PyBytes_AS_STRING(block)
             cursor.end = cursor.at + PyBytes_GET_SIZE(block)
@@ -320,14 +320,14 @@ cdef class ColumnDecoder:
         return 0
 
     cdef int make_room(self, Py_ssize_t size_bytes, const BatchFields *fields) except -1:
-        """A record has 7 bytes at least, and a header 2: no count is believed beyond what the bytes can hold."""
+        """Reserve rows. A record has at least 7 bytes and a header 2, so a larger count is rejected."""
         cdef Py_ssize_t rows = fields.records_count
         if rows > size_bytes // 7:
-            raise CorruptBatchError(f'batch at offset {fields.base_offset}: found {rows} records in {size_bytes} bytes, '
-                                    'expected 7 bytes or more for each')
+            raise CorruptBatchError(f'batch at offset {fields.base_offset}: found {rows} records in {size_bytes} '
+                                    'bytes, expected 7 bytes or more for each')
         if self.size_bytes() + size_bytes > INT32_MAX:
-            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f'batch at offset {fields.base_offset}: found {size_bytes} bytes '
-                                                          'of records, more than a column of Arrow can hold')
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f'batch at offset {fields.base_offset}: found {size_bytes} '
+                                                          'bytes of records, more than a column of Arrow can hold')
         if self.keys is not None:
             self.keys.reserve(rows, size_bytes)
         if self.values is not None:
@@ -341,7 +341,7 @@ cdef class ColumnDecoder:
         return 0
 
     cdef int cut(self, Py_ssize_t rows) except -1:
-        """Keep so many rows, and drop what was decoded of a batch before its damage showed."""
+        """Keep the first `rows` rows, dropping the decoded part of a damaged batch."""
         self.rows = rows
         for blobs in (self.keys, self.values):
             if blobs is not None:
@@ -408,11 +408,11 @@ cdef class ColumnDecoder:
         return 0
 
     def take(self):
-        """The rows since the last time: (row count, {column: its buffers}).
+        """Return the rows since the last call: (row count, {column: its buffers}).
 
         Buffers of `key` and `value`: (count, nulls, validity or None, int32 offsets, data). Of `headers`: (validity,
-        int32 offsets, buffers of the keys, buffers of the values); a record without headers is null, as in Spark. Of
-        all others: one buffer, int64 for offset, timestamp (microseconds), producer_id, batch_base_offset; else int32.
+        int32 offsets, buffers of the keys, buffers of the values); a record without headers is null, as in Spark. All
+        others have one buffer: int64 for offset, timestamp (microseconds), producer_id, batch_base_offset; else int32.
         """
         cdef dict found = {}
         cdef Py_ssize_t rows
@@ -439,7 +439,7 @@ cdef class ColumnDecoder:
 
 
 cdef inline int64_t timestamp_of(const BatchFields *fields, const RecordFields *record) noexcept nogil:
-    """In microseconds; what does not fit wraps, as it does in Java."""
+    """Return the timestamp in microseconds, wrapping on overflow as in Java."""
     cdef unsigned long long milliseconds
     if fields.attributes & LOG_APPEND_TIME_BIT:
         milliseconds = <unsigned long long>fields.max_timestamp_ms
@@ -452,7 +452,7 @@ WIDE = frozenset(('producer_id', 'batch_base_offset'))
 
 
 cdef tuple constant_of(str name, const BatchFields *fields, BatchFilter batch_filter):
-    """(value, bytes that it takes) of a column that has one value in all of the batch."""
+    """Return (value, its size in bytes) of a column that has one value per batch."""
     if name == 'timestamp_type':
         return 1 if fields.attributes & LOG_APPEND_TIME_BIT else 0, 4
     if name == 'producer_id':

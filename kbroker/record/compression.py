@@ -1,9 +1,9 @@
-"""The five codecs of a batch, each in the framing that Kafka's Java client writes.
+"""The five codecs of a batch, in the framings that Kafka's Java client writes.
 
 gzip: one or more members. snappy: the block framing of snappy-java ("xerial"); raw snappy is read too, as
 snappy-java does. lz4: one or more LZ4 frames, written with independent 64 KiB blocks. zstd: one or more frames.
 
-The libraries are imported when first used: a broker whose topics do not compress starts without them.
+The libraries are imported on first use: a broker without compressed topics starts without them.
 """
 
 import enum
@@ -16,7 +16,7 @@ from kbroker.errors import ErrorCode, KafkaError
 
 
 class Compression(enum.IntEnum):
-    """The numbers of the attributes of a batch."""
+    """The codec numbers in the attributes of a batch."""
 
     NONE = 0
     GZIP = 1
@@ -25,27 +25,27 @@ class Compression(enum.IntEnum):
     ZSTD = 4
 
 
-# Kafka's own default for compression.lz4.level. In its Java library this level is the fast compressor, any other the
-# high-compression one (KIP-390), so 9 is not what it says.
+# Kafka's default of compression.lz4.level. In its Java library this level selects the fast compressor and any other
+# level the high-compression one (KIP-390), so 9 is not level 9.
 DEFAULT_LZ4_LEVEL = 9
 DEFAULT_ZSTD_LEVEL = 3
 DEFAULT_GZIP_LEVEL = -1
 
-_GZIP_WINDOW = 31  # zlib's way to say: 32 KiB, with a gzip header
+_GZIP_WINDOW = 31  # zlib's code for a 32 KiB window and a gzip header
 _XERIAL_HEADER = struct.Struct('>8sii')
 _XERIAL_MAGIC = b'\x82SNAPPY\x00'
 _XERIAL_VERSION = 1
 _XERIAL_BLOCK_BYTES = 32 * 1024
-_SNAPPY_MOST_EXPANSION = 22  # the shortest element is a copy of 64 bytes told in 3
+_SNAPPY_MOST_EXPANSION = 22  # the shortest element copies 64 bytes and takes 3
 _ZSTD_STEP_BYTES = 1024
 _ZSTD_AT_ONCE_EXPANSION = 64
 _ZSTD_SIZE_NOT_STATED = 2**64 - 1
-_ZSTD_BLOCK_BYTES = 128 * 1024  # the most that one holds
+_ZSTD_BLOCK_BYTES = 128 * 1024  # the largest block
 _CHUNK_BYTES = 64 * 1024
 
 
 class _Output:
-    """What comes out of a decompressor, refused when it passes `max_bytes`."""
+    """The output of a decompressor, rejected when it exceeds `max_bytes`."""
 
     def __init__(self, max_bytes: int):
         self.pieces: list[bytes] = []
@@ -69,7 +69,7 @@ class _Output:
 
 
 def compress(codec: int, data: bytes, level: int | None = None) -> bytes:
-    """`data` in one block of `codec`.
+    """Compress `data` to one block of `codec`.
 
     `level`: as in Kafka's `compression.*.level`; None is the codec's default; snappy has none.
     """
@@ -77,11 +77,11 @@ def compress(codec: int, data: bytes, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: bytes | memoryview, max_bytes: int) -> bytes:
-    """What `codec` made of the records.
+    """Decompress a block of `codec`.
 
-    KafkaError: UNSUPPORTED_COMPRESSION_TYPE for a codec above 4; CORRUPT_MESSAGE where the data is not what the codec
-    writes; MESSAGE_TOO_LARGE where more than `max_bytes` would come out. No more than that, and one step of the
-    library, is ever held.
+    Raises KafkaError: UNSUPPORTED_COMPRESSION_TYPE for a codec above 4; CORRUPT_MESSAGE for data that the codec cannot
+    have written; MESSAGE_TOO_LARGE for more than `max_bytes` of output. At most that, plus one step of the library, is
+    held in memory.
     """
     try:
         expand = _DECOMPRESS[codec]
@@ -160,7 +160,7 @@ def _decompress_snappy(data: bytes | memoryview, output: _Output) -> None:
         return
     position = 0
     while position < len(view):
-        if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:  # streams may follow one another
+        if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:  # streams may be concatenated
             position += _XERIAL_HEADER.size
             continue
         start = position + 4
@@ -205,7 +205,7 @@ def _compress_lz4(data: bytes, level: int | None) -> bytes:
 
 
 class _Lz4OfThread(threading.local):
-    """A decompressor costs as much to make as a small batch to decompress, and may not be shared between threads."""
+    """A decompressor for each thread: creating one costs as much as a small batch, and sharing is not safe."""
 
     def __init__(self) -> None:
         from lz4 import frame
@@ -221,7 +221,7 @@ def _lz4() -> _Lz4OfThread:
 
 
 def _lz4_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
-    """What a single frame of one ordinary batch holds. None for whatever is not that, or is damaged."""
+    """Decompress a single frame of ordinary size. Returns None for other or damaged data."""
     of_thread = _lz4()
     whole: bytes
     try:
@@ -261,7 +261,7 @@ def _compress_zstd(data: bytes, level: int | None) -> bytes:
 
 
 class _ZstdOfThread(threading.local):
-    """A decompressor costs more to make than a small batch to decompress, and may not be shared between threads."""
+    """A decompressor for each thread: creating one costs more than a small batch, and sharing is not safe."""
 
     def __init__(self) -> None:
         import zstandard
@@ -278,15 +278,15 @@ def _zstd() -> _ZstdOfThread:
 
 
 def _zstd_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
-    """What one frame holds, in a single call, into a buffer of the size that it states, or of all that is allowed here.
+    """Decompress one frame in a single call, into a buffer of its stated size or of the largest possible size.
 
-    None for whatever is not that: several frames, one of more than 64 times its bytes or `max_bytes`, a damaged one.
+    Returns None for several frames, a frame that expands more than 64 times or above `max_bytes`, or a damaged one.
     """
     of_thread = _zstd()
     most_bytes = min(max_bytes, _ZSTD_AT_ONCE_EXPANSION * len(data))
     try:
         parameters = of_thread.parameters(data)
-        # The size of none, and of one that does not tell, is not looked at by the library as that of others is.
+        # The library does not check a content size of 0, or an unstated one, as it checks others.
         if 0 < parameters.content_size <= most_bytes:
             whole: bytes = of_thread.decompressor.decompress(data, allow_extra_data=False)
             return whole
@@ -301,9 +301,9 @@ def _zstd_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
 
 
 def _zstd_most_bytes(data: bytes | memoryview, position: int, has_checksum: bool) -> int:
-    """What the blocks from `position` on can hold together; 0 if they are not all of `data`, to its last byte.
+    """Return the most bytes that the blocks from `position` on can hold; 0 unless they end exactly with `data`.
 
-    A block has a header of 3 bytes, little-endian: 1 bit that says that it is the last, 2 bits for its kind (0 raw, 1
+    A block has a header of 3 bytes, little-endian: 1 bit set on the last block, 2 bits for its kind (0 raw, 1
     one byte repeated, 2 compressed), 21 bits for its size (RFC 8878).
     """
     found = 0
@@ -318,9 +318,9 @@ def _zstd_most_bytes(data: bytes | memoryview, position: int, has_checksum: bool
 
 
 def _decompress_zstd(data: bytes | memoryview, output: _Output) -> None:
-    """The library bounds what one call gives out by its input alone: a run-length block makes 32 KiB of each byte.
+    """Decompress in small steps the data that `_zstd_at_once` returns None for.
 
-    So what `_zstd_at_once` leaves goes through it in small steps.
+    The library limits the output of one call only by its input: a run-length block makes 32 KiB of each byte.
     """
     while data:
         frame = _zstd().decompressor.decompressobj()

@@ -1,4 +1,4 @@
-"""Control records: what the broker itself writes into a partition.
+"""Control records, which the broker itself writes to a partition.
 
 Key: version int16 (0), type int16. Value of an end-of-transaction marker: version int16 (0), coordinator epoch int32.
 A later version may append fields, so only these prefixes are read.
@@ -17,7 +17,7 @@ _VERSION = 0
 
 
 class ControlType(enum.IntEnum):
-    """The type in the key of a control record; readers skip the unknown."""
+    """The type in the key of a control record; readers skip unknown types."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -39,7 +39,7 @@ def encode_control_key(control_type: ControlType) -> bytes:
 
 
 def read_control_type(key: bytes | None) -> ControlType:
-    """The type of a control record by its key. CorruptBatchError: fewer than 4 bytes, or a negative version."""
+    """Return the type of a control record from its key. Raises CorruptBatchError: under 4 bytes, negative version."""
     if key is None or len(key) < _KEY.size:
         raise CorruptBatchError(f'found a control key of {len(key or b"")} bytes, expected at least {_KEY.size}')
     version, number = _KEY.unpack_from(key)
@@ -54,7 +54,7 @@ def read_control_type(key: bytes | None) -> ControlType:
 def encode_end_txn_marker(
     *, commit: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
 ) -> bytearray:
-    """The batch of 78 bytes that ends a transaction in a partition. Offset and leader epoch are the log's to place."""
+    """Encode the 78-byte batch that ends a transaction in a partition. The log sets offset and leader epoch."""
     key = encode_control_key(ControlType.COMMIT if commit else ControlType.ABORT)
     return encode_batch(
         [(timestamp_ms, key, _END_TXN_VALUE.pack(_VERSION, coordinator_epoch))],
@@ -66,7 +66,7 @@ def encode_end_txn_marker(
 
 
 def read_end_txn_marker(batch: bytes | bytearray | memoryview) -> EndTxnMarker:
-    """What a transactional control batch says. CorruptBatchError: it holds no end-of-transaction marker."""
+    """Return the marker in a transactional control batch. Raises CorruptBatchError if it holds none."""
     records = decode_records(batch)
     if len(records) != 1:
         raise CorruptBatchError(f'found {len(records)} records in a control batch, expected 1')

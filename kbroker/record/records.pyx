@@ -1,4 +1,4 @@
-"""The records inside a batch: read as objects, or validated without making one.
+"""The records inside a batch: decoded to objects, or validated without creating any.
 
 A record: length varint (bytes after it), attributes int8, timestamp delta varlong, offset delta varint, key and value
 each as length varint (-1 null) and bytes, header count varint, and per header a key (length varint, UTF-8) and a value
@@ -19,23 +19,23 @@ from kbroker.wire.bytes cimport Cursor, take, take_varint, take_varlong
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.record.batch import CorruptBatchError
 
-# A batch of max.message.bytes may hold a thousand times as much and more once decompressed. Kafka streams it; here it
-# is held whole, so what an uncompressed batch could not bring (socket.request.max.bytes: 100 MiB) a compressed one may
-# not either. A Java producer that is told MESSAGE_TOO_LARGE splits the batch and sends the halves.
+# A batch of max.message.bytes may decompress to a thousand times its size. Kafka streams it; here it is held whole. So
+# a compressed batch may hold no more than an uncompressed one could (socket.request.max.bytes: 100 MiB). A Java
+# producer that receives MESSAGE_TOO_LARGE splits the batch and sends the halves.
 MAX_DECOMPRESSED_BYTES = 100 * 1024 * 1024
 
-# A response names this many faulty records of a batch; millions may fit into one.
+# A response lists at most this many faulty records of a batch, which may hold millions.
 MAX_RECORD_ERRORS = 1000
 
 cdef int64_t NO_TIMESTAMP = -1
 
 cdef enum:
     RELEASE_GIL_BYTES = 8192
-    ZSTD = 4                # kbroker.record.compression, which is imported where there is something to compress
+    ZSTD = 4                # kbroker.record.compression, imported on first use
 
 
 cdef inline const uint8_t *take_blob(Cursor *cursor, Py_ssize_t *size) except NULL nogil:
-    """A length that may be -1 (null), and that many bytes."""
+    """Read a length that may be -1 (null), and that many bytes."""
     size[0] = take_varint(cursor)
     if size[0] == -1:
         return cursor.at
@@ -47,13 +47,13 @@ cdef int refuse_record(const char *what, int64_t found) except -1 with gil:
 
 
 cdef int take_record(Cursor *cursor, RecordFields *record) except -1 nogil:
-    """Read one record and check that its parts fill its length. ProtocolError where they do not."""
+    """Read one record. Raises ProtocolError unless its parts fill its length."""
     cdef Cursor body
     cdef Py_ssize_t size = take_varint(cursor)
     cdef int i
     body.at = take(cursor, size)
     body.end = cursor.at
-    take(&body, 1)  # attributes: no bit has a meaning
+    take(&body, 1)  # attributes, all unassigned
     record.timestamp_delta_ms = take_varlong(&body)
     record.offset_delta = take_varint(&body)
     record.key = take_blob(&body, &record.key_size)
@@ -71,7 +71,7 @@ cdef int take_record(Cursor *cursor, RecordFields *record) except -1 nogil:
 
 
 cdef inline int64_t add_wrapping(int64_t a, int64_t b) noexcept nogil:
-    """A hostile delta must not overflow a signed integer, which C leaves undefined."""
+    """Return a + b; a hostile delta must not overflow a signed integer, which is undefined in C."""
     return <int64_t>(<uint64_t>a + <uint64_t>b)
 
 
@@ -81,7 +81,7 @@ cdef inline int64_t add_wrapping(int64_t a, int64_t b) noexcept nogil:
 cdef class Record:
     """One record.
 
-    `timestamp_ms` is the append time where the batch says LogAppendTime; `sequence` is -1 without a base sequence.
+    `timestamp_ms` is the append time if the batch has LogAppendTime; `sequence` is -1 without a base sequence.
     Header keys that are not UTF-8 keep their bytes as surrogate escapes.
     """
     cdef readonly int64_t offset
@@ -149,7 +149,7 @@ cdef Record record_of(RecordFields *fields, const BatchFields *batch):
 
 
 cdef bytes records_of(const uint8_t *data, const BatchFields *fields, Py_ssize_t max_decompressed_bytes):
-    """The records of the whole batch at `data`, decompressed."""
+    """Return the decompressed records of the whole batch at `data`."""
     cdef Py_ssize_t size_bytes = batch_size_bytes(fields) - HEADER_BYTES
     cdef bytes block = PyBytes_FromStringAndSize(<const char *>data + HEADER_BYTES, size_bytes)
     cdef int codec = fields.attributes & COMPRESSION_MASK
@@ -160,9 +160,9 @@ cdef bytes records_of(const uint8_t *data, const BatchFields *fields, Py_ssize_t
 
 
 def iter_records(batch, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
-    """The records of the whole batch at the start of `batch`, one after the other. Its CRC is not checked.
+    """Yield the records of the whole batch at the start of `batch`. Its CRC is not checked.
 
-    KafkaError: CORRUPT_MESSAGE (CorruptBatchError for what is not a batch, or not `records_count` records);
+    Raises KafkaError: CORRUPT_MESSAGE (CorruptBatchError for a malformed batch or a wrong `records_count`);
     MESSAGE_TOO_LARGE for more than `max_decompressed_bytes` of records.
     """
     cdef Py_buffer view
@@ -196,15 +196,15 @@ def iter_records(batch, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BY
 
 
 def decode_records(batch, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
-    """The records of a whole batch as a list; see `iter_records`."""
+    """Return the records of a whole batch as a list; see `iter_records`."""
     return list(iter_records(batch, max_decompressed_bytes=max_decompressed_bytes))
 
 
-# --- what a producer sends -------------------------------------------------------------------------------------------
+# --- produced batches ------------------------------------------------------------------------------------------------
 
 
 cdef class ProduceRules:
-    """What the configuration of a topic asks of a produced batch; made once, when the configuration changes."""
+    """A topic's rules for produced batches; created when its configuration changes."""
 
     def __init__(self, log_config, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
         self.max_message_bytes = log_config.max_message_bytes
@@ -218,7 +218,7 @@ cdef class ProduceRules:
 
 
 cdef tuple compression_of(log_config):
-    """(codec, level) of `compression.type`; codec -1 keeps the producer's."""
+    """Return (codec, level) of `compression.type`; codec -1 keeps the producer's."""
     name = log_config.compression_type
     if name == 'producer':
         return -1, None
@@ -229,9 +229,9 @@ cdef tuple compression_of(log_config):
 
 
 class InvalidRecordsError(KafkaError):
-    """Single records of a batch were refused.
+    """Individual records of a batch are invalid.
 
-    `record_errors`: (index in the batch, why), at most MAX_RECORD_ERRORS of them.
+    `record_errors`: (index in the batch, reason), at most MAX_RECORD_ERRORS of them.
     """
 
     def __init__(self, code, message, record_errors):
@@ -240,12 +240,12 @@ class InvalidRecordsError(KafkaError):
 
 
 cdef struct Walk:
-    # what each record must keep to
+    # rules
     bint key_needed
     bint timestamp_bounded
     int64_t earliest_ms
     int64_t latest_ms
-    # what was found
+    # results
     int64_t max_timestamp_ms
     int32_t faults
 
@@ -255,7 +255,7 @@ cdef Walk walk_by(ProduceRules rules, int64_t now_ms):
     walk.key_needed = rules.is_compacted
     walk.timestamp_bounded = not rules.is_log_append_time
     walk.earliest_ms = INT64_MIN
-    if rules.timestamp_before_max_ms < INT64_MAX:  # as it stands by default: no bound
+    if rules.timestamp_before_max_ms < INT64_MAX:  # no bound by default
         walk.earliest_ms = now_ms - rules.timestamp_before_max_ms
     walk.latest_ms = INT64_MAX
     if rules.timestamp_after_max_ms < INT64_MAX - now_ms:
@@ -275,8 +275,9 @@ cdef inline bint is_out_of_time(const Walk *walk, int64_t timestamp_ms) noexcept
     return timestamp_ms < walk.earliest_ms or timestamp_ms > walk.latest_ms
 
 
-cdef inline const uint8_t *pass_varint(const uint8_t *at, const uint8_t *end, int max_bytes, uint64_t *value) noexcept nogil:
-    """A raw varint of at most `max_bytes` groups; the byte after it, NULL if it has no end."""
+cdef inline const uint8_t *pass_varint(const uint8_t *at, const uint8_t *end, int max_bytes,
+                                       uint64_t *value) noexcept nogil:
+    """Skip a raw varint of at most `max_bytes` groups; returns the next byte, NULL if it has no end."""
     cdef uint64_t found, group
     cdef int shift = 7
     if at >= end:
@@ -299,8 +300,9 @@ cdef inline const uint8_t *pass_varint(const uint8_t *at, const uint8_t *end, in
     return at + 1
 
 
-cdef inline const uint8_t *pass_blob(const uint8_t *at, const uint8_t *end, int64_t least, bint *is_null) noexcept nogil:
-    """A length of `least` (-1: null is allowed) or more and that many bytes; NULL if they are not there."""
+cdef inline const uint8_t *pass_blob(const uint8_t *at, const uint8_t *end, int64_t least,
+                                     bint *is_null) noexcept nogil:
+    """Skip a length of at least `least` (-1: null is allowed) and that many bytes; NULL if they are missing."""
     cdef uint64_t raw
     cdef int64_t size
     at = pass_varint(at, end, 5, &raw)
@@ -315,7 +317,7 @@ cdef inline const uint8_t *pass_blob(const uint8_t *at, const uint8_t *end, int6
 
 cdef const uint8_t *pass_record(const uint8_t *at, const uint8_t *end, int32_t index, const BatchFields *batch,
                                 Walk *walk) noexcept nogil:
-    """Past one record that keeps to all rules; NULL for any other, of which `walk_records` knows what is wrong."""
+    """Skip one record that meets all rules; NULL for any other, which `walk_records` diagnoses."""
     cdef uint64_t raw, delta
     cdef int64_t timestamp_ms
     cdef int32_t headers
@@ -357,7 +359,7 @@ cdef const uint8_t *pass_record(const uint8_t *at, const uint8_t *end, int32_t i
 
 
 cdef bint pass_records(Cursor cursor, const BatchFields *batch, Walk *walk) noexcept nogil:
-    """Whether all records keep to all rules, as nearly always. Raises nothing, which makes it several times as fast."""
+    """Return whether all records meet all rules, as is usual. Raises nothing, which makes it several times as fast."""
     cdef const uint8_t *at = cursor.at
     cdef int32_t i
     for i in range(batch.records_count):
@@ -368,7 +370,7 @@ cdef bint pass_records(Cursor cursor, const BatchFields *batch, Walk *walk) noex
 
 
 cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk) except -1:
-    """Read all records: ProtocolError where they are not `records_count` records with the offsets 0, 1, 2, ..."""
+    """Read all records. Raises ProtocolError unless they are `records_count` records with offsets 0, 1, 2, ..."""
     cdef RecordFields record
     cdef int64_t timestamp_ms
     cdef int32_t i
@@ -387,7 +389,7 @@ cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk) excep
 
 
 cdef object faults_found(Cursor cursor, const BatchFields *batch, const Walk *walk):
-    """The error that names the faulty records of a batch that was walked and had some."""
+    """Return the error that lists the faulty records of a walked batch."""
     cdef RecordFields record
     cdef int64_t timestamp_ms
     cdef int32_t i
@@ -418,7 +420,7 @@ cdef int refuse_size(code, int64_t found, int64_t allowed) except -1:
 
 
 cdef int check_fields(const BatchFields *batch, ProduceRules rules, bint allow_zstd) except -1:
-    """What the header alone decides, once its CRC has been found right."""
+    """Check the header, after its CRC."""
     cdef int codec = batch.attributes & COMPRESSION_MASK
     if batch.base_offset != 0:
         refuse_batch(f'found base offset {batch.base_offset}, expected 0')
@@ -439,7 +441,7 @@ cdef int check_fields(const BatchFields *batch, ProduceRules rules, bint allow_z
 
 
 cdef int read_only_batch(const uint8_t *data, Py_ssize_t size_bytes, BatchFields *batch) except -1:
-    """The header of the batch that begins here, told apart from an old format."""
+    """Read the header of the batch at `data`, rejecting old formats with their own error."""
     cdef HeaderFault fault
     if size_bytes == 0:
         refuse_batch('found no batch, expected one')
@@ -451,8 +453,9 @@ cdef int read_only_batch(const uint8_t *data, Py_ssize_t size_bytes, BatchFields
     return 0
 
 
-cdef int check_frame(const uint8_t *data, Py_ssize_t size_bytes, const BatchFields *batch, ProduceRules rules) except -1:
-    """Exactly one batch, not larger than allowed, whose bytes are those that were checksummed."""
+cdef int check_frame(const uint8_t *data, Py_ssize_t size_bytes, const BatchFields *batch,
+                     ProduceRules rules) except -1:
+    """Check for exactly one batch, within the size limit, with a valid CRC."""
     if batch_size_bytes(batch) > rules.max_message_bytes:
         refuse_size(ErrorCode.MESSAGE_TOO_LARGE, batch_size_bytes(batch), rules.max_message_bytes)
     check_crc_at(data, size_bytes, batch)
@@ -462,7 +465,7 @@ cdef int check_frame(const uint8_t *data, Py_ssize_t size_bytes, const BatchFiel
 
 
 cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except *:
-    """Every record of the batch; `max_timestamp_ms` of what is returned is the largest timestamp among them."""
+    """Check every record of the batch. Returns the walk, whose `max_timestamp_ms` is the largest timestamp."""
     cdef Walk walk = walk_by(rules, now_ms)
     cdef bint sound
     if cursor.end - cursor.at < RELEASE_GIL_BYTES:
@@ -483,7 +486,7 @@ cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules ru
 
 
 cdef bytearray recompressed(bytes records, ProduceRules rules):
-    """A new batch of the same records in the codec of the topic; the header is still to be written."""
+    """Return a new batch of the same records in the codec of the topic, without its header."""
     cdef bytearray batch = bytearray(HEADER_BYTES)
     from kbroker.record.compression import compress
     batch += compress(rules.compression, records, rules.compression_level)
@@ -493,7 +496,7 @@ cdef bytearray recompressed(bytes records, ProduceRules rules):
 
 
 cdef bint place_timestamps(BatchFields *fields, bint is_log_append_time, int64_t max_timestamp_ms) noexcept:
-    """The timestamp type and the maximum that the broker vouches for; true if they are not what the producer wrote."""
+    """Set the timestamp type and maximum that the broker guarantees. Returns True if either changed."""
     cdef int16_t attributes = fields.attributes & ~LOG_APPEND_TIME_BIT
     if is_log_append_time:
         attributes |= LOG_APPEND_TIME_BIT
@@ -505,15 +508,15 @@ cdef bint place_timestamps(BatchFields *fields, bint is_log_append_time, int64_t
 
 
 def prepare_produced(batch, ProduceRules rules not None, int64_t now_ms, *, bint allow_zstd=True):
-    """Validate the `records` of one partition of a Produce request as Kafka does, and give what may be appended.
+    """Validate the `records` of one partition of a Produce request as Kafka does, and return the batch to append.
 
-    That is `batch` itself where nothing or only the header had to change (maximum timestamp, LogAppendTime; in place
-    if it is writable, else in a copy), or a new bytearray in the codec that the topic asks for. Base offset and leader
-    epoch stay as sent: the log places them. `allow_zstd`: false below Produce version 7.
+    That is `batch` itself if at most the header had to change (maximum timestamp, LogAppendTime; in place if it is
+    writable, else in a copy), or a new bytearray in the codec of the topic. Base offset and leader epoch are unchanged:
+    the log sets them. `allow_zstd`: false below Produce version 7.
 
-    KafkaError, in this order: INVALID_RECORD (no batch; magic 0 or 1), CORRUPT_MESSAGE (header), MESSAGE_TOO_LARGE,
-    CORRUPT_MESSAGE (length, CRC), INVALID_RECORD (more than one batch, offsets, counts, control bit, sequence),
-    UNSUPPORTED_COMPRESSION_TYPE, CORRUPT_MESSAGE and MESSAGE_TOO_LARGE
+    Raises KafkaError, in this order: INVALID_RECORD (no batch; magic 0 or 1), CORRUPT_MESSAGE (header),
+    MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (length, CRC), INVALID_RECORD (more than one batch, offsets, counts, control bit,
+    sequence), UNSUPPORTED_COMPRESSION_TYPE, CORRUPT_MESSAGE and MESSAGE_TOO_LARGE
     (decompression), INVALID_RECORD (structure of a record), InvalidRecordsError (INVALID_RECORD for missing keys,
     INVALID_TIMESTAMP), MESSAGE_TOO_LARGE (recompressed), RECORD_LIST_TOO_LARGE.
     """
@@ -530,9 +533,9 @@ def prepare_produced(batch, ProduceRules rules not None, int64_t now_ms, *, bint
 
 cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, BatchFields *fields, ProduceRules rules,
                        int64_t now_ms, bint allow_zstd):
-    """As `prepare_produced`, for a batch whose header is read: None if the bytes at `data` are what may be appended.
+    """Like `prepare_produced`, for a batch whose header is read. Returns None if the bytes at `data` can be appended.
 
-    `fields` become those of the batch that may be.
+    Sets `fields` to those of the batch to append.
     """
     cdef Cursor cursor
     cdef Walk walk
