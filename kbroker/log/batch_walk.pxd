@@ -5,7 +5,7 @@ from kbroker.log.fs cimport File
 from kbroker.record.batch cimport BatchFields, HeaderFault
 
 cdef enum:
-    SEARCH_BYTES = 4096         # a search reads headers only, and those of about one index interval
+    SEARCH_BYTES = 4096         # a search reads headers only, of about one index interval
     SCAN_BYTES = 1048576        # a scan reads everything
 
 

@@ -1,4 +1,4 @@
-"""Batches of a file, one after the other, read through a window."""
+"""Steps through the batches of a file, read through a window."""
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memmove
@@ -11,20 +11,21 @@ from kbroker.wire.crc32c cimport crc32c_update
 
 
 cdef class BatchWalk:
-    """`next` steps to a batch and reads its header into `fields`; `data` gives the whole of it, valid until the next step."""
+    """An iteration over the batches of a file. `next` steps to a batch and reads its header into `fields`; `data`
+    returns the whole batch, valid until the next step."""
 
     def __dealloc__(self):
         free(self.window)
 
     cdef const uint8_t *need(self, int64_t position, int64_t size) except NULL nogil:
-        """`size` bytes from `position`, which is not below that of an earlier call; they must lie before `end`."""
+        """Return `size` bytes at `position`, which must lie before `end` and not below that of an earlier call."""
         if self.window_start + self.window_bytes - position < size:
             with gil:
                 self.refill(position, size)
         return self.window + (position - self.window_start)
 
     cdef int refill(self, int64_t position, int64_t size) except -1:
-        """Move the window to `position` and read on; of what it holds the part behind `position` is kept."""
+        """Move the window to `position`, keeping the bytes behind it, and read more."""
         cdef int64_t kept = max(<int64_t>0, self.window_start + self.window_bytes - position)
         cdef int64_t wanted
         cdef uint8_t *wider
@@ -47,7 +48,10 @@ cdef class BatchWalk:
         return 0
 
     cdef bint next(self) except -1 nogil:
-        """False at the end, and where no whole batch follows: then `fault` says why and `position` where."""
+        """Step to the next batch.
+
+        Returns False at the end, or without a whole batch: `fault` is the reason at `position`.
+        """
         self.position = self.next_position
         self.fault = HEADER_READ
         if self.position >= self.end:
@@ -75,15 +79,17 @@ cdef class BatchWalk:
         return matches
 
     def __iter__(self):
-        """(header, copy of the batch) of each; CorruptLogError where bytes are left that are no batch."""
+        """Yield (header, copy of the batch) for each batch. Raises CorruptLogError where bytes are not a batch."""
         while self.next():
-            yield header_of(&self.fields), memoryview(PyBytes_FromStringAndSize(<const char *>self.data(), self.next_position - self.position))
+            yield header_of(&self.fields), memoryview(PyBytes_FromStringAndSize(
+                <const char *>self.data(), self.next_position - self.position))
         if self.fault != HEADER_READ:
-            raise CorruptLogError(f'{self.file.path}: found no batch at {self.position}, expected one before the end at {self.end}')
+            raise CorruptLogError(f'{self.file.path}: found no batch at {self.position}, '
+                                  f'expected one before the end at {self.end}')
 
 
 cdef BatchWalk walk_batches(File file, int64_t position, int64_t end, int64_t window_bytes):
-    """Walk the batches of `file` from `position`, where one begins, to `end`."""
+    """Return a walk over the batches of `file` from `position`, where a batch must begin, to `end`."""
     cdef BatchWalk walk = BatchWalk.__new__(BatchWalk)
     walk.file = file
     walk.next_position = position
@@ -96,7 +102,8 @@ cdef BatchWalk walk_batches(File file, int64_t position, int64_t end, int64_t wi
 
 
 cdef int64_t find_batch(File file, int64_t position, int64_t end) except -2:
-    """Where the first whole batch with a right checksum begins, looked for at every byte from `position`; -1 if there is none."""
+    """Return where the first whole batch with a valid checksum begins, tried at every byte from `position`; -1 if none
+    does."""
     cdef BatchWalk walk = walk_batches(file, position, end, SCAN_BYTES)
     while position + HEADER_BYTES <= end:
         walk.next_position = position
@@ -107,5 +114,5 @@ cdef int64_t find_batch(File file, int64_t position, int64_t end) except -2:
 
 
 def read_batches(File file not None, int64_t position, int64_t end) -> BatchWalk:
-    """The batches of a file between two positions, for `for header, batch in ...`."""
+    """Return the batches of a file between two positions, for `for header, batch in ...`."""
     return walk_batches(file, position, end, SCAN_BYTES)

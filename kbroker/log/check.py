@@ -1,8 +1,8 @@
-"""Every invariant of a partition directory that no broker works on, stated as code.
+"""Every invariant of a partition directory that no broker has open, as code.
 
-A directory without findings is one that Kafka and this broker can open without mending anything. After an unclean
-stop the files of the last segment may have a tail that the next opening mends; that tail is found here too. Who knows
-that the stop was unclean says from where on the next opening recovers: what it mends is a warning then.
+Kafka and this broker can open a directory without findings and repair nothing. After an unclean stop, the files of
+the last segment may have a tail that the next opening repairs. That tail is reported too: as a warning if the caller
+passes the recovery point, as an error otherwise.
 """
 import enum
 import os
@@ -37,18 +37,18 @@ LARGEST_SEGMENT_BYTES = (1 << 31) - 1
 LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
 HIGHEST_COMPRESSION = 4
 MOST_FINDINGS = 20
-"""Of one file: a disk that writes nonsense writes a lot of it."""
+"""The limit for one file: a disk that writes nonsense writes a lot of it."""
 
 
 class Severity(enum.Enum):
-    """An ERROR breaks an invariant; a WARNING is unusual, and harmless or mended by the next start."""
+    """An ERROR breaks an invariant. A WARNING is unusual, but harmless or repaired by the next start."""
 
     ERROR = 'error'
     WARNING = 'warning'
 
 
 class Remedy(enum.Enum):
-    """What makes a finding go away without a loss. Logs are left alone by all but the last."""
+    """A lossless way to resolve a finding. Only the last one changes a `.log` file."""
 
     REBUILD_INDEXES = 'build the indexes of the segment again'
     WRITE_SNAPSHOT = 'write the producer snapshot again'
@@ -61,7 +61,7 @@ class Finding:
     severity: Severity
     file: str
     position: int
-    """Byte, entry or line number in the file; -1 for the file as a whole."""
+    """The number of a byte, entry or line in the file; -1 for the whole file."""
     message: str
     remedy: Remedy | None = None
 
@@ -81,34 +81,34 @@ class OpenTransaction(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """What a check found, and what other files of the log directory have to agree with."""
+    """The findings of a check, and the facts with which other files of the log directory must agree."""
 
     findings: list[Finding]
     start_offset: int
-    """Where the first segment begins."""
+    """The base offset of the first segment."""
     end_offset: int
     open_transactions: list[OpenTransaction]
     has_state: bool
-    """Whether all batches were read, so that `open_transactions` can be relied on."""
+    """True if all batches were read, so that `open_transactions` is complete."""
 
 
 @dataclass
 class PartitionCheck:
-    """One pass over a directory: batches first, and on the way the state that they imply at each offset."""
+    """One pass over a directory: reads the batches and tracks the state that they imply at each offset."""
 
     fs: FileSystem
     directory: str
     recovered_from: int | None = None
-    """After an unclean stop: the recovery point, from where on the next opening builds everything again."""
+    """After an unclean stop, the recovery point, from which the next opening rebuilds everything."""
     is_metadata: bool = False
-    """`__cluster_metadata-0`: indexes may be missing, and other files stand beside the segments."""
+    """True for `__cluster_metadata-0`: indexes may be missing, and the directory holds other files."""
     findings: list[Finding] = field(default_factory=list)
 
     def run(self) -> PartitionReport:
         names = sorted(self.fs.listdir(self.directory))
         self.told: Counter[str] = Counter()
-        self.is_mended = False
-        """Whether the next opening recovers the segment that is looked at."""
+        self.is_recovered = False
+        """True while checking a segment that the next opening recovers."""
         self._check_names(names)
         self._read_leader_epochs()
         parsed = [found for name in names if (found := parse_file_name(name)) and not found.state
@@ -116,7 +116,7 @@ class PartitionCheck:
         bases = [found.offset for found in parsed if found.kind == LOG_SUFFIX]
         self.swapped = {found.offset for name in names
                         if (found := parse_file_name(name)) and found.state == SWAP_SUFFIX}
-        """Segments that compaction was putting in place: the next opening finishes that."""
+        """Segments that compaction was swapping in: the next opening finishes the swap."""
         self.snapshots = {found.offset for found in parsed if found.kind == SNAPSHOT_SUFFIX}
         self.had_snapshots = bool(self.snapshots)
         self.producers = ProducerStateTable()
@@ -138,23 +138,23 @@ class PartitionCheck:
     def _check_names(self, names: list[str]) -> None:
         logs = {found.offset for name in names
                 if (found := parse_file_name(name)) and (found.kind, found.state) == (LOG_SUFFIX, '')}
-        unsettled: dict[str, list[str]] = {}
+        unfinished: dict[str, list[str]] = {}
         for name in names:
             parsed = parse_file_name(name)
             if parsed is None:
                 if name not in (FILE_NAME, LEADER_EPOCH_FILE) and not name.endswith('.cut') and not self.is_metadata:
-                    self._warn(name, -1, 'found a file that is no part of a partition')
+                    self._warn(name, -1, 'found a file that does not belong to a partition')
             elif name != file_name(parsed.offset, parsed.kind) + parsed.state:
                 self._error(name, -1, 'found an offset that is not written with 20 digits')
             elif parsed.offset > LAST_OFFSET:
-                self._error(name, -1, f'found an offset above {LAST_OFFSET}, the highest there is')
+                self._error(name, -1, f'found an offset above {LAST_OFFSET}, the highest possible')
             elif parsed.state:
-                unsettled.setdefault(parsed.state, []).append(name)
+                unfinished.setdefault(parsed.state, []).append(name)
             elif parsed.kind != SNAPSHOT_SUFFIX and parsed.offset not in logs:
                 self._warn(name, -1, 'found an index without its log: the next opening removes it', Remedy.REMOVE)
-        for state, found_names in unsettled.items():
+        for state, found_names in unfinished.items():
             self._warn(found_names[0], -1, f'found {len(found_names)} {state} file{"s" * (len(found_names) > 1)}: the '
-                                           'next opening settles that')
+                                           'next opening completes or removes them')
         self._check_topic_id()
 
     def _check_topic_id(self) -> None:
@@ -179,7 +179,7 @@ class PartitionCheck:
     def _check_segment(self, base_offset: int, next_base: int | None) -> None:
         name = file_name(base_offset, LOG_SUFFIX)
         is_last = next_base is None
-        self.is_mended = base_offset in self.swapped or (
+        self.is_recovered = base_offset in self.swapped or (
             self.recovered_from is not None and (next_base is None or next_base > self.recovered_from))
         if base_offset < self.next_offset:
             self._error(name, -1, f'found base offset {base_offset}, expected {self.next_offset} or above')
@@ -208,13 +208,13 @@ class PartitionCheck:
             return
         if size_bytes > LARGEST_SEGMENT_BYTES:
             self._error(name, -1, f'found {size_bytes} bytes, expected at most {LARGEST_SEGMENT_BYTES}')
-        may_have_none = is_last and self.recovered_from is not None     # made for the first entry, or by a clean stop
+        may_have_none = is_last and self.recovered_from is not None     # made by the first entry or a clean stop
         self._end_indexes(indexes, is_needed=size_bytes > 0 and not may_have_none)
         self._check_transaction_index(base_offset, aborted)
-        self.is_mended = False
+        self.is_recovered = False
 
     def _batches(self, name: str, *, is_last: bool) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-        """Batches up to the first bytes that are none. One whose checksum fails is told and handed out all the same."""
+        """Yield batches up to the first bytes that are not one. A batch with a bad checksum is reported and yielded."""
         file = self.fs.open(os.path.join(self.directory, name))
         size_bytes = file.size()
         walk = read_batches(file, 0, size_bytes)
@@ -223,21 +223,24 @@ class PartitionCheck:
                 try:
                     check_crc(batch, header)
                 except KafkaError as error:
-                    if self._tell_damage(name, walk.position, size_bytes, str(error), is_last=is_last):
+                    if self._report_damage(name, walk.position, size_bytes, str(error), is_last=is_last):
                         return
                 yield walk.position, header, batch
         except CorruptLogError as error:
-            self._tell_damage(name, walk.position, size_bytes, str(error), is_last=is_last)
+            self._report_damage(name, walk.position, size_bytes, str(error), is_last=is_last)
 
-    def _tell_damage(self, name: str, position: int, size_bytes: int, what: str, *, is_last: bool) -> bool:
-        """Whether it is a torn tail: no sound batch follows it, and it ends the last segment. If not it is damage."""
+    def _report_damage(self, name: str, position: int, size_bytes: int, what: str, *, is_last: bool) -> bool:
+        """Report the damage.
+
+        Returns True for a torn tail, at the end of the last segment with no sound batch behind it.
+        """
         file = self.fs.open(os.path.join(self.directory, name))
         follows = find_sound_batch(file, position + 1, size_bytes)
         what = f'{what}; {size_bytes - position} bytes follow'
         self.is_damaged |= follows >= 0 or not is_last
         if follows >= 0:
             self._error(name, position, f'{what}, among them a sound batch at {follows}: the disk lost data',
-                        is_mended=False)
+                        is_recovered=False)
             return False
         self._error(name, position, f'{what}, none of them a sound batch: a torn tail' if is_last else what,
                     Remedy.CUT_TORN_TAIL if is_last else None)
@@ -263,7 +266,10 @@ class PartitionCheck:
         self._check_epoch(name, position, header)
 
     def _check_epoch(self, name: str, position: int, header: BatchHeader) -> None:
-        """Epochs that ended below the log's start are not in the file; their batches may be in the first segment."""
+        """Check the epoch.
+
+        Epochs that ended below the log's start are not in the file; their batches may be in the first segment.
+        """
         epoch = header.partition_leader_epoch
         if epoch < 0:
             return
@@ -288,14 +294,14 @@ class PartitionCheck:
     # ---- indexes ----
 
     def _end_indexes(self, indexes: list[OffsetIndexCheck | TimeIndexCheck], *, is_needed: bool) -> None:
-        """Of a damaged index the first wrong entry is told: the whole of it is to be built again."""
+        """Report the first wrong entry of each damaged index, which must be rebuilt as a whole."""
         for index in indexes:
             fault = index.end(is_needed=is_needed and not self.is_metadata, is_complete=not self.is_damaged)
             if fault is not None:
                 self._error(os.path.basename(index.path), fault[0], fault[1], Remedy.REBUILD_INDEXES)
 
     def _check_transaction_index(self, base_offset: int, expected: list[AbortedTransaction]) -> None:
-        """Compaction drops aborted data and then the rows that told of it: with gaps, the rows need not be all."""
+        """Compare the rows with the markers. Compaction drops aborted data, then its rows: gaps excuse missing rows."""
         name = file_name(base_offset, TRANSACTION_INDEX_SUFFIX)
         path = os.path.join(self.directory, name)
         try:
@@ -318,7 +324,7 @@ class PartitionCheck:
     # ---- snapshots ----
 
     def _load_first_state(self, log_start_offset: int) -> bool:
-        """Whether the producer state at the start of the first segment is known: none, or in a snapshot."""
+        """Load the producer state at the start of the first segment. Returns False if it is unknown."""
         if log_start_offset == 0:
             return True
         if log_start_offset not in self.snapshots:
@@ -333,7 +339,7 @@ class PartitionCheck:
         return self.fs.read_file(os.path.join(self.directory, file_name(offset, SNAPSHOT_SUFFIX)))
 
     def _check_snapshot(self, offset: int) -> None:
-        """A snapshot says what the batches below its offset say; producers that expired may be missing."""
+        """Compare a snapshot with the state from the batches below its offset; expired producers may be missing."""
         if offset not in self.snapshots:
             return
         self.snapshots.discard(offset)
@@ -342,7 +348,7 @@ class PartitionCheck:
         try:
             found.load_snapshot(self._read_snapshot(offset), offset, 0)
         except CorruptLogError as error:
-            # Snapshots are not synced, and whoever opens the log goes back to an older one.
+            # Snapshots are not synced; a broker that opens the log falls back to an older one.
             self._warn(name, -1, f'{error}; it is not used', Remedy.WRITE_SNAPSHOT)
             return
         except OSError as error:
@@ -361,13 +367,13 @@ class PartitionCheck:
                         Remedy.WRITE_SNAPSHOT)
 
     def _check_last_snapshots(self, bases: list[int]) -> None:
-        self.is_mended = self.recovered_from is not None
+        self.is_recovered = self.recovered_from is not None
         self._check_snapshot(self.next_offset)
         for offset in () if self.is_damaged else sorted(self.snapshots):
             self._error(file_name(offset, SNAPSHOT_SUFFIX), -1, f'found a snapshot of offset {offset}, expected a '
                         f'batch boundary up to {self.next_offset}', Remedy.REMOVE)
         if self.recovered_from is None and not self.had_snapshots and self.producers.entries and bases[0] == 0:
-            # Apache Kafka takes it for a log that knows no producers, and after a clean stop does not look further.
+            # Apache Kafka assumes a log without producers, and after a clean stop it does not read the batches.
             self._warn(file_name(self.next_offset, SNAPSHOT_SUFFIX), -1, 'found no snapshot, expected one that holds '
                        f'the {len(self.producers.entries)} producers of the log', Remedy.WRITE_SNAPSHOT)
 
@@ -379,13 +385,13 @@ class PartitionCheck:
                                      f'cannot be read: {error.strerror or error}'))
 
     def _error(self, name: str, position: int, message: str, remedy: Remedy | None = None, *,
-               is_mended: bool | None = None) -> None:
+               is_recovered: bool | None = None) -> None:
         severity = Severity.ERROR
-        if self.is_mended if is_mended is None else is_mended:
-            severity, message = Severity.WARNING, f'{message}; the next start mends it'
+        if self.is_recovered if is_recovered is None else is_recovered:
+            severity, message = Severity.WARNING, f'{message}; the next start repairs it'
         self.told[name] += 1
         if self.told[name] == MOST_FINDINGS:
-            message = f'{message}; what else is wrong in this file is not listed'
+            message = f'{message}; further problems in this file are not listed'
         elif self.told[name] > MOST_FINDINGS:
             return
         self.findings.append(Finding(severity, os.path.join(self.directory, name), position, message, remedy))
@@ -396,7 +402,7 @@ class PartitionCheck:
 
 
 def _agrees(found: ProducerEntry, expected: ProducerEntry) -> bool:
-    """A producer of which nothing but markers came since it expired has no batch in a snapshot."""
+    """Compare two entries. A producer with only markers since it expired has no batch in a snapshot."""
     if found.last_sequence < 0:
         return (found.producer_epoch, found.transaction_first_offset) == (
             expected.producer_epoch, expected.transaction_first_offset)
@@ -408,10 +414,11 @@ def _last_state(entry: ProducerEntry) -> tuple[int, int, int, int]:
 
 
 def has_unfinished_swap(names: list[str]) -> bool:
-    """Whether a compaction was interrupted: until the next opening two versions of a segment lie side by side."""
+    """Return whether a compaction was interrupted: until the next opening, two versions of a segment coexist."""
     return any(parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for name in names if (parsed := parse_file_name(name)))
 
 
 def check_partition(fs: FileSystem, directory: str) -> list[Finding]:
-    """All findings in a partition directory, in the order of its files. Raises OSError when it cannot be listed."""
+    """Return all findings of a partition directory, in the order of its files. Raises OSError if it cannot be listed.
+    """
     return PartitionCheck(fs, directory).run().findings

@@ -1,4 +1,4 @@
-"""Kafka's small text files: a version line, a count line, then one row a line.
+"""Kafka's small text files: a version line, a count line, then one row per line.
 
 `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `replication-offset-checkpoint` and
 `cleaner-offset-checkpoint` hold rows `topic partition offset` for a log directory; `leader-epoch-checkpoint` holds
@@ -24,7 +24,7 @@ PartitionOffsets = dict[tuple[str, int], int]
 
 
 def read_rows(fs: FileSystem, path: str, columns: int) -> list[list[str]]:
-    """The rows, split at spaces. A missing or empty file has none. Raises CorruptLogError for any other shape."""
+    """Return the rows, split at spaces; [] for a missing or empty file. Raises CorruptLogError for any other format."""
     if not fs.exists(path):
         return []
     lines = fs.read_file(path).decode('utf-8', 'replace').splitlines()
@@ -53,7 +53,7 @@ def parse_number(path: str, text: str) -> int:
 
 
 def read_partition_offsets(fs: FileSystem, directory: str, name: str) -> PartitionOffsets:
-    """Offsets by (topic, partition). Raises CorruptLogError."""
+    """Return the offsets by (topic, partition). Raises CorruptLogError."""
     path = os.path.join(directory, name)
     return {(topic, parse_number(path, partition)): parse_number(path, offset)
             for topic, partition, offset in read_rows(fs, path, 3)}
@@ -69,21 +69,21 @@ def write_partition_offsets(fs: FileSystem, directory: str, name: str, offsets: 
 
 
 class CheckpointFiles:
-    """The checkpoints of a log directory, replaced where they do not say already what they should."""
+    """The checkpoints of a log directory; a file is replaced only if its content would change."""
 
     def __init__(self, fs: FileSystem, directory: str, sync: Sync, on_error: Callable[[str, OSError], object]):
-        """`on_error` gets the name of the file that could not be written, and why."""
+        """Create; `on_error` is called with the name of a file that could not be written, and the error."""
         self._fs = fs
         self._directory = directory
         self._sync = sync
         self._on_error = on_error
         self._written: dict[str, PartitionOffsets] = {}
-        """What the files say."""
+        """The content of the files."""
         self._under_way: dict[str, PartitionOffsets] = {}
-        """What those will say that are being synced."""
+        """The content of the files that are being synced."""
 
     def write(self, name: str, offsets: PartitionOffsets) -> bool:
-        """Replace a file durably, here and now, also one that is under way. Whether it could be written."""
+        """Replace a file durably before returning, even if a sync of it is running. Returns whether that succeeded."""
         self._under_way.pop(name, None)
         if self._written.get(name) == offsets:
             return True
@@ -96,7 +96,10 @@ class CheckpointFiles:
         return True
 
     def begin(self, name: str, offsets: PartitionOffsets) -> None:
-        """As `write`, but `sync` takes care of the disk, and nobody waits. Nothing, if it is at that file already."""
+        """Replace a file like `write`, but let `sync` make it durable.
+
+        Does nothing while a sync of the file is running.
+        """
         if name in self._under_way or self._written.get(name) == offsets:
             return
         self._under_way[name] = offsets
@@ -108,7 +111,7 @@ class CheckpointFiles:
             self._sync([file], partial(self._rename, name, offsets))
 
     def give_up(self) -> None:
-        """Whatever is under way is left as it is."""
+        """Abandon the files that are being synced."""
         self._under_way.clear()
 
     def _rename(self, name: str, offsets: PartitionOffsets, error: OSError | None) -> None:

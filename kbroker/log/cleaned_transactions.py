@@ -1,7 +1,7 @@
-"""Which data and which markers of transactions one cleaning may drop (KIP-98), asked batch by batch in their order.
+"""Decides which transactional data and markers a cleaning may drop (KIP-98), for batches in offset order.
 
-The data of an aborted transaction goes at once. A marker, and the row of the transaction index that belongs to it,
-stays as long as a batch of its transaction was met on the way, even one that goes now: readers may still see it.
+Data of an aborted transaction is dropped at once. A marker, and its row in the transaction index, is kept while the
+cleaning finds a batch of its transaction, even one that it drops: readers may still see that batch.
 """
 from collections.abc import Iterable
 
@@ -9,23 +9,26 @@ from kbroker.log.transaction_index import AbortedTransaction, TransactionIndex
 
 
 class CleanedTransactions:
-    """`aborted`: the rows that touch the range to clean, in any order. `index`: that of the segment being written."""
+    """The transactions of one cleaning.
+
+    `aborted`: the rows that touch the range to clean, in any order. `index`: that of the segment being written.
+    """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]):
         self.index: TransactionIndex | None = None
         self._waiting = sorted(set(aborted), key=lambda row: row.first_offset, reverse=True)
         self._aborting: dict[int, AbortedTransaction] = {}
         self._met: set[int] = set()
-        """Producers with data in their current transaction."""
+        """The producers with data in their current transaction."""
 
     def drops_data(self, producer_id: int, last_offset: int) -> bool:
-        """Whether a transactional batch belongs to an aborted transaction."""
+        """Return whether a transactional batch belongs to an aborted transaction."""
         self._begin_up_to(last_offset)
         self._met.add(producer_id)
         return producer_id in self._aborting
 
     def drops_marker(self, producer_id: int, last_offset: int) -> bool:
-        """Whether nothing is left that the COMMIT or ABORT marker of a producer speaks of."""
+        """Return whether no data is left of the transaction that this COMMIT or ABORT marker ended."""
         self._begin_up_to(last_offset)
         row = self._aborting.pop(producer_id, None)
         if producer_id not in self._met:

@@ -1,10 +1,10 @@
-"""Log compaction: of each key of a compacted topic the last committed record stays.
+"""Log compaction: keeps the last committed record of each key of a compacted topic.
 
-Every log.cleaner.backoff.ms the log with the largest dirty part is cleaned. One cleaning reads the dirty part to learn
-where each key is last, then writes all segments up to there anew without what no longer counts, a group of them into
-one. The reading and writing is cut into steps of bounded size for a worker thread; choosing, and swapping new segments
-in, happens on the loop. What a step gets are files that nobody writes to, and facts as they were when the cleaning
-began: what could be dropped then can be dropped later too.
+Every log.cleaner.backoff.ms the log with the largest dirty part is cleaned. A cleaning first reads the dirty part to
+find the last offset of each key. Then it rewrites all segments up to there without obsolete records, merging groups of
+segments. Reading and writing is split into steps of bounded size for a worker thread; choosing a log and swapping new
+segments in happens on the loop. A step receives files that do not change, and facts from the start of the cleaning:
+a record that could be dropped then can also be dropped later.
 """
 import contextlib
 import logging
@@ -30,7 +30,7 @@ from kbroker.log.swap import CLEANED_SUFFIX
 from kbroker.log.transaction_index import AbortedTransaction
 
 STEP_BYTES = 16 << 20
-"""What one job reads: between jobs a cleaning can be given up."""
+"""The bytes that one job reads: between jobs, a cleaning can be cancelled."""
 
 DURABILITY_WAIT_MS = 10
 MAX_OFFSET_RANGE = 2**31 - 1
@@ -38,12 +38,12 @@ MAX_OFFSET_RANGE = 2**31 - 1
 logger = logging.getLogger(__name__)
 
 Steps = Generator[Job | None, Any, None]
-"""A cleaning: gives a job, gets its result; gives None to be asked again a little later."""
+"""A cleaning: yields a job and receives its result; yields None to be resumed a little later."""
 
 
 @dataclass(frozen=True)
 class CleanableLog:
-    """What of a log may be cleaned now: `clean` was before and takes part again, `dirty` follows it."""
+    """The cleanable part of a log: `clean` was cleaned before and is rewritten too, `dirty` follows it."""
 
     log: Log
     first_dirty_offset: int
@@ -65,9 +65,9 @@ class CleanableLog:
 
 
 def examine(log: Log, first_dirty_offset: int, high_watermark: int, now_ms: int) -> CleanableLog:
-    """What may be cleaned are closed segments, wholly below the last stable offset.
+    """Return the cleanable part: closed segments, entirely below the last stable offset.
 
-    They end before the first dirty one that has a record younger than min.compaction.lag.ms. A log is overdue when a
+    It ends before the first dirty segment with a record younger than min.compaction.lag.ms. A log is overdue if a
     dirty segment begins with a record older than max.compaction.lag.ms (KIP-354). Raises OSError, CorruptLogError.
     """
     first_unstable_offset = log.first_unstable_offset()
@@ -91,7 +91,7 @@ def examine(log: Log, first_dirty_offset: int, high_watermark: int, now_ms: int)
 
 
 def group_segments(segments: list[Segment], config: LogConfig) -> list[list[Segment]]:
-    """Neighbours whose batches and index entries fit into one segment."""
+    """Group adjacent segments whose batches and index entries fit into one segment."""
     groups: list[list[Segment]] = []
     for segment in segments:
         if groups and _fits(groups[-1], segment, config):
@@ -114,10 +114,10 @@ def _size_bytes(segments: list[Segment]) -> int:
 
 
 class Cleaner:
-    """`start`, then it works by timers; `stop` gives up what is under way, at the latest when the running job ends.
+    """Runs by timers after `start`; `stop` cancels a running cleaning, at the latest at the end of its current job.
 
-    `submit(job, done)` runs a job in a thread and then `done(result)` on the loop. A log with damage is not cleaned
-    again in this process; what fails for another reason, as for want of space, leaves the log as it was, to try again.
+    `submit(job, done)` runs a job in a thread, then `done(result)` on the loop. A log with damage is not cleaned again
+    by this process. Any other failure, such as a full disk, leaves the log as it was and is retried.
     """
 
     def __init__(self, log_manager: LogManager, config: Config, clock: Clock, timers: Timers, submit: Submit):
@@ -130,14 +130,14 @@ class Cleaner:
         self._written: PartitionOffsets = {}
         self._uncleanable: set[Log] = set()
         self._failed: set[Log] = set()
-        """Not tried again before the next backoff has passed."""
+        """Logs that are not retried before the next backoff has passed."""
         self._steps: Steps | None = None
         self._cleaned_log: Log | None = None
         self._timer: Timer | None = None
         self._is_running = False
 
     def start(self) -> None:
-        """Take up what an earlier process had cleaned. Logs that come later count as dirty from their start."""
+        """Load the progress of earlier processes. Logs that are added later count as dirty from their start."""
         if not self._config.log_cleaner_enable:
             return
         try:
@@ -161,7 +161,7 @@ class Cleaner:
         self._timer = self._timers.after(self._config.log_cleaner_backoff_ms, self._look)
 
     def _look(self) -> None:
-        """Begin to clean the log that needs it most, or wait."""
+        """Start cleaning the log that needs it most, or wait."""
         online = [log for log in self._logs.logs.values() if log.failure is None]
         self._uncleanable.intersection_update(online)
         self._first_dirty = {log: offset for log, offset in self._first_dirty.items() if log in online}
@@ -194,7 +194,7 @@ class Cleaner:
     # ---- from step to step ----
 
     def _resume(self, result: Any) -> None:
-        """Hand a job's result to the cleaning under way, and start its next job."""
+        """Pass a job's result to the running cleaning, and start its next job."""
         assert self._steps is not None and self._cleaned_log is not None
         log = self._cleaned_log
         if log.failure is not None:
@@ -228,10 +228,10 @@ class Cleaner:
 
     def _report(self, log: Log, error: Exception) -> None:
         if isinstance(error, CorruptLogError):
-            logger.error('%s: %s; the log is not cleaned any more', log.directory, error)
+            logger.error('%s: %s; the log will not be cleaned again', log.directory, error)
             self._uncleanable.add(log)
         else:
-            logger.error('%s: cleaning failed, the log stays as it was: %s', log.directory, error)
+            logger.error('%s: cleaning failed, the log is unchanged: %s', log.directory, error)
             self._failed.add(log)
 
     # ---- one cleaning ----
@@ -252,17 +252,18 @@ class Cleaner:
         known_offset = log.log_end_offset
         before_bytes, after_bytes = _size_bytes(segments), 0
         transactions = CleanedTransactions(aborted)
-        # Recovery takes a gap at the end of a segment above the recovery point for what a power cut took.
+        # Recovery treats a gap at the end of a segment above the recovery point as data lost in a power cut.
         self._logs.checkpoint_recovery_points()
         for group in group_segments(segments, log.config):
             try:
                 writer = yield partial(self._begin_segment, log, group[0].base_offset, keys, transactions, retention)
                 yield from self._write_group(writer, group)
-                # `last_records` speaks of all batches up to there: no power cut may take back what made others go.
+                # `last_records` covers all batches up to there: a power cut must not lose those that made others
+                # obsolete.
                 while self._logs.high_watermark(log) < known_offset:
                     yield None
                 if not _follow_one_another(log.segments, group):
-                    logger.info('%s: cleaning is given up: segments were deleted meanwhile', log.directory)
+                    logger.info('%s: cleaning is cancelled: segments were deleted meanwhile', log.directory)
                     return
                 log.replace_segments(group, [writer.target])
                 after_bytes += writer.target.size_bytes
@@ -298,7 +299,7 @@ class Cleaner:
 
     @property
     def _window_bytes(self) -> int:
-        """Half of the buffer reads, half writes."""
+        """Return the window size: half of the buffer reads, half writes."""
         return max(1, int(self._config.log_cleaner_io_buffer_size) // 2)
 
     def _write_checkpoint(self) -> None:
@@ -313,7 +314,7 @@ class Cleaner:
 
 
 def _run(job: Job) -> Any:
-    """What a job raises is its result."""
+    """Run the job and return its result, or the exception that it raised."""
     try:
         return job()
     except Exception as error:
@@ -321,7 +322,7 @@ def _run(job: Job) -> Any:
 
 
 def _aborted_transactions(log: Log, segments: list[Segment]) -> list[AbortedTransaction]:
-    """All that touch the segments; the row of one whose marker lies above them stands in a later segment."""
+    """Return all transactions that touch the segments; the row of one with a later marker is in a later segment."""
     found = []
     for segment in log.segments:
         rows, complete = segment.transactions.collect(segments[0].base_offset, segments[-1].next_offset)
@@ -336,7 +337,7 @@ def _follow_one_another(segments: list[Segment], group: list[Segment]) -> bool:
 
 
 def _remove_cleaned(fs: FileSystem, directory: str, base_offset: int) -> None:
-    """Of a cleaning that was given up; after a swap there are none."""
+    """Remove the files of a cancelled cleaning; after a swap there are none."""
     for kind in SEGMENT_SUFFIXES:
         path = os.path.join(directory, file_name(base_offset, kind) + CLEANED_SUFFIX)
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""The two passes of compaction: `index_batches` learns where each key is last, `SegmentWriter` keeps what still counts.
+"""The two passes of compaction: `index_batches` finds the last offset of each key, `SegmentWriter` copies the batches.
 
-Both run in a worker thread on files that nobody writes to, and hold the GIL only where a batch is transactional or
-compressed, and while finished batches are entered into the indexes of the new segment.
+Both run in a worker thread on files that do not change. They hold the GIL only for transactional or compressed
+batches, and while finished batches are entered into the indexes of the new segment.
 """
 from typing import NamedTuple
 
@@ -17,21 +17,22 @@ from kbroker.log.offset_map cimport OffsetMap
 from kbroker.log.producer_state cimport NO_MARKER, Marker, read_marker
 from kbroker.log.segment cimport Segment
 from kbroker.record.batch cimport (
-    ATTRIBUTES_AT, COMPRESSION_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, HEADER_BYTES, HEADER_READ, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT,
-    BatchFields, batch_last_offset, batch_size_bytes, parse_header, write_header)
+    ATTRIBUTES_AT, COMPRESSION_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, HEADER_BYTES, HEADER_READ, LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT, BatchFields, batch_last_offset, batch_size_bytes, parse_header, write_header)
 from kbroker.record.batch import CorruptBatchError
 from kbroker.record.compression import compress
 from kbroker.record.records cimport RecordFields, records_of, take_record
 from kbroker.record.records import MAX_DECOMPRESSED_BYTES
-from kbroker.wire.bytes cimport Cursor, put_unsigned_varint, take, take_varint, take_varlong, unsigned_varint_size, zigzag
+from kbroker.wire.bytes cimport (
+    Cursor, put_unsigned_varint, take, take_varint, take_varlong, unsigned_varint_size, zigzag)
 from kbroker.wire.crc32c cimport crc32c_update
 
 NO_LAST_OFFSET = -1
 
 
 class LastRecord(NamedTuple):
-    """What must survive of an active producer: its last data batch, or, where `last_offset` is NO_LAST_OFFSET because none
-    of its epoch is known, the marker that has its epoch.
+    """The record of an active producer that must survive: its last data batch. If no data batch of its epoch is known,
+    `last_offset` is NO_LAST_OFFSET, and the marker with its epoch must survive.
     """
 
     last_offset: int
@@ -39,7 +40,7 @@ class LastRecord(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """By what one cleaning keeps: times in ms, producers by id, the high watermark as it was at the beginning."""
+    """The limits of one cleaning: times in ms, producers by id, the high watermark at its start."""
 
     now_ms: int
     delete_retention_ms: int
@@ -48,7 +49,7 @@ class Retention(NamedTuple):
 
 
 cdef class _Buffer:
-    """Bytes that grow at the end."""
+    """A byte buffer that grows at its end."""
     cdef uint8_t *data
     cdef Py_ssize_t used
     cdef Py_ssize_t capacity
@@ -57,7 +58,7 @@ cdef class _Buffer:
         free(self.data)
 
     cdef uint8_t *room(self, Py_ssize_t size) except NULL nogil:
-        """Where `size` more bytes may be written; `used` does not change."""
+        """Return the address for `size` more bytes, without changing `used`."""
         cdef uint8_t *wider
         if self.used + size > self.capacity:
             wider = <uint8_t *>realloc(self.data, 2 * self.used + size)
@@ -74,7 +75,7 @@ cdef inline bint is_plain(const BatchFields *batch) noexcept nogil:
 
 
 cdef bint may_drop(transactions, const uint8_t *data, const BatchFields *batch) except -1:
-    """Whether the batch, which is not plain, is aborted data, or a marker of a transaction of which nothing is left."""
+    """Return whether a transactional or control batch is aborted data, or a marker without data of its transaction."""
     cdef Marker marker
     if not batch.attributes & CONTROL_BIT:
         return transactions.drops_data(batch.producer_id, batch_last_offset(batch))
@@ -90,14 +91,15 @@ cdef object refusal(BatchWalk walk, error):
 
 
 cdef int check_walk(BatchWalk walk) except -1:
-    """A walk that stopped has to be at the end."""
+    """Raise CorruptLogError if a walk stopped before its end."""
     if walk.fault != HEADER_READ:
-        raise CorruptLogError(f'{walk.file.path}: found no batch at {walk.position}, expected one before the end at {walk.end}')
+        raise CorruptLogError(f'{walk.file.path}: found no batch at {walk.position}, '
+                              f'expected one before the end at {walk.end}')
     return 0
 
 
 cdef int check_crc(BatchWalk walk) except -1 nogil:
-    """Nothing that is damaged gets a new checksum."""
+    """Raise CorruptLogError for a bad checksum: damaged data must not get a new one."""
     cdef const uint8_t *data = walk.data()
     if crc32c_update(0, data + ATTRIBUTES_AT, batch_size_bytes(&walk.fields) - ATTRIBUTES_AT) != walk.fields.crc:
         with gil:
@@ -106,7 +108,7 @@ cdef int check_crc(BatchWalk walk) except -1 nogil:
 
 
 cdef int check_end(const Cursor *cursor) except -1 nogil:
-    """What is behind the last record would be lost with the old batch."""
+    """Raise CorruptBatchError if bytes follow the last record: they would be lost with the old batch."""
     if cursor.at != cursor.end:
         with gil:
             raise CorruptBatchError(f'found {cursor.end - cursor.at} bytes behind the last record, expected none')
@@ -116,11 +118,11 @@ cdef int check_end(const Cursor *cursor) except -1 nogil:
 # ---- the first pass ----
 
 
-def index_batches(OffsetMap keys not None, transactions, File file not None, int64_t position, int64_t end, int64_t start_offset,
-                  int64_t budget_bytes, int64_t window_bytes) -> tuple[int, bool]:
-    """Take into `keys` the keys of committed records from `start_offset` on, of the batches from `position` to `end`.
+def index_batches(OffsetMap keys not None, transactions, File file not None, int64_t position, int64_t end,
+                  int64_t start_offset, int64_t budget_bytes, int64_t window_bytes) -> tuple[int, bool]:
+    """Enter the keys of committed records from `start_offset` on into `keys`, for batches from `position` to `end`.
 
-    Returns where it stopped, at the latest when `budget_bytes` are read, and whether that is because the map is full.
+    Returns the position where it stopped, at the latest after `budget_bytes`, and whether the map is full.
     Raises CorruptLogError, OSError.
     """
     cdef BatchWalk walk = walk_batches(file, position, end, window_bytes)
@@ -139,7 +141,9 @@ def index_batches(OffsetMap keys not None, transactions, File file not None, int
 
 
 cdef bint index_batch(OffsetMap keys, transactions, BatchWalk walk, int64_t start_offset) except -1 nogil:
-    """False when the map is full: then `latest_offset` is that of the last key it took."""
+    """Enter the keys of a batch. Returns False if the map is full: `latest_offset` is then that of the last key
+    entered.
+    """
     cdef const uint8_t *data = walk.data()
     cdef bint has_keys = True
     cdef bint fits = True
@@ -186,9 +190,9 @@ cdef struct Kept:
 
 
 cdef class SegmentWriter:
-    """Copies batches into the new segment `target`, leaving out what compaction drops.
+    """Copies batches into the new segment `target`, without obsolete records.
 
-    What lies above `keys.latest_offset` stays whole: more of its keys may follow than the map could take.
+    Batches above `keys.latest_offset` are copied whole: later keys may not have fitted into the map.
 
     Raises CorruptLogError, OSError.
     """
@@ -200,12 +204,12 @@ cdef class SegmentWriter:
     cdef int64_t new_horizon_ms
     cdef int64_t high_watermark
     cdef int64_t window_bytes
-    cdef _Buffer output              # whole batches, not yet in the segment
+    cdef _Buffer output              # whole batches that are not yet in the segment
     cdef _Buffer kept                # the retained records of one batch
-    cdef _Buffer rebased             # the same with other timestamp deltas
+    cdef _Buffer rebased             # the same records with other timestamp deltas
 
     def __init__(self, Segment target not None, OffsetMap keys not None, transactions, retention, int64_t window_bytes):
-        """`transactions` goes on from segment to segment; its rows go to this one now."""
+        """Create; `transactions` is shared by consecutive segments, and its rows now go to this one."""
         self.target = target
         self.keys = keys
         self.transactions = transactions
@@ -220,12 +224,13 @@ cdef class SegmentWriter:
         self.rebased = _Buffer()
 
     def copy(self, File file not None, int64_t position, int64_t end, int64_t budget_bytes) -> int:
-        """Copy what is kept of the batches from `position` to `end`, until `budget_bytes` are read. Returns where it stopped."""
+        """Copy the retained part of the batches from `position` to `end`, up to `budget_bytes`. Returns its end."""
         cdef BatchWalk walk = walk_batches(file, position, end, self.window_bytes)
         try:
             while walk.next_position < end and walk.next_position - position < budget_bytes:
                 with nogil:
-                    while self.output.used < self.window_bytes and walk.next_position - position < budget_bytes and walk.next():
+                    while (self.output.used < self.window_bytes and walk.next_position - position < budget_bytes
+                           and walk.next()):
                         check_crc(walk)
                         self.copy_batch(walk)
                 check_walk(walk)
@@ -235,7 +240,7 @@ cdef class SegmentWriter:
         return walk.next_position
 
     def finish(self) -> None:
-        """The segment is complete: trim its files and sync them."""
+        """Complete the segment: trim its files and sync them."""
         cdef File file
         self.target.seal()
         for file in self.target.files_to_sync(sealed=True):
@@ -286,7 +291,7 @@ cdef class SegmentWriter:
         return 0
 
     cdef int copy_husk(self, const BatchFields *batch) except -1 nogil:
-        """The header alone, where it is all that tells of the producer's last sequence or epoch, or of the end of the log."""
+        """Copy only the header, if nothing else keeps the producer's last sequence or epoch, or the end of the log."""
         cdef BatchFields husk = batch[0]
         if batch_last_offset(batch) + 1 != self.high_watermark:
             if batch.producer_id < 0:
@@ -308,7 +313,7 @@ cdef class SegmentWriter:
         return last.last_offset == batch_last_offset(batch)
 
     cdef int copy_records(self, const uint8_t *data, const BatchFields *batch, bint is_marker_to_go) except -1 nogil:
-        """Keep the records that still count, and set a delete horizon where what remains is to go one day."""
+        """Copy the current records, and set a delete horizon if some of them expire later."""
         cdef Cursor cursor
         cdef Kept kept
         cdef BatchFields changed
@@ -326,7 +331,8 @@ cdef class SegmentWriter:
             self.filter(cursor, batch, &kept)
         if kept.records == 0:
             return self.copy_husk(batch)
-        sets_horizon = (not batch.attributes & DELETE_HORIZON_BIT and batch_last_offset(batch) <= self.keys.latest_offset
+        sets_horizon = (not batch.attributes & DELETE_HORIZON_BIT
+                        and batch_last_offset(batch) <= self.keys.latest_offset
                         and (is_marker_to_go or kept.has_tombstone))
         if kept.records == batch.records_count and not sets_horizon:
             return self.copy_whole(data, batch)
@@ -342,7 +348,10 @@ cdef class SegmentWriter:
         return self.put_records(&changed, self.rebased)
 
     cdef int filter(self, Cursor cursor, const BatchFields *batch, Kept *kept) except -1 nogil:
-        """Copy into `kept` what counts of a batch's records. They are relative to header fields that stay, so the bytes do too."""
+        """Copy the current records of a batch into `kept`.
+
+        They are relative to header fields that stay, so bytes stay too.
+        """
         cdef RecordFields record
         cdef const uint8_t *start
         cdef uint8_t *into
@@ -369,16 +378,17 @@ cdef class SegmentWriter:
         return 0
 
     cdef bint counts(self, const RecordFields *record, const BatchFields *batch) noexcept nogil:
-        """Whether a record is the last of its key. A tombstone counts until its horizon, once that is set."""
+        """Return whether a record is the last of its key. A tombstone counts until its horizon, if that is set."""
         cdef int64_t offset = batch.base_offset + record.offset_delta
         if batch.attributes & CONTROL_BIT or offset > self.keys.latest_offset:
             return True
         if record.key_size < 0 or offset < self.keys.offset_of(record.key, record.key_size):
             return False
-        return record.value_size >= 0 or not batch.attributes & DELETE_HORIZON_BIT or self.now_ms < batch.base_timestamp_ms
+        return (record.value_size >= 0 or not batch.attributes & DELETE_HORIZON_BIT
+                or self.now_ms < batch.base_timestamp_ms)
 
     cdef int put_records(self, const BatchFields *batch, _Buffer records) except -1 nogil:
-        """Add a batch of these records, in its own codec."""
+        """Add a batch with these records, in its own codec."""
         cdef int codec = batch.attributes & COMPRESSION_MASK
         if not codec:
             return self.put_batch(batch, records.data, records.used)
@@ -396,7 +406,7 @@ cdef class SegmentWriter:
 
 
 cdef int rebase_records(_Buffer records, int32_t count, int64_t shift_ms, _Buffer rebased) except -1 nogil:
-    """The same records with `shift_ms` added to their timestamp deltas."""
+    """Copy the records with `shift_ms` added to their timestamp deltas."""
     cdef Cursor cursor, body
     cdef int64_t delta_ms
     cdef Py_ssize_t size

@@ -1,4 +1,4 @@
-"""What the files and directories in a log directory are called, and what that says about them."""
+"""The names of files and directories in a log directory, and their meaning."""
 import re
 import uuid
 from typing import NamedTuple
@@ -7,14 +7,14 @@ LOCK_FILE = '.lock'
 CLEAN_SHUTDOWN_FILE = '.kafka_cleanshutdown'
 METADATA_DIRECTORY = '__cluster_metadata-0'
 NOT_PARTITIONS = {METADATA_DIRECTORY, 'remote-log-index-cache'}
-"""Directories that belong to others, or to nobody here."""
+"""Directories that are not partitions: the metadata log and Kafka's cache of remote indexes."""
 
 LONGEST_NAME = 255
 LONGEST_TOPIC = 249
 
 
 class DirectoryName(NamedTuple):
-    """`orders-3` is ('orders', 3, ''); a third part 'delete', 'stray' or 'future' is a partition that is out of use."""
+    """`orders-3` is ('orders', 3, ''); 'delete', 'stray' or 'future' as third part: the partition is not in use."""
 
     topic: str
     partition: int
@@ -22,7 +22,7 @@ class DirectoryName(NamedTuple):
 
 
 def parse_directory_name(name: str) -> DirectoryName | None:
-    """None when it is no partition directory."""
+    """Parse a name. Returns None if it is not that of a partition directory."""
     match = re.fullmatch(r'([a-zA-Z0-9._-]+)-(\d+)', name)
     if match and len(match[1]) <= LONGEST_TOPIC and match[1] not in ('.', '..'):
         return DirectoryName(match[1], int(match[2]), '')
@@ -31,6 +31,6 @@ def parse_directory_name(name: str) -> DirectoryName | None:
 
 
 def name_out_of_use(topic: str, partition: int, state: str) -> str:
-    """A new name for a directory that is to be deleted or set aside; the topic is cut to what a file name holds."""
+    """Return a new name for a directory to delete or set aside; the topic is cut to the longest valid file name."""
     suffix = f'-{partition}.{uuid.uuid4().hex}-{state}'
     return topic[:LONGEST_NAME - len(suffix)] + suffix

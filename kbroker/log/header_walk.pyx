@@ -1,7 +1,7 @@
-"""Walks over a log file that read the headers of its batches, and of markers the one record that they hold.
+"""Walks over a log file that read only batch headers and, of markers, their one record.
 
-A walk ends at `end` or before the first bytes that are no whole batch, whichever comes first: who asks has to know
-whether that is a write that is not finished, a torn tail, or damage.
+A walk ends at `end` or before the first bytes that are not a whole batch. The caller decides whether those bytes are
+an unfinished write, a torn tail, or damage.
 """
 from libc.stdint cimport int64_t
 
@@ -12,7 +12,7 @@ from kbroker.record.batch cimport CONTROL_BIT, batch_last_offset, batch_size_byt
 
 
 def seek_batch(File file not None, int64_t position, int64_t end, int64_t offset) -> int:
-    """Where the first batch begins that ends at or above `offset`; where the walk ended if there is none."""
+    """Return the position of the first batch that ends at or above `offset`, or where the walk ended without one."""
     cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
     while walk.next():
         if batch_last_offset(&walk.fields) >= offset:
@@ -21,7 +21,7 @@ def seek_batch(File file not None, int64_t position, int64_t end, int64_t offset
 
 
 def find_end(File file not None, int64_t position, int64_t end) -> tuple[int, int]:
-    """(where the last whole batch ends, the offset that follows it); the offset is -1 when there is no batch."""
+    """Return (end of the last whole batch, the offset that follows it); the offset is -1 without a batch."""
     cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
     cdef int64_t next_offset = -1
     while walk.next():
@@ -30,9 +30,9 @@ def find_end(File file not None, int64_t position, int64_t end) -> tuple[int, in
 
 
 def replay_headers(ProducerStateTable producers not None, File file not None, int64_t position, int64_t end) -> int:
-    """Show `producers` the batches from `position` on. Returns where the walk ended.
+    """Apply the batches from `position` on to `producers`. Returns where the walk ended.
 
-    Raises ProtocolError when the record of a marker reaches beyond its batch.
+    Raises ProtocolError if the record of a marker extends beyond its batch.
     """
     cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
     cdef Marker marker
@@ -48,5 +48,5 @@ def replay_headers(ProducerStateTable producers not None, File file not None, in
 
 
 def find_sound_batch(File file not None, int64_t position, int64_t end) -> int:
-    """Where the first whole batch with a right checksum begins, looked for at every byte from `position`; -1 if nowhere."""
+    """Return where the first whole batch with a valid checksum begins, tried at every byte from `position`, or -1."""
     return find_batch(file, position, end)

@@ -4,10 +4,11 @@
   0  int32  last offset of a batch - base offset       0  int64  greatest timestamp in the segment so far
   4  int32  position of that batch in the .log         8  int32  last offset of the batch that has it - base offset
 
-Keys grow strictly. An index file is made for its first entry, which a segment of a few KiB does not have, or by sealing.
-While entries are added it has its full size, the unused part being zeros (a sparse file costs no space); sealing trims it. After an unclean stop an index that was not sealed is rebuilt,
-never read, so the newest entries may wait in memory and go to the file many at a time, with a write that can fail in
-an orderly way where a store into mapped memory would kill the process. Reads are from the mapped file.
+Keys grow strictly. An index file is created for its first entry, which a segment of a few KiB lacks, or by sealing.
+While entries are added, it has its full size: the unused part is zeros, in a sparse file. Sealing trims it. After an
+unclean stop, an unsealed index is rebuilt and never read. So the newest entries may wait in memory and be written many
+at a time. Such a write can fail with an error, whereas a store into mapped memory would kill the process. Reads use
+the mapped file.
 """
 import os
 
@@ -28,13 +29,13 @@ cdef extern from '<sys/mman.h>' nogil:
 
 
 cdef class Index:
-    """What both indexes share: a file of equal entries, sorted by key, of which the newest may still be in memory.
+    """The common part of both indexes: a file of equal entries, sorted by key; the newest may still be in memory.
 
-    A new index takes entries at once. One read from disk is sealed until `unseal`; `check` must pass before it is used.
+    A new index accepts entries at once. One read from disk is sealed until `unseal`; `check` must pass before its use.
     """
 
     def __init__(self, fs, str path, int64_t base_offset, int64_t max_bytes, *, int64_t file_bytes=-1):
-        """`file_bytes` is the size of the file as found on disk, -1 where there is none."""
+        """Create; `file_bytes` is the size of the existing file, -1 without one."""
         self.fs = fs
         self.path = path
         self.base_offset = base_offset
@@ -48,11 +49,11 @@ cdef class Index:
         free(self.tail)
 
     cdef File open_file(self):
-        """The file, opened for what is to be done now: a thousand partitions must not hold thousands of descriptors."""
+        """Open the file for one operation: a thousand partitions must not hold thousands of descriptors."""
         return self.fs.open(self.path, True)
 
     cdef int map(self) except -1:
-        """Map what is in the file. The mapping of an unsealed index covers the entries to come."""
+        """Map the entries in the file. The mapping of an unsealed index includes the entries to come."""
         cdef size_t needed = (self.entries - self.tail_entries) * self.entry_bytes
         cdef void *address
         cdef File file
@@ -77,7 +78,7 @@ cdef class Index:
         return 0
 
     cdef const uint8_t *entry(self, int64_t number) noexcept:
-        """`number` is below `entries`, and `map` was called if it is in the file."""
+        """Return entry `number`, below `entries`; `map` must have been called if it is in the file."""
         cdef int64_t in_file = self.entries - self.tail_entries
         if number >= in_file:
             return &self.tail[(number - in_file) * self.entry_bytes]
@@ -91,7 +92,7 @@ cdef class Index:
         return read_int32(self.entry(number) + self.key_bytes)
 
     cdef int64_t search(self, int64_t target, bint by_value) except -2:
-        """The number of the last entry whose key (or value) is at or below `target`, -1 when there is none."""
+        """Return the number of the last entry whose key (or value) is at or below `target`, -1 if there is none."""
         cdef int64_t low = 0, high = self.entries, middle, found
         cdef int64_t in_file = self.entries - self.tail_entries
         cdef bint is_long = self.key_bytes == 8 and not by_value
@@ -103,11 +104,12 @@ cdef class Index:
         else:
             self.map()
             high = in_file
-        # What is searched lies in one piece: `first` is where its entry 0 is, or would be.
+        # The searched entries are contiguous: `first` is the address of entry 0, or where it would be.
         first = self.entry(low) - low * self.entry_bytes + (self.key_bytes if by_value else 0)
         while low < high:
             middle = (low + high) >> 1
-            found = read_int64(first + middle * self.entry_bytes) if is_long else read_int32(first + middle * self.entry_bytes)
+            found = (read_int64(first + middle * self.entry_bytes) if is_long
+                     else read_int32(first + middle * self.entry_bytes))
             if found <= target:
                 low = middle + 1
             else:
@@ -115,7 +117,7 @@ cdef class Index:
         return low - 1
 
     cdef int make_room(self) except -1:
-        """After this the next `put` cannot fail: its file exists in full size and memory has a free place."""
+        """Ensure that the next `put` cannot fail: the file exists in full size, and memory has a free entry."""
         if self.sealed:
             self.unseal()
         if self.tail == NULL:
@@ -148,7 +150,7 @@ cdef class Index:
         return 0
 
     cdef int unseal(self) except -1:
-        """Give the file its full size, zeros behind the last entry, so that entries can be added."""
+        """Extend the file to its full size, with zeros behind the last entry, so that entries can be added."""
         cdef File file = self.open_file()
         self.unmap()
         if file.size() > self.entries * self.entry_bytes:
@@ -158,7 +160,7 @@ cdef class Index:
         return 0
 
     def seal(self) -> None:
-        """Write what waits in memory and trim the file to its entries. Creates the file where there is none."""
+        """Write waiting entries and trim the file to its entries. Creates a missing file."""
         self.unmap()
         self.write_tail()
         self.open_file().truncate(self.entries * self.entry_bytes)
@@ -167,7 +169,7 @@ cdef class Index:
         self.tail = NULL
 
     def reset(self) -> None:
-        """Forget all entries: the index is about to be rebuilt."""
+        """Remove all entries before a rebuild."""
         self.unmap()
         self.tail_entries = 0
         self.entries = 0
@@ -185,25 +187,27 @@ cdef class Index:
         return 0
 
     def check(self) -> None:
-        """Raise CorruptLogError unless the file as found on disk may be an index: whole entries, the last one in order."""
+        """Raise CorruptLogError unless the file can be an index: whole entries, the last one in order."""
         if self.found_bytes < 0:
             raise CorruptLogError(f'{self.path}: found no such file, expected the index of a segment')
         if self.found_bytes % self.entry_bytes:
-            raise CorruptLogError(f'{self.path}: found {self.found_bytes} bytes, expected a multiple of {self.entry_bytes}')
+            raise CorruptLogError(f'{self.path}: found {self.found_bytes} bytes, '
+                                  f'expected a multiple of {self.entry_bytes}')
         self.load_last_key()
         if self.entries and not self.last_entry_is_plausible():
-            raise CorruptLogError(f'{self.path}: found ({self.read_key(self.entries - 1)}, {self.read_value(self.entries - 1)}) '
-                                  f'as the last of {self.entries} entries, expected one above the first')
+            raise CorruptLogError(f'{self.path}: found ({self.read_key(self.entries - 1)}, '
+                                  f'{self.read_value(self.entries - 1)}) as the last of {self.entries} entries, '
+                                  'expected one above the first')
 
     cdef bint last_entry_is_plausible(self) noexcept:
-        """Whether the last entry, which is mapped, may stand behind the first. Each index knows how to tell."""
+        """Return whether the last entry, which is mapped, can follow the first. Overridden by each index."""
         return True
 
     def __len__(self) -> int:
         return self.entries
 
     def __getitem__(self, int64_t number) -> tuple[int, int]:
-        """(key, value) as stored: (relative offset, position) or (timestamp in ms, relative offset)."""
+        """Return (key, value) as stored: (relative offset, position) or (timestamp in ms, relative offset)."""
         if not 0 <= number < self.entries:
             raise IndexError(f'{self.path}: entry {number} of {self.entries}')
         self.map()
@@ -214,7 +218,7 @@ cdef class Index:
             yield self[number]
 
     def sync_file(self) -> File:
-        """The file, for a sync. Its waiting entries are written first."""
+        """Return the file for a sync, after writing its waiting entries."""
         self.write_tail()
         return self.open_file()
 
@@ -228,21 +232,22 @@ cdef class OffsetIndex(Index):
 
     cdef int append(self, int64_t last_offset, int64_t position) except -1:
         if self.entries and last_offset - self.base_offset <= self.last_key:
-            raise CorruptLogError(f'{self.path}: offset {last_offset} after {self.base_offset + self.last_key}, expected a higher one')
+            raise CorruptLogError(f'{self.path}: offset {last_offset} after {self.base_offset + self.last_key}, '
+                                  'expected a higher one')
         return self.put(last_offset - self.base_offset, position)
 
     def add(self, int64_t last_offset, int64_t position) -> None:
         self.append(last_offset, position)
 
     cdef int64_t position_for_offset(self, int64_t offset) except -1:
-        """Where to begin a scan for the batch that holds `offset`: the indexed batch at or before it, else 0."""
+        """Return where to scan for the batch with `offset`: the indexed batch at or before it, else 0."""
         cdef int64_t number = self.search(offset - self.base_offset, False)
         return 0 if number < 0 else self.read_value(number)
 
     cdef int batch_at_or_below(self, int64_t position, int64_t *start, int64_t *last_offset) except -1:
-        """Where the last indexed batch begins that does so at or before `position`, and its last offset.
+        """Find the last indexed batch that begins at or before `position`: set its start and its last offset.
 
-        Without one it is the segment's first batch, which is not indexed: of its offsets the base is known.
+        Without one, it is the segment's first batch, which is not indexed and whose base offset is used.
         """
         cdef int64_t number = self.search(position, True)
         start[0] = 0 if number < 0 else self.read_value(number)
@@ -257,14 +262,14 @@ cdef class OffsetIndex(Index):
 
 
 cdef class TimeIndex(Index):
-    """`.timeindex`. One entry is kept free for the final one, which sealing a segment adds."""
+    """`.timeindex`. One entry is reserved for the final one, which sealing a segment adds."""
 
     def __cinit__(self):
         self.entry_bytes = 12
         self.key_bytes = 8
 
     cdef int maybe_append(self, int64_t timestamp_ms, int64_t offset) except -1:
-        """Add an entry if its timestamp is above the last one's."""
+        """Add an entry if its timestamp is above the last entry's."""
         if self.entries == 0 or timestamp_ms > self.last_key:
             return self.put(timestamp_ms, offset - self.base_offset)
         return 0
@@ -276,12 +281,12 @@ cdef class TimeIndex(Index):
         return self.entries >= self.max_entries - 1
 
     cdef int64_t offset_before(self, int64_t timestamp_ms) except -1:
-        """An offset of the segment before which every timestamp is below `timestamp_ms`."""
+        """Return an offset of the segment before which every timestamp is below `timestamp_ms`."""
         cdef int64_t number = self.search(timestamp_ms - 1, False)
         return self.base_offset if number < 0 else self.base_offset + self.read_value(number)
 
     def lookup(self, int64_t timestamp_ms) -> tuple[int, int]:
-        """(timestamp, offset) of the last entry at or below `timestamp_ms`; (-1, base offset) when there is none."""
+        """Return (timestamp, offset) of the last entry at or below `timestamp_ms`; (-1, base offset) without one."""
         cdef int64_t number = self.search(timestamp_ms, False)
         if number < 0:
             return -1, self.base_offset

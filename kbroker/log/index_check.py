@@ -1,6 +1,6 @@
-"""Indexes against their log: each entry is held beside the batch that it speaks of, as the batches come by.
+"""Compares indexes with their log: each entry with its batch, as the batches are read.
 
-An index is read through a window, never mapped: a broker that works on the directory may trim it meanwhile.
+An index is read through a window, never mapped: a running broker may trim it meanwhile.
 """
 import struct
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ from kbroker.record.batch import BatchHeader
 WINDOW_BYTES = 96 * 1024
 
 Fault = tuple[int, str]
-"""Number of an entry (-1: the file as a whole), and what is wrong."""
+"""The number of an entry (-1: the whole file), and the problem."""
 
 
 class IndexCheck:
-    """What both kinds share. After the first fault the rest is not looked at: one wrong entry spoils all behind it."""
+    """The common part of both kinds. Stops at the first fault: one wrong entry invalidates all behind it."""
 
     entry: struct.Struct
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, *, is_last: bool):
-        """`is_last`: the segment may be appended to, and then zeros lie behind its entries."""
+        """Create; `is_last`: the segment may be appended to, so zeros may follow its entries."""
         self.path = path
         self._fs = fs
         self._base_offset = base_offset
@@ -52,7 +52,7 @@ class IndexCheck:
             self.entry.iter_unpack(window[:len(window) - len(window) % self.entry.size]) for window in windows)
 
     def _advance(self) -> None:
-        """Go on to the next entry, unless nothing is to be looked at any more."""
+        """Step to the next entry; after a fault, to none."""
         self.current = next(self._entries, None) if self._fault is None else None
         self._number += 1
 
@@ -61,7 +61,7 @@ class IndexCheck:
         self.current = None
 
     def _end_at_zeros(self) -> None:
-        """Behind the entries of a segment that is appended to there are zeros; every other index is trimmed."""
+        """Check the end: zeros follow the entries of a segment that is appended to; every other index is trimmed."""
         if self._is_last:
             self.current, self._entries = None, iter(())
         else:
@@ -79,7 +79,7 @@ class IndexCheck:
 
 
 class OffsetIndexCheck(IndexCheck):
-    """Entry: int32 last offset of a batch, relative; int32 position of that batch."""
+    """`.index`: int32 last offset of a batch, relative; int32 position of that batch."""
 
     entry = struct.Struct('>ii')
 
@@ -99,7 +99,7 @@ class OffsetIndexCheck(IndexCheck):
                 self._advance()
 
     def end(self, *, is_needed: bool, is_complete: bool) -> Fault | None:
-        """The first fault. `is_complete`: all batches were seen, so an entry that is left speaks of none."""
+        """Return the first fault. `is_complete`: all batches were read, so a remaining entry matches no batch."""
         if self.current is not None and self.current[0] == 0:
             self._end_at_zeros()
         if self.current is not None and is_complete:
@@ -108,7 +108,7 @@ class OffsetIndexCheck(IndexCheck):
 
 
 class TimeIndexCheck(IndexCheck):
-    """Entry: int64 greatest timestamp so far; int32 last offset of the batch that has it, relative."""
+    """`.timeindex`: int64 greatest timestamp so far; int32 last offset of the batch that has it, relative."""
 
     entry = struct.Struct('>qi')
 
@@ -134,7 +134,7 @@ class TimeIndexCheck(IndexCheck):
                 self._advance()
 
     def end(self, *, is_needed: bool, is_complete: bool) -> Fault | None:
-        """As in OffsetIndexCheck. A segment that was rolled has its greatest timestamp in the last entry."""
+        """Return the first fault. The last entry of a rolled segment must have its greatest timestamp."""
         if self.current == (0, 0):
             self._end_at_zeros()
         if self.current is not None and is_complete:

@@ -1,7 +1,7 @@
-"""Which leader epoch began at which offset (KIP-101, KIP-279), in memory and in `leader-epoch-checkpoint`.
+"""The start offset of each leader epoch (KIP-101, KIP-279), in memory and in `leader-epoch-checkpoint`.
 
-Every batch carries its epoch, so the file can be built again from the log. It is replaced at once when an epoch begins
-but synced only with the next flush of the log: `is_unsynced` says that it waits for it.
+Every batch carries its epoch, so the file can be rebuilt from the log. It is replaced at once when an epoch begins,
+but synced only with the next flush of the log; `is_unsynced` is true until then.
 """
 import os
 
@@ -13,7 +13,10 @@ UNKNOWN = -1
 
 
 class LeaderEpochs:
-    """Epochs and start offsets both grow. Raises OSError, and CorruptLogError when the file is damaged."""
+    """The epochs of a partition; epochs and start offsets both grow.
+
+    Raises OSError, and CorruptLogError if the file is damaged.
+    """
 
     def __init__(self, fs: FileSystem, directory: str, *, read: bool = True):
         self._fs = fs
@@ -21,7 +24,7 @@ class LeaderEpochs:
         self._rows: list[tuple[int, int]] = []
         self.is_unsynced = False
         self._written: list[tuple[int, int]] | None = None
-        """What the file says, None where it is not known."""
+        """The content of the file; None if unknown."""
         for epoch, start_offset in read_rows(fs, self._path, 2) if read else []:
             self._add(parse_number(self._path, epoch), parse_number(self._path, start_offset))
         if read:
@@ -29,16 +32,16 @@ class LeaderEpochs:
 
     @property
     def rows(self) -> list[tuple[int, int]]:
-        """(epoch, start offset), oldest first."""
+        """Return (epoch, start offset) rows, oldest first."""
         return list(self._rows)
 
     @property
     def latest(self) -> int:
-        """The highest epoch, -1 when there is none."""
+        """The highest epoch, -1 without one."""
         return self._rows[-1][0] if self._rows else UNKNOWN
 
     def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> None:
-        """Note that `epoch` begins at `start_offset`, unless it is known already. Negative epochs are not noted.
+        """Add the start of `epoch`, unless it is known already. Negative epochs are ignored.
 
         With `write` the file is replaced before the new row is adopted.
         """
@@ -49,10 +52,10 @@ class LeaderEpochs:
         self._replace(rows, write)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest known epoch at or below `epoch`, as OffsetForLeaderEpoch answers.
+        """Return (epoch, end offset) of the largest known epoch at or below `epoch`, for OffsetForLeaderEpoch.
 
-        (-1, -1) when nothing is known about it: it is negative, above the latest, or there are no epochs. An epoch
-        below the first known one answers itself and the start of the first.
+        Returns (-1, -1) if `epoch` is negative or above the latest, or without any epochs. For an epoch below the first
+        known one, returns that epoch and the start of the first.
         """
         if not self._rows or epoch < 0 or epoch > self.latest:
             return UNKNOWN, UNKNOWN
@@ -66,15 +69,15 @@ class LeaderEpochs:
         return floor[0], following[1]
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch in which `offset` was written, -1 if unknown."""
+        """Return the epoch in which `offset` was written, -1 if unknown."""
         return next((epoch for epoch, start_offset in reversed(self._rows) if start_offset <= offset), UNKNOWN)
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or above `end_offset`: the log ends there now."""
+        """Remove epochs that begin at or above `end_offset`, the new end of the log."""
         self._replace([row for row in self._rows if row[1] < end_offset], True)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that end at or below `start_offset`; the one in force there begins there now."""
+        """Remove epochs that end at or below `start_offset`; the epoch of that offset now begins there."""
         below = [row for row in self._rows if row[1] <= start_offset]
         rows = [row for row in self._rows if row[1] > start_offset]
         if below:
@@ -82,7 +85,7 @@ class LeaderEpochs:
         self._replace(rows, True)
 
     def write(self) -> None:
-        """Replace the file with what is in memory, unless it says that: for epochs assigned with `write=False`."""
+        """Write the epochs to the file if it differs: for epochs assigned with `write=False`."""
         self.is_unsynced = True
         if self._written == self._rows:
             return
@@ -92,11 +95,11 @@ class LeaderEpochs:
         self._written = self.rows
 
     def sync_file(self) -> File:
-        """The file, for a sync."""
+        """Return the file, for a sync."""
         return self._fs.open(self._path)
 
     def clear(self) -> None:
-        """Forget all epochs in memory: they are about to be read from the log again."""
+        """Remove all epochs from memory before they are read from the log again."""
         self._rows = []
 
     def _add(self, epoch: int, start_offset: int) -> None:

@@ -1,4 +1,4 @@
-"""All logs of a log directory: lock, partition directories, checkpoints, what happens at intervals, the clean stop."""
+"""All logs of a log directory: lock, partition directories, checkpoints, periodic work, the clean stop."""
 import contextlib
 import errno
 import json
@@ -37,9 +37,9 @@ UNKNOWN_BROKER_EPOCH = -1
 PARTITIONS_MADE_AT_ONCE = 32
 SLICE_INTERVAL_MS = 1
 SLICE_MS = 2
-"""About how long the loop is held at a time by what concerns all logs."""
+"""The approximate time for which periodic work on all logs holds the loop."""
 SYNCED_ONE_BY_ONE = 16
-"""More logs than that are made durable by one sync of the file system, which takes what others wrote there with it."""
+"""With more logs than this, one sync of the whole file system replaces the syncs of single files."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,29 +48,28 @@ Visit = Callable[[Log], None]
 
 
 class LogManager:
-    """Opening takes the lock, so only one broker, Kafka or this one, works on a directory; it writes nothing else.
+    """The logs of a directory. Opening locks it, so that only one broker, Kafka or this one, uses it, and writes
+    nothing else. `begin` comes next.
 
-    `begin` comes next.
-
-    Raises LogDirectoryError for a directory that is in use or holds what it should not, and OSError. `clean_shutdown`
-    tells whether the last broker stopped cleanly, and `previous_broker_epoch` which one it was (-1: unknown).
+    Raises LogDirectoryError for a directory that is in use or has unexpected contents, and OSError. `clean_shutdown` is
+    true if the last broker stopped cleanly; `previous_broker_epoch` is that broker's epoch (-1: unknown).
     """
 
     def __init__(self, fs: FileSystem, directory: str, config: Config, clock: Clock, timers: Timers,
                  sync: Sync = sync_inline, submit: Submit = run_inline):
-        """`sync` syncs the checkpoints that are written at intervals, `submit` runs the jobs that remove files."""
+        """Open; `sync` syncs the periodic checkpoints, `submit` runs the jobs that remove files."""
         self.fs = fs
         self.directory = directory
         self.logs: dict[PartitionKey, Log] = {}
         self.high_watermark: Callable[[Log], int] = lambda log: log.flushed_offset
-        """How high a log may be read: set by the room that knows."""
+        """Returns how far a log may be read; replaced by the topics room."""
         self.high_watermarks: Callable[[], PartitionOffsets] = lambda: {
             key: self.high_watermark(log) for key, log in self.logs.items()}
-        """The same for all logs at once."""
+        """Returns the same for all logs."""
         self.on_start_moved: Callable[[Log], object] = lambda log: None
-        """Retention has moved the start of a log: set by the room that knows who waits for that."""
+        """Called after retention has moved the start of a log; replaced by the topics room."""
         self.failure: KafkaError | None = None
-        """Why nothing can be written any more: the directory is offline, as a whole, until the next start."""
+        """The reason why the whole directory is offline, until the next start."""
         self.on_failure: Callable[[KafkaError], object] = lambda failure: None
         self._config = config
         self._clock = clock
@@ -79,14 +78,14 @@ class LogManager:
         self._has_begun = False
         self._found_ids: dict[PartitionKey, bytes] = {}
         self._to_make: deque[Log] = deque()
-        self._made_in_turn = 0
+        self._made_this_tick = 0
         self._next_slice: Timer | None = None
         self.removals = Removals(fs, timers, submit)
         self._checkpoints = CheckpointFiles(fs, directory, sync, self._cannot_write)
         self._under_way: set[Visit] = set()
         if not fs.exists(directory):
             fs.mkdir(directory)
-        self._list_partitions()     # once before the lock file is made: a directory that is refused is left as it is
+        self._list_partitions()     # before the lock file is created: a refused directory is left unchanged
         self._lock: File | None = self._take_lock()
         try:
             self.found = self._list_partitions()
@@ -94,15 +93,16 @@ class LogManager:
             self._recovery_points = self._read_checkpoint(RECOVERY_POINT_FILE)
             self._log_start_offsets = self._read_checkpoint(LOG_START_OFFSET_FILE)
             self._checkpoints_are_stale = False
-            """Whether the files may speak of partitions that are gone."""
+            """True if checkpoint files may contain partitions that are gone."""
         except BaseException:
             self._lock = None
             raise
 
     def begin(self) -> None:
-        """Nobody has an objection to the directory: it is this broker's from here on. The first `open_log` implies it.
+        """Take over the directory, once nothing speaks against it. The first `open_log` implies it.
 
-        The mark of the clean stop goes, durably, before any log is touched; what was to be deleted will be. OSError.
+        The clean shutdown mark is removed durably before any log is touched; leftovers of deletions are removed. Raises
+        OSError.
         """
         if self._has_begun:
             return
@@ -124,10 +124,10 @@ class LogManager:
 
     def open_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig, *,
                  sync_later: bool = False) -> Log:
-        """Open the log of a partition, or make a new one. `found` lists those that are on the disk.
+        """Open the log of a partition, or create one. `found` lists the partitions on the disk.
 
-        With `sync_later` what was recovered is durable once `sync_recovered` has returned. KafkaError
-        INCONSISTENT_TOPIC_ID when the directory is that of another topic of the same name: `set_aside` it.
+        With `sync_later`, recovered data is durable once `sync_recovered` has returned. Raises KafkaError
+        INCONSISTENT_TOPIC_ID if the directory belongs to another topic of the same name: `set_aside` it.
         """
         self.begin()
         path = self.path(topic, partition)
@@ -154,11 +154,11 @@ class LogManager:
         return log
 
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
-        """A new partition. KafkaError KAFKA_STORAGE_ERROR once the directory has failed.
+        """Create a partition. Raises KafkaError KAFKA_STORAGE_ERROR once the directory has failed.
 
-        Its directory is made a little later if there are many, at its first append at the latest. It is not synced: the
-        log's first flush makes its directory and `partition.metadata` durable too; what a crash takes, the next start
-        makes again.
+        If many are created, the directory is made a little later, at the latest at the first append. It is not synced:
+        the log's first flush also makes its directory and `partition.metadata` durable. If a crash loses them, the next
+        start creates them again.
         """
         self._forget_offsets(topic, partition)
         if self.failure is not None:
@@ -169,10 +169,10 @@ class LogManager:
             raise self.fail(f'cannot create {topic}-{partition}: {error}') from error
 
     def _make_partition(self, path: str, topic_id: bytes) -> list[str]:
-        """Make a partition's directory. Returns what a flush has to sync, beside the directories.
+        """Create a partition's directory. Returns the files that a flush must sync, besides the directories.
 
-        What the checkpoints say of a deleted topic of the same name goes first: after a crash it would count for this
-        one.
+        Checkpoint entries of a deleted topic of the same name are removed first: after a crash they would apply to the
+        new one.
         """
         if self._checkpoints_are_stale:
             if not (self.checkpoint_recovery_points() and self.checkpoint_log_start_offsets()):
@@ -183,14 +183,14 @@ class LogManager:
         return [write_topic_id(self.fs, path, topic_id).path]
 
     def _make_soon(self, log: Log) -> None:
-        """A few at once; of many a slice in each turn of the loop, so that others are served in between."""
+        """Create a few directories at once; of many, one slice in each tick of the loop."""
         self._to_make.append(log)
-        if self._made_in_turn < PARTITIONS_MADE_AT_ONCE:
+        if self._made_this_tick < PARTITIONS_MADE_AT_ONCE:
             self._make(1)
 
     def _make(self, count: int) -> None:
-        """A log that is gone, or was appended to meanwhile, needs nothing."""
-        self._made_in_turn += count
+        """Create the directories of `count` queued logs, except those deleted or created by an append since."""
+        self._made_this_tick += count
         pause_ms = SLICE_INTERVAL_MS
         try:
             for _ in range(min(count, len(self._to_make))):
@@ -207,15 +207,16 @@ class LogManager:
 
     def _make_next_slice(self) -> None:
         self._next_slice = None
-        self._made_in_turn = 0
+        self._made_this_tick = 0
         if self._to_make and self.failure is None:
-            with contextlib.suppress(KafkaError):   # the directory is offline, and everybody was told
+            with contextlib.suppress(KafkaError):   # the directory is offline, as its owner was notified
                 self._make(PARTITIONS_MADE_AT_ONCE)
 
     def sync_recovered(self) -> None:
-        """Make durable what the logs opened with `sync_later` have recovered: many of them by one sync. OSError.
+        """Make durable the data that logs opened with `sync_later` recovered: for many, by one sync. Raises OSError.
 
-        Where answers come from the page cache nobody was promised that; what the next recovery reads anyway can wait.
+        With durability page-cache no durability was promised, so data that the next recovery reads anyway is not
+        synced.
         """
         recovered = [log for log in self.logs.values() if log.awaits_recovery]
         if self._config.kbroker_durability == 'page-cache':
@@ -225,7 +226,7 @@ class LogManager:
             log.finish_recovery(is_synced)
 
     def _sync_everything(self) -> bool:
-        """Whether it could be done so."""
+        """Sync the whole file system. Returns whether that succeeded."""
         try:
             self.fs.sync_everything(self.directory)
             return True
@@ -235,9 +236,9 @@ class LogManager:
             raise
 
     def topic_id_of(self, topic: str, partition: int) -> bytes | None:
-        """The topic id that a partition directory names, None when it names none. Raises CorruptLogError.
+        """Return the topic id in a partition directory, None without one. Raises CorruptLogError.
 
-        Asked twice at a start, for what is to be set aside and then for what is opened: read once.
+        A start calls this twice for each directory, to set directories aside and to open logs; the file is read once.
         """
         found_id = self._found_ids.pop((topic, partition), None)
         if found_id is None:
@@ -249,12 +250,12 @@ class LogManager:
     def path(self, topic: str, partition: int) -> str:
         return os.path.join(self.directory, f'{topic}-{partition}')
 
-    # ---- leaving ----
+    # ---- deleting ----
 
     def delete_logs(self, keys: Iterable[PartitionKey]) -> None:
-        """Take partitions away at once, under other names; their files go after file.delete.delay.ms.
+        """Delete partitions: rename them at once; remove their files after file.delete.delay.ms.
 
-        KafkaError KAFKA_STORAGE_ERROR.
+        Raises KafkaError KAFKA_STORAGE_ERROR.
         """
         by_delay: dict[int, list[str]] = {}
         for topic, partition in keys:
@@ -273,7 +274,7 @@ class LogManager:
             self.removals.after(delay_ms, paths)
 
     def _sync_names(self) -> None:
-        """If a crash brings old names back, the next start finds directories of no topic, and sets them aside."""
+        """Make the renames durable. If a crash reverts them, the next start sets aside directories without a topic."""
         try:
             self.fs.sync_directory(self.directory)
         except OSError as error:
@@ -281,7 +282,7 @@ class LogManager:
                 raise self.fail(f'cannot sync {self.directory}: {error}') from error
 
     def set_aside(self, topic: str, partition: int) -> str:
-        """Rename a partition directory that belongs to no topic to `-stray`, as Kafka does. Returns its path."""
+        """Rename a partition directory without a topic to `-stray`, as Kafka does. Returns the new path."""
         self.logs.pop((topic, partition), None)
         path = self._rename(topic, partition, 'stray')
         self.fs.sync_directory(self.directory)
@@ -301,10 +302,10 @@ class LogManager:
             if offsets.pop((topic, partition), None) is not None:
                 self._checkpoints_are_stale = True
 
-    # ---- what happens at intervals ----
+    # ---- periodic work ----
 
     def start(self) -> None:
-        """Begin to write checkpoints, apply retention and forget idle producers at their intervals."""
+        """Start the timers for checkpoints, retention and the expiry of idle producers."""
         config = self._config
         for interval_ms, callback in (
                 (config.log_flush_offset_checkpoint_interval_ms, partial(
@@ -320,18 +321,18 @@ class LogManager:
         self._checkpoints.begin(name, offsets())
 
     def checkpoint_high_watermarks(self) -> None:
-        """Begin to write them: nobody waits for the disk to have them."""
+        """Start writing the high watermarks, without waiting for the disk."""
         self._begin_checkpoint(HIGH_WATERMARK_FILE, self.high_watermarks)
 
     def checkpoint_recovery_points(self) -> bool:
-        """Write up to where each log is known to be on the disk: recovery begins there. Whether it could be written."""
+        """Write the recovery point of each log, from which a recovery starts. Returns whether that succeeded."""
         return self._checkpoints.write(RECOVERY_POINT_FILE, self._all_recovery_points())
 
     def _all_recovery_points(self) -> PartitionOffsets:
         return {**self._recovery_points, **{key: log.recovery_point for key, log in self.logs.items()}}
 
     def checkpoint_log_start_offsets(self) -> bool:
-        """Write the start of each log that begins inside its first segment. Whether it could be written."""
+        """Write the start of each log that begins inside its first segment. Returns whether that succeeded."""
         return self._checkpoints.write(LOG_START_OFFSET_FILE, self._all_log_starts())
 
     def _all_log_starts(self) -> PartitionOffsets:
@@ -341,7 +342,7 @@ class LogManager:
         return {**kept, **offsets}
 
     def apply_retention(self) -> None:
-        """Delete what each topic's policy lets go."""
+        """Delete the segments that each topic's retention policy expires."""
         self._visit_all(self._retain)
 
     def _retain(self, log: Log) -> None:
@@ -360,9 +361,9 @@ class LogManager:
         log.producer_state.remove_expired(self._clock.wall_ms())
 
     def _visit_all(self, visit: Visit) -> None:
-        """Go to each log that is online, some in each turn of the loop, so that others are served in between.
+        """Visit each online log, some in each tick of the loop, so that requests are served in between.
 
-        As long as that goes on it does not begin anew.
+        Does nothing while the previous round is running.
         """
         if visit not in self._under_way:
             self._under_way.add(visit)
@@ -383,7 +384,7 @@ class LogManager:
     def fail(self, reason: object) -> KafkaError:
         """Take the directory offline: no log of it is read or written until the next start, which recovers.
 
-        What the disk holds after a write or a sync that failed is known to nobody. Returns the error for clients.
+        After a failed write or sync, the content of the disk is unknown. Returns the error for clients.
         """
         if self.failure is None:
             self.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'the log directory is offline: {reason}')
@@ -397,7 +398,7 @@ class LogManager:
         return self.failure
 
     def end_background_work(self) -> None:
-        """Begin nothing more that goes on beside the loop: who does it is about to go."""
+        """Start no further background work: its threads are about to end."""
         self._stop_intervals()
         self._checkpoints.give_up()
         self.removals.stop()
@@ -410,9 +411,10 @@ class LogManager:
     # ---- the clean stop ----
 
     def close(self, broker_epoch: int = UNKNOWN_BROKER_EPOCH, *, clean: bool = True) -> None:
-        """Close all logs and write the checkpoints, last of all the mark of a clean stop; then let go of the lock.
+        """Close all logs, write the checkpoints and last the clean shutdown mark; then release the lock.
 
-        A log that failed, or fails now, leaves no mark: the next start recovers. With `clean=False` nothing is written.
+        If a log has failed or fails now, no mark is written, so the next start recovers. With `clean=False` nothing is
+        written.
         """
         self.end_background_work()
         if clean:
@@ -447,7 +449,10 @@ class LogManager:
             self.fs.write_file_atomically(os.path.join(self.directory, CLEAN_SHUTDOWN_FILE), content.encode())
 
     def _seal_all(self) -> bool:
-        """Make durable what many logs have to write before they close, by one sync. Whether it was done so."""
+        """Make the final writes of many logs durable by a single sync before they close.
+
+        Returns whether that was done.
+        """
         self._make(len(self._to_make))
         touched = [log for log in self.logs.values() if log.is_touched]
         if len(touched) <= SYNCED_ONE_BY_ONE:
@@ -467,7 +472,10 @@ class LogManager:
                 f'{path} is locked: another broker, this one or a Kafka, works on {self.directory}') from error
 
     def _list_partitions(self) -> set[PartitionKey]:
-        """The partitions on the disk. A directory that is none, nor one that is out of use, is refused."""
+        """Return the partitions on the disk.
+
+        Raises LogDirectoryError for a directory that is neither one nor out of use.
+        """
         found = set()
         for name in sorted(self.fs.subdirectories(self.directory)):
             if name in NOT_PARTITIONS:
@@ -482,7 +490,7 @@ class LogManager:
         return found
 
     def _read_clean_shutdown(self) -> tuple[bool, int]:
-        """Whether the last stop was clean, and that broker's epoch."""
+        """Return whether the last stop was clean, and that broker's epoch."""
         path = os.path.join(self.directory, CLEAN_SHUTDOWN_FILE)
         if not self.fs.exists(path):
             return False, UNKNOWN_BROKER_EPOCH
@@ -501,7 +509,7 @@ class LogManager:
             return {}
 
     def _cannot_write(self, name: str, error: OSError) -> None:
-        """A checkpoint."""
+        """Handle a failure to write a checkpoint."""
         if is_shortage(error):
             shortage.refusal(self._clock, f'{name}: cannot be written now', error)
         else:

@@ -1,8 +1,8 @@
-"""The last offset of each key, in memory of a fixed size.
+"""A map from keys to their last offset, in memory of a fixed size.
 
-A key is held as a hash of 128 bits, so that an entry is 24 bytes whatever the key. Two keys with one hash would make
-compaction drop a record that it must keep: the hash is SipHash-2-4 under a secret of its own for each map, for which
-nobody can prepare such keys.
+A key is stored as a 128-bit hash, so that each entry takes 24 bytes. A collision would make compaction drop a record
+that it must keep. Therefore the hash is SipHash-2-4 with a random secret for each map, for which no client can
+construct colliding keys.
 """
 import os
 
@@ -59,7 +59,7 @@ cdef inline void take_word(SipState *state, uint64_t word) noexcept nogil:
 
 cdef void hash_key(uint64_t secret_low, uint64_t secret_high, const uint8_t *key, Py_ssize_t size, uint64_t *low,
                    uint64_t *high) noexcept nogil:
-    """SipHash-2-4 with 128 bits of output (Aumasson and Bernstein)."""
+    """Compute SipHash-2-4 with 128 bits of output (Aumasson and Bernstein)."""
     cdef SipState state
     cdef uint64_t word
     cdef const uint8_t *end = key + (size & ~<Py_ssize_t>7)
@@ -83,12 +83,14 @@ cdef void hash_key(uint64_t secret_low, uint64_t secret_high, const uint8_t *key
 
 
 cdef class OffsetMap:
-    """Open addressing with linear probing. `latest_offset`: up to there the log has been read into it, -1 for nothing yet."""
+    """A hash table with open addressing and linear probing. `latest_offset` is the last log offset entered, -1 without
+    one.
+    """
 
     def __init__(self, int64_t max_bytes, double load_factor, int64_t max_keys, bytes secret=None):
-        """At most `max_bytes` of memory, filled up to `load_factor` (0.01 to 1; others count as the nearest of these).
+        """Allocate at most `max_bytes` of memory, to be filled up to `load_factor` (clamped to 0.01 to 1).
 
-        Less, where no more than `max_keys` keys can come. Raises MemoryError.
+        Allocates less if at most `max_keys` keys can come. Raises MemoryError.
         """
         cdef uint64_t words[2]
         secret = os.urandom(SECRET_BYTES) if secret is None else secret
@@ -97,7 +99,7 @@ cdef class OffsetMap:
         load_factor = min(max(load_factor, 0.01), 1.0)
         memcpy(words, <const uint8_t *>secret, SECRET_BYTES)
         self.secret_low, self.secret_high = little_endian(words[0]), little_endian(words[1])
-        # One slot is always free: there a search ends that finds nothing.
+        # One slot is always free, where an unsuccessful search ends.
         self.slots = max(<int64_t>2, min(max_bytes // SLOT_BYTES, <int64_t>(max_keys / load_factor) + 2))
         self.max_entries = max(<int64_t>1, min(<int64_t>(self.slots * load_factor), self.slots - 1))
         self.latest_offset = -1
@@ -109,7 +111,7 @@ cdef class OffsetMap:
         free(self.table)
 
     cdef Slot *slot_of(self, uint64_t low, uint64_t high) noexcept nogil:
-        """The slot that has the hash, else the free one that it would go to."""
+        """Return the slot with the hash, else the free slot for it."""
         cdef int64_t number = <int64_t>(low % <uint64_t>self.slots)
         while self.table[number].offset_plus_1 and (self.table[number].low != low or self.table[number].high != high):
             number += 1
@@ -118,7 +120,7 @@ cdef class OffsetMap:
         return &self.table[number]
 
     cdef bint put_key(self, const uint8_t *key, Py_ssize_t size, int64_t offset) noexcept nogil:
-        """False: the map is full and does not have the key."""
+        """Enter a key. Returns False if the map is full and does not contain the key."""
         cdef uint64_t low, high
         cdef Slot *slot
         hash_key(self.secret_low, self.secret_high, key, size, &low, &high)
@@ -133,13 +135,15 @@ cdef class OffsetMap:
         return True
 
     cdef int64_t offset_of(self, const uint8_t *key, Py_ssize_t size) noexcept nogil:
-        """-1 for a key that is not in the map."""
+        """Return the offset of a key, -1 if it is not in the map."""
         cdef uint64_t low, high
         hash_key(self.secret_low, self.secret_high, key, size, &low, &high)
         return self.slot_of(low, high).offset_plus_1 - 1
 
     def put(self, bytes key not None, int64_t offset) -> bool:
-        """`offset`, which is above all others, is the last one of `key`. False: the map is full and does not have the key."""
+        """Set the last offset of `key`; `offset` must be above all others. Returns False if the map is full and lacks
+        the key.
+        """
         return self.put_key(<const uint8_t *>key, len(key), offset)
 
     def get(self, bytes key not None) -> int | None:
@@ -151,7 +155,7 @@ cdef class OffsetMap:
 
 
 def sip_hash_128(bytes secret not None, bytes key not None) -> bytes:
-    """The hash of a key, as 16 bytes."""
+    """Return the hash of a key, as 16 bytes."""
     cdef uint64_t words[2]
     cdef uint64_t result[2]
     if len(secret) != SECRET_BYTES:

@@ -1,4 +1,4 @@
-"""`partition.metadata`: which topic, by id, a partition directory belongs to."""
+"""`partition.metadata`: the topic id of a partition directory."""
 import base64
 import binascii
 import os
@@ -15,12 +15,12 @@ _TORN_ID = re.compile(re.escape(_BEGINNING) + '[a-zA-Z0-9_-]{1,21}')
 
 
 def format_uuid(uuid: bytes) -> str:
-    """Kafka's text form of 16 bytes: URL-safe base64 without padding, 22 characters."""
+    """Return Kafka's text form of 16 bytes: URL-safe base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(uuid).decode().rstrip('=')
 
 
 def parse_uuid(text: str) -> bytes:
-    """Raises ValueError unless `text` is the form of 16 bytes."""
+    """Return the 16 bytes that `text` spells. Raises ValueError if it is not a uuid."""
     try:
         uuid = base64.urlsafe_b64decode(text + '==')
     except binascii.Error as error:
@@ -31,9 +31,9 @@ def parse_uuid(text: str) -> bytes:
 
 
 def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:
-    """None when there is no such file, or only the beginning of one. Raises CorruptLogError.
+    """Return the topic id, None if the file is missing or cut short. Raises CorruptLogError.
 
-    A power cut before the first flush of a new partition tears the file; nobody was told of any record then.
+    A power cut before the first flush of a new partition can cut the file; no record was acknowledged by then.
     """
     path = os.path.join(directory, FILE_NAME)
     try:
@@ -53,5 +53,5 @@ def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:
 
 
 def write_topic_id(fs: FileSystem, directory: str, topic_id: bytes) -> File:
-    """Write the file, of which there is nothing or the beginning. The flush of the partition has to sync it."""
+    """Write the file, which is missing or cut short. The flush of the partition must sync it."""
     return fs.write_file(os.path.join(directory, FILE_NAME), f'{_BEGINNING}{format_uuid(topic_id)}'.encode())

@@ -1,9 +1,9 @@
-"""A partition directory read by somebody who does not own it: a tool, a reader of copied directories.
+"""Reads a partition directory that another process may own: for tools and for copied directories.
 
-Nothing is written, locked or kept open. A broker may append, roll, compact and delete meanwhile: a file that is gone
-when it is wanted is looked for again in a new listing, and what is read is what the log holds at that moment. The
-indexes are hints: an entry that does not lead to its batch is not followed. They are read, not mapped, for a broker
-trims them under its readers.
+Nothing is written, locked or kept open. A broker may append, roll, compact and delete meanwhile. If a file has
+vanished, the directory is listed again; the result is the content of the log at that moment. Indexes are hints: an
+entry that does not lead to its batch is ignored. They are read, not mapped, because a broker may trim them during a
+read.
 """
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ T = TypeVar('T')
 ENTRY_BYTES = 8
 LAST_OFFSET = (1 << 63) - 1
 ATTEMPTS = 20
-"""How often files may vanish under one question. Each time the broker has finished a deletion or a compaction."""
+"""How often files may vanish during one call. Each time, the broker has finished a deletion or a compaction."""
 
 
 class IndexEntry(NamedTuple):
     last_offset: int
-    """Of the batch that begins at `position`."""
+    """The last offset of the batch that begins at `position`."""
     position: int
 
 
 class SegmentReader:
-    """One `.log` file as it is when it is opened. OSError."""
+    """One `.log` file as it was when opened. Raises OSError."""
 
     def __init__(self, fs: FileSystem, directory: str, base_offset: int):
         self._index_path = os.path.join(directory, file_name(base_offset, OFFSET_INDEX_SUFFIX))
@@ -45,23 +45,23 @@ class SegmentReader:
         self.size_bytes = self.file.size()
 
     def _open(self, path: str) -> File:
-        """A segment that compaction has finished and not yet renamed counts: the old one may be gone already."""
+        """Open the file, or the `.swap` file of a finished compaction: the old segment may be gone by then."""
         try:
             return self._fs.open(path)
         except FileNotFoundError:
             return self._fs.open(path + SWAP_SUFFIX)
 
     def position_of(self, offset: int) -> int:
-        """Where the first batch begins that ends at or above `offset`; the end of the last batch if there is none."""
+        """Return the position of the first batch that ends at or above `offset`; or the end of the last batch."""
         return seek_batch(self.file, self._indexed_position(offset), self.size_bytes, offset)
 
     def end(self) -> tuple[int, int]:
-        """(where the last whole batch ends, the offset that follows it)."""
+        """Return (end of the last whole batch, the offset that follows it)."""
         position, next_offset = find_end(self.file, self._indexed_position(None), self.size_bytes)
         return position, self.base_offset if next_offset < 0 else next_offset
 
     def _indexed_position(self, offset: int | None) -> int:
-        """Where the batch of the last index entry at or below `offset` begins (of the last entry at all for None)."""
+        """Return the position in the last index entry at or below `offset` (None: in the last entry)."""
         entry = self._find_entry(offset)
         if entry is None or entry.position + HEADER_BYTES > self.size_bytes:
             return 0
@@ -82,7 +82,7 @@ class SegmentReader:
             middle = (low + high) // 2
             data = index.read_at(ENTRY_BYTES, middle * ENTRY_BYTES)
             entry = IndexEntry(self.base_offset + int.from_bytes(data[:4], 'big'), int.from_bytes(data[4:], 'big'))
-            # No batch at the start of a segment is indexed: zeros lie behind the last entry.
+            # The batch at the start of a segment is never indexed: zeros follow the last entry.
             if entry.last_offset > self.base_offset and (offset is None or entry.last_offset <= offset):
                 found, low = entry, middle + 1
             else:
@@ -91,10 +91,10 @@ class SegmentReader:
 
 
 class PartitionReader:
-    """Raises OSError, and CorruptLogError where bytes inside the log are no batch.
+    """A partition directory, read without owning it. Raises OSError, and CorruptLogError for damage.
 
-    Bytes at the end of the last segment that are no whole batch are a write that is not finished, or never was: the log
-    ends before them. Checksums are not looked at.
+    Bytes at the end of the last segment that are not a whole batch are an unfinished write: the log ends before them.
+    Checksums are not verified.
     """
 
     def __init__(self, fs: FileSystem, directory: str):
@@ -102,10 +102,10 @@ class PartitionReader:
         self._fs = fs
 
     def base_offsets(self) -> list[int]:
-        """Of the segments, in order; the first is where the files begin.
+        """Return the segments' base offsets, in order.
 
-        Listed until two listings agree: one alone may miss a file that is renamed while it is made, as a compacted
-        segment is that takes its final name, and the segment would be passed over in silence.
+        Lists the directory until two listings agree: a single one may miss a file that is renamed meanwhile, such as a
+        compacted segment that gets its final name, and the segment would be skipped silently.
         """
         found: list[int] | None = None
         for _ in range(ATTEMPTS):
@@ -116,16 +116,16 @@ class PartitionReader:
         return found or []
 
     def start_offset(self) -> int:
-        """Where the files begin; the log itself may begin higher up. 0 when there is no file."""
+        """Return where the files begin, 0 without files; the log itself may begin at a higher offset."""
         return next(iter(self.base_offsets()), 0)
 
     def end_offset(self) -> int:
-        """The offset that the next record would get."""
+        """Return the offset of the next record."""
         return self._attempt(lambda: self._last_segment_end(self.base_offsets()))
 
     def batches(self, start_offset: int = 0, end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Every batch that reaches `start_offset` and begins below `end_offset`, or the end of the log if that is
-        None: also of what is appended while they are read.
+        """Yield every batch that overlaps [`start_offset`, `end_offset`); None is the end of the log, including batches
+        appended while reading.
         """
         offset, attempts = start_offset, 0
         while True:
@@ -157,9 +157,9 @@ class PartitionReader:
                 return
 
     def producer_state(self) -> ProducerStateTable:
-        """The state of all producers at the end of the log: the newest sound snapshot, and the batches behind it.
+        """Return the state of all producers at the end of the log: the newest sound snapshot plus the batches after it.
 
-        None has expired: that is for a broker to say, by its clock and its setting.
+        No producer is expired: expiry depends on a broker's clock and setting.
         """
         return self._attempt(self._replay_producers)
 
@@ -215,13 +215,13 @@ class PartitionReader:
 
 
 def are_of_a_partition(names: Iterable[str]) -> bool:
-    """Whether files with these names lie in a partition directory: one of them is a segment."""
+    """Return whether files with these names are those of a partition directory: one of them is a segment."""
     return any(parsed.kind == LOG_SUFFIX and parsed.state in ('', SWAP_SUFFIX)
                for name in names if (parsed := parse_file_name(name)))
 
 
 def _spans(bases: list[int], offset: int) -> Iterator[tuple[int, int | None]]:
-    """(base offset, that of the next segment) of the segments from the one that holds `offset` on."""
+    """Yield (base offset, that of the next segment) of the segments from the one with `offset` on."""
     for base_offset, next_base in zip(bases, [*bases[1:], None], strict=False):
         if next_base is None or next_base > offset:
             yield base_offset, next_base

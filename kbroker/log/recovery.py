@@ -1,13 +1,13 @@
-"""Opening a partition directory: from files to segments, producer state and leader epochs.
+"""Opens a partition directory: builds segments, producer state and leader epochs from its files.
 
-After a clean stop the indexes are trusted once they look sound, and the state comes from the newest snapshot. After
-an unclean one every segment at or above the recovery point is read whole: checksums, sizes and order of its
-batches, and its indexes and the state that its batches imply are built again.
+After a clean stop, indexes are trusted if they look sound, and the state comes from the newest snapshot. After an
+unclean one, every segment at or above the recovery point is read completely. Checksums, sizes and order of its batches
+are checked; its indexes and the producer state are rebuilt from its batches.
 
-The log ends before the first bytes that are no batch, as in Apache Kafka. At the end of the log those are a write
-that the power cut tore, and nobody was told that it succeeded. Where valid batches follow them it is damage to data
-that may have been acknowledged: what is cut off is then kept beside the log in `.cut` files, which no broker reads,
-and said in the broker's log.
+The log ends before the first bytes that are not a batch, as in Apache Kafka. At the end of the log, such bytes are a
+write torn by a power cut, which was never acknowledged. If valid batches follow, the bytes are damage to data that may
+have been acknowledged. The part that is cut off is then kept beside the log in `.cut` files, which no broker reads, and
+reported in the broker's log.
 """
 import logging
 import os
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Opening:
-    """A partition directory as it is being opened."""
+    """A partition directory during its opening."""
 
     fs: FileSystem
     directory: str
@@ -47,10 +47,10 @@ class Opening:
     segments: list[Segment] = field(default_factory=list)
     producers: ProducerStateTable = field(default_factory=ProducerStateTable)
     is_new: bool = False
-    """Nothing is there yet, and nothing is to be made."""
+    """The directory does not exist yet, and opening does not create it."""
     was_cut: bool = False
     is_unsynced: bool = False
-    """Something was recovered: `files_to_sync` are to be synced, then `finish` called, before anybody hears of it."""
+    """Something was recovered: sync `files_to_sync`, then call `finish`, before any of it becomes visible."""
     recovered: list[Segment] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Opening:
         to_recover = self._segments_to_recover(epochs_are_known)
         self._build_state(to_recover)
         if self.segments and self.log_end_offset < self.log_start_offset:
-            logger.warning('%s: the log ends at %d, below its start %d: nothing of it is visible, it begins anew',
+            logger.warning('%s: the log ends at %d, below its start %d: no record is visible, it restarts empty',
                            self.directory, self.log_end_offset, self.log_start_offset)
             for segment in self.segments:
                 self._remove(segment, keep=False)
@@ -94,7 +94,7 @@ class Opening:
         self._close_files()
 
     def _close_files(self) -> None:
-        """An idle partition holds no descriptor."""
+        """Close the files: an idle partition holds no descriptor."""
         for segment in self.segments:
             segment.close_file()
 
@@ -103,7 +103,7 @@ class Opening:
         return self.segments[-1].next_offset if self.segments else self.log_start_offset
 
     def _find_files(self) -> dict[str, int]:
-        """The files by name, with their sizes. What a crash left unfinished goes, or is finished."""
+        """Return the files by name, with their sizes, after finishing or removing leftovers of a crash."""
         sizes = self.fs.sizes(self.directory)
         for name in [name for name in sizes if name.endswith(TEMPORARY_SUFFIX)]:
             self.fs.unlink(os.path.join(self.directory, name))
@@ -111,17 +111,17 @@ class Opening:
         return self.fs.sizes(self.directory) if finish_swaps(self.fs, self.directory, sizes) else sizes
 
     def _read_leader_epochs(self, is_there: bool) -> tuple[LeaderEpochs, bool]:
-        """The epochs, and whether they can be trusted."""
+        """Return the epochs, and whether they can be trusted."""
         try:
             epochs = LeaderEpochs(self.fs, self.directory, read=is_there)
             return epochs, bool(epochs.rows)
         except CorruptLogError as error:
-            logger.warning('%s; it is built again from the batches', error)
+            logger.warning('%s; it is rebuilt from the batches', error)
             self.fs.unlink(os.path.join(self.directory, LEADER_EPOCH_FILE))
             return LeaderEpochs(self.fs, self.directory, read=False), False
 
     def _find_segments(self, sizes: dict[str, int]) -> list[Segment]:
-        """All segments in order. Index files without a log go."""
+        """Return all segments in order, after removing index files without a log."""
         by_offset: dict[int, dict[str, int]] = {}
         for name, size_bytes in sizes.items():
             parsed = parse_file_name(name)
@@ -135,7 +135,7 @@ class Opening:
                 segments.append(segment)
                 continue
             for kind in files:
-                logger.warning('%s: found an index without its log; it goes', segment.path(kind))
+                logger.warning('%s: found an index without its log; it is removed', segment.path(kind))
                 self.fs.unlink(segment.path(kind))
         for segment, following in pairwise(segments):
             segment.set_next_offset(following.base_offset)
@@ -160,7 +160,7 @@ class Opening:
         return found
 
     def _build_state(self, to_recover: set[Segment]) -> None:
-        """Producer state at the end of the log; segments in `to_recover` are recovered on the way."""
+        """Build the producer state at the end of the log, recovering the segments in `to_recover` on the way."""
         first = next((segment.base_offset for segment in self.segments if segment in to_recover), self.log_end_offset)
         self.snapshots.load(self.producers, self.log_start_offset, first, self.clock.wall_ms())
         for number, segment in enumerate(self.segments):
@@ -175,7 +175,7 @@ class Opening:
                 segment.replay(self.producers, self.producers.end_offset)
 
     def _recover(self, segment: Segment) -> bool:
-        """Whether the log ends in this segment because it was cut."""
+        """Recover a segment. Returns True if the log now ends in it because it was cut."""
         result = segment.recover(self.producers, self.leader_epochs)
         if result.damage is not None:
             self._report(segment, result)
@@ -188,11 +188,11 @@ class Opening:
         return self._lost_its_end(segment)
 
     def _lost_its_end(self, segment: Segment) -> bool:
-        """Whether a power cut took the end of a segment, though a later one is there: the disk writes in any order.
+        """Return whether a power cut took the end of a segment with a successor: the disk may write in any order.
 
-        Nobody was told that the later batches succeeded, and with a hole before them the sequences of their producers
-        would not match. Compaction makes such gaps too, and Kafka may have compacted above its last recovery point: a
-        compacted topic keeps them.
+        The later batches were never acknowledged, and after a gap the sequences of their producers would not match.
+        Compaction makes such gaps too, and Kafka may have compacted above its last recovery point: a compacted topic
+        keeps them.
         """
         following = self.segments[self.segments.index(segment) + 1]
         if self.clean or 'compact' in self.config.cleanup_policy or not (
@@ -229,7 +229,7 @@ class Opening:
         del self.segments[number + 1:]
 
     def _remove(self, segment: Segment, *, keep: bool) -> None:
-        """Take a segment out of the log. `keep` leaves its batches beside it."""
+        """Remove a segment from the log. `keep` preserves its batches in a file beside the log."""
         path = segment.log_file_path()
         logger.warning('%s: %d bytes from offset %d on are cut off%s', path, segment.size_bytes, segment.base_offset,
                        f' and kept in {path}{CUT_SUFFIX}' if keep else '')
@@ -240,11 +240,14 @@ class Opening:
 
     @property
     def only_at_the_end(self) -> bool:
-        """Whether only the last segment was recovered, which the next start recovers anyway after a power cut."""
+        """Return whether only the last segment was recovered, which a start after a power cut recovers anyway."""
         return not self.was_cut and self.recovered == self.segments[-1:]
 
     def files_to_sync(self) -> list[File]:
-        """Of what was recovered: what is derived from it comes later, for a snapshot never gets ahead of the log."""
+        """Return the files of recovered segments.
+
+        Derived files come later: a snapshot must never be ahead of the log.
+        """
         files = [file for segment in self.recovered
                  for file in segment.files_to_sync(sealed=segment is not self.segments[-1])]
         if self.leader_epochs.is_unsynced:
@@ -252,10 +255,10 @@ class Opening:
         return [*files, self.fs.open_directory(self.directory)]
 
     def finish(self) -> None:
-        """What was recovered is on the disk.
+        """Finish the opening, once the recovered files are durable.
 
-        A snapshot in the middle of the last segment would help nobody: after a crash that segment is read from its
-        beginning, and a clean stop leaves one of its own.
+        No snapshot is written in the middle of the last segment: after a crash that segment is read from its start, and
+        a clean stop writes a snapshot of its own.
         """
         self._close_files()
         self.is_unsynced = False

@@ -1,6 +1,6 @@
-"""Files and directories that left their log: they go a little later, and not on the loop.
+"""Removes files and directories that have left their log, after a delay and off the loop.
 
-The kernel takes a tenth of a second to let go of a large file, of which it may still hold every page.
+Unlinking a large file, with all its pages cached, takes the kernel a tenth of a second.
 """
 import logging
 from functools import partial
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Removals:
-    """What is removed by jobs of `submit`. What a stop leaves, the next start removes, for its names say so."""
+    """Pending removals, run as jobs of `submit`. A stop leaves the rest to the next start, which knows them by name."""
 
     def __init__(self, fs: FileSystem, timers: Timers, submit: Submit):
         self._fs = fs
@@ -25,15 +25,18 @@ class Removals:
         self._is_stopped = False
 
     def after(self, delay_ms: int, paths: list[str]) -> None:
-        """Remove files and directories. They may have been renamed or removed since: what is gone is gone."""
+        """Remove files and directories after a delay.
+
+        They may have been renamed or removed since: that is not an error.
+        """
         self._timers.after(delay_ms, partial(self._remove_next, paths))
 
     def stop(self) -> None:
-        """Begin nothing any more."""
+        """Start no further removals."""
         self._is_stopped = True
 
     def _remove_next(self, paths: list[str]) -> None:
-        """In jobs of bounded size, for they keep others waiting."""
+        """Remove the next files in a job of bounded size: longer ones would delay other jobs."""
         if paths and not self._is_stopped:
             self._submit(partial(self._remove, paths[:REMOVED_AT_ONCE]),
                          lambda _: self.after(PAUSE_MS, paths[REMOVED_AT_ONCE:]))
@@ -44,7 +47,7 @@ class Removals:
 
 
 def remove(fs: FileSystem, path: str) -> None:
-    """One file or directory, if it is there."""
+    """Remove one file or directory, if it exists."""
     try:
         if fs.is_directory(path):
             fs.remove_directory(path)

@@ -1,9 +1,9 @@
-"""Making again what is derived from a log: its indexes and its producer snapshots. The batches themselves stay.
+"""Rebuilds the files derived from a log: its indexes and producer snapshots. The batches themselves are not changed.
 
-`plan` says what would be done; `carry_out` does it, by the code that recovers a log after a crash. New files are
-complete and durable under a name of their own before they take the place of the old ones, so that a crash leaves each
-file old or new. A snapshot that is no use goes only when the one in its place is there: to Apache Kafka a log without
-any, after a clean stop, is one without producers.
+`plan` returns the steps; `carry_out` executes them, with the code that recovers a log after a crash. New files are
+completed and synced under temporary names before they replace the old ones, so that a crash leaves each file old or
+new. A useless snapshot is removed only after its replacement exists: after a clean stop, Apache Kafka treats a log
+without snapshots as one without producers.
 """
 import os
 from collections.abc import Callable
@@ -33,12 +33,12 @@ INDEX_SUFFIXES = (TRANSACTION_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFF
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to do. `file`: what changes; for indexes the log that they belong to."""
+    """One repair. `file`: the file that changes; for indexes, the log that they belong to."""
 
     file: str
     remedy: Remedy
     position: int = -1
-    """Where a torn log is cut."""
+    """The position at which a torn log is cut."""
 
     def __str__(self) -> str:
         place = f' at {self.position}' if self.position >= 0 else ''
@@ -46,7 +46,7 @@ class Step:
 
     @property
     def offset(self) -> int:
-        """The one in the file's name."""
+        """The offset in the file's name."""
         return _offset_of(self.file)
 
     def __lt__(self, other: 'Step') -> bool:
@@ -54,10 +54,10 @@ class Step:
 
 
 def plan(fs: FileSystem, directory: str, report: PartitionReport, *, cut_torn_tail: bool) -> list[Step]:
-    """What makes the findings go away, as far as anything does without a loss. OSError.
+    """Return the lossless steps that resolve findings. Raises OSError.
 
-    Nothing where a compaction was interrupted, which the next opening finishes; and where the batches are damaged only
-    the removal of files that belong to nothing, for what follows from the batches is not known.
+    Returns no steps for an interrupted compaction, which the next opening finishes. If batches are damaged, only
+    unrelated files are removed, because the state after the damage is unknown.
     """
     names = fs.listdir(directory)
     if has_unfinished_swap(names):
@@ -82,9 +82,9 @@ def plan(fs: FileSystem, directory: str, report: PartitionReport, *, cut_torn_ta
 
 def carry_out(fs: FileSystem, directory: str, config: LogConfig, steps: list[Step],
               done: Callable[[Step], object] = lambda step: None) -> None:
-    """Do what `plan` said; `done` is told of each step once it is durable.
+    """Execute the steps of `plan`; `done` is called with each step once it is durable.
 
-    Nobody else may work on the directory. OSError; CorruptLogError when the log is not what the plan was made for.
+    No other process may use the directory. Raises OSError; CorruptLogError if the log is not the one that was planned.
     """
     names = fs.listdir(directory)
     bases = _bases(names)
@@ -124,7 +124,7 @@ def carry_out(fs: FileSystem, directory: str, config: LogConfig, steps: list[Ste
 
 def _take_snapshot(fs: FileSystem, directory: str, producers: ProducerStateTable, base_offset: int,
                    wrong: dict[int, Step]) -> None:
-    """A sound snapshot may know of producers whose batches are no longer there."""
+    """Load the snapshot if it is sound: it may contain producers whose batches are gone."""
     path = os.path.join(directory, file_name(base_offset, SNAPSHOT_SUFFIX))
     if base_offset not in wrong and fs.exists(path):
         found = ProducerStateTable()

@@ -1,6 +1,6 @@
-"""What leaves a log, and how: by age, by size, below the start offset; and old segments that the cleaner replaced.
+"""Removes segments from a log: by age, by size, below the start offset, or because the cleaner replaced them.
 
-Files get the suffix `.deleted` at once, which every opening removes, and go for good file.delete.delay.ms later.
+Files get the suffix `.deleted` at once, which every opening removes; they are unlinked file.delete.delay.ms later.
 """
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 def expired_segments(log: Log, high_watermark: int, now_ms: int) -> list[Segment]:
-    """The oldest segments that may go, in order: all wholly below the high watermark. An empty last one stays."""
+    """Return the oldest segments to delete, in order, all entirely below the high watermark.
+
+    An empty last one stays.
+    """
     config = log.config
     deletes = 'delete' in config.cleanup_policy
     excess_bytes = log.size_bytes - config.retention_bytes if deletes and config.retention_bytes >= 0 else 0
@@ -46,7 +49,7 @@ def _newest_ms(segment: Segment) -> int:
 
 
 def delete_segments(log: Log, segments: list[Segment]) -> None:
-    """Take the files of segments, and the snapshots at their bases, out of the directory."""
+    """Remove segments, and the snapshots at their base offsets, from the directory."""
     bases = {segment.base_offset for segment in log.segments}
     for segment in segments:
         rename_files(log.fs, log.directory, segment.base_offset, '', DELETED_SUFFIX)
@@ -57,10 +60,10 @@ def delete_segments(log: Log, segments: list[Segment]) -> None:
 
 
 def replace_segments(log: Log, old: list[Segment], new: list[Segment]) -> list[Segment]:
-    """Swap cleaned segments in (the steps stand in `swap`). Returns them as they are under their final names.
+    """Replace segments by cleaned ones (see `swap` for the steps). Returns the new ones under their final names.
 
-    The snapshots of the old segments go first: where compaction drops a marker, state that begins behind its
-    transaction's first batch would hold that transaction open for ever.
+    The snapshots of the old segments are removed first. If compaction drops a marker, state that begins after the first
+    batch of the transaction would hold that transaction open forever.
     """
     fs, directory = log.fs, log.directory
     end_offset = old[-1].next_offset

@@ -1,4 +1,4 @@
-"""The `<offset>.snapshot` files of a partition: producer state as it was below an offset."""
+"""The `<offset>.snapshot` files of a partition: the producer state below an offset."""
 import logging
 import os
 
@@ -11,14 +11,14 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerSnapshots:
-    """Which snapshots there are, and their reading and writing. Raises OSError.
+    """The snapshots of a partition. Raises OSError.
 
-    The files are not synced: a torn one fails its checksum and is not used. Who writes one has synced the log up to its
-    offset.
+    The files are not synced: a torn one fails its checksum and is ignored. Before writing a snapshot, sync the log up
+    to its offset.
     """
 
     def __init__(self, fs: FileSystem, directory: str, names: list[str]):
-        """`names`: what is in the directory."""
+        """Create; `names` lists the directory."""
         self._fs = fs
         self._directory = directory
         self.offsets = sorted(int(name.removesuffix(SNAPSHOT_SUFFIX)) for name in names
@@ -29,7 +29,7 @@ class ProducerSnapshots:
 
     @property
     def latest(self) -> int:
-        """The highest offset with a snapshot, -1 when there is none."""
+        """The highest offset with a snapshot, -1 without one."""
         return self.offsets[-1] if self.offsets else -1
 
     def write(self, offset: int, data: bytes) -> None:
@@ -47,22 +47,22 @@ class ProducerSnapshots:
         self.offsets.remove(offset)
 
     def remove_damaged(self) -> None:
-        """After an unclean stop any of them may be torn."""
+        """Remove snapshots that cannot be read: after an unclean stop any of them may be torn."""
         for offset in list(self.offsets):
             try:
                 ProducerStateTable().load_snapshot(self._fs.read_file(self.path(offset)), offset, 0)
             except CorruptLogError as error:
-                logger.warning('%s: %s; it goes', self.path(offset), error)
+                logger.warning('%s: %s; it is removed', self.path(offset), error)
                 self.remove(offset)
 
     def remove_outside(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Those at or below the start say nothing about the log, those above its end speak of what is lost."""
+        """Remove snapshots outside the log: useless at or below its start, of lost data above its end."""
         for offset in list(self.offsets):
             if offset <= log_start_offset or offset > log_end_offset:
                 self.remove(offset)
 
     def load(self, producers: ProducerStateTable, start_offset: int, at_most: int, now_ms: int) -> None:
-        """Fill `producers` from the newest readable snapshot up to `at_most`, or empty it, at `start_offset`."""
+        """Fill `producers` from the newest readable snapshot up to `at_most`; or empty it at `start_offset`."""
         for offset in reversed(self.offsets):
             if start_offset < offset <= at_most:
                 try:
@@ -74,7 +74,7 @@ class ProducerSnapshots:
         producers.clear(start_offset)
 
     def keep_for(self, segment_bases: list[int]) -> None:
-        """Keep one for each segment's base and the newest above all bases: what an opening needs at most."""
+        """Keep the snapshots that an opening may need: one at each segment's base, and the newest above all bases."""
         newest = self.latest
         for offset in list(self.offsets):
             if offset not in segment_bases and not (offset == newest and offset > segment_bases[-1]):

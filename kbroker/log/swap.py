@@ -1,12 +1,12 @@
-"""Putting cleaned segments in the place of old ones so that a crash at any point leaves the old ones or the new ones.
+"""Replaces old segments by cleaned ones, so that a crash at any point leaves either all old ones or all new ones.
 
 1. `.cleaned` files are complete and synced, then renamed to `.swap`, the segment with the highest base first:
-   from the first rename on the new ones win.
+   from the first rename on, the new segments win.
 2. The files of the old segments are renamed to `.deleted`, then `.swap` loses its suffix; the directory is synced.
 
-At start: `.cleaned` files were not complete, so they go, and with them the `.swap` files at or above the lowest of them
-(their swap had only begun). A `.swap` that stays wins: normal files in its range of offsets go, and it takes its final
-name.
+At start: `.cleaned` files are incomplete, so they are removed, together with the `.swap` files at or above the lowest
+of them, whose swap had only begun. Any other `.swap` file wins: normal files in its offset range are removed, and it
+gets its final name.
 """
 import logging
 import os
@@ -36,13 +36,13 @@ class SegmentFileName(NamedTuple):
 
 
 def parse_file_name(name: str) -> SegmentFileName | None:
-    """None for a file that is no part of a segment and no snapshot."""
+    """Parse a name. Returns None for a file that is neither part of a segment nor a snapshot."""
     match = FILE_NAME.fullmatch(name)
     return SegmentFileName(int(match[1]), match[2], match[3]) if match else None
 
 
 def rename_files(fs: FileSystem, directory: str, base_offset: int, old_state: str, new_state: str) -> None:
-    """Rename what exists of a segment's files; the log file last, for it is what counts."""
+    """Rename the existing files of a segment; the log file last, since it is decisive."""
     for kind in reversed(SEGMENT_SUFFIXES):
         old = os.path.join(directory, file_name(base_offset, kind))
         if fs.exists(old + old_state):
@@ -50,9 +50,9 @@ def rename_files(fs: FileSystem, directory: str, base_offset: int, old_state: st
 
 
 def finish_swaps(fs: FileSystem, directory: str, names: Iterable[str]) -> bool:
-    """Bring a directory to what it was before, or after, a swap that a crash interrupted. `.deleted` files go.
+    """Complete or undo a swap that a crash interrupted. Removes `.deleted` files.
 
-    `names` are those in it. Returns whether that has changed them.
+    `names` lists the directory. Returns whether its files have changed.
     """
     names = list(names)
     if not any(name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):

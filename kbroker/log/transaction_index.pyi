@@ -1,4 +1,4 @@
-"""Types of transaction_index.pyx; the documentation stands there."""
+"""Types of transaction_index.pyx, which has the documentation."""
 from struct import Struct
 from typing import NamedTuple
 

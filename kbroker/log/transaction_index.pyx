@@ -1,8 +1,8 @@
-"""Aborted transactions of a segment (`.txnindex`), as read_committed consumers need them.
+"""Aborted transactions of a segment (`.txnindex`), for read_committed consumers.
 
-Entry, 34 bytes: int16 version (0), int64 producer_id, int64 first_offset, int64 last_offset (that of the ABORT marker),
-int64 last_stable_offset (as the marker left it). Entries stand in marker order, so both last offsets and last stable
-offsets grow. The file exists only where a marker of an aborted transaction lies in the segment.
+Entry, 34 bytes: int16 version (0), int64 producer_id, int64 first_offset, int64 last_offset (of the ABORT marker),
+int64 last_stable_offset (after the marker). Entries are in marker order, so both last offsets and last stable offsets
+grow. The file exists only if the segment holds a marker of an aborted transaction.
 """
 import struct
 from typing import NamedTuple
@@ -23,7 +23,7 @@ cdef enum:
 
 
 class AbortedTransaction(NamedTuple):
-    """One transaction that was aborted, and the last stable offset that its marker left."""
+    """One aborted transaction, and the last stable offset after its marker."""
 
     producer_id: int
     first_offset: int
@@ -32,7 +32,7 @@ class AbortedTransaction(NamedTuple):
 
 
 cdef class TransactionIndex:
-    """The rows are held in memory once read. Raises OSError, and CorruptLogError when the file is damaged."""
+    """The rows of a segment, kept in memory once read. Raises OSError, and CorruptLogError for a damaged file."""
 
     def __init__(self, fs, str path, int64_t base_offset, *, bint exists):
         self.path = path
@@ -48,7 +48,7 @@ cdef class TransactionIndex:
 
     @property
     def rows(self) -> list[AbortedTransaction]:
-        """In marker order."""
+        """Return the rows in marker order."""
         cdef Py_ssize_t i
         self.read()
         return [self.row(i) for i in range(self.count)]
@@ -58,7 +58,7 @@ cdef class TransactionIndex:
         return AbortedTransaction(row.producer_id, row.first_offset, row.last_offset, row.last_stable_offset)
 
     cdef int make_room(self, Py_ssize_t count) except -1:
-        """After this `add` cannot fail until there are so many entries."""
+        """Ensure that `add` cannot fail up to `count` entries."""
         cdef Py_ssize_t capacity
         cdef void *wider
         if count > self.capacity:
@@ -87,7 +87,7 @@ cdef class TransactionIndex:
         return 0
 
     def append(self, row) -> None:
-        """Add the row of a marker above all others. Nothing is adopted when the write fails."""
+        """Add the row of a marker above all others. If the write fails, nothing changes."""
         cdef Row entry = Row(row[0], row[1], row[2], row[3])
         self.read()
         if self.count and entry.last_offset <= self.entries[self.count - 1].last_offset:
@@ -99,14 +99,16 @@ cdef class TransactionIndex:
         self.add(&entry)
 
     cdef Py_ssize_t touching(self, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into) except -1:
-        """How many rows touch [fetch_offset, upper_bound_offset); producer id and first offset of each go to `into`, as
-        on the wire, unless it is NULL. Costs what it finds: a block that begins too late is passed over whole."""
+        """Return how many rows touch [fetch_offset, upper_bound_offset). Unless `into` is NULL, write producer id
+        and first offset of each to it, in wire format. The cost depends on the rows found: a block that begins too
+        late is skipped."""
         cdef Py_ssize_t i, end, found = 0
         self.read()
         i = self.first_reaching(fetch_offset, False)
         end = min(self.first_reaching(upper_bound_offset, True) + 1, self.count)
         while i < end:
-            if i % BLOCK_ENTRIES == 0 and i + BLOCK_ENTRIES <= end and self.lowest[i // BLOCK_ENTRIES] >= upper_bound_offset:
+            if (i % BLOCK_ENTRIES == 0 and i + BLOCK_ENTRIES <= end
+                    and self.lowest[i // BLOCK_ENTRIES] >= upper_bound_offset):
                 i += BLOCK_ENTRIES
                 continue
             if self.entries[i].first_offset < upper_bound_offset:
@@ -118,9 +120,10 @@ cdef class TransactionIndex:
         return found
 
     cdef Py_ssize_t first_reaching(self, int64_t offset, bint by_stable_offset) noexcept:
-        """The first row whose marker, or with `by_stable_offset` the last stable offset that it left, is at or above `offset`.
+        """Return the first row whose marker is at or above `offset`; with `by_stable_offset`, whose last stable offset
+        is.
 
-        What follows a row that left it there begins above.
+        The rows after one with such a last stable offset begin above it.
         """
         cdef Py_ssize_t low = 0, high = self.count, middle
         cdef const Row *row
@@ -134,11 +137,11 @@ cdef class TransactionIndex:
         return low
 
     cdef bint is_complete(self, int64_t upper_bound_offset) noexcept:
-        """Whether later segments can have no row that begins below `upper_bound_offset`."""
+        """Return whether later segments can have no row that begins below `upper_bound_offset`."""
         return self.count > 0 and self.entries[self.count - 1].last_stable_offset >= upper_bound_offset
 
     def collect(self, int64_t fetch_offset, int64_t upper_bound_offset) -> tuple[list[AbortedTransaction], bool]:
-        """Rows that touch [fetch_offset, upper_bound_offset), and whether later segments can add none."""
+        """Return the rows that touch [fetch_offset, upper_bound_offset), and whether later segments can add none."""
         cdef Py_ssize_t i
         self.read()
         found = [self.row(i) for i in range(self.first_reaching(fetch_offset, False),
@@ -147,7 +150,7 @@ cdef class TransactionIndex:
         return found, self.is_complete(upper_bound_offset)
 
     def truncate_to(self, int64_t offset) -> None:
-        """Drop the rows whose marker is at or above `offset`."""
+        """Remove the rows whose marker is at or above `offset`."""
         self.read()
         kept = self.first_reaching(offset, False)
         if self.exists:
@@ -155,7 +158,7 @@ cdef class TransactionIndex:
         self.count = kept
 
     def reset(self) -> None:
-        """Forget all rows and the file: the index is about to be rebuilt."""
+        """Remove all rows and the file before a rebuild."""
         if self.exists:
             self.lazy_file.close()
             self.fs.unlink(self.path)
@@ -164,11 +167,11 @@ cdef class TransactionIndex:
         self.count = 0
 
     def check(self) -> None:
-        """Read the file; CorruptLogError when it is damaged."""
+        """Read the file. Raises CorruptLogError if it is damaged."""
         self.read()
 
     def file(self) -> File:
-        """The open file, for a write or a sync."""
+        """Return the open file, for a write or a sync."""
         return self.lazy_file.get(True)
 
     cdef int read(self) except -1:
@@ -182,11 +185,13 @@ cdef class TransactionIndex:
         self.count = 0
         self.make_room(len(data) // ENTRY.size)
         for position in range(0, len(data), ENTRY.size):
-            version, row.producer_id, row.first_offset, row.last_offset, row.last_stable_offset = ENTRY.unpack_from(data, position)
+            (version, row.producer_id, row.first_offset, row.last_offset,
+             row.last_stable_offset) = ENTRY.unpack_from(data, position)
             if version != VERSION:
                 raise CorruptLogError(f'{self.path}: found version {version} at {position}, expected {VERSION}')
             if row.last_offset <= above:
-                raise CorruptLogError(f'{self.path}: found marker offset {row.last_offset} at {position}, expected one above {above}')
+                raise CorruptLogError(f'{self.path}: found marker offset {row.last_offset} at {position}, '
+                                      f'expected one above {above}')
             above = row.last_offset
             self.add(&row)
         self.is_read = True

@@ -507,7 +507,7 @@ def test_a_batch_that_does_not_hold_the_records_it_says_is_left_as_it_is(directo
     log.append_batch(batch, Origin.REPLICATION, 0)
     directory.clean(log)
     assert [bytes(found) for _, found in log.batches()] == [bytes(batch)]
-    assert 'the log is not cleaned any more' in caplog.text
+    assert 'the log will not be cleaned again' in caplog.text
 
 
 def test_want_of_space_leaves_a_log_as_it_was_until_there_is_some(tmp_path, caplog):
