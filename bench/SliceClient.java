@@ -11,12 +11,12 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
 
 /**
- * Kafka's own clients, connected all the time, working when a line on standard input says so:
+ * Runs Kafka's own clients, always connected, on commands from standard input:
  *
  *     produce TOPIC true|false MILLISECONDS COMMIT_MILLISECONDS     with transactions or without
  *     consume TOPIC true|false RECORDS                              read_committed or read_uncommitted
  *
- * While they work they print how many records have been delivered so far, in the end "done".
+ * During a command it prints the number of records delivered so far, and at its end "done".
  */
 class SliceClient {
     static final int POLL_MS = 10_000;

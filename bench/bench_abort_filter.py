@@ -1,4 +1,4 @@
-"""A fetch of 1000 batches by 50 producers, every other transaction aborted: the filter beside the reference's heap."""
+"""The abort filter against the reference's heap: 1000 batches by 50 producers, every other transaction aborted."""
 import pytest
 from reference import record as reference
 
@@ -46,7 +46,7 @@ def filter_with_kbroker(batches, aborted) -> list[int]:
 
 @pytest.mark.parametrize('name', ['kbroker', 'reference'])
 def test_abort_filter(benchmark, name):
-    """Headers are parsed beforehand on both sides."""
+    """Both sides use headers that are parsed before the measurement."""
     benchmark.group = 'abort filter over 1000 batches'
     batches, aborted = fetched()
     decoded = [reference.decode_batch(batch) for batch in batches]

@@ -1,4 +1,4 @@
-"""Handlers that build large answers, on a whole broker in the process, next to the encoding of the same answer.
+"""Handlers that build large responses, in a whole broker in the process, against encoding the same response alone.
 
 python -m pytest bench/bench_apis.py --benchmark-group-by=group --benchmark-columns=median,iqr,rounds
 """

@@ -1,6 +1,6 @@
-"""Compaction of a segment beside the reference model, and the map of keys beside a dict.
+"""Compaction of a segment against the reference model, and the map of keys against a dict.
 
-Run: python -m pytest bench/bench_cleaner.py --benchmark-only (add --quick for a pass that only shows that they run).
+Run: python -m pytest bench/bench_cleaner.py --benchmark-only (--quick only shows that they run).
 """
 
 import os
@@ -28,7 +28,7 @@ WINDOW_BYTES = 1 << 18
 
 @pytest.fixture(params=[0, 3], ids=['uncompressed', 'lz4'])
 def log(request, tmp_path):
-    """Each key is written five times."""
+    """A log in which each key is written five times."""
     log = Log(
         FileSystem(),
         str(tmp_path / 'bench-0'),

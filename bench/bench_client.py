@@ -1,4 +1,4 @@
-"""The client of the commands beside other clients, against the same broker: a first answer, a whole partition.
+"""The commands' client against other clients, on the same broker: the first response, and a whole partition.
 
 python -m pytest bench/bench_client.py --benchmark-group-by=group --benchmark-columns=median,iqr,rounds
 """

@@ -1,4 +1,4 @@
-"""The codec beside the reference of the tests and kafka-python, in one run: read the ratios, not the times.
+"""The codec against the reference of the tests and kafka-python, in one run: compare ratios, not times.
 
     python -m pytest bench/bench_codec.py --benchmark-group-by=group --benchmark-columns=median,iqr,rounds
 """

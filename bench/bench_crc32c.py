@@ -1,4 +1,4 @@
-"""CRC-32C per size: every implementation of this processor beside crcmod and the bitwise reference."""
+"""CRC-32C by size: every implementation for this processor against crcmod and the bitwise reference."""
 import crcmod.predefined
 import pytest
 from reference.crc32c import crc32c as bitwise

@@ -1,4 +1,4 @@
-"""Rows and records as text beside the slow way, reference codec and json.dumps; and indexes against their log.
+"""Rows and records as text, against the reference codec with json.dumps; and indexes against their log.
 
     python -m pytest bench/bench_decoders.py -o python_files=bench_*.py --benchmark-group-by=group
 """

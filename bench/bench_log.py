@@ -1,6 +1,6 @@
-"""Append, read and index search of the log, each beside the slow thing it replaces.
+"""Append, read and index search of the log, each against the slow code that it replaces.
 
-Run: python -m pytest bench/bench_log.py --benchmark-only (add --quick for a pass that only shows that they run).
+Run: python -m pytest bench/bench_log.py --benchmark-only (--quick only shows that they run).
 """
 import bisect
 import os
@@ -21,7 +21,7 @@ APPENDS = 200
 
 
 def batch_of(size_bytes: int, **producer: int) -> bytearray:
-    """One record that makes a batch of about this size."""
+    """Return a batch of about this size with one record."""
     return encode_batch([(T, None, b'x' * (size_bytes - 75))], **producer)
 
 
@@ -65,7 +65,7 @@ def test_append_idempotent(benchmark, log):
 @pytest.mark.parametrize('size_bytes', [300, 16_384])
 @pytest.mark.benchmark(group='append')
 def test_reference_pwrite(benchmark, tmp_path, size_bytes):
-    """The system call alone: what an append cannot be cheaper than."""
+    """The system call alone, the lower bound of an append."""
     descriptor = os.open(tmp_path / 'plain', os.O_RDWR | os.O_CREAT)
     batch = batch_of(size_bytes)
     position = 0
@@ -104,6 +104,6 @@ def test_index_lookup(benchmark, index):
 
 @pytest.mark.benchmark(group='index search')
 def test_reference_bisect(benchmark, index):
-    """The same entries in a list, with the standard library's search."""
+    """A search for the same entries in a list, with the standard library."""
     entries = [key for key, _ in index]
     benchmark(bisect.bisect_right, entries, 350_003)

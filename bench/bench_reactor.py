@@ -1,9 +1,9 @@
-"""An echo of frames: the network room against an asyncio.Protocol, each in a process of its own, grouped by size.
+"""An echo of frames: the network room against an asyncio.Protocol, each in its own process, grouped by size.
 
     python -m pytest bench/bench_reactor.py --benchmark-columns=min,median,ops
 
 The time is that of one burst: `depth` frames sent at once and their answers read. `server_cpu_us` under each result
-(--benchmark-json) is what the server itself spent per request, and the better measure where the client is the slower.
+(--benchmark-json) is the server's CPU time per request, the better measure where the client is slower.
 """
 import asyncio
 import os
@@ -24,7 +24,7 @@ CASES = [(60, 1), (60, 64), (16 * 1024, 1), (16 * 1024, 16)]
 
 
 class AsyncioEcho(asyncio.Protocol):
-    """The usual server on asyncio, as the comparison: it cuts frames from a bytearray."""
+    """A straightforward server without the network room: cuts frames from a bytearray."""
 
     def connection_made(self, transport):
         self.transport = transport
@@ -71,7 +71,7 @@ def announce(port):
 
 
 class Served:
-    """A server in another process, and a connection to it."""
+    """A server in another process, with a connection to it."""
 
     def __init__(self, name):
         self.process = subprocess.Popen([sys.executable, __file__, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -89,7 +89,7 @@ class Served:
         self.requests += depth
 
     def close(self):
-        """The server's CPU time, in microseconds for each request."""
+        """Stop the server. Returns its CPU time per request, in microseconds."""
         self.socket.close()
         cpu_seconds, _ = self.process.communicate('end\n')
         return float(cpu_seconds) / self.requests * 1e6

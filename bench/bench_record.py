@@ -1,4 +1,4 @@
-"""Batches of 1, 140 and 1000 records: written, read, validated, beside kafka-python, aiokafka and the reference."""
+"""Batches of 1, 140 and 1000 records: written, read, validated, against kafka-python, aiokafka and the reference."""
 from types import SimpleNamespace
 
 import aiokafka.record.default_records
@@ -11,7 +11,7 @@ from kbroker.record.records import ProduceRules, decode_records, prepare_produce
 
 T = 1_700_000_000_000
 COUNTS = [1, 140, 1000]
-MAGIC_AT = 16  # before it: offset and leader epoch, which are the log's to place
+MAGIC_AT = 16  # the fields before it, offset and leader epoch, are set by the log
 RULES = ProduceRules(
     SimpleNamespace(
         max_message_bytes=1_048_588,
@@ -99,7 +99,7 @@ def test_read(benchmark, name, count):
 @pytest.mark.parametrize('count', COUNTS)
 @pytest.mark.parametrize('name', ['kbroker', 'reference'])
 def test_validate(benchmark, name, count):
-    """The validation of a Produce request. The reference only reads the records, with their CRC."""
+    """The validation in a Produce request; the reference only reads the records and their CRC."""
     benchmark.group = f'validate a batch of {count} records'
     batch = encode_batch(rows(count))
     if name == 'kbroker':

@@ -1,4 +1,4 @@
-"""The transactions of a partition of 20,000 batches, beside walking over the same headers and looking at none."""
+"""The transactions of a partition of 20,000 batches, against a bare walk over the same headers."""
 from collections import deque
 
 import pytest

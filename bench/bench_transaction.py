@@ -1,7 +1,7 @@
-"""One transaction of one record over one partition, begun to end, in a whole broker without sockets and without syncs.
+"""A transaction of one record on one partition, from begin to end, in a whole broker without sockets and syncs.
 
-The reference is what the disk is given, and nothing else: the batch, the marker and three rows of the transaction's
-state. The time is CPU time of this process; the ratio of the two groups' lines is what holds from machine to machine.
+The reference only writes the same bytes to disk: the batch, the marker and three rows of the transaction's state. The
+time is CPU time of this process; only the ratio between the two groups carries over to other machines.
 """
 import os
 import time
@@ -15,13 +15,13 @@ from kbroker.record.batch import encode_batch
 
 TRANSACTIONS = 50
 WRITES_BYTES = (100, 78, 150, 150, 150)
-"""The sizes of what one transaction appends: batch, marker, ONGOING, PREPARE and COMPLETE row."""
+"""The sizes of the writes of one transaction: batch, marker, ONGOING, PREPARE and COMPLETE row."""
 
 pytestmark = pytest.mark.benchmark(group=f'{TRANSACTIONS} transactions of one record', timer=time.process_time)
 
 
 class Producer:
-    """A transactional producer at transaction version 2: it adds no partitions, and each end bumps its epoch."""
+    """A transactional producer at transaction version 2: it adds no partitions, and each EndTxn bumps its epoch."""
 
     def __init__(self, broker: InProcessBroker):
         self.broker = broker

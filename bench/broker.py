@@ -1,11 +1,11 @@
-"""End to end: kbroker and confluent-kafka as processes on this machine, and what a user would see.
+"""An end-to-end benchmark with the figures that a user sees: kbroker and confluent-kafka as processes on this machine.
 
     python bench/broker.py [--quick]
 
-It needs a quiet machine with nothing else to do: broker and client share its processors, so whatever else runs is in
-every figure. The last column says how much that was. Records are 1 KiB, in one partition, written by an idempotent
-producer. CPU is the broker's own time, which noise changes least. With --quick everything runs once, in a few seconds,
-and the figures mean nothing.
+It needs a quiet machine: broker and client share its processors, so all other work affects every figure. The last
+column shows how much there was. Records are 1 KiB, in one partition, written by an idempotent producer. CPU is the
+broker's own time, which noise affects least. With --quick everything runs once, in a few seconds, and the figures are
+meaningless.
 """
 import os
 import pathlib
@@ -38,7 +38,7 @@ DURABILITIES = ('page-cache', 'disk')
 
 @dataclass
 class Row:
-    """A line of the table: what was measured, in words and figures, and what else the machine did meanwhile."""
+    """One row of the table: the description, the figures, and the other load on the machine."""
 
     name: str
     figures: str
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass
 class Span:
-    """The times between two readings of the clocks. Shares are of all processors' time."""
+    """The time and CPU between two readings of the clocks. Shares are of all processors' time."""
 
     seconds: float
     broker_cpu_s: float
@@ -59,9 +59,9 @@ class Span:
 
 
 class Stopwatch:
-    """Wall time, the CPU time of the broker with this id, and what neither bench nor brokers used of the processors.
+    """Measures wall time, the CPU time of the broker with this process id, and the CPU time of unrelated processes.
 
-    Without an id the brokers that end while it runs are part of the bench.
+    Without an id, brokers that end during the measurement count as part of the bench.
     """
 
     def __init__(self, pid: int | None = None):
@@ -87,7 +87,7 @@ def machine_cpu_s() -> list[float]:
 
 
 def process_cpu_s(pid: int) -> float:
-    """User and system time of a process."""
+    """Return the user and system time of a process."""
     with open(f'/proc/{pid}/stat') as file:
         fields = file.read().rpartition(')')[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
@@ -110,7 +110,7 @@ def running_broker(durability: str) -> Iterator[BrokerProcess]:
 
 
 def measure_start(times: int) -> list[Row]:
-    """From the start of the process to the answer to a first ApiVersions: on an empty directory, on an existing one."""
+    """Measure from process start to the first ApiVersions response, on an empty and on an existing directory."""
     found: dict[str, list[float]] = {'empty': [], 'existing': []}
     with running_broker('disk') as broker:
         idle_mb = resident_mb(broker.pid)
@@ -163,7 +163,7 @@ def produce_all(producer: Producer, topic: str, records: int) -> None:
 
 
 def measure_consume(broker: BrokerProcess, durability: str, records: int) -> Row:
-    """From the first record on: before it librdkafka waits half a second of its own accord."""
+    """Measure consumption from the first record on: before it, librdkafka waits half a second."""
     consumer = Consumer({'bootstrap.servers': broker.address, 'group.id': 'bench', 'enable.auto.commit': False,
                          'fetch.message.max.bytes': 10_485_760, 'queued.max.messages.kbytes': 262_144})
     consumer.assign([TopicPartition('produced', 0, OFFSET_BEGINNING)])
@@ -186,7 +186,7 @@ def row_of_records(name: str, span: Span, records: int) -> Row:
 
 
 def measure_transactions(broker: BrokerProcess, durability: str, transactions: int) -> Row:
-    """One record each, one after the other."""
+    """Measure consecutive transactions of one record each."""
     create_topic(broker.address, 'transacted')
     producer = Producer({'bootstrap.servers': broker.address, 'transactional.id': 'bench', 'linger.ms': 0})
     producer.init_transactions(LIMIT_S)
@@ -213,17 +213,17 @@ def timed(call: Callable[[], None]) -> float:
 
 
 @click.command(help=__doc__)
-@click.option('--quick', is_flag=True, help='Run everything once, to see that it works; the figures mean nothing.')
-@click.option('--records', default=500_000, show_default=True, help='How many records are produced and consumed.')
+@click.option('--quick', is_flag=True, help='Run everything once, to see that it works; the figures are meaningless.')
+@click.option('--records', default=500_000, show_default=True, help='The number of records to produce and consume.')
 @click.option('--transactions', default=1000, show_default=True)
 @click.option('--starts', default=10, show_default=True)
 def main(quick: bool, records: int, transactions: int, starts: int) -> None:
     if quick:
         records, transactions, starts = 2000, 20, 1
-    os.environ.pop('PYTHONDONTWRITEBYTECODE', None)  # a broker starts from bytecode, as it is installed
+    os.environ.pop('PYTHONDONTWRITEBYTECODE', None)  # a broker starts from bytecode, as when it is installed
     load = os.getloadavg()[0]
     if load > 1 and not quick:
-        click.echo(f'The load average is {load:.1f}: this machine is not quiet, the figures will not hold.', err=True)
+        click.echo(f'The load average is {load:.1f}: this machine is not quiet, the figures are unreliable.', err=True)
     rows = measure_start(starts)
     for durability in DURABILITIES:
         with running_broker(durability) as broker:

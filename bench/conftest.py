@@ -1,4 +1,4 @@
-"""The option --quick of the benches, and the path to the reference implementations in the tests."""
+"""Adds --quick, and the path of the reference implementations in tests/ ."""
 import pathlib
 import sys
 

@@ -1,14 +1,14 @@
-"""kbroker-dump-log beside Apache Kafka's own tool, as processes on this machine, on the same files.
+"""kbroker-dump-log against Apache Kafka's own tool, as processes on this machine, on the same files.
 
     python bench/dump_log.py [--quick] [--large-bytes N] [--runs N]
 
-Both show every record with its payload; the output goes to /dev/null. A large segment tells of records a second, a
-small one of what it takes to start. The runs take turns, and the least of each counts: what else the machine does only
-ever adds. CPU is user and system time of the process, which noise changes least. Kafka's tool runs with the heap,
-collector and JMX that its own script gives it (`as its script starts it`; the script itself, which looks for jars, and
-its log4j configuration are not in the figures); on the small file also in the Java machine that starts fastest (serial
-collector, first compiler only). kbroker runs from compiled bytecode, as it is installed. Without Java the column of
-Kafka is empty. With --quick everything runs once on small files, and the figures mean nothing.
+Both show every record with its payload; the output goes to /dev/null. A large segment measures records per second, a
+small one the start-up time. The tools alternate, and the minimum of the runs counts, since other load only adds time.
+CPU is user and system time of the process, which noise affects least. Kafka's tool runs with the heap, collector and
+JMX options of its own script (`as its script starts it`). The script itself, which searches for jars, and its log4j
+configuration are not included. The small file is also measured in the fastest-starting JVM (serial collector, first
+compiler only). kbroker runs from compiled bytecode, as installed. Without Java, Kafka's column is empty. With --quick
+everything runs once on small files, and the figures are meaningless.
 """
 import os
 import pathlib
@@ -36,8 +36,7 @@ T = 1_700_000_000_000
 OPTIONS = ['--deep-iteration', '--print-data-log', '--files']
 INSTALLED_SCRIPT = 'from kbroker_tools.dump.start import start; start()'
 FAST_START = ['-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1']
-# The options that kafka-run-class.sh passes to Java for a tool: KAFKA_HEAP_OPTS, KAFKA_JVM_PERFORMANCE_OPTS,
-# KAFKA_JMX_OPTS.
+# The Java options of kafka-run-class.sh for a tool: KAFKA_HEAP_OPTS, KAFKA_JVM_PERFORMANCE_OPTS, KAFKA_JMX_OPTS.
 SCRIPT_START = ['-Xmx256M', '-server', '-XX:+UseG1GC', '-XX:MaxGCPauseMillis=20',
                 '-XX:InitiatingHeapOccupancyPercent=35', '-XX:+ExplicitGCInvokesConcurrent',
                 '-Djava.awt.headless=true', '-Dcom.sun.management.jmxremote=true',
@@ -49,7 +48,7 @@ KIB, GIB = 1024, 1024 ** 3
 
 
 def batches(size_bytes: int) -> Iterator[bytearray]:
-    """Batches of records of 100 bytes with a key of 10, as many as fit."""
+    """Yield batches of records of 100 bytes with a key of 10, as many as fit."""
     generator = random.Random(1)
     letters = b'abcdefghijklmnopqrstuvwxyz0123456789'
     templates = [
@@ -67,7 +66,7 @@ def batches(size_bytes: int) -> Iterator[bytearray]:
 
 
 def a_segment(directory: pathlib.Path, size_bytes: int) -> tuple[pathlib.Path, int]:
-    """A segment and how many records it holds."""
+    """Write a segment. Returns its path and number of records."""
     directory.mkdir()
     path = directory / f'{0:020d}.log'
     records = 0
@@ -79,7 +78,7 @@ def a_segment(directory: pathlib.Path, size_bytes: int) -> tuple[pathlib.Path, i
 
 
 class Taken(NamedTuple):
-    """By a process, from its start to its end."""
+    """The time that a process took from start to end."""
 
     wall_s: float
     cpu_s: float
@@ -101,9 +100,9 @@ def least(runs: list[Taken]) -> Taken:
 
 
 def compare(name: str, path: pathlib.Path, runs: int, java: list[str] | None, in_words: Callable[[float], str]) -> None:
-    """A line of the table for wall time and one for CPU.
+    """Print one row for wall time and one for CPU.
 
-    The first run does not count: it brings the file into the page cache, and leaves the bytecode beside it.
+    The first run does not count: it brings the file into the page cache and leaves its bytecode.
     """
     own_command = [sys.executable, '-c', INSTALLED_SCRIPT, *OPTIONS, str(path)]
     env = {name: value for name, value in os.environ.items() if name != 'PYTHONDONTWRITEBYTECODE'}

@@ -1,4 +1,4 @@
-"""The load generator of bench/load: compiled when its sources changed, run, its figures taken; and what bounds it.
+"""Compiles and runs the load generator of bench/load and parses its figures; also compiles the floor server.
 
     python bench/load_generator.py HOST:PORT [--seconds S] [--warm-up S] [--pid BROKER] LOAD...
 
@@ -33,12 +33,12 @@ DRAIN_LIMIT_S = 90
 
 
 class LoadError(Exception):
-    """The load did not run to its end, or the broker answered with errors."""
+    """The load did not finish, or the broker returned errors."""
 
 
 @dataclass
 class Figures:
-    """The counts of one load. Bytes include the frames."""
+    """The figures of one load; bytes include the frames."""
 
     kind: str
     requests: int
@@ -58,13 +58,13 @@ class Figures:
 
     @property
     def count(self) -> int:
-        """The number of transactions for a load of transactions, otherwise of requests."""
+        """The number of transactions if the load has them, else of requests."""
         return self.transactions if self.kind == 'transaction' else self.requests
 
 
 @dataclass
 class Measurement:
-    """The times and loads of one measurement. Shares of noise are of all processors' time."""
+    """The result of a run. CPU times are those of the processes, steal is over all processors."""
 
     seconds: float
     client_cpu_s: float
@@ -76,14 +76,14 @@ class Measurement:
 
 @functools.cache
 def build() -> pathlib.Path:
-    """The program, with TLS where OpenSSL's headers are. LoadError with the compiler's words if it does not compile."""
+    """Compile the program, with TLS if OpenSSL's headers exist. Raises LoadError with the compiler's output."""
     sources = [path for path in sorted(SOURCES.glob('*.c')) if path.name != 'floor.c']
     return _compiled('load', sources, TLS_FLAGS if has_tls() else ())
 
 
 @functools.cache
 def build_floor() -> pathlib.Path:
-    """The server that does as good as nothing. LoadError if it does not compile."""
+    """Compile the floor server, which does almost nothing. Raises LoadError if it does not compile."""
     return _compiled('floor', [SOURCES / name for name in FLOOR_SOURCES], ())
 
 
@@ -93,7 +93,7 @@ def _compiled(name: str, sources: list[pathlib.Path], more_flags: tuple[str, ...
     if program.exists() and program.stat().st_mtime >= newest:
         return program
     if shutil.which('cc') is None:
-        raise LoadError('there is no C compiler: cc is not to be found')
+        raise LoadError('there is no C compiler: cc was not found')
     OUT.mkdir(exist_ok=True)
     fresh = program.with_suffix('.new')
     done = subprocess.run(['cc', *FLAGS, *map(str, sources), '-o', str(fresh), *more_flags], capture_output=True,
@@ -106,7 +106,7 @@ def _compiled(name: str, sources: list[pathlib.Path], more_flags: tuple[str, ...
 
 @functools.cache
 def has_tls() -> bool:
-    """Return True if a program can be compiled and linked with OpenSSL here."""
+    """Return whether a program can be compiled and linked with OpenSSL here."""
     done = subprocess.run(['cc', '-x', 'c', '-', '-o', '/dev/null', *TLS_FLAGS[1:]], text=True, capture_output=True,
                           input='#include <openssl/ssl.h>\nint main(void) { return !TLS_client_method(); }\n',
                           timeout=BUILD_LIMIT_S, check=False)
@@ -114,15 +114,15 @@ def has_tls() -> bool:
 
 
 def run(address: str, loads: list[str], seconds: float, warm_up_s: float | None = None, pid: int = 0) -> Measurement:
-    """Run loads at the same time, after a warm-up of a tenth of the time. LoadError if it went wrong at the broker.
+    """Run loads concurrently, after a warm-up of a tenth of the time. Raises LoadError if the broker failed.
 
-    A load that is bounded in count may be over in the warm-up; then the figures are those of all it did.
+    A load with a bounded count may end during the warm-up; its figures then cover the whole run.
     """
     warm_up_s = seconds / 10 if warm_up_s is None else warm_up_s
     command = [str(build()), address, str(seconds), str(warm_up_s), str(pid), *loads]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + warm_up_s + DRAIN_LIMIT_S,
-                              check=False, start_new_session=True)  # what stops the bench is no fault of the load
+                              check=False, start_new_session=True)  # signals to the bench must not reach the load
     except subprocess.TimeoutExpired:
         raise LoadError(f'{" ".join(loads)}: did not end') from None
     assert done.returncode >= 0, f'{" ".join(loads)}: the load generator died of signal {-done.returncode}'
@@ -141,8 +141,8 @@ def run(address: str, loads: list[str], seconds: float, warm_up_s: float | None 
 @click.argument('address')
 @click.argument('loads', nargs=-1, required=True)
 @click.option('--seconds', default=3.0, show_default=True)
-@click.option('--warm-up', 'warm_up_s', type=float, help='Seconds before, not counted; a tenth if not given.')
-@click.option('--pid', default=0, help='Of the broker, whose CPU time is measured.')
+@click.option('--warm-up', 'warm_up_s', type=float, help='Uncounted seconds before; default: a tenth.')
+@click.option('--pid', default=0, help='The process id of the broker, to measure its CPU time.')
 def main(address: str, loads: tuple[str, ...], seconds: float, warm_up_s: float | None, pid: int) -> None:
     try:
         found = run(address, list(loads), seconds, warm_up_s, pid)

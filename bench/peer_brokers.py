@@ -1,4 +1,4 @@
-"""The brokers that are measured side by side, each as a process on this machine with a directory of its own."""
+"""The brokers under comparison, each a process on this machine with its own directory."""
 from __future__ import annotations
 
 import contextlib
@@ -32,13 +32,13 @@ from support.certificates import make_certificates  # noqa: E402
 ADMIN_LIMIT_S = 300
 READY_LIMIT_S = 120
 PASSING = ('UNKNOWN_TOPIC_OR_PARTITION', 'NOT_LEADER_OR_FOLLOWER', 'LEADER_NOT_AVAILABLE')
-"""Errors for a topic that is not known in all parts of a broker yet."""
-MOST_AT_ONCE = 5000  # partitions; Kafka takes no change of more than 10,000 metadata records
+"""The errors of a broker for a topic that is not completely created yet."""
+MOST_AT_ONCE = 5000  # partitions; Kafka rejects a change of more than 10,000 metadata records
 GO_LIMIT_S = 600
 DELETE_AT_ONCE = {'log.segment.delete.delay.ms': '100'}
-"""Setting that removes the files of one cell before the next one is measured."""
+"""Removes the files of one cell before the next one is measured."""
 
-# The options that kafka-run-class.sh passes to Java, and those that kafka-server-start.sh adds.
+# The Java options of kafka-run-class.sh, and those that kafka-server-start.sh adds.
 KAFKA_JAVA = ('-server', '-XX:+UseG1GC', '-XX:MaxGCPauseMillis=20',
               '-XX:InitiatingHeapOccupancyPercent=35', '-XX:+ExplicitGCInvokesConcurrent',
               '-XX:MaxInlineLevel=15', '-Djava.awt.headless=true', '-Djava.net.preferIPv4Stack=true',
@@ -47,7 +47,7 @@ SERVER_HEAP, TOOL_HEAP = ('-Xmx1G', '-Xms1G'), ('-Xmx512M',)
 
 
 class Unavailable(Exception):
-    """The machine lacks something that a peer needs."""
+    """A program that a peer needs is missing on this machine."""
 
 
 class Broker(Protocol):
@@ -70,14 +70,14 @@ class Broker(Protocol):
 
 
 class WithTls:
-    """A broker's listener with TLS, in addition to `address` or as the only one."""
+    """The TLS address of a broker: in addition to `address`, or the only one."""
 
     tls_address: str | None = None
     has_only_tls = False
 
 
 class ServerKafka(WithTls, KafkaProcess):
-    """Apache Kafka in the Java machine that its own script gives to a server, not the small one of the tests."""
+    """Apache Kafka with the JVM options of its own server script, not the small heap of the tests."""
 
     def launch(self, arguments: list[str]) -> None:
         main = arguments.index('kafka.Kafka')
@@ -89,7 +89,7 @@ class Kbroker(WithTls, BrokerProcess):
 
 
 class BenchServer(WithTls, Process):
-    """A program of this bench: it chooses a port at its first start, and says `ready ADDRESS`."""
+    """A program of this bench that chooses a port at its first start and prints `ready ADDRESS`."""
 
     def __init__(self, directory: pathlib.Path, *options: str):
         super().__init__()
@@ -105,7 +105,7 @@ class BenchServer(WithTls, Process):
 
 
 class Kfake(BenchServer):
-    """kfake of bench/kfake, on its directory."""
+    """kfake from bench/kfake, on its directory."""
 
     def start(self) -> None:
         port = self.address.rpartition(':')[2]
@@ -117,7 +117,7 @@ class Kfake(BenchServer):
 
 
 class Floor(BenchServer):
-    """bench/load/floor.c: no broker, but what bounds every broker here."""
+    """bench/load/floor.c: not a broker, but the upper bound for every broker here."""
 
     def start(self) -> None:
         self.launch([str(build_floor()), self.address.rpartition(':')[2], *self._options])
@@ -132,21 +132,21 @@ def floor_with_files(directory: pathlib.Path) -> Broker:
 
 
 def kafka_tool(main_class: str, *arguments: str) -> list[str]:
-    """A command that runs one of Kafka's own measuring tools as its script does."""
+    """Return the command that runs one of Kafka's performance tools as its script does."""
     return java_tool(f'org.apache.kafka.tools.{main_class}', *arguments)
 
 
 def java_tool(main: str, *arguments: str) -> list[str]:
-    """Likewise, a class or a source file that has one."""
+    """Return the same for a class or a source file with a main method."""
     quiet = '-Dorg.slf4j.simpleLogger.defaultLogLevel=error'
     return ['java', *TOOL_HEAP, *KAFKA_JAVA, quiet, '-cp', classpath(), main, *arguments]
 
 
 def kfake_program() -> pathlib.Path:
-    """Compiled; the compiler decides whether there is anything to do."""
+    """Build kfake if it is out of date, and return its path."""
     program = OUT / 'kfake'
     if shutil.which('go') is None:
-        raise Unavailable('go is not to be found')
+        raise Unavailable('go was not found')
     OUT.mkdir(exist_ok=True)
     done = subprocess.run(['go', 'build', '-o', str(program), '.'], cwd=pathlib.Path(__file__).parent / 'kfake',
                           capture_output=True, text=True, timeout=GO_LIMIT_S, check=False)
@@ -157,7 +157,7 @@ def kfake_program() -> pathlib.Path:
 
 def _kafka(directory: pathlib.Path, **settings: str) -> Broker:
     if missing := [tool for tool in ('java', 'javac', 'mvn') if shutil.which(tool) is None]:
-        raise Unavailable(f'{", ".join(missing)} not to be found')
+        raise Unavailable(f'{", ".join(missing)} not found')
     return ServerKafka(directory, {**DELETE_AT_ONCE, **settings})
 
 
@@ -176,7 +176,7 @@ def _kbroker(durability: str) -> Callable[[pathlib.Path], Broker]:
     return lambda directory: Kbroker(directory, {'kbroker.durability': durability, **DELETE_AT_ONCE})
 
 
-# With TLS the brokers that can have two listeners are asked for topics in plain text. No client shows a certificate.
+# With TLS, brokers with two listeners create topics through the plaintext one. No client presents a certificate.
 
 def _kafka_with_tls(directory: pathlib.Path) -> Broker:
     controller, plain, tls = (f'127.0.0.1:{free_port()}' for _ in range(3))
@@ -206,9 +206,9 @@ def _kfake_with_tls(directory: pathlib.Path) -> Broker:
 
 
 def certificate(directory: pathlib.Path) -> str:
-    """A file with a key and its certificate, beside the directory of a broker."""
+    """Return a file with a key and its certificate, beside a broker's directory."""
     if shutil.which('openssl') is None or not has_tls():
-        raise Unavailable('openssl and its headers are not to be found')
+        raise Unavailable('openssl and its headers were not found')
     place = directory.parent / f'certificate-{directory.name}'
     place.mkdir(parents=True)
     return str(make_certificates(place) / 'server.pem')
@@ -221,7 +221,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Peer:
-    """One of those side by side; those of the same division are compared."""
+    """One of the brokers under comparison; peers of the same division are compared."""
 
     name: str
     division: str
@@ -250,7 +250,7 @@ PEERS = {peer.name: peer for peer in (
 
 
 class Site:
-    """A peer that runs, and its topics."""
+    """A running peer and its topics."""
 
     def __init__(self, peer: Peer, work: pathlib.Path):
         self.peer = peer
@@ -265,19 +265,19 @@ class Site:
                             **(security if self.broker.has_only_tls else {})})
 
     def load(self, loads: list[str], seconds: float, warm_up_s: float | None = None) -> Measurement:
-        """Run loads on this peer, with TLS if that is what it is for. LoadError."""
+        """Run loads on this peer, with TLS if it is a TLS peer. Raises LoadError."""
         if self._tls_address is not None:
             loads = [f'{load},tls=1' for load in loads]
         return run(self._tls_address or self.broker.address, loads, seconds, warm_up_s, self.broker.pid)
 
     @contextlib.contextmanager
     def topic(self, name: str, partitions: int) -> Iterator[str]:
-        """A new topic whose every partition takes records, deleted in the end."""
+        """Create a topic, wait until every partition accepts records, and delete it at the end."""
         self.create_topic(name, partitions)
         try:
             yield name
         except Stopped:
-            raise  # the broker may be gone already, and a client would wait for it
+            raise  # the broker may be gone, and a client would wait for it
         except BaseException:
             if self.broker.is_running:
                 self.delete_topic(name)
@@ -285,7 +285,7 @@ class Site:
         self.delete_topic(name)
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """LoadError if there is no such topic in the end, or it does not take records."""
+        """Create a topic. Raises LoadError if it does not exist or accepts no records afterwards."""
         try:
             self._admin.create_topics([NewTopic(name, min(partitions, MOST_AT_ONCE))], request_timeout=ADMIN_LIMIT_S,
                                       operation_timeout=ADMIN_LIMIT_S)[name].result(ADMIN_LIMIT_S)
@@ -303,7 +303,7 @@ class Site:
             raise LoadError(f'topic {name} is not deleted: {fault}') from None
 
     def wait_until_taken(self, topic: str, partitions: int) -> None:
-        """Until every partition has taken a record. LoadError if that does not come to pass."""
+        """Wait until every partition has accepted a record. Raises LoadError if that does not happen."""
         each = min(partitions, 1000)
         count = -(-partitions // each)
         deadline = time.monotonic() + READY_LIMIT_S
@@ -322,7 +322,7 @@ class Site:
 
 
 class FloorSite(Site):
-    """Without topics: whatever it is asked for is there. If there are files, a topic is all of them."""
+    """The floor server, which has no topics: any name works. With files, a topic is all of them."""
 
     def create_topic(self, name: str, partitions: int) -> None:
         self.wait_until_taken(name, partitions)
@@ -332,7 +332,7 @@ class FloorSite(Site):
 
 
 def site_of(peer: Peer, work: pathlib.Path) -> Site:
-    """Started. AssertionError, LoadError, Unavailable if it does not come up."""
+    """Start the peer. Raises AssertionError, LoadError or Unavailable if it does not start."""
     return (FloorSite if peer.is_floor else Site)(peer, work)
 
 
@@ -340,7 +340,7 @@ API_VERSIONS_V0 = struct.pack('>ihhih', 10, 18, 0, 1, -1)
 
 
 def first_answer_s(broker: Broker) -> float:
-    """How long it takes from the start of the process to the answer to a first request."""
+    """Return the seconds from the start of the process to the first response."""
     began = time.perf_counter()
     broker.start()
     host, _, port = broker.address.rpartition(':')
@@ -351,8 +351,8 @@ def first_answer_s(broker: Broker) -> float:
 
 
 def drop_from_page_cache(directory: pathlib.Path, topic: str) -> None:
-    """The files of a topic, so that the next read of them goes to the disk."""
-    for place, _, names in os.walk(directory):  # what is deleted meanwhile is passed over
+    """Evict the files of a topic, so that the next read goes to the disk."""
+    for place, _, names in os.walk(directory):  # files that are deleted meanwhile are skipped
         for name in names if topic in os.path.relpath(place, directory) else []:
             handle = os.open(os.path.join(place, name), os.O_RDONLY)
             try:
@@ -363,7 +363,7 @@ def drop_from_page_cache(directory: pathlib.Path, topic: str) -> None:
 
 
 def system_calls(pid: int, action: Callable[[], int]) -> float | None:
-    """System calls of a process and its threads for each of the things that `action` counts; None without strace."""
+    """Return the system calls of a process and its threads per unit counted by `action`; None without strace."""
     if shutil.which('strace') is None:
         return None
     with subprocess.Popen(['strace', '-c', '-f', '-p', str(pid)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -372,7 +372,7 @@ def system_calls(pid: int, action: Callable[[], int]) -> float | None:
         try:
             if 'attached' not in tracer.stderr.readline():
                 return None
-            time.sleep(0.2)  # threads are attached one after the other
+            time.sleep(0.2)  # threads are attached one by one
             count = action()
         finally:
             tracer.send_signal(signal.SIGINT)
@@ -382,7 +382,7 @@ def system_calls(pid: int, action: Callable[[], int]) -> float | None:
 
 
 def versions() -> str:
-    """Return the versions of the peers that report one."""
+    """Return the versions of the software under comparison, where they are known."""
     pom = (ROOT / 'tests' / 'jvm' / 'pom.xml').read_text()
     kafka = re.search('<kafka.version>(.*)</kafka.version>', pom)
     found = [f'Apache Kafka {kafka[1] if kafka else "?"} on {_first_line(["java", "-version"])}'

@@ -1,4 +1,4 @@
-"""The cells that are measured on each peer: a cell is one or more concurrent loads on its own topic."""
+"""The measurements to compare: a cell is one or more concurrent loads on a topic of its own."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -8,17 +8,17 @@ from typing import Any
 SMALL_RECORD, BATCH, LARGE = 'record=190,size=300', 'record=100,size=16384', 'record=1024,size=1048576'
 ON_DISK, BOTH = ('disk',), ('page-cache', 'disk')
 MOST_BYTES = 2 << 30
-"""The most bytes that a cell writes, so that they fit the page cache."""
+"""The most bytes that a cell writes, so that the page cache holds them."""
 DIVISIONS = {'TLS': ' (TLS)', 'disk': ' (disk)', 'page-cache': ''}
-"""Peers of a division are compared; what is behind the name of a cell there. TLS is with the page cache."""
-MANY_PARTITIONS = 1000  # more of them take some brokers longer to make and delete than they are measured
+"""The divisions whose peers are compared, and the suffix of their cells' names. TLS uses the page cache."""
+MANY_PARTITIONS = 1000  # more of them take some brokers longer to create and delete than to measure
 FILES_A_PARTITION, OTHER_FILES = 1, 2000
-WINDOW_BATCHES, RECORDS_A_BATCH = 8192, 148  # the part of the large partition that is read, which fits the page cache
+WINDOW_BATCHES, RECORDS_A_BATCH = 8192, 148  # the part of the large partition that is read, which the page cache holds
 
 
 @dataclass(frozen=True)
 class Fill:
-    """Records that are there before a cell is measured; cells with the same fill read the same topic."""
+    """Records written before a cell is measured; cells with the same fill read the same topic."""
 
     name: str
     partitions: int
@@ -31,10 +31,10 @@ class Fill:
 
 @dataclass(frozen=True)
 class Cell:
-    """`loads` without their topic; the first one is what the cell is about. Or what a real `client` does.
+    """`loads` without their topic; the first one is the subject of the cell. Or a real `client`.
 
-    `rounds`: how often it is measured if nobody says otherwise. What is to be compared needs three. `warm_up_s`: longer
-    than usual, where each of many partitions has files to make first.
+    `rounds`: the default number of rounds; comparisons need three. `warm_up_s`: longer than usual where each of many
+    partitions must first create files.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Cell:
     warm_up_s: float | None = None
 
     def bound_loads(self, topic: str, count: int | None = None) -> list[str]:
-        """With their topic, and bounded: by what they write, or by the count of the first one."""
+        """Return the loads with their topic, bounded by the bytes that they write or by the count of the first one."""
         bounds = [bound(load) for load in self.loads]
         if count is not None:
             bounds[0] = f',count={count}'
@@ -59,12 +59,12 @@ class Cell:
         return self.name + DIVISIONS[division]
 
     def name_of(self, kind: str, name: str) -> str:
-        """Return the name of one load of the cell, in a table with this name of the cell."""
+        """Return the row name of one load among several, from the cell's name."""
         active = [load for load in self.loads if not load.startswith('idle')]
         return f'{name} ({kind})' if len(active) > 1 else name
 
     def names_in(self, division: str) -> set[str]:
-        """All that rows of this cell may be called."""
+        """Return all row names of this cell."""
         name = self.name_in(division)
         return {name, *(self.name_of(load.partition(':')[0], name) for load in self.loads)}
 
@@ -74,14 +74,14 @@ class Cell:
 
     @property
     def has_floor(self) -> bool:
-        """True if a server without a log can answer the requests of this cell."""
+        """Return whether a server without a log can answer the requests of this cell."""
         is_filled = self.fill is None or self.fill.load.startswith('produce')
         return bool(self.loads) and is_filled and not self.is_cold and all(load.startswith(('produce', 'idle')) or (
             load.startswith('fetch') and option(load, 'from', 0) == 0) for load in self.loads)
 
     @property
     def is_traced(self) -> bool:
-        """True if system calls are counted, which takes another run, and a long one with transactions."""
+        """True if its system calls are counted, which takes another run, a long one with transactions."""
         return self.is_core
 
     @property
@@ -130,7 +130,7 @@ def fetch(work: str, size: int, connections: int, fill: Fill, more: str = '', is
 
 def fills(quick: bool, large_gb: float) -> dict[str, Fill]:
     batches, ended, large = (500, 40, 300) if quick else (65_536, 4000, int(large_gb * 1e9 / 16_384))
-    of_1_kb = 3000 if quick else 65_536  # a bit less than 15 records each
+    of_1_kb = 3000 if quick else 65_536  # slightly fewer than 15 records each
     found = {
         'plain': Fill('plain', 8, f'produce:{BATCH},connections=8,depth=5,partitions=8,count={batches}'),
         'large': Fill('large', 1, f'produce:{BATCH},connections=1,depth=5,partitions=1,count={large}'),
@@ -144,7 +144,7 @@ def fills(quick: bool, large_gb: float) -> dict[str, Fill]:
 
 
 def cells(quick: bool, most_files: int, large_gb: float) -> Iterator[Cell]:
-    """All of them, on as many partitions as a broker may have files for; `is_core` marks what the targets are about."""
+    """Yield all cells, on as many partitions as a broker may have files for; `is_core` marks those with targets."""
     filled = fills(quick, large_gb)
     yield from (replace(cell, is_core=True, rounds=3) for cell in core(filled))
     yield from (replace(cell, divisions=('TLS',)) for cell in (
@@ -158,7 +158,7 @@ def cells(quick: bool, most_files: int, large_gb: float) -> Iterator[Cell]:
     yield from (replace(cell, rounds=3) for cell in committed(filled))
     yield from (replace(cell, rounds=3) for cell in real_clients(filled))
     yield from (replace(cell, rounds=3) for cell in (
-        produce('16 KiB', BATCH, 64, 1, 8), produce('300 B', SMALL_RECORD, 64, 1, 8)))  # in the core each has its own
+        produce('16 KiB', BATCH, 64, 1, 8), produce('300 B', SMALL_RECORD, 64, 1, 8)))  # in core: 64 partitions
     yield from more_produce(quick)
     yield from more_fetch(filled)
     for version in (1, 2):
@@ -223,10 +223,10 @@ def real_clients(filled: dict[str, Fill]) -> Iterator[Cell]:
 
 
 def curves(quick: bool, most_files: int) -> Iterator[Cell]:
-    """Yield cells whose cost should not grow with the number of partitions.
+    """Yield cells whose cost should not depend on what exists besides their own requests.
 
-    Requests go to partitions at random, as those of many clients do: a connection whose requests all go to one
-    partition lets a broker write several at once, and that would be the beginning of a curve.
+    Requests go to random partitions, like those of many clients. A connection whose requests all go to one partition
+    would let a broker write several at once, which would bend the start of the curve.
     """
     most = 100 if quick else 10_000
     most_partitions = min(most, max(1000, (most_files - OTHER_FILES) // FILES_A_PARTITION // 1000 * 1000))
@@ -241,14 +241,14 @@ def curves(quick: bool, most_files: int) -> Iterator[Cell]:
         yield Cell(f'fetch from all as they come, {partitions:,} partitions',
                    (f'fetch:size=4096,each={partitions},partitions={partitions},session=1,from=-1',
                     f'produce:{SMALL_RECORD},connections=2,partitions={partitions},scattered=1'), partitions)
-    for connections in (1, 1000, 5000):  # 64 are in the core
+    for connections in (1, 1000, 5000):  # 64 are in the core cells
         yield produce('300 B', SMALL_RECORD, min(connections, most), 1, 64)
     yield Cell(f'produce 300 B, 8 x 5, {most:,} idle connections',
                (f'produce:{SMALL_RECORD},connections=8,depth=5,partitions=8', f'idle:connections={most}'))
 
 
 def places(large: Fill, large_gb: float) -> Iterator[Cell]:
-    """A window that is read over and over, so that it is the place that differs, and not what the disk has to do."""
+    """Yield reads of a small window, over and over, so that only its place in the log matters, not the disk."""
     batches = option(large.load, 'count', 0)
     window = min(WINDOW_BATCHES, batches // 3)
     for place, first in (('end', batches - window), ('middle', batches // 2), ('beginning', 0)):

@@ -1,4 +1,4 @@
-"""Real clients at work on a peer: what a user sees who has one of them. Figures by name, with their unit in it."""
+"""Real clients working on a peer, for the figures that their users see. Figures are named with their unit."""
 from __future__ import annotations
 
 import re
@@ -11,11 +11,12 @@ from peer_brokers import Site, kafka_tool
 from slice_clients import RECORD_BYTES, Confluent, Slice, cpu_s
 
 TOOL_LIMIT_S = 300
-RECORDS_S, ROUND_TRIPS_S = 300_000, 2500  # so that there is about as much to do as there is time
+RECORDS_S, ROUND_TRIPS_S = 300_000, 2500  # so that the work roughly fills the time
 
 
 def producer_performance(site: Site, topic: str, seconds: float) -> dict[str, float]:
-    """Java's ProducerPerformance: acks=all, at full speed. A third is its own warm-up, which only CPU is of."""
+    """Run Java's ProducerPerformance: acks=all, full speed. A third is its own warm-up; CPU includes it.
+    """
     counted = int(seconds * RECORDS_S)
     records, warm_up = counted * 3 // 2, counted // 2
     began_s = cpu_s(site.broker.pid)
@@ -25,14 +26,14 @@ def producer_performance(site: Site, topic: str, seconds: float) -> dict[str, fl
     broker_s = cpu_s(site.broker.pid) - began_s
     found = re.findall(r'([\d.]+) records/sec.* ([\d]+) ms 50th, \d+ ms 95th, (\d+) ms 99th, (\d+) ms 99.9th', said)
     if not found:
-        raise LoadError(f'ProducerPerformance says no rate:\n{said[-2000:]}')
+        raise LoadError(f'ProducerPerformance printed no rate:\n{said[-2000:]}')
     rate, *percentiles_ms = map(float, found[-1])
     return {'rate': rate, 'cpu_us': broker_s / records * 1e6, **percentiles_us(percentiles_ms),
             'rss_mb': resident_mb(site.broker.pid)}
 
 
 def end_to_end_latency(site: Site, topic: str, seconds: float) -> dict[str, float]:
-    """Java's EndToEndLatency: one record after the other, from the producer through the broker to the consumer."""
+    """Run Java's EndToEndLatency: one record at a time, from producer through broker to consumer."""
     count = int(seconds * ROUND_TRIPS_S)
     began_s = cpu_s(site.broker.pid)
     said = run_tool('EndToEndLatency', '--bootstrap-server', site.broker.address, '--topic', topic, '--num-records',
@@ -41,22 +42,22 @@ def end_to_end_latency(site: Site, topic: str, seconds: float) -> dict[str, floa
     average = re.search(r'Avg latency: ([\d.]+) ms', said)
     percentiles = re.search(r'50th = (\d+), 99th = (\d+), 99.9th = (\d+)', said)
     if not average or not percentiles:
-        raise LoadError(f'EndToEndLatency says no latency:\n{said[-2000:]}')
+        raise LoadError(f'EndToEndLatency printed no latency:\n{said[-2000:]}')
     return {'rate': 1e3 / float(average[1]), 'cpu_us': broker_s / count * 1e6,
             **percentiles_us(map(float, percentiles.groups()))}
 
 
 def run_tool(name: str, *arguments: str) -> str:
-    """LoadError if it ends with an error."""
+    """Run one of Kafka's tools and return its output. Raises LoadError if it fails."""
     done = subprocess.run(kafka_tool(name, *arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=TOOL_LIMIT_S, check=False)
     if done.returncode:
-        raise LoadError(f'{name} ends with code {done.returncode}:\n{done.stdout[-2000:]}')
+        raise LoadError(f'{name} failed with code {done.returncode}:\n{done.stdout[-2000:]}')
     return done.stdout
 
 
 def percentiles_us(found_ms: Iterable[float]) -> dict[str, float]:
-    """Return the median, the 99th and the 99.9th percentile in microseconds."""
+    """Return the median, the 99th and the 99.9th percentile by name."""
     return {name: value * 1e3 for name, value in zip(('p50_us', 'p99_us', 'p999_us'), found_ms, strict=True)}
 
 
@@ -71,7 +72,7 @@ def confluent_consumer(site: Site, topic: str, seconds: float) -> dict[str, floa
 def with_confluent(site: Site, work: Callable[[Confluent], Slice]) -> dict[str, float]:
     client = Confluent(site)
     try:
-        work(client)  # to be warm
+        work(client)  # warm-up
         found = work(client)
     finally:
         client.close()

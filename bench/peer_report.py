@@ -1,4 +1,4 @@
-"""The report of the bench of peers: a table, ratios compared with targets, markdown, and a chart in SVG."""
+"""The report of the peers bench: a table, ratios against targets, markdown, an SVG chart."""
 from __future__ import annotations
 
 import html
@@ -16,7 +16,7 @@ FLOOR, FLOOR_WITH_FILES = 'floor', 'floor-files'
 
 @dataclass
 class Row:
-    """One measurement of a cell on a peer, or why there is none; all figures by name, with their unit in it."""
+    """One measurement of a cell on a peer, or the reason for a failure; figures are named with their unit."""
 
     cell: str
     peer: str
@@ -40,7 +40,7 @@ class Results:
         return [row for row in self.rows if row.cell == cell and row.peer == peer]
 
     def rounds(self, cells: set[str], peer: str) -> set[int]:
-        """Those in which the peer had its turn at a cell of any of these names."""
+        """Return the rounds in which the peer ran a cell with any of these names."""
         return {row.round for row in self.rows if row.cell in cells and row.peer == peer and row.round >= 0}
 
     def has_round(self, cells: set[str], peer: str, number: int) -> bool:
@@ -54,7 +54,7 @@ class Results:
         return statistics.median(values) if values else None
 
     def ratio(self, cell: str, ours: str, theirs: str, figure: str) -> float | None:
-        """The median over the rounds of the ratio within a round, where both stood in the same noise."""
+        """Return the median over the rounds of the ratio within a round, where both had the same noise."""
         by_round = [{row.round: row.figures[figure] for row in self.runs(cell, peer) if row.figures.get(figure)}
                     for peer in (ours, theirs)]
         ratios = [value / by_round[1][number] for number, value in by_round[0].items() if number in by_round[1]]
@@ -74,7 +74,7 @@ WITH_SPREAD = ('rate', 'ms')
 
 
 def table(results: Results) -> Iterator[str]:
-    """Medians over the rounds; least and most beside the first figure."""
+    """Yield the table: medians over the rounds, with minimum and maximum of the first figure."""
     yield '| cell | peer | ' + ' | '.join(head for head, _, _ in COLUMNS) + ' |'
     yield '|---|---|' + '--:|' * len(COLUMNS)
     for cell in results.cells():
@@ -111,10 +111,7 @@ def _one_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """A target for the ratio of kbroker to a family of peers, or for kbroker's own figure without a family.
-
-    `limit` is the least value if `is_least`, else the greatest.
-    """
+    """A target for kbroker against another family, or for kbroker alone; a minimum if `is_least`, else a maximum."""
 
     cells: tuple[str, ...]
     figure: str
@@ -159,7 +156,7 @@ NAMES = {'rate': 'per second', 'cpu_us': 'broker CPU each', 'cpu_s_gb': 'broker 
 
 
 def verdicts(results: Results) -> Iterator[str]:
-    """Each target on each of its cells that were measured."""
+    """Yield each target for each of its cells that was measured."""
     recovery = next((cell for cell in results.cells() if cell.startswith('recovery') and cell.endswith(' GB')), '')
     yield '| cell | figure | against | target | found | |'
     yield '|---|---|---|--:|--:|---|'
@@ -181,7 +178,7 @@ def wanted(target: Target) -> str:
 
 
 def judged(results: Results, target: Target, cell: str, theirs: str | None, found: float) -> str:
-    """Return the verdict on a target. If the floor misses it, too, the client is the limit, or the kernel for CPU."""
+    """Judge a ratio. If the floor misses the target too, the limit is the client's, or for CPU the kernel's."""
     if reaches(target, found):
         return 'met'
     for floor in (FLOOR_WITH_FILES, FLOOR):
@@ -197,7 +194,7 @@ def reaches(target: Target, found: float) -> bool:
 
 # ---- curves
 
-CURVES = {  # what grows, or where it is; the first point is what the others are held against
+CURVES = {  # the growing or moving dimension; other points are compared with the first one
     'partitions, a request to one': r'produce 300 B at random, 8 x 5, ([\d,]+) partitions$',
     'partitions, a request to ten': r'produce 300 B to 10 at random, 8 x 1, ([\d,]+) partitions$',
     'partitions, fetched by one session': r'fetch from all as they come, ([\d,]+) partitions \(fetch\)$',
@@ -208,7 +205,7 @@ FLAT = 1.2
 
 
 def curves(results: Results) -> Iterator[str]:
-    """The broker's CPU for each request along what should not matter, and the most by which it rises on the way."""
+    """Yield the broker's CPU per request along dimensions that should not matter, and the largest rise."""
     yield f'| what grows | peer | broker CPU us each | most rise, at most {FLAT} x | |'
     yield '|---|---|---|--:|---|'
     for what, pattern in CURVES.items():
@@ -231,7 +228,7 @@ BAR, GAP, NAME_WIDTH, PANEL_WIDTH, BAR_WIDTH = 14, 10, 390, 260, 170
 
 
 def chart(results: Results) -> str:
-    """A line of bars for each peer in each cell, one panel a figure; a bar's length is its share of the longest."""
+    """Return bars for each peer in each cell, one panel per figure; a bar's length is its share of the longest."""
     width = NAME_WIDTH + PANEL_WIDTH * len(PANELS)
     parts, y = [], 56
     for number, (head, _, _) in enumerate(PANELS):

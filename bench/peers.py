@@ -1,29 +1,29 @@
-"""kbroker, Apache Kafka and kfake side by side: the same loads on each, one after the other, over and over.
+"""kbroker, Apache Kafka and kfake compared: the same loads on each, one after the other, in several rounds.
 
     python bench/peers.py [--set core|rest|all] [--cells PATTERN] [--peers NAMES] [--rounds N] [--seconds S] [--quick]
     python bench/peers.py --report
 
-Peers of the page cache (kafka, kfake, kbroker: the defaults of the first two), peers that have synced what they answer
+Peers of the page cache (kafka, kfake, kbroker: the defaults of the first two), peers that sync before they answer
 (kafka-flush: log.flush.interval.messages=1, kfake-sync, kbroker-disk), and peers over TLS (-tls). Loads come from the
-generator in bench/load. In each round each peer has its turn, in another order each time; figures are medians over the
-rounds, and ratios are taken within a round. Broker CPU is that of the broker's process; "others" is what neither it nor
-the load used of all processors, in which the idle peers are. "Each" is a request, or a transaction where a cell has
-those; microseconds each are seconds per million.
+generator in bench/load. In each round every peer runs once, in a different order each time. Figures are medians over
+the rounds; ratios are taken within a round. Broker CPU is that of the broker's process. "Others" is the CPU time of all
+other processes, including the idle peers. "Each" is a request, or a transaction in cells with transactions;
+microseconds each equal seconds per million.
 
-Rows are written to bench/out/peers.jsonl as they are measured, and nothing in there is measured again: a cell has all
-its rounds when the file holds so many in which each peer had its turn. So the same command, stopped with a signal and
-given again, goes on where it was, and parts (--cells, --peers) come together in one table, which `--report` prints and
-writes beside as peers.md and peers.svg. --list says what there is; --anew forgets the cells it is about to measure.
+Rows are written to bench/out/peers.jsonl as they are measured, and are not measured again: a cell is complete when the
+file holds enough rounds in which each peer ran. So the same command, after a signal stopped it, continues where it was.
+Partial runs (--cells, --peers) are combined in one table, which `--report` prints and writes to peers.md and peers.svg.
+--list shows the cells; --anew discards the rows of the selected cells.
 
-`floor` is no broker: a server that reads and throws away, or sends what lies in its memory; `floor-files` writes what
-it reads, to a file for each partition, and does no more. Where one of them is not as many times as fast as a peer as
-the target asks, the target is beyond what kernel and load generator allow here.
+`floor` is not a broker: it is a server that reads and discards, or sends data from memory. `floor-files` also writes
+the data to a file per partition. If the floor is not faster than a peer by the target's factor, kernel and load
+generator make the target unreachable here.
 
-A cell or a peer that fails is a row that says why. Needs a quiet machine; Java and Maven for Kafka, Go for kfake,
-strace for system calls. The set `core` is what the targets are about; of the `rest` curves, places in a large log,
-aborted transactions and real clients have three rounds, everything else one, if --rounds says nothing else. A log of
---large-gb must fit on the disk once for each peer. With --quick everything runs once for a moment,
-into a file of its own, with whatever peers there are, and the figures mean nothing.
+A cell or a peer that fails becomes a row with the reason. Needs a quiet machine; Java and Maven for Kafka, Go for
+kfake, strace for system calls. The set `core` has the targets. In `rest`, curves, places in a large log, aborted
+transactions and real clients have three rounds, everything else one, unless --rounds is given. The disk must hold a log
+of --large-gb for each peer. With --quick everything runs once briefly, with the available peers, into a separate file,
+and the figures are meaningless.
 """
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ TRACED_REQUESTS, TRACED_LIMIT_S = 2000, 10
 FILL_LIMIT_S = 300
 IDLE_S = 1.0
 FAULTS = (LoadError, AssertionError, OSError, subprocess.SubprocessError, KafkaException)
-TRACED = -1  # the round of what is measured while tracing
+TRACED = -1  # the round number of traced measurements
 
 
 @dataclasses.dataclass
 class Plan:
-    rounds: int | None  # as many as a cell asks for
+    rounds: int | None  # None: the default of each cell
     seconds: float
     warm_up_s: float
     recovery_gb: float
@@ -88,7 +88,7 @@ class Plan:
 
 
 class Notebook:
-    """Rows as they come: on the disk at once, behind those of earlier runs, and in the report."""
+    """The rows of this and earlier runs, written to disk as they come, and used by the report."""
 
     def __init__(self, place: pathlib.Path):
         self._place = place
@@ -96,7 +96,7 @@ class Notebook:
         self.results = Results([Row(**line) for line in self._lines if 'head' not in line])
 
     def begin(self, head: str) -> None:
-        """A run; what follows is its."""
+        """Start a run, to which the following rows belong."""
         self._write({'head': head, 'began': time.strftime('%Y-%m-%d %H:%M', time.gmtime()),
                      'load': round(os.getloadavg()[0], 2)})
 
@@ -120,7 +120,7 @@ class Notebook:
             row.fault or ', '.join(f'{name} {value:,.2f}' for name, value in row.figures.items())), err=True)
 
     def _heads(self) -> Iterator[str]:
-        """Yield the heads and times of the runs with remaining rows."""
+        """Yield a description and time of each run that still has rows."""
         runs: dict[str, list[str]] = {}
         for line, following in pairwise([*self._lines, {'head': ''}]):
             if 'head' in line and 'head' not in following:
@@ -139,7 +139,7 @@ class Notebook:
 # ---- a cell on a peer
 
 def figures_of(measured: Measurement, load: Figures, pid: int) -> dict[str, float]:
-    """Return the figures of one load of a cell. CPU cannot be attributed to loads, so all share it by their counts."""
+    """Return the figures of one load of a cell. CPU is divided among the loads, which share the processes."""
     each = sum(other.count for other in measured.loads)
     moved_gb = sum(other.bytes_sent + other.bytes_received for other in measured.loads) / 1e9
     available_s = measured.seconds * (os.cpu_count() or 1)
@@ -161,7 +161,7 @@ def figures_of(measured: Measurement, load: Figures, pid: int) -> dict[str, floa
 
 
 class CellRun:
-    """A cell on the peers that run: topics that it reads stay, those that it writes are new each time."""
+    """A cell on the running peers: topics that it reads are kept, those that it writes are recreated each time."""
 
     def __init__(self, notebook: Notebook, plan: Plan):
         self._notebook = notebook
@@ -188,14 +188,14 @@ class CellRun:
             return
         active = [load for load in measured.loads if load.kind != 'idle']
         if not active[0].count and not self._plan.quick:
-            self._notebook.add(Row(name, site.peer.name, number, fault='nothing was answered in the time'))
+            self._notebook.add(Row(name, site.peer.name, number, fault='no response during the measurement'))
             return
         for load in active:
             self._notebook.add(Row(cell.name_of(load.kind, name), site.peer.name, number,
                                    figures_of(measured, load, site.broker.pid)))
 
     def trace(self, cell: Cell, site: Site) -> None:
-        """System calls, in a run of their own: tracing changes every other figure."""
+        """Count system calls in a separate run: tracing changes every other figure."""
         name = cell.name_in(site.peer.division)
         if self._notebook.results.has_round(cell.names_in(site.peer.division), site.peer.name, TRACED):
             return
@@ -222,17 +222,17 @@ class CellRun:
         if (topic, site.peer.name) not in self._filled:
             free_bytes = shutil.disk_usage(tempfile.gettempdir()).free
             if free_bytes < cell.fill.least_bytes * 1.02:
-                raise LoadError(f'{cell.fill.least_bytes:,} bytes are to be written, {free_bytes:,} are free')
+                raise LoadError(f'{cell.fill.least_bytes:,} bytes must be written, {free_bytes:,} are free')
             site.create_topic(topic, cell.fill.partitions)
             site.load([f'{cell.fill.load},topic={topic}'], FILL_LIMIT_S, 0)
             self._filled.add((topic, site.peer.name))
         yield topic
 
 
-# ---- what is no load
+# ---- start, warm-up and recovery
 
 def warm_up(site: Site, seconds: float) -> None:
-    """A bit of everything, so that what a Java machine compiles is compiled."""
+    """Run a mix of requests, so that a JVM compiles its hot code."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         with site.topic('warm', 8) as topic:
@@ -245,7 +245,7 @@ def warm_up(site: Site, seconds: float) -> None:
 
 
 def measure_start(peer: Peer, work: pathlib.Path, number: int) -> Iterator[Row]:
-    """On a directory that a broker has used before."""
+    """Measure the start on a directory that a broker has used before."""
     broker = peer.make(work / f'start-{peer.name}')
     broker.start()
     try:
@@ -258,7 +258,7 @@ def measure_start(peer: Peer, work: pathlib.Path, number: int) -> Iterator[Row]:
 
 
 def measure_recovery(peer: Peer, work: pathlib.Path, name: str, partitions: int, gb: float) -> Row:
-    """From the start after a kill -9 until every partition takes records again."""
+    """Measure from the start after a kill -9 until every partition accepts records again."""
     site = Site(peer, work)
     try:
         site.create_topic('killed', partitions)
@@ -266,7 +266,7 @@ def measure_recovery(peer: Peer, work: pathlib.Path, name: str, partitions: int,
             size = option(f'produce:{LARGE}', 'size', 0)
             site.load([f'produce:{LARGE},topic=killed,connections=4,depth=2,partitions={partitions},'
                        f'count={int(gb * 1e9 / size)}'], FILL_LIMIT_S, 0)
-        os.sync()  # so that the disk has nothing else to do while it recovers
+        os.sync()  # recovery must not compete for the disk
         site.broker.kill9()
         began = time.perf_counter()
         site.broker.start()
@@ -276,7 +276,7 @@ def measure_recovery(peer: Peer, work: pathlib.Path, name: str, partitions: int,
         site.close()
 
 
-# ---- all of it
+# ---- the whole bench
 
 def measure_all(notebook: Notebook, plan: Plan, wanted: list[Cell], peers: list[Peer], has_others: bool) -> None:
     for division in DIVISIONS:
@@ -302,7 +302,7 @@ def taking(cell: Cell, peers: list[Peer]) -> list[Peer]:
 
 
 def rounds_of(notebook: Notebook, cell: Cell, peers: list[Peer]) -> int:
-    """How many rounds there are in which each of these peers, of one division, had its turn."""
+    """Return the number of rounds in which each of these peers, of one division, ran."""
     if not peers:
         return sys.maxsize
     names = cell.names_in(peers[0].division)
@@ -319,7 +319,7 @@ def started(notebook: Notebook, plan: Plan, stack: ExitStack, work: pathlib.Path
             continue
         stack.callback(site.close)
         try:
-            if not peer.is_floor:       # which knows nothing of transactions, and has nothing to compile
+            if not peer.is_floor:       # the floor has no transactions and nothing to compile
                 warm_up(site, plan.warm_up_s if peer.needs_warm_up else min(plan.warm_up_s, 1))
         except FAULTS as fault:
             notebook.add(Row('warm-up', peer.name, 0, fault=str(fault)))
@@ -328,10 +328,10 @@ def started(notebook: Notebook, plan: Plan, stack: ExitStack, work: pathlib.Path
 
 def measure_cell(cell_run: CellRun, notebook: Notebook, plan: Plan, cell: Cell, sites: list[Site],
                  is_traced: bool) -> None:
-    """The peers take turns until there are as many rounds as there should be; who is first changes."""
+    """Run rounds until there are enough; the first peer changes each time."""
     peers = [site.peer for site in sites]
     missing = plan.rounds_of(cell) - rounds_of(notebook, cell, peers)
-    first_number = 1 + max((row.round for row in notebook.results.rows), default=0)  # no round goes on in another run
+    first_number = 1 + max((row.round for row in notebook.results.rows), default=0)  # never continue a round
     for number in range(first_number, first_number + missing if peers else 0):
         first = number % len(sites)
         for site in sites[first:] + sites[:first]:
@@ -372,18 +372,18 @@ def head(plan: Plan) -> str:
 
 @click.command(help=__doc__)
 @click.option('--set', 'chosen', type=click.Choice(['core', 'rest', 'all']), default='core', show_default=True)
-@click.option('--cells', 'pattern', default='', help='Only cells with names in which this regular expression is found.')
+@click.option('--cells', 'pattern', default='', help='Only cells whose names match this regular expression.')
 @click.option('--peers', 'names', default=','.join(PEERS), show_default=True)
-@click.option('--rounds', type=click.IntRange(1), help='Three or one, as it is said above, if not given.')
-@click.option('--seconds', default=3.0, show_default=True, help='Of a measurement; a tenth more is not counted.')
-@click.option('--warm-up', 'warm_up_s', default=25.0, show_default=True, help='Of a Java machine, in seconds.')
+@click.option('--rounds', type=click.IntRange(1), help='Default: three or one, as described above.')
+@click.option('--seconds', default=3.0, show_default=True, help='Length of a measurement; a tenth more is not counted.')
+@click.option('--warm-up', 'warm_up_s', default=25.0, show_default=True, help='Seconds of warm-up of a JVM.')
 @click.option('--recovery-gb', default=10.0, show_default=True)
-@click.option('--large-gb', default=2.0, show_default=True, help='Of the log of which places are compared.')
-@click.option('--quick', is_flag=True, help='Everything once for a moment, to see that it works.')
-@click.option('--out', type=click.Path(path_type=pathlib.Path), help='bench/out/peers.jsonl if not given.')
-@click.option('--anew', is_flag=True, help='Forget what --out holds of the chosen cells and peers.')
-@click.option('--list', 'only_list', is_flag=True, help='Only say how many rounds of each cell --out holds.')
-@click.option('--report', 'only_report', is_flag=True, help='Only say again what --out holds.')
+@click.option('--large-gb', default=2.0, show_default=True, help='Size of the log for reads at different places.')
+@click.option('--quick', is_flag=True, help='Run everything once briefly, to see that it works.')
+@click.option('--out', type=click.Path(path_type=pathlib.Path), help='Default: bench/out/peers.jsonl.')
+@click.option('--anew', is_flag=True, help='Discard the rows of the selected cells and peers in --out.')
+@click.option('--list', 'only_list', is_flag=True, help='Only print the number of rounds of each cell in --out.')
+@click.option('--report', 'only_report', is_flag=True, help='Only print the report of --out again.')
 def main(chosen: str, pattern: str, names: str, rounds: int | None, seconds: float, warm_up_s: float,
          recovery_gb: float, large_gb: float, quick: bool, out: pathlib.Path | None, anew: bool, only_list: bool,
          only_report: bool) -> None:

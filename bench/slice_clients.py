@@ -20,18 +20,18 @@ RECORD_BYTES = 1000
 COMMIT_MS = 100
 VALUE = os.urandom(RECORD_BYTES // 2).hex().encode()
 LIMIT_S = 60
-RAW_RECORDS_S = 1e6  # what is taken for the generator's rate where it reads
+RAW_RECORDS_S = 1e6  # the assumed rate of the generator when it reads
 
 
 class Slice(NamedTuple):
-    """The figures of a short time at full speed. Broker CPU is in microseconds a record."""
+    """The figures of a short time of full work; broker CPU is in microseconds per record."""
 
     rate: float
     broker_us: float
 
 
 class Mark(NamedTuple):
-    """A look at the clocks, with what is delivered by then."""
+    """A reading of the clocks, with the records delivered so far."""
 
     records: int
     seconds: float
@@ -43,15 +43,12 @@ def mark(records: int, pid: int) -> Mark:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process in seconds, exact to the nanosecond.
-
-    The number of the clock is that of clock_getcpuclockid.
-    """
+    """Return the CPU time of all threads of a process, in ns resolution; the clock id is clock_getcpuclockid's."""
     return time.clock_gettime(~pid << 3 | 2)
 
 
 def between(first: Mark, last: Mark) -> Slice:
-    """LoadError if nothing was delivered from one to the other, or the broker had done it all before."""
+    """Return the slice between two marks. Raises LoadError if nothing was delivered or no broker CPU was used."""
     records, broker_s = last.records - first.records, last.broker_cpu_s - first.broker_cpu_s
     if records <= 0 or broker_s <= 0:
         raise LoadError(f'a slice is too short: {records} records, {broker_s:.6f} s of the broker')
@@ -61,9 +58,9 @@ def between(first: Mark, last: Mark) -> Slice:
 # ---- clients
 
 class Client(Protocol):
-    """Stays connected to a broker. `strict` is what is to cost nothing: transactions, read_committed.
+    """A client that stays connected. `strict` enables the feature whose cost is measured: transactions, read_committed.
 
-    `pid` is that of a process of its own which goes on.
+    `pid` is the client's own process, if it has one.
     """
 
     pid: int | None
@@ -111,7 +108,7 @@ class Confluent:
         return between(marks[0], marks[-1])
 
     def consume(self, topic: str, strict: bool, records: int) -> Slice:
-        """From the first record on: before it librdkafka waits of its own accord."""
+        """Measure from the first record on: before it, librdkafka waits."""
         consumer = self._consumers[strict]
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         try:
@@ -133,7 +130,7 @@ class Confluent:
 
 
 def put(producer: Producer, topic: str) -> None:
-    """LoadError if there is no room for the record for LIMIT_S: nothing is delivered."""
+    """Produce one record. Raises LoadError if the queue has no room for LIMIT_S: nothing is delivered."""
     waiting_since = None
     while True:
         try:
@@ -142,12 +139,12 @@ def put(producer: Producer, topic: str) -> None:
         except BufferError:
             waiting_since = waiting_since or time.monotonic()
             if time.monotonic() - waiting_since > LIMIT_S:
-                raise LoadError('the producer delivers nothing') from None
+                raise LoadError('the producer makes no progress') from None
             producer.poll(0.01)
 
 
 class Java:
-    """bench/SliceClient.java in a Java machine that goes on."""
+    """bench/SliceClient.java in a JVM that keeps running."""
 
     def __init__(self, site: Site):
         self._pid = site.broker.pid
@@ -170,7 +167,7 @@ class Java:
         self._process.stdin.flush()
         marks = self._answer('done')
         if len(marks) < 2:
-            raise LoadError('a slice is too short: it was over before it could be measured')
+            raise LoadError('a slice is too short: it ended before it could be measured')
         return between(marks[0], marks[-1])
 
     def _answer(self, last_line: str) -> list[Mark]:
@@ -188,7 +185,7 @@ class Java:
 
 
 class Raw:
-    """The load generator; it connects for each slice, but is as warm at its first request as at any."""
+    """The load generator. It reconnects for each slice, but needs no warm-up."""
 
     pid: int | None = None
 
@@ -201,7 +198,7 @@ class Raw:
                           seconds, COMMIT_MS / 1e3)
 
     def consume(self, topic: str, strict: bool, records: int) -> Slice:
-        """Over and over, for as long as it takes a record to be worth measuring: it reads faster than the others."""
+        """Read repeatedly, long enough to measure: it reads faster than the other clients."""
         return self._load(f'fetch:topic={topic},size=1048576,committed={strict:d}', records / RAW_RECORDS_S, 0.05)
 
     def _load(self, load: str, seconds: float, warm_up_s: float) -> Slice:

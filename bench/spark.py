@@ -1,4 +1,4 @@
-"""Reading into Spark, side by side: Spark's own connector and `format("kbroker")`, from brokers and from files.
+"""Reading into Spark: Spark's own connector against `format("kbroker")`, from brokers and from files.
 
     python bench/spark.py [--quick] [--rounds N] [--cells PATTERN] [--markdown FILE]
 
@@ -7,15 +7,15 @@ One Spark on two cores reads the same records through
   connector, kbroker   the same from kbroker
   ours, broker         format("kbroker") from kbroker, over the protocol
   ours, files          format("kbroker") from the broker's log directory
-  transport            a source that yields one prebuilt Arrow batch over and over: what Spark can take from Python
-in rounds, one after the other in each; the table has medians over the rounds with the least and the most. Rates are of
-records that a read_committed consumer gets, over the whole job; what a job costs before it reads anything is measured
-by itself, with a topic of few records. All are asked for the same number of tasks. No source in Python is faster than
-`transport`: where that is not as many times the connector's rate as is asked for, the table says **bound**. CPU is that
-of the virtual machine, and of the Python processes; `others` is the share of the machine that neither Spark nor brokers
-nor this program used. Python's processes and Spark speak over Unix sockets. One topic at a time is there, so that all
-of it stays in memory; the rounds are those of its cells. Needs Java and Maven; with --quick everything runs once with
-few records, and the figures mean nothing.
+  transport            a source that repeatedly yields one prebuilt Arrow batch: the most that Spark takes from Python
+in rounds, one source after the other in each; the table has medians over the rounds with minimum and maximum. Rates
+count the records that a read_committed consumer gets, over the whole job. The fixed cost of a job is measured
+separately, with a topic of few records. All sources are asked for the same number of tasks. No source in Python is
+faster than `transport`: if its rate is below the target's multiple of the connector's rate, the table shows **bound**.
+CPU is that of the virtual machine and of the Python processes; `others` is the share of the machine used by unrelated
+processes. Python's processes and Spark communicate over Unix sockets. One topic exists at a time, so that all of it
+stays in memory; the rounds are those of its cells. Needs Java and Maven; with --quick everything runs once with few
+records, and the figures are meaningless.
 """
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ from kbroker.record.compression import Compression  # noqa: E402
 CORES = 2
 TRANSPORT_ROWS = 10_000
 TRANSPORT_BYTES = 1024 * 1024
-"""An Arrow batch has as many rows or values of so many bytes, as those of ours."""
+"""An Arrow batch has as many rows or bytes of values as those of format("kbroker")."""
 ACTIONS = ('count', 'noop', 'parquet')
 SOURCES = ('connector, Kafka', 'connector, kbroker', 'ours, broker', 'ours, files', 'transport')
 TARGETS = (('ours, files', 'connector, Kafka', 3.0), ('ours, files', 'transport', 0.8),
            ('ours, broker', 'connector, Kafka', 1.5))
-FEW_RECORDS = Topic(10_000, partitions=CORES * 2, records=1)  # the least that a topic is filled with
+FEW_RECORDS = Topic(10_000, partitions=CORES * 2, records=1)  # the smallest fill of a topic
 FIXED_ROUNDS = 7
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One line of the table, for all sources."""
+    """One row of the table, for all sources."""
 
     topic: Topic
     action: str
@@ -94,7 +94,7 @@ class Result:
 
 
 def cells(small_records: int, large_records: int) -> list[Cell]:
-    """Everything by itself: the actions, the codecs and the aborted ones each beside the plain topics."""
+    """Return all cells: the actions, codecs and aborted topics are each compared with the plain topics."""
     found = []
     for record_bytes, records in ((100, small_records), (1024, large_records)):
         plain = Topic(record_bytes, records=records)
@@ -107,7 +107,7 @@ def cells(small_records: int, large_records: int) -> list[Cell]:
 # ---- sources
 
 def transport_source() -> type:
-    """Made where it is used, so that it is pickled by value."""
+    """Return the class, created locally so that it is pickled by value."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class TransportReader(DataSourceReader):
@@ -144,13 +144,13 @@ def transport_source() -> type:
                     'timestampType int')
 
         def reader(self, schema: Any) -> Any:
-            return TransportReader(dict(self.options))  # their names in lower case
+            return TransportReader(dict(self.options))  # Spark passes option names in lower case
 
     return Transport
 
 
 class Bench:
-    """One Spark session, two brokers, and the same topics in both."""
+    """One Spark session and two brokers with the same topics."""
 
     def __init__(self, stack: ExitStack, work: pathlib.Path):
         self.work = work
@@ -165,7 +165,7 @@ class Bench:
 
     @contextmanager
     def filled(self, topic: Topic) -> Iterator[None]:
-        """With the topic in both brokers."""
+        """Create the topic in both brokers and fill it."""
         fillers = [Filler(broker.address) for broker in (self.kbroker, self.kafka)]
         for filler in fillers:
             filler.fill(topic)
@@ -200,7 +200,7 @@ class Bench:
         return None
 
     def check(self, topic: Topic) -> None:
-        """All sources give as many rows, the ones that there should be."""
+        """Check that all sources return the expected number of rows."""
         for source in SOURCES:
             found = self.run(source, Cell(topic, 'count'))
             assert found == topic.visible_records, f'{source}, {topic.name}: {found}, not {topic.visible_records}'
@@ -214,7 +214,7 @@ class Bench:
         return Measurement(seconds, jvm, python, max(0.0, busy - known) / available_s)
 
     def _cpu_s(self) -> tuple[float, float, float, float]:
-        """Return the CPU times of the virtual machine, its Python processes, the whole bench, and the machine."""
+        """Return the CPU seconds of the JVM, its Python processes, the whole bench, and the machine."""
         jvm = process_cpu_s(self.jvm)
         python = sum(map(process_and_ended_children_cpu_s, descendants(self.jvm))) + ended_children_cpu_s(self.jvm)
         brokers = process_cpu_s(self.kbroker.pid) + process_cpu_s(self.kafka.pid)
@@ -222,7 +222,7 @@ class Bench:
         return jvm, python, jvm + python + brokers + sum(os.times()[:2]), user + nice + system + irq + soft_irq
 
     def most_memory_mb(self) -> float:
-        """Return the peak memory of the largest current Python worker."""
+        """Return the peak memory of any running Python worker."""
         return max(map(peak_mb, descendants(self.jvm)), default=0.0)
 
 
@@ -246,7 +246,7 @@ def session(work: pathlib.Path) -> Any:
 
 
 def connector_jars() -> list[str]:
-    """As the tests of the room get them."""
+    """Return the connector's jars, which the tests of the room download."""
     place = ROOT / 'tests' / 'spark' / 'conftest.py'
     spec = importlib.util.spec_from_file_location('spark_conftest', place)
     assert spec is not None and spec.loader is not None
@@ -275,7 +275,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields behind the name: state, parent, ..."""
+    """Return the fields after the name: state, parent, ..."""
     with open(f'/proc/{pid}/stat') as file:
         return file.read().rpartition(')')[2].split()
 
@@ -300,13 +300,13 @@ def peak_mb(pid: int) -> float:
         return 0.0
 
 
-# ---- running and telling
+# ---- running and reporting
 
 def measure_all(bench: Bench, wanted: list[Cell], rounds: int, say: Callable[[Result], None]) -> None:
-    """Round after round, and in each one every source of a cell next to the others; `say` is told of each cell."""
+    """Measure in rounds, in each the sources of a cell back to back; `say` is called with each cell's result."""
     for topic in dict.fromkeys(cell.topic for cell in wanted):
         with bench.filled(topic):
-            bench.check(topic)  # warms everything up too
+            bench.check(topic)  # a warm-up too
             results = [Result(cell, {source: [] for source in SOURCES}) for cell in wanted if cell.topic == topic]
             for number in range(rounds):
                 for result in results:
@@ -334,7 +334,7 @@ def table(results: list[Result]) -> Iterator[str]:
 
 
 def fixed_costs(result: Result) -> Iterator[str]:
-    """Yield the table of the costs of a job that reads almost nothing."""
+    """Yield the table of a job that reads almost nothing."""
     yield f'| {result.cell.topic.visible_records} records | ms a job | CPU ms, JVM + Python |'
     yield '|---|---|---|'
     for source, runs in result.runs.items():
@@ -355,7 +355,7 @@ def verdicts(results: list[Result]) -> Iterator[str]:
 
 
 def verdict(ratio: float, least: float, bound: float) -> str:
-    """`bound`: what no source in Python could pass."""
+    """Judge a ratio; `bound` is the ratio that no Python source can exceed."""
     return f'{ratio:.2f}' + ('' if ratio >= least else ' **short**' if bound >= least else ' **bound**')
 
 
@@ -371,12 +371,12 @@ def machine() -> str:
 
 
 @click.command(help=__doc__)
-@click.option('--quick', is_flag=True, help='Everything once with few records; the figures mean nothing.')
+@click.option('--quick', is_flag=True, help='Run everything once with few records; the figures are meaningless.')
 @click.option('--rounds', default=3, show_default=True)
-@click.option('--cells', 'pattern', default='', help='Only those whose names this regular expression is found in.')
-@click.option('--small-records', default=6_000_000, show_default=True, help='Of 100 bytes.')
-@click.option('--large-records', default=1_000_000, show_default=True, help='Of 1 KiB.')
-@click.option('--markdown', type=click.Path(path_type=pathlib.Path), help='Write the result here too, cell by cell.')
+@click.option('--cells', 'pattern', default='', help='Only cells whose names match this regular expression.')
+@click.option('--small-records', default=6_000_000, show_default=True, help='Number of records of 100 bytes.')
+@click.option('--large-records', default=1_000_000, show_default=True, help='Number of records of 1 KiB.')
+@click.option('--markdown', type=click.Path(path_type=pathlib.Path), help='Write the result here too, after each cell.')
 def main(quick: bool, rounds: int, pattern: str, small_records: int, large_records: int,
          markdown: pathlib.Path | None) -> None:
     missing = [tool for tool in ('java', 'mvn') if shutil.which(tool) is None]

@@ -1,4 +1,4 @@
-"""Topics for the Spark bench: batches encoded once and produced as they are, the same bytes to every broker."""
+"""Topics for the Spark bench: batches encoded once and produced unchanged, the same bytes to every broker."""
 from __future__ import annotations
 
 import random
@@ -22,13 +22,13 @@ TEMPLATES = 16
 IN_FLIGHT = 32
 BATCHES_OF_A_TRANSACTION = 50
 PRODUCE_VERSION = 11
-"""The last one before a transaction begins by itself."""
+"""The last version in which Produce does not add partitions to the transaction."""
 TIMESTAMP_MS = 1_700_000_000_000
 
 
 @dataclass(frozen=True)
 class Topic:
-    """`records` in all; `aborted_percent` of the transactions are aborted, and without any there are none."""
+    """A topic of `records` records; `aborted_percent` of its transactions are aborted; 0: no transactions."""
 
     record_bytes: int
     codec: Compression = Compression.NONE
@@ -46,7 +46,7 @@ class Topic:
 
     @property
     def transactions(self) -> list[bool]:
-        """The transactions: True if committed. Aborted ones are spread evenly."""
+        """Return whether each transaction is committed, spread evenly."""
         batches = -(-self.records // self.records_of_a_batch // self.partitions)
         share = self.aborted_percent / 100
         return [int((number + 1) * share) == int(number * share)
@@ -58,7 +58,7 @@ class Topic:
 
 
 def value_of(chance: random.Random, size_bytes: int) -> bytes:
-    """Half text that compresses, half digits that hardly do."""
+    """Return a value: half compressible text, half hardly compressible digits."""
     return (chance.randbytes(size_bytes // 4).hex() + 'the quick brown fox jumps over it ' * size_bytes
             )[:size_bytes].encode()
 
@@ -96,7 +96,7 @@ class Filler:
         assert errors == {topic.name: None}, errors
 
     def _lead(self, topic: Topic) -> None:
-        """KafkaError while a partition is not ready, which Apache Kafka says only when it is asked."""
+        """Raise KafkaError while a partition is not ready; Apache Kafka reveals that only in a request to it."""
         Admin(self._cluster).list_offsets({(topic.name, partition): LATEST for partition in range(topic.partitions)})
 
     def _transact(self, topic: Topic, templates: list[list[tuple[int, bytes, bytes]]]) -> None:
@@ -120,7 +120,7 @@ class Filler:
             self._ask(transactional_id, messages.EndTxnRequest(
                 transactional_id=transactional_id, producer_id=producer.producer_id,
                 producer_epoch=producer.producer_epoch, committed=is_committed), 4)
-        # Answered when the markers of the last one are there.
+        # Answered when the markers of the previous transaction are written.
         self._ask(transactional_id, messages.InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=60_000), 4)
 
@@ -136,7 +136,7 @@ class Filler:
         return self._cluster.retrying(ask, type(request).__name__, also={ErrorCode.CONCURRENT_TRANSACTIONS})
 
     def _produce(self, topic: Topic, transactional_id: str | None, batch: bytearray) -> None:
-        """The same batch into each partition."""
+        """Produce the same batch to each partition."""
         request = messages.ProduceRequest
         if len(self._waiting) >= IN_FLIGHT:
             self._receive()

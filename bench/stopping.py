@@ -1,4 +1,4 @@
-"""A bench that is told to end, ends: its processes go, its directories too, and it says what it has measured so far."""
+"""Stops a bench on a signal: removes its processes and directories, and lets it report its results so far."""
 from __future__ import annotations
 
 import contextlib
@@ -15,11 +15,11 @@ from typing import NoReturn
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 GRACE_S = 20
-"""How long the bench may take to end by itself. A call into a client library does not see that it should."""
+"""The time for the bench to end by itself, which a call into a client library may prevent."""
 
 
 class Stopped(BaseException):
-    """A signal came. No Exception, so that nobody takes it for a fault of the broker that is measured."""
+    """A signal arrived. Not an Exception, so that it is not mistaken for a fault of the measured broker."""
 
     def __init__(self, number: int):
         super().__init__(f'stopped by {signal.Signals(number).name}')
@@ -28,18 +28,17 @@ class Stopped(BaseException):
 
 @contextlib.contextmanager
 def workplace(directory: str | None = None) -> Iterator[None]:
-    """Temporary directories lie in one that is removed, in `directory` if that is given.
+    """Create all temporary directories inside one that is removed at the end, under `directory` if given.
 
-    SIGTERM, SIGINT and SIGHUP raise Stopped meanwhile. Behind it no child process is left and no directory; after a
-    signal it ends the process, at once, since a client of a broker that is gone would wait for it. Only for the main
-    thread.
+    Meanwhile SIGTERM, SIGINT and SIGHUP raise Stopped. At the end no child process and no directory remains. After a
+    signal the process exits at once, since a client would wait for its stopped broker. Only for the main thread.
     """
     work = pathlib.Path(tempfile.mkdtemp(prefix='bench-', dir=directory))
     tempfile.tempdir = str(work)
     told, tell = os.pipe()
     os.set_blocking(tell, False)
     signal.set_wakeup_fd(tell)
-    threading.Thread(target=_end_by_force, args=(told, work), daemon=True).start()
+    threading.Thread(target=_end_after_grace, args=(told, work), daemon=True).start()
     for number in SIGNALS:
         signal.signal(number, _stop)
     try:
@@ -51,30 +50,29 @@ def workplace(directory: str | None = None) -> Iterator[None]:
         print(stopped, file=sys.stderr)
         _leave(work, stopped.number)
     finally:
-        _pay_no_heed()
+        _ignore_signals()
         _clear(work)
 
 
 def _stop(number: int, _frame: object) -> NoReturn:
-    _pay_no_heed()
+    _ignore_signals()
     raise Stopped(number)
 
 
 def _stopped_behind(error: BaseException | None) -> Stopped | None:
-    """A client library that is called back may come out with a SystemError in place of what its callback met."""
+    """Return the Stopped in a chain of errors: a client library may raise SystemError instead of a callback's error."""
     while error is not None and not isinstance(error, Stopped):
         error = error.__cause__ or error.__context__
     return error
 
 
-def _pay_no_heed() -> None:
-    """To signals while it ends."""
+def _ignore_signals() -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _end_by_force(told: int, work: pathlib.Path) -> None:
-    """In a thread, which runs even while the main one waits in a library."""
+def _end_after_grace(told: int, work: pathlib.Path) -> None:
+    """Wait for a signal in a thread, which runs even while the main thread blocks in a library."""
     number = os.read(told, 1)[0]
     time.sleep(GRACE_S)
     _leave(work, number)
@@ -97,5 +95,5 @@ def _clear(work: pathlib.Path) -> None:
 
 def _children() -> Iterator[int]:
     for thread in pathlib.Path('/proc/self/task').iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended: another has its children
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended, and its id may be reused
             yield from map(int, (thread / 'children').read_text().split())

@@ -1,28 +1,30 @@
-"""The cost of transactions to a client on Apache Kafka, kfake and kbroker, compared with the literature's claim.
+"""The cost of transactions for a client, against the claim of the literature, on Apache Kafka, kfake and kbroker.
 
     python bench/transaction_cost.py [--quick] [--blocks N] [--slice S] [--peers NAMES] [--clients NAMES]
 
 Records of 1 KB at the producer's full speed, into one partition: with a commit every 100 ms, and without transactions
 (idempotent both). The claim is a loss of at most 3 percent. Then a topic is read with read_committed and with
-read_uncommitted, where nothing should be lost.
+read_uncommitted, where no loss is expected.
 
-With and without take turns in short slices, A B B A and then B A A B, so that what else the machine does and how the
-broker's state grows falls on both alike. The clients stay connected all the time and are warm: the generator of
-bench/load, which costs least beside the broker, Java's (Kafka's own), and confluent-kafka if asked for. Such a block
-gives one loss and one difference of the broker's CPU time a record, in percent; what is told is the median over the
-blocks and the interval in which it lies with 95 percent (of order statistics: nothing is assumed of the noise). A
-target is met when the whole interval is within it, short when it is outside, else open: run more blocks. Rates count
-what is delivered, from the end of one commit to the end of another; the first 100 ms of a slice do not count.
+Slices with and without the feature alternate, A B B A and then B A A B, so that other load on the machine and growing
+state of the broker affect both equally. The clients stay connected and warm: the generator of bench/load, which costs
+the least CPU, Java's (Kafka's own), and on request confluent-kafka. Each block gives one loss and one difference of the
+broker's CPU time per record, in percent. The report shows the median over the blocks and its 95 percent interval (order
+statistics, without assumptions about the noise). A target is met if the whole interval is within it, short if it is
+outside, else open: run more blocks. Rates count delivered records from the end of one commit to the end of another,
+without the first 100 ms of a slice.
 
-Three things would be in the figures that are no transaction's. The disk: a producer at full speed is held up by the
-kernel as soon as too many pages wait for it, so the brokers, which all answer from the page cache, have their directory
-in memory, if there is room. What is left of the block before: its topic is waited for until its files are gone. The
-first requests to a new topic: they are in a slice that does not count. What stays is that client and broker share
-processors. Where the client needs most of them, its rate says what the client loses; the broker's CPU time a record
-says what is left for others.
+Three other costs are kept out of the figures:
+- the disk: the kernel throttles a producer when too many dirty pages wait for it. So the brokers, which all answer from
+  the page cache, keep their directory in memory if there is room;
+- leftovers of the previous block: the bench waits until the files of its topic are gone;
+- the first requests to a new topic: they are in an uncounted slice.
 
-Some five minutes a broker. Needs a quiet machine. Without Java or Go what needs them is left out. With --quick the
-figures mean nothing.
+Client and broker still share processors. If the client needs most of them, its rate shows the loss of the client; the
+broker's CPU time per record shows the cost for the broker.
+
+Takes about five minutes per broker. Needs a quiet machine. Without Java or Go, what needs them is omitted. With --quick
+the figures are meaningless.
 """
 from __future__ import annotations
 
@@ -52,12 +54,12 @@ from peer_brokers import PEERS, Site, Unavailable, site_of, versions  # noqa: E4
 from slice_clients import CLIENTS, COMMIT_MS, RECORD_BYTES, Client, Slice, cpu_s  # noqa: E402
 from stopping import workplace  # noqa: E402
 
-LEAST_BLOCKS = 6  # whose extremes hold the median with 95 percent
+LEAST_BLOCKS = 6  # the extremes of this many enclose the median with 95 percent
 FILL_LIMIT_S, GONE_LIMIT_S = 300, 30
 FIRST_SLICE_S = 0.2
 MEMORY, MEMORY_BYTES = '/dev/shm', 6 << 30
 PRODUCING, CONSUMING = 'transactions of 100 ms', 'read_committed'
-MOST_LOST = {PRODUCING: 0.03, CONSUMING: 0.01}  # the latter is nothing, but for the noise
+MOST_LOST = {PRODUCING: 0.03, CONSUMING: 0.01}  # the latter allows for noise only
 FAULTS = (LoadError, AssertionError, OSError, KafkaException, subprocess.SubprocessError)
 
 
@@ -65,7 +67,7 @@ FAULTS = (LoadError, AssertionError, OSError, KafkaException, subprocess.Subproc
 
 @dataclasses.dataclass
 class Block:
-    """Four slices: two without what is to cost nothing, two with it."""
+    """Four slices: two without the measured feature, two with it."""
 
     plain: list[Slice] = dataclasses.field(default_factory=list)
     strict: list[Slice] = dataclasses.field(default_factory=list)
@@ -76,7 +78,7 @@ class Block:
 
     @property
     def more_broker_cpu(self) -> float:
-        """A record, as a share of what it costs without."""
+        """The additional broker CPU per record, as a share of the plain cost."""
         return sum(slice_.broker_us for slice_ in self.strict) / sum(slice_.broker_us for slice_ in self.plain) - 1
 
 
@@ -85,11 +87,11 @@ class Sizes:
     blocks: int
     slice_s: float
     warm_up_s: float
-    records: int  # that are read in a slice
+    records: int  # read in a slice
 
 
 class Bench:
-    """Blocks by (client, peer, what was done)."""
+    """The blocks by (client, peer, feature)."""
 
     def __init__(self, sizes: Sizes):
         self.sizes = sizes
@@ -124,7 +126,7 @@ class Bench:
                        f'{block.more_broker_cpu:+.1%} broker CPU a record', err=True)
 
     def _produce(self, client: Client, site: Site, topic: str, number: int) -> Block:
-        with site.topic(topic, 1):  # anew for each block: it would fill the memory
+        with site.topic(topic, 1):  # recreated for each block: a shared one would fill the memory
             client.produce(topic, number % 2 == 0, FIRST_SLICE_S)
             block = in_turns(number, lambda strict: client.produce(topic, strict, self.sizes.slice_s))
         wait_until_gone(site.broker.directory, topic)
@@ -154,16 +156,16 @@ class Bench:
 
 
 def fill(site: Site, topic: str, records: int) -> None:
-    """Records in transactions of 100 ms, a few more than so many."""
+    """Write slightly more than `records` records, in transactions of 100 ms."""
     requests = records // 15 + 1
     site.load([f'stream:topic={topic},depth=5,size=16384,record={RECORD_BYTES},commit_ms={COMMIT_MS},'
                f'count={requests}'], FILL_LIMIT_S, 0)
 
 
 def wait_until_gone(directory: pathlib.Path, topic: str) -> None:
-    """LoadError if files of a topic that was deleted are still there after GONE_LIMIT_S.
+    """Wait until the files of a deleted topic are gone. Raises LoadError after GONE_LIMIT_S.
 
-    They are another process's to remove, and it tells nobody: one can only look again.
+    Another process removes them without a notification, so this polls.
     """
     deadline = time.monotonic() + GONE_LIMIT_S
     while any(topic in name for _, directories, files in os.walk(directory) for name in (*directories, *files)):
@@ -180,7 +182,7 @@ def in_turns(number: int, work: Callable[[bool], Slice]) -> Block:
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """In which the median lies with 95 percent, by order statistics; with less, of fewer values than LEAST_BLOCKS."""
+    """Return the 95 percent interval of the median, by order statistics; weaker below LEAST_BLOCKS values."""
     ordered = sorted(values)
     rank = max(0, math.floor((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2))
     return ordered[rank], ordered[-1 - rank]
@@ -204,7 +206,7 @@ def spread(rates: list[float]) -> str:
 
 
 def measure_peer(bench: Bench, peer: str, clients: list[str]) -> None:
-    """Alone on the machine."""
+    """Measure one peer, with no other broker running."""
     with ExitStack() as stack:
         work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         try:
@@ -219,7 +221,7 @@ def measure_peer(bench: Bench, peer: str, clients: list[str]) -> None:
 
 
 def in_memory() -> str | None:
-    """A directory that no disk is behind, if there is one that holds a block."""
+    """Return a directory in memory with room for a block, or None."""
     return MEMORY if os.path.isdir(MEMORY) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES else None
 
 
@@ -232,14 +234,14 @@ def failing(bench: Bench, what: str) -> Iterator[None]:
 
 
 @click.command(help=__doc__)
-@click.option('--quick', is_flag=True, help='Run everything once, to see that it works; the figures mean nothing.')
+@click.option('--quick', is_flag=True, help='Run everything once, to see that it works; the figures are meaningless.')
 @click.option('--blocks', default=30, show_default=True)
-@click.option('--slice', 'slice_s', default=0.5, show_default=True, help='Seconds.')
-@click.option('--records', default=300_000, show_default=True, help='That are read in a slice.')
-@click.option('--warm-up', 'warm_up_s', default=25.0, show_default=True, help='Of a Java machine, in seconds.')
+@click.option('--slice', 'slice_s', default=0.5, show_default=True, help='Seconds per slice.')
+@click.option('--records', default=300_000, show_default=True, help='Records read in a slice.')
+@click.option('--warm-up', 'warm_up_s', default=25.0, show_default=True, help='Seconds of warm-up of a JVM.')
 @click.option('--peers', 'names', default='kafka,kfake,kbroker', show_default=True)
 @click.option('--clients', default='raw,Java', show_default=True)
-@click.option('--directory', help=f'Where the brokers have theirs; {MEMORY} if not given, and if there is room.')
+@click.option('--directory', help=f'Parent of the brokers\' directories; default: {MEMORY} if it has room.')
 def main(quick: bool, blocks: int, slice_s: float, records: int, warm_up_s: float, names: str, clients: str,
          directory: str | None) -> None:
     if unknown := {*names.split(','), *clients.split(',')} - {*PEERS, *CLIENTS}:
@@ -247,7 +249,7 @@ def main(quick: bool, blocks: int, slice_s: float, records: int, warm_up_s: floa
     sizes = Sizes(1, 0.2, 0, 50_000) if quick else Sizes(blocks, slice_s, warm_up_s, records)
     chosen = clients.split(',')
     if 'Java' in chosen and (shutil.which('java') is None or shutil.which('mvn') is None):
-        click.echo('Java is left out: java or mvn is not to be found', err=True)
+        click.echo('Java is skipped: java or mvn was not found', err=True)
         chosen.remove('Java')
     bench = Bench(sizes)
     with workplace(directory or in_memory()):

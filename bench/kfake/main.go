@@ -1,4 +1,4 @@
-// kfake as a process of its own: one broker that keeps its logs in a directory.
+// Runs kfake as a separate process: one broker that stores its logs in a directory.
 package main
 
 import (
@@ -13,10 +13,10 @@ import (
 )
 
 func main() {
-	directory := flag.String("data-dir", "", "where the logs lie")
-	port := flag.Int("port", 0, "on 127.0.0.1; 0: any")
-	synced := flag.Bool("sync", false, "sync each batch, instead of leaving it in the page cache")
-	certificate := flag.String("certificate", "", "serve TLS with this file, which holds the key too")
+	directory := flag.String("data-dir", "", "directory of the logs")
+	port := flag.Int("port", 0, "port on 127.0.0.1; 0: any free port")
+	synced := flag.Bool("sync", false, "sync each batch instead of leaving it in the page cache")
+	certificate := flag.String("certificate", "", "serve TLS with this certificate file, which also holds the key")
 	flag.Parse()
 	if err := serve(*directory, *port, *synced, *certificate); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,4 +1,4 @@
-/* Sockets: requests out of their places, answers in, and those that wait to try again. */
+/* Sockets: sends requests from their slots, receives answers, and retries after a delay. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -15,7 +15,7 @@
 #include "transport.h"
 
 enum { RETRY_NS = 1000000 };
-enum { API_VERSIONS = 18, API_VERSIONS_VERSION = 3 }; /* its answer has the old header in every version */
+enum { API_VERSIONS = 18, API_VERSIONS_VERSION = 3 }; /* its response has the old header in every version */
 
 static struct connection *first_to_resume, **last_to_resume = &first_to_resume;
 
@@ -34,7 +34,7 @@ bool may_begin(struct load *load) {
 }
 
 void count_error(struct load *load, int code) {
-    /* -1, UNKNOWN_SERVER_ERROR, and what no Kafka knows share the last place. */
+    /* -1, UNKNOWN_SERVER_ERROR, and unknown codes share the last element. */
     if (code)
         load->errors[code > 0 && code < ERROR_CODES ? code : ERROR_CODES - 1]++;
 }
@@ -72,16 +72,16 @@ static bool has_frame(const struct connection *connection, const uint8_t *at) {
         return false;
     size_t size = frame_bytes(at);
     if (size > connection->load->answer_bytes)
-        die("an answer has %zu bytes, expected %zu at most", size, connection->load->answer_bytes);
+        die("found an answer of %zu bytes, expected at most %zu", size, connection->load->answer_bytes);
     return left >= size;
 }
 
-/* Returns the body of an answer, which must be the answer to the request with this number. */
+/* Returns a reader behind the header of an answer, which must be the one to request `number`. */
 static struct reader answer_at(const uint8_t *at, uint32_t number, bool has_flexible_header) {
     struct reader reader = {at + FRAME_HEAD_BYTES, at + frame_bytes(at)};
     uint32_t correlation_id = (uint32_t)read_int32(&reader);
     if (correlation_id != number)
-        die("an answer has correlation id %u, expected %u", correlation_id, number);
+        die("found an answer with correlation id %u, expected %u", correlation_id, number);
     if (has_flexible_header)
         skip_tags(&reader);
     return reader;
@@ -89,7 +89,7 @@ static struct reader answer_at(const uint8_t *at, uint32_t number, bool has_flex
 
 struct reader ask(struct connection *connection, void (*write)(struct connection *, struct writer *), int16_t api_key,
                   int16_t version) {
-    struct writer writer = {connection->places, connection->places + connection->load->request_bytes};
+    struct writer writer = {connection->slots, connection->slots + connection->load->request_bytes};
     uint8_t *frame = start_request(&writer, api_key, version, 0);
     write(connection, &writer);
     end_request(&writer, frame);
@@ -113,7 +113,7 @@ static void write_api_versions(struct connection *connection, struct writer *wri
     write_uvarint(writer, 0);
 }
 
-/* Sends ApiVersions, as every client does first. Waiting for the answer keeps the accept queue from overflowing. */
+/* Sends ApiVersions, as every client does first. It also keeps many connections from overflowing the accept queue. */
 static void introduce(struct connection *connection) {
     struct reader reader = ask(connection, write_api_versions, API_VERSIONS, API_VERSIONS_VERSION);
     count_error(connection->load, read_int16(&reader));
@@ -125,8 +125,8 @@ void open_connection(struct connection *connection, const char *host, const char
     connection->socket = connected_socket(host, port);
     if (load->options.tls)
         connection->tls = start_tls(connection->socket);
-    connection->places = allocated(depth, load->request_bytes);
-    connection->place_sizes = allocated(depth, sizeof *connection->place_sizes);
+    connection->slots = allocated(depth, load->request_bytes);
+    connection->slot_sizes = allocated(depth, sizeof *connection->slot_sizes);
     connection->sent_at_ns = allocated(depth, sizeof *connection->sent_at_ns);
     connection->received = allocated(1, load->answer_bytes);
     introduce(connection);
@@ -162,9 +162,9 @@ static void send_requests(struct connection *connection, int epoll) {
         int count = 0;
         size_t skipped = connection->unsent_at;
         for (uint32_t number = connection->unsent; number != connection->next_number; number++) {
-            uint32_t place = number % depth;
-            pieces[count++] = (struct piece){connection->places + place * connection->load->request_bytes + skipped,
-                                             connection->place_sizes[place] - skipped};
+            uint32_t slot = number % depth;
+            pieces[count++] = (struct piece){connection->slots + slot * connection->load->request_bytes + skipped,
+                                             connection->slot_sizes[slot] - skipped};
             skipped = 0;
         }
         size_t sent = send_pieces(connection->socket, connection->tls, pieces, count);
@@ -192,13 +192,13 @@ void begin_requests(struct connection *connection, int epoll) {
     uint32_t depth = (uint32_t)load->options.depth;
     uint64_t now_ns = clock_ns();
     while (!connection->resume_at_ns && connection->next_number - connection->answered < depth) {
-        uint32_t place = connection->next_number % depth;
-        uint8_t *start = connection->places + place * load->request_bytes;
+        uint32_t slot = connection->next_number % depth;
+        uint8_t *start = connection->slots + slot * load->request_bytes;
         struct writer writer = {start, start + load->request_bytes};
         if (!load->kind->write(connection, &writer, connection->next_number))
             break;
-        connection->place_sizes[place] = (size_t)(writer.at - start);
-        connection->sent_at_ns[place] = now_ns;
+        connection->slot_sizes[slot] = (size_t)(writer.at - start);
+        connection->sent_at_ns[slot] = now_ns;
         connection->next_number++;
     }
     send_requests(connection, epoll);
@@ -215,7 +215,7 @@ static int read_answers(struct connection *connection) {
     for (; has_frame(connection, at); at += frame_bytes(at), answers++) {
         uint32_t number = connection->answered;
         if (number == connection->next_number)
-            die("an answer to no request");
+            die("found an answer without a request");
         struct reader reader = answer_at(at, number, true);
         load->figures.requests++;
         load->kind->read(connection, &reader, number,
@@ -236,7 +236,7 @@ static void receive_answers(struct connection *connection, int epoll) {
                                    connection->received + connection->received_bytes, wanted);
         connection->received_bytes += got;
         connection->load->figures.bytes_received += got;
-        bool is_drained = got < wanted && !connection->tls; /* TLS gives a record at a time */
+        bool is_drained = got < wanted && !connection->tls; /* TLS returns one record at a time */
         if (!got)
             return;
         if (read_answers(connection)) {
@@ -256,7 +256,7 @@ void be_ready(struct connection *connection, uint32_t events, int epoll) {
         receive_answers(connection, epoll);
 }
 
-/* ---- trying again: all wait equally long, so the first in the queue is the first to go on */
+/* ---- retries: the delay is constant, so the queue is in order of time */
 
 void try_again_later(struct connection *connection) {
     connection->load->figures.retries++;

@@ -1,6 +1,6 @@
-/* Fetch, version 12: a cursor for each request in flight, with `each` partitions that it follows by the offsets of the
- * batches that come. With a `session` the first request names them all and the next ones those that moved, as a
- * consumer's do (KIP-227); without one all are named each time. */
+/* Fetch, version 12: a cursor for each request in flight follows `each` partitions by the offsets of the batches
+ * received. With a `session`, the first request names all of them and later ones those whose position moved, as a
+ * consumer does (KIP-227); without one, every request names all. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,14 +12,14 @@ enum { LARGEST_BATCH_BYTES = 1 << 21, LATEST = -1, EVERYTHING_BYTES = 0x7fffffff
 struct position {
     int32_t partition;
     int64_t offset;
-    bool is_at_end; /* where a load that reads once stops */
+    bool is_at_end; /* a load that reads once stops here */
 };
 
 struct cursors {
-    int32_t session, epoch; /* 0, -1: there is none */
-    int *moved;             /* of the session: which partitions its next request names */
+    int32_t session, epoch; /* 0, -1: none */
+    int *moved;             /* the partitions that the session's next request names */
     int moved_count;
-    struct position positions[]; /* of the first cursor, of the second, ... */
+    struct position positions[]; /* those of the first cursor, of the second, ... */
 };
 
 static struct position *cursor_of(const struct connection *connection, uint32_t number) {
@@ -34,7 +34,7 @@ static void prepare(struct load *load) {
     load->request_bytes = 128 + strlen(options->topic) + each * 48;
     size_t records = (size_t)options->size * each;
     if (records < LARGEST_BATCH_BYTES)
-        records = LARGEST_BATCH_BYTES; /* the first batch comes whole, however large it is */
+        records = LARGEST_BATCH_BYTES; /* the first batch is always whole */
     /* There can be an aborted transaction, 17 bytes, for each small batch. */
     load->answer_bytes = records + records / 4 + each * ANSWER_BYTES_A_PARTITION;
 }
@@ -149,14 +149,14 @@ static bool write_request(struct connection *connection, struct writer *writer, 
     return true;
 }
 
-/* Follows the offsets of whole batches. Returns how many records they have. */
+/* Advances the position over whole batches. Returns their number of records. */
 static uint64_t follow(struct position *position, const uint8_t *data, size_t size) {
     struct batch_view batch;
     uint64_t records = 0;
     for (size_t whole; (whole = view_batch(data, size, &batch)) != 0; data += whole, size -= whole) {
         if (batch.base_offset > position->offset || batch.last_offset < position->offset)
-            die("partition %d: offset %lld asked, batch %lld-%lld found", position->partition,
-                (long long)position->offset, (long long)batch.base_offset, (long long)batch.last_offset);
+            die("partition %d: found batch %lld-%lld, expected offset %lld", position->partition,
+                (long long)batch.base_offset, (long long)batch.last_offset, (long long)position->offset);
         position->offset = batch.last_offset + 1;
         records += batch.is_control ? 0 : (uint64_t)batch.records;
     }
@@ -167,10 +167,10 @@ static int64_t end_of(const struct load_options *options, int64_t readable) {
     return options->span && options->from + options->span < readable ? options->from + options->span : readable;
 }
 
-/* A full Fetch was answered with a session, or one of the session was. */
+/* Adopts the session of the first answer, and checks that of later ones. */
 static void go_on_with(struct cursors *cursors, int32_t session) {
     if (!session || (cursors->session && session != cursors->session))
-        die("session %d is answered with %d", cursors->session, session);
+        die("found an answer of session %d, expected %d", session, cursors->session);
     cursors->session = session;
     cursors->epoch = cursors->epoch == INT32_MAX ? 1 : cursors->epoch + 1;
     cursors->moved_count = 0;
@@ -193,9 +193,9 @@ static size_t read_partition(struct connection *connection, struct reader *reade
     skip_tags(reader);
     count_error(load, code);
     const struct load_options *options = &load->options;
-    int number = (index - cursor->partition + options->partitions) % options->partitions; /* they follow one another */
+    int number = (index - cursor->partition + options->partitions) % options->partitions; /* they are consecutive */
     if (index < 0 || number < 0 || number >= options->each)
-        die("partition %d came, which nobody asked for", index);
+        die("found partition %d, which was not requested", index);
     struct position *position = &cursor[number];
     load->figures.records += follow(position, records, size);
     struct cursors *cursors = connection->own;

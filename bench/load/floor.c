@@ -29,32 +29,32 @@
 enum { PRODUCE = 0, FETCH = 1, API_VERSIONS = 18 };
 enum {
     REQUEST_HEAD_BYTES = 12, /* size, API key, version, correlation id */
-    LARGEST_SMALL_BYTES = 1 << 16, /* of a request that is looked at as a whole */
+    LARGEST_SMALL_BYTES = 1 << 16, /* of a request that is parsed as a whole */
     RECEIVED_BYTES = 1 << 18,
-    ANSWER_BYTES = 128, /* but for a Fetch */
+    ANSWER_BYTES = 128, /* except for a Fetch */
     BATCH_RECORDS = 151, RECORD_BYTES = 100, /* about 16 KiB */
     MOST_FETCHED_BYTES = 1 << 20,
     MOST_PARTITIONS = 256, HEAD_BYTES_A_PARTITION = 96,
     MOST_EVENTS = 256,
     MOST_FILES = 16384, MOST_PIECES = 1024,
     FIRST_RESERVED_BYTES = 1 << 16, MOST_RESERVED_BYTES = 1 << 24,
-    LARGEST_HEAD_BYTES = 512, /* of a Produce, before its first partition */
+    LARGEST_HEAD_BYTES = 512, /* of a Produce, up to its first partition */
     LARGEST_PARTITION_HEAD_BYTES = 9,
 };
 
 struct client {
     int socket;
-    size_t left; /* of a Produce whose head has come */
-    size_t to_write; /* of those, for this partition */
+    size_t left; /* of a Produce whose head was received */
+    size_t to_write; /* of these, for this partition */
     int partition, partitions_left;
-    uint32_t correlation_id; /* its */
-    size_t kept_bytes; /* the beginning of a request */
+    uint32_t correlation_id; /* of this Produce */
+    size_t kept_bytes; /* of an incomplete request */
     uint8_t kept[LARGEST_SMALL_BYTES];
 };
 
 static uint8_t batches[MOST_FETCHED_BYTES + (1 << 15)];
 static size_t one_batch_bytes;
-static uint8_t room[LARGEST_SMALL_BYTES + RECEIVED_BYTES]; /* what was kept goes right before what was received */
+static uint8_t room[LARGEST_SMALL_BYTES + RECEIVED_BYTES]; /* kept bytes are copied right before received ones */
 static uint8_t answers[(RECEIVED_BYTES / REQUEST_HEAD_BYTES + 1) * ANSWER_BYTES];
 static struct writer answer;
 
@@ -66,7 +66,7 @@ static void make_batches(void) {
     one_batch_bytes = batch_bytes(BATCH_RECORDS, RECORD_BYTES);
     for (size_t at = 0; at < MOST_FETCHED_BYTES; at += one_batch_bytes) {
         memcpy(batches + at, writer.at - one_batch_bytes, one_batch_bytes);
-        place_int64(batches + at, (int64_t)(at / one_batch_bytes * BATCH_RECORDS)); /* not under its CRC */
+        place_int64(batches + at, (int64_t)(at / one_batch_bytes * BATCH_RECORDS)); /* the CRC does not cover it */
     }
 }
 
@@ -75,7 +75,7 @@ static void send_all(int socket, struct iovec *pieces, size_t count) {
         struct msghdr message = {.msg_iov = pieces, .msg_iovlen = count};
         ssize_t sent = sendmsg(socket, &message, MSG_NOSIGNAL);
         if (sent < 0)
-            return; /* closed, which the next read tells */
+            return; /* closed, as the next read reports */
         for (; count && (size_t)sent >= pieces->iov_len; pieces++, count--)
             sent -= (ssize_t)pieces->iov_len;
         if (count) {
@@ -130,8 +130,8 @@ static struct file {
     int handle;
     int64_t size, reserved;
 } files[MOST_FILES];
-static const char *directory; /* NULL: nothing is written */
-static struct iovec pieces[MOST_PIECES]; /* that wait to be written, all to one partition */
+static const char *directory; /* NULL: no files */
+static struct iovec pieces[MOST_PIECES]; /* to be written, all to one partition */
 static size_t pieces_count, pieces_bytes;
 static int pieces_partition;
 
@@ -139,7 +139,7 @@ static void name_file(char *name, size_t size, int partition) { snprintf(name, s
 
 static struct file *file_of(int partition) {
     if (partition < 0 || partition >= MOST_FILES)
-        die("partition %d, expected at most %d", partition, MOST_FILES - 1);
+        die("found partition %d, expected at most %d", partition, MOST_FILES - 1);
     struct file *file = &files[partition];
     char name[4096];
     if (!file->handle) {
@@ -159,10 +159,10 @@ static void write_pieces(void) {
     if (end > file->reserved) {
         size_t chunk = most(FIRST_RESERVED_BYTES, least((size_t)file->size, MOST_RESERVED_BYTES));
         file->reserved = file->size + (int64_t)most(chunk, pieces_bytes);
-        fallocate(file->handle, FALLOC_FL_KEEP_SIZE, file->size, file->reserved - file->size); /* or else it is slower */
+        fallocate(file->handle, FALLOC_FL_KEEP_SIZE, file->size, file->reserved - file->size); /* for speed */
     }
     if (pwritev(file->handle, pieces, (int)pieces_count, file->size) != (ssize_t)pieces_bytes)
-        die("partition %d is not written: %s", pieces_partition, strerror(errno));
+        die("partition %d cannot be written: %s", pieces_partition, strerror(errno));
     file->size = end;
     pieces_count = pieces_bytes = 0;
 }
@@ -188,12 +188,12 @@ static void remove_files(void) {
 
 /* ---- requests */
 
-/* The next partition that is asked for: its head into the answer, its batches behind that. */
+/* Answers the next requested partition: writes its head; its batches follow the head. */
 static size_t answer_partition(struct reader *asked, struct writer *head) {
     int32_t index = read_int32(asked);
     read_int32(asked);
     if (read_int64(asked) != 0)
-        die("a Fetch from another offset than 0");
+        die("found a Fetch from an offset other than 0");
     read_bytes(asked, sizeof(int32_t) + sizeof(int64_t));
     size_t size = (size_t)read_int32(asked);
     skip_tags(asked);
@@ -214,13 +214,13 @@ static void answer_fetch(int socket, struct reader *asked, uint32_t correlation_
     static uint8_t heads[(MOST_PARTITIONS + 1) * HEAD_BYTES_A_PARTITION];
     struct writer head = {heads, heads + sizeof heads};
     struct iovec pieces[2 * MOST_PARTITIONS + 1];
-    read_bytes(asked, 4 * sizeof(int32_t) + 1 + 2 * sizeof(int32_t)); /* what comes before the topics */
+    read_bytes(asked, 4 * sizeof(int32_t) + 1 + 2 * sizeof(int32_t)); /* the fields before the topics */
     if (read_array(asked) != 1)
-        die("a Fetch of more than one topic");
+        die("found a Fetch of more than one topic");
     skip_string(asked);
     int partitions = read_array(asked);
     if (partitions > MOST_PARTITIONS)
-        die("a Fetch of %d partitions, expected %d at most", partitions, MOST_PARTITIONS);
+        die("found a Fetch of %d partitions, expected at most %d", partitions, MOST_PARTITIONS);
     uint8_t *from = start_answer(&head, correlation_id);
     write_uvarint(&head, 0);
     write_int32(&head, 0);
@@ -251,25 +251,25 @@ static void serve(struct client *client, int api_key, uint32_t correlation_id, s
         return;
     }
     if (api_key != FETCH)
-        die("API %d, which is not known here", api_key);
+        die("found API %d, which is not supported", api_key);
     read_bytes(reader, (size_t)read_int16(reader)); /* client id */
     skip_tags(reader);
     answer_fetch(client->socket, reader, correlation_id);
 }
 
-/* Reads the request up to its partitions. */
+/* Reads the fields before the partitions. */
 static void begin_to_write(struct client *client, struct reader *reader) {
     read_bytes(reader, (size_t)read_int16(reader)); /* client id */
     skip_tags(reader);
     skip_string(reader); /* transactional id */
     read_bytes(reader, sizeof(int16_t) + sizeof(int32_t)); /* acks, timeout */
     if (read_array(reader) != 1)
-        die("a Produce to more than one topic");
+        die("found a Produce to more than one topic");
     skip_string(reader);
     client->partitions_left = read_array(reader);
 }
 
-/* Takes the received bytes of the current Produce. Returns the end of them. */
+/* Consumes the received part of the current Produce. Returns the byte behind it. */
 static const uint8_t *take_records(struct client *client, const uint8_t *at, const uint8_t *end) {
     while (client->partitions_left) {
         if (!client->to_write) {
@@ -277,7 +277,7 @@ static const uint8_t *take_records(struct client *client, const uint8_t *at, con
                 return at;
             struct reader reader = {at, end};
             client->partition = read_int32(&reader);
-            client->to_write = (size_t)read_array(&reader) + 1; /* with the byte of their tags: then a head follows */
+            client->to_write = (size_t)read_array(&reader) + 1; /* with the tag byte before the next head */
             client->left -= (size_t)(reader.at - at);
             at = reader.at;
         }
@@ -295,7 +295,7 @@ static const uint8_t *take_records(struct client *client, const uint8_t *at, con
     return at + now;
 }
 
-/* As much as there is whole. Returns what is left. */
+/* Serves all complete requests. Returns the byte behind them. */
 static const uint8_t *serve_all(struct client *client, const uint8_t *at, const uint8_t *end) {
     for (;;) {
         if (client->left) {
@@ -322,7 +322,7 @@ static const uint8_t *serve_all(struct client *client, const uint8_t *at, const 
             continue;
         }
         if (size > LARGEST_SMALL_BYTES)
-            die("a request of %zu bytes", size);
+            die("found a request of %zu bytes", size);
         if ((size_t)(end - at) < size)
             return at;
         reader.end = at + size;
@@ -354,7 +354,7 @@ static void be_ready(struct client *client) {
 static void watch(int epoll, int socket, void *data) {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = data};
     if (epoll_ctl(epoll, EPOLL_CTL_ADD, socket, &event) < 0)
-        die("epoll takes no more sockets");
+        die("epoll rejects a socket");
 }
 
 static int listen_at(int port) {
@@ -363,7 +363,7 @@ static int listen_at(int port) {
     int listener = socket(AF_INET, SOCK_STREAM, 0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
     if (bind(listener, (struct sockaddr *)&address, sizeof address) < 0 || listen(listener, 4096) < 0)
-        die("port %d is not to be had", port);
+        die("port %d cannot be bound", port);
     getsockname(listener, (struct sockaddr *)&address, &(socklen_t){sizeof address});
     printf("ready 127.0.0.1:%d\n", ntohs(address.sin_port));
     fflush(stdout);

@@ -1,6 +1,6 @@
 #include "histogram.h"
 
-/* The bucket of a time: below 64 ns the time itself; above, its leading bit and the six after that one. */
+/* Returns the bucket of a time: below 64 ns the time itself; above, its leading bit and the next six. */
 static int bucket_of(uint64_t ns) {
     if (ns < STEPS)
         return (int)ns;

@@ -1,5 +1,5 @@
-/* Counts of times in buckets that grow with the time: 64 to each power of two, so a percentile is known to 1.6 percent,
- * in a fixed amount of memory. */
+/* Counts times in buckets of growing width, 64 per power of two: percentiles are exact to 1.6 percent, in a fixed
+ * amount of memory. */
 #ifndef HISTOGRAM_H
 #define HISTOGRAM_H
 

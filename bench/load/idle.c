@@ -1,4 +1,4 @@
-/* Connections that introduce themselves, as all do, and then say nothing. */
+/* Connections that send ApiVersions, as all do, and then stay idle. */
 #include "load.h"
 
 static void prepare(struct load *load) {

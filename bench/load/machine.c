@@ -16,7 +16,7 @@ static double clock_s(clockid_t clock) {
 static double process_s(int pid) {
     clockid_t clock;
     if (clock_getcpuclockid(pid, &clock))
-        die("process %d is not there", pid);
+        die("process %d does not exist", pid);
     return clock_s(clock);
 }
 
@@ -25,7 +25,7 @@ struct clocks read_clocks(int broker_pid) {
     FILE *file = fopen("/proc/stat", "r");
     if (!file || fscanf(file, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &io_wait, &irq,
                         &soft_irq, &steal) != 8)
-        die("/proc/stat is not as expected");
+        die("/proc/stat has an unknown format");
     fclose(file);
     double ticks_a_second = (double)sysconf(_SC_CLK_TCK);
     return (struct clocks){

@@ -1,4 +1,4 @@
-/* The clocks of this machine: what the broker used of its processors, what others did. */
+/* The clocks of this machine: CPU time of the broker and of other processes. */
 #ifndef MACHINE_H
 #define MACHINE_H
 
@@ -6,6 +6,6 @@ struct clocks {
     double wall_s, own_s, broker_s, busy_s, steal_s; /* busy and steal over all processors */
 };
 
-struct clocks read_clocks(int broker_pid); /* 0: no broker to watch */
+struct clocks read_clocks(int broker_pid); /* 0: no broker to measure */
 
 #endif

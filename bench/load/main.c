@@ -1,10 +1,10 @@
-/* Load on a Kafka broker from raw sockets, in one thread; the figures of it as JSON.
+/* Puts load on a Kafka broker from raw sockets, in one thread, and prints the figures as JSON.
  *
  *     load HOST:PORT SECONDS WARM_UP_SECONDS BROKER_PID KIND:NAME=VALUE,... ...
  *
- * Kinds: produce, fetch, transaction, stream, idle; what each can be told is in `names` below. Nothing of the warm-up is
- * counted but errors. When the time is over nothing new begins, and what is in flight is waited for, uncounted: the
- * broker is left with nothing to do and no transaction open. BROKER_PID 0: no process to watch. */
+ * Kinds: produce, fetch, transaction, stream, idle; `names` below lists their options. During the warm-up only errors
+ * are counted. When the time is over, no new work begins; requests in flight are awaited but not counted. So the broker
+ * is left without work and without open transactions. BROKER_PID 0: no process to measure. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ enum { MAX_LOADS = 8, MAX_EVENTS = 256, DRAIN_S = 30, LATE_NS = 1000000, MAX_CON
 static struct load loads[MAX_LOADS];
 static int loads_count;
 
-/* ---- what the command line says */
+/* ---- the command line */
 
 static const struct load_options defaults = {
     .connections = 1, .depth = 1, .partitions = 1, .each = 1, .size = 16384, .record = 100, .records = 1,
@@ -68,14 +68,14 @@ static int64_t number_of(const char *name, const char *text, int64_t least, int6
     errno = 0;
     int64_t value = strtoll(text, &end, 10);
     if (errno || end == text || *end || value < least || value > most)
-        die("%s is %s, expected %lld to %lld", name, text, (long long)least, (long long)most);
+        die("%s: found %s, expected %lld to %lld", name, text, (long long)least, (long long)most);
     return value;
 }
 
 static void set_option(struct load_options *options, const char *name, const char *text) {
     if (!strcmp(name, "topic")) {
         if (strlen(text) >= sizeof options->topic)
-            die("a topic of %zu characters", strlen(text));
+            die("found a topic of %zu characters, which is too long", strlen(text));
         strcpy(options->topic, text);
         return;
     }
@@ -89,14 +89,14 @@ static void set_option(struct load_options *options, const char *name, const cha
             *(int *)((char *)options + names[i].at) = (int)number_of(name, text, names[i].least, names[i].most);
             return;
         }
-    die("there is no option %s", name);
+    die("unknown option %s", name);
 }
 
 static void add_load(char *text) {
     static const struct load_kind *const kinds[] = {&produce_kind, &fetch_kind, &transaction_kind, &stream_kind,
                                               &idle_kind};
     if (loads_count == MAX_LOADS)
-        die("more than %d loads", MAX_LOADS);
+        die("found more than %d loads", MAX_LOADS);
     struct load *load = &loads[loads_count++];
     load->options = defaults;
     const char *kind = strsep(&text, ":");
@@ -104,17 +104,17 @@ static void add_load(char *text) {
         if (!strcmp(kind, kinds[i]->name))
             load->kind = kinds[i];
     if (!load->kind)
-        die("there is no load %s", kind);
+        die("unknown load %s", kind);
     for (char *pair; (pair = strsep(&text, ",")) != NULL;) {
         const char *name = strsep(&pair, "=");
         set_option(&load->options, name, pair ? pair : "");
     }
     if (load->options.acks == 0)
-        die("without acks there are no answers, so there is nothing to measure");
+        die("acks=0 has no answers to measure");
     if (load->options.session && (load->options.depth != 1 || load->options.each > load->options.partitions))
-        die("a session has one Fetch at a time, and each partition once");
+        die("a session allows one Fetch in flight, and each partition once");
     if (load->kind == &transaction_kind && load->options.depth != 1)
-        die("a producer has one transaction at a time");
+        die("a producer allows one transaction at a time");
 }
 
 /* ---- running */
@@ -122,7 +122,7 @@ static void add_load(char *text) {
 static void open_loads(char *address, int epoll) {
     char *port = strrchr(address, ':');
     if (!port)
-        die("%s is no HOST:PORT", address);
+        die("found %s, expected HOST:PORT", address);
     *port++ = '\0';
     struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
@@ -134,7 +134,7 @@ static void open_loads(char *address, int epoll) {
         size_t count = (size_t)load->options.connections;
         memory += count * ((size_t)load->options.depth * load->request_bytes + load->answer_bytes);
         if (memory > MAX_MEMORY)
-            die("this load takes %zu bytes of memory, %d may be", memory, MAX_MEMORY);
+            die("this load takes %zu bytes of memory, expected at most %d", memory, MAX_MEMORY);
         load->connections = calloc(count, sizeof *load->connections);
         for (size_t i = 0; i < count; i++) {
             struct connection *connection = &load->connections[i];
@@ -190,7 +190,7 @@ static void wait_for_events(int epoll, uint64_t resume_at_ns, uint64_t next_phas
         be_ready(events[i].data.ptr, events[i].events, epoll);
 }
 
-/* If commits interrupt the work, a measurement begins and ends with one, so that it covers whole transactions. */
+/* With commits, the measurement begins and ends at a commit, so that it covers whole transactions. */
 static bool is_between_transactions(void) {
     bool is_between = loads->has_just_committed || !loads->commits;
     loads->has_just_committed = false;
@@ -202,13 +202,13 @@ static void run(int epoll, double seconds, double warm_up_s, int broker_pid) {
     uint64_t next_phase_ns = clock_ns() + (uint64_t)(warm_up_s * 1e9);
     start_loads(epoll);
     for (;;) {
-        if (!is_busy()) /* what is bounded in count may be done before the time is over, even that of the warm-up */
+        if (!is_busy()) /* a load bounded by a count may end early, even in the warm-up */
             break;
         uint64_t now_ns = clock_ns();
         bool is_between = is_between_transactions();
         if (now_ns >= next_phase_ns && (is_between || phase == DRAINING)) {
             if (phase == DRAINING)
-                die("answers are missing %d seconds after the end", DRAIN_S);
+                die("answers are still missing %d seconds after the end", DRAIN_S);
             if (phase == WARMING_UP)
                 begin_to_measure(broker_pid);
             else
@@ -222,7 +222,7 @@ static void run(int epoll, double seconds, double warm_up_s, int broker_pid) {
         end_to_measure(broker_pid);
 }
 
-/* ---- telling */
+/* ---- the figures */
 
 static void print_load(const struct load *load) {
     const struct figures *figures = &load->measured;

@@ -1,7 +1,7 @@
-/* Produce, version 12: requests of equal size, each to `each` partitions, going around all of the topic's, or
- * `scattered` over them: a client without keys fills a batch for one partition and then takes any other.
+/* Produce, version 12: requests of equal size, each to `each` partitions, in turn over all of the topic's, or to random
+ * ones (`scattered`), as a client without keys fills a batch for one partition and then picks another.
  *
- * A request is built once; what differs from one to the next (its number, its partitions) is patched into the place. */
+ * A request is built once; its number and its partitions are patched in the slot. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,7 +55,7 @@ static void prepare(struct load *load) {
     load->answer_bytes = ANSWER_BYTES + (size_t)options->each * ANSWER_BYTES_A_PARTITION;
 }
 
-/* Without a pattern, the same in every run (splitmix64). */
+/* Returns a pseudo-random number, the same in every run (splitmix64). */
 static uint64_t scattered(uint64_t value) {
     value *= 0x9e3779b97f4a7c15u;
     value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;

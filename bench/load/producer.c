@@ -27,7 +27,7 @@ static bool passes(int code) {
            || code == CONCURRENT_TRANSACTIONS;
 }
 
-/* Asks until the answer is no error that passes. The answer begins with throttle time and error code. */
+/* Repeats a request while its error is transient. The answer begins with throttle time and error code. */
 static struct reader ask_until_it_passes(struct connection *connection,
                                          void (*write)(struct connection *, struct writer *), int16_t api_key,
                                          int16_t version) {
@@ -38,10 +38,10 @@ static struct reader ask_until_it_passes(struct connection *connection,
         if (!code)
             return reader;
         if (!passes(code))
-            die("API %d answers with error code %d", api_key, code);
+            die("API %d returned error code %d", api_key, code);
         usleep(OPENING_WAIT_US);
     }
-    die("API %d answered %d times that it is not ready", api_key, OPENING_TRIES);
+    die("API %d returned %d times that it is not ready", api_key, OPENING_TRIES);
 }
 
 void introduce_producer(struct connection *connection, bool is_transactional, int transaction_version) {
@@ -73,7 +73,7 @@ void write_end_txn(struct connection *connection, struct writer *writer) {
 int read_end_txn(struct producer *producer, struct reader *reader) {
     read_int32(reader);
     int code = read_int16(reader);
-    static const int identity_bytes = 10; /* from version 5 on */
+    static const int identity_bytes = 10; /* in version 5 and later */
     if (!code && reader->end - reader->at > identity_bytes) {
         producer->identity.producer_id = read_int64(reader);
         producer->identity.producer_epoch = read_int16(reader);

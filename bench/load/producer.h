@@ -1,4 +1,4 @@
-/* A producer with an id, transactional or only idempotent: what kinds of load that have one share. */
+/* A producer with an id, transactional or only idempotent; shared by the kinds of load that need one. */
 #ifndef PRODUCER_H
 #define PRODUCER_H
 
@@ -6,17 +6,17 @@
 
 enum { END_TXN = 26, END_TXN_VERSION = 5, CONCURRENT_TRANSACTIONS = 51 };
 
-/* The first field of what a kind owns in a connection. */
+/* The first field of such a kind's data in a connection. */
 struct producer {
     struct producer_identity identity;
     char transactional_id[NAME_BYTES + 32];
-    bool is_aborted; /* how the transaction is to end */
+    bool is_aborted; /* whether the transaction ends with an abort */
 };
 
-/* Only while a connection is opened: gets its id. With version 2 the epoch goes up with each transaction. */
+/* Gets a producer id; only while a connection is opened. With version 2 the epoch grows with each transaction. */
 void introduce_producer(struct connection *connection, bool is_transactional, int transaction_version);
 void write_identity(struct writer *writer, const struct producer *producer);
 void write_end_txn(struct connection *connection, struct writer *writer);
-int read_end_txn(struct producer *producer, struct reader *reader); /* the error code */
+int read_end_txn(struct producer *producer, struct reader *reader); /* returns the error code */
 
 #endif

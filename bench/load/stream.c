@@ -1,8 +1,8 @@
-/* A producer at full speed on each connection, into one partition: Produce requests one behind the other, and with
- * `commit_ms` a commit (of version 2) each time so many milliseconds have passed; without it no transactions.
+/* A producer at full speed on each connection, to one partition: consecutive Produce requests and, with `commit_ms`, a
+ * commit (of version 2) at this interval; without it, no transactions.
  *
- * The first request of a transaction goes alone: the broker may say that it still writes the markers of the last one,
- * and then the same request goes out again. A commit waits for all answers before it, as in a client. */
+ * The first request of a transaction is sent alone: if the broker is still writing the markers of the previous one, the
+ * request is retried. A commit waits for all answers before it, as in a client. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,13 +13,13 @@ enum { PRODUCE = 0, VERSION = 12, TIMEOUT_MS = 30000, ANSWER_BYTES = 65536 };
 enum phase { IDLE, FIRST, FLOWING, ENDING };
 
 struct stream {
-    struct producer producer; /* first: it is what ends a transaction */
+    struct producer producer; /* first field, used to end a transaction */
     enum phase phase;
     uint64_t commit_at_ns;
     bool has_failed;
 };
 
-/* The part that all requests share: the records after their size, without a producer yet. */
+/* The common part of all requests: the records, preceded by their size, without a producer. */
 struct pattern {
     uint8_t *sized;
     size_t size, batch_size;
@@ -27,7 +27,7 @@ struct pattern {
 };
 
 static void prepare(struct load *load) {
-    static const struct producer_identity nobody = {-1, -1, -1, 0};
+    static const struct producer_identity no_producer = {-1, -1, -1, 0};
     const struct load_options *options = &load->options;
     size_t around = 2 * (64 + strlen(options->topic));
     struct pattern *pattern = calloc(1, sizeof *pattern);
@@ -36,12 +36,12 @@ static void prepare(struct load *load) {
     pattern->batch_size = batch_bytes(pattern->records, options->record);
     pattern->sized = malloc(pattern->batch_size + 8);
     struct writer writer = {pattern->sized, pattern->sized + pattern->batch_size + 8};
-    write_records(&writer, &nobody, pattern->records, options->record);
+    write_records(&writer, &no_producer, pattern->records, options->record);
     pattern->size = (size_t)(writer.at - pattern->sized);
     load->own = pattern;
     load->request_bytes = 512 + 2 * sizeof load->options.topic + pattern->size;
     load->answer_bytes = ANSWER_BYTES;
-    load->commits = load->has_just_committed = options->commit_ms > 0; /* before it begins it is between two, too */
+    load->commits = load->has_just_committed = options->commit_ms > 0; /* the start counts as a commit */
 }
 
 static void open_stream(struct connection *connection) {
@@ -67,7 +67,7 @@ static void write_produce(struct connection *connection, struct writer *writer) 
     producer->identity.base_sequence += pattern->records;
 }
 
-/* False if the next request must wait for answers, or there is none. */
+/* Returns false if the next request must wait for answers, or there is none. */
 static bool may_go_on(struct connection *connection) {
     struct stream *stream = connection->own;
     bool is_transactional = stream->producer.identity.is_transactional;
@@ -125,7 +125,7 @@ static void read_answer(struct connection *connection, struct reader *reader, ui
     int code = stream->phase == ENDING ? read_end_txn(&stream->producer, reader) : read_produce(reader);
     if (code == CONCURRENT_TRANSACTIONS && stream->phase != FLOWING) {
         if (stream->phase == FIRST)
-            stream->producer.identity.base_sequence = 0; /* it is written again */
+            stream->producer.identity.base_sequence = 0; /* it will be retried */
         try_again_later(connection);
     } else if (code) {
         count_error(load, code);

@@ -1,9 +1,9 @@
 /* Transactions, one producer on each connection: `records` records in each of `each` partitions, and the end.
  *
- * Version 1 is how clients did it before KIP-890: AddPartitionsToTxn, Produce, EndTxn; the epoch stays and sequences go
- * on. Version 2: the Produce adds the partitions, EndTxn tells the epoch of the next transaction, whose sequences begin
- * at 0. Where the broker still writes the markers of the last transaction it says so, and the same request goes out
- * again a little later, as a client would do it. */
+ * Version 1, before KIP-890: AddPartitionsToTxn, Produce, EndTxn; the epoch stays and sequences continue. Version 2:
+ * Produce adds the partitions; EndTxn returns the epoch of the next transaction, whose sequences begin at 0. If the
+ * broker is still writing the markers of the previous transaction, the request is retried after a delay, as in a
+ * client. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,12 +11,12 @@
 
 enum { PRODUCE = 0, ADD_PARTITIONS_TO_TXN = 24 };
 enum { ANSWER_BYTES = 65536, ANSWER_BYTES_A_PARTITION = 256, TIMEOUT_MS = 30000 };
-enum { NOT_ENOUGH_REPLICAS = 19 }; /* what Kafka makes of CONCURRENT_TRANSACTIONS for a Produce of version 1 */
+enum { NOT_ENOUGH_REPLICAS = 19 }; /* Kafka's substitute for CONCURRENT_TRANSACTIONS in a Produce of version 1 */
 
 enum step { ADD_PARTITIONS, PRODUCE_RECORDS, END };
 
 struct state {
-    struct producer producer; /* first: it is what ends a transaction */
+    struct producer producer; /* first field, used to end a transaction */
     enum step step;
     uint32_t number; /* of the transaction */
     uint64_t began_ns;
@@ -119,7 +119,7 @@ static bool write_request(struct connection *connection, struct writer *writer, 
     return true;
 }
 
-/* ---- answers: each of these gives the one error code that matters */
+/* ---- answers: each function returns the decisive error code */
 
 static int read_add_partitions(struct producer *producer, struct reader *reader) {
     (void)producer;

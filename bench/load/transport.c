@@ -10,7 +10,7 @@
 
 _Static_assert(sizeof(struct piece) == sizeof(struct iovec)
                    && offsetof(struct piece, size) == offsetof(struct iovec, iov_len),
-               "a piece is an iovec");
+               "a piece must match an iovec");
 
 #ifdef WITH_TLS
 
@@ -78,7 +78,7 @@ static size_t moved(ssize_t result) {
     if (result == 0)
         die("the broker closed a connection");
     if (errno != EAGAIN && errno != EINTR)
-        die("a connection broke: %s", strerror(errno));
+        die("a connection failed: %s", strerror(errno));
     return 0;
 }
 

@@ -1,11 +1,12 @@
-/* Bytes through a socket, plain or with TLS. Both return 0 when a socket that must not wait would have to. */
+/* Sends and receives bytes through a socket, plain or with TLS. Both return 0 when a non-blocking socket
+ * would block. */
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-struct piece { /* laid out as struct iovec is, which says nothing of const */
+struct piece { /* the layout of struct iovec, with const */
     const uint8_t *data;
     size_t size;
 };

@@ -34,7 +34,7 @@ void die(const char *format, ...) {
 
 static uint8_t *room(struct writer *writer, size_t size) {
     if ((size_t)(writer->end - writer->at) < size)
-        die("a request does not fit into its place: %zu bytes more, %td left", size, writer->end - writer->at);
+        die("a request does not fit into its slot: %zu bytes more, %td left", size, writer->end - writer->at);
     uint8_t *at = writer->at;
     writer->at += size;
     return at;
@@ -95,7 +95,7 @@ void end_request(struct writer *writer, uint8_t *frame) {
 
 const uint8_t *read_bytes(struct reader *reader, size_t size) {
     if ((size_t)(reader->end - reader->at) < size)
-        die("an answer ends too early: %zu bytes more expected, %td left", size, reader->end - reader->at);
+        die("an answer is too short: %zu more bytes expected, %td left", size, reader->end - reader->at);
     const uint8_t *at = reader->at;
     reader->at += size;
     return at;
@@ -121,7 +121,7 @@ uint32_t read_uvarint(struct reader *reader) {
         if (byte < 0x80)
             return value;
     }
-    die("an answer has a varint of more than five bytes");
+    die("found a varint of more than five bytes in an answer");
 }
 
 int read_array(struct reader *reader) {
@@ -187,7 +187,7 @@ static int varint_bytes(int32_t value) {
     return size;
 }
 
-/* A record behind its length. */
+/* Returns the size of a record without its length. */
 static int record_bytes(int offset_delta, int value_bytes) {
     static const int attributes_time_and_key = 3, headers = 1;
     return attributes_time_and_key + varint_bytes(offset_delta) + varint_bytes(value_bytes) + value_bytes + headers;
@@ -219,7 +219,7 @@ static void write_record(struct writer *writer, int offset_delta, int value_byte
     write_varint(writer, -1);
     write_varint(writer, value_bytes);
     uint8_t *value = room(writer, (size_t)value_bytes);
-    uint32_t state = (uint32_t)offset_delta * 2654435761u + 1; /* bytes without a pattern, the same in every run */
+    uint32_t state = (uint32_t)offset_delta * 2654435761u + 1; /* pseudo-random bytes, the same in every run */
     for (int i = 0; i < value_bytes; i++) {
         state = state * 1664525 + 1013904223;
         value[i] = (uint8_t)(state >> 24);
@@ -277,7 +277,7 @@ size_t view_batch(const uint8_t *data, size_t size, struct batch_view *view) {
         return 0;
     size_t whole = (size_t)value_at(data + 8, 4) + LOG_OVERHEAD_BYTES;
     if (data[MAGIC_AT] != 2 || whole < BATCH_HEAD_BYTES)
-        die("an answer has a batch of magic %d and %zu bytes", data[MAGIC_AT], whole);
+        die("found a batch of magic %d and %zu bytes in an answer", data[MAGIC_AT], whole);
     if (size < whole)
         return 0;
     view->base_offset = (int64_t)value_at(data, 8);

@@ -1,7 +1,7 @@
-/* Bytes as Kafka's protocol has them, written and read; record batches of magic 2; CRC-32C.
+/* Writes and reads the types of Kafka's protocol; record batches of magic 2; CRC-32C.
  *
- * Both directions check their bounds: to write past the end of a place, or to read past the end of an answer, ends the
- * program with a line that says so. Everything that is asked here is asked in a flexible version (KIP-482). */
+ * Both directions check bounds: writing past the end of a slot, or reading past the end of an answer, ends the program
+ * with an error message. All requests have a flexible version (KIP-482). */
 #ifndef WIRE_H
 #define WIRE_H
 
@@ -23,7 +23,7 @@ void write_varint(struct writer *writer, int32_t value); /* zigzag */
 void write_string(struct writer *writer, const char *text); /* compact; NULL is null */
 void write_bytes(struct writer *writer, const void *data, size_t size);
 
-/* A frame: `start_request` leaves room for its size, which `end_request` fills in. The correlation id lies at
+/* A frame: `start_request` reserves its size, which `end_request` fills in. The correlation id is at
  * CORRELATION_ID_AT. */
 enum { FRAME_HEAD_BYTES = 4, CORRELATION_ID_AT = 8 };
 uint8_t *start_request(struct writer *writer, int16_t api_key, int16_t version, int32_t correlation_id);
@@ -42,10 +42,10 @@ int64_t read_int64(struct reader *reader);
 uint32_t read_uvarint(struct reader *reader);
 const uint8_t *read_bytes(struct reader *reader, size_t size);
 void skip_string(struct reader *reader); /* compact, nullable */
-int read_array(struct reader *reader); /* compact; how many elements; a null array has none */
+int read_array(struct reader *reader); /* compact; returns the number of elements, 0 for a null array */
 void skip_tags(struct reader *reader);
 
-/* The producer of a batch; all fields are -1 for a producer without an id. */
+/* The producer of a batch; all -1 for a producer without an id. */
 struct producer_identity {
     int64_t producer_id;
     int16_t producer_epoch;
@@ -53,16 +53,16 @@ struct producer_identity {
     int is_transactional;
 };
 
-/* Batches hold records without key and headers, all of `value_bytes`. */
+/* Batches hold records without key and headers, each with a value of `value_bytes`. */
 int records_that_fit(size_t batch_bytes, int value_bytes); /* at least one */
 size_t batch_bytes(int records, int value_bytes);
-/* A batch as the `records` of a Produce request: its size, for which there must be room for 5 bytes, then itself. */
+/* Writes a batch as the `records` of a Produce request: its size, which needs room for 5 bytes, then the batch. */
 void write_records(struct writer *writer, const struct producer_identity *producer, int records, int value_bytes);
 
-/* Sets the producer in an encoded batch, and then its CRC. */
+/* Sets the producer of a written batch, and updates its CRC. */
 void place_producer(uint8_t *batch, size_t size, const struct producer_identity *producer);
 
-/* The header fields of a batch in an answer. view_batch returns its size, or 0 if it is truncated. */
+/* Reads the header of a batch in an answer. Returns its size, or 0 if it is incomplete. */
 struct batch_view {
     int64_t base_offset, last_offset;
     int records;
