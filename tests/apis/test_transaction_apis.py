@@ -1,4 +1,4 @@
-"""The APIs of transactional producers and of the tools for transactions, each through its wire format."""
+"""The APIs for transactional producers and for transaction tools, through their wire formats."""
 from __future__ import annotations
 
 import importlib
@@ -41,7 +41,7 @@ def ask(world, request, version):
 
 
 def call(world, name, version, **fields):
-    """Send a request and read the answer. None while it is parked."""
+    """Send a request. Return the answer, or None while it is parked."""
     request = getattr(messages, f'{name}Request')(**fields)
     connection = ask(world, request, version)
     assert len(connection.replies) <= 1
@@ -125,7 +125,7 @@ TOPIC_NAMES = st.sampled_from(['orders', 'audit', 'ä' * 70, '', '__transaction_
        topics=st.lists(st.tuples(TOPIC_NAMES, st.lists(st.integers(-1, 2**31 - 1) | st.integers(0, 2), max_size=3)),
                        max_size=3))
 def test_the_answer_has_a_code_for_each_partition_asked_for(version, name, topics):
-    """The request is read, and the answer written, by hand; the codec, which reads the table, is the judge."""
+    """The hand-written reader and writer agree with the codec, which interprets the table."""
     world = World()
     world.init()
     topic_class = messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
@@ -153,7 +153,7 @@ def test_partitions_that_do_not_parse_close_the_connection_and_add_nothing(world
             messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name='orders', partitions=[0, 1])])
     frame = frame_of(request, version)
     broker = SimpleNamespace(transactions=world.coordinator, topics=world.topics)
-    body = len(encode(request, version)) - (version == 3)       # what tags behind the body say is not looked at
+    body = len(encode(request, version)) - (version == 3)       # the content of tags after the body is not checked
     for size in range(len(frame) - body - (version == 3), len(frame) - (version == 3)):
         connection = InProcessConnection(1)
         Dispatcher(broker, [api('AddPartitionsToTxn')]).handle(connection, 0, memoryview(bytearray(frame[:size])))
@@ -163,7 +163,7 @@ def test_partitions_that_do_not_parse_close_the_connection_and_add_nothing(world
 
 @pytest.mark.parametrize(('name', 'version'), [('AddPartitionsToTxn', 3), ('AddOffsetsToTxn', 3)])
 def test_the_next_transaction_waits_for_the_completion_of_the_one_before_but_not_for_long(name, version):
-    """A librdkafka producer that was told of its commit begins the next transaction while the markers are written."""
+    """A librdkafka producer begins the next transaction after the answer to its commit, before the markers exist."""
     fields = {'AddOffsetsToTxn': {'transactional_id': 'tx-1', 'producer_id': 1000, 'group_id': 'g1'},
               'AddPartitionsToTxn': {'v3_and_below_transactional_id': 'tx-1', 'v3_and_below_producer_id': 1000,
                                      'v3_and_below_topics': [
@@ -348,7 +348,7 @@ def listed(world, version=2, **filters):
 
 @pytest.fixture
 def busy(world):
-    """tx-1 is open since 10 s, tx-2 since now, tx-3 is Empty."""
+    """A coordinator with tx-1 open for 10 s, tx-2 just opened, and tx-3 Empty."""
     world.add((1000, 0))
     world.clock.advance(10_000)
     world.init('tx-2')
@@ -408,7 +408,7 @@ END_TXN_BODIES = {
 
 
 def send_end_txn(world, body, version=5):
-    """The connection, and the request's header in front of `body` sent on it."""
+    """Send `body` after the header of the request. Return the connection."""
     connection = InProcessConnection(1)
     header = frame_of(messages.EndTxnRequest(), version)[:-len(encode(messages.EndTxnRequest(), version))]
     broker = SimpleNamespace(transactions=world.coordinator)

@@ -1,4 +1,4 @@
-"""Whatever happens: a restart shows what was visible before, and every request is answered once."""
+"""In every history, a restart restores the visible state, and every request is answered once."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ CLIENTS = st.integers(0, 3)
 
 
 class GroupsOnDisk(RuleBasedStateMachine):
-    """Two groups, four clients of which one is static, two producers; the disk is flushed when it pleases."""
+    """Two groups, four clients of which one is static, and two producers. Flushes happen at random."""
 
     @initialize()
     def begin(self):

@@ -1,4 +1,4 @@
-"""Groups on a real log, behind a whole broker, through crashes."""
+"""Groups in a complete broker on a real log, with crashes."""
 
 import pytest
 from support.group_coordinator import subscription
@@ -44,7 +44,7 @@ def commit(broker, partition, offset):
 
 
 def fetched(broker, require_stable=False):
-    """partition -> (offset, error code)"""
+    """Return (offset, error code) by partition."""
     topic = OffsetFetchRequest.OffsetFetchRequestTopics(name='orders', partition_indexes=[0, 1])
     group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
     answer = broker.ask(OffsetFetchRequest(groups=[group], require_stable=require_stable), 9)

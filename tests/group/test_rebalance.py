@@ -1,4 +1,4 @@
-"""Stories of classic groups: who joins, syncs, leaves, dies and comes back."""
+"""Stories of classic groups: members join, sync, leave, crash and return."""
 
 import pytest
 from support.group_coordinator import GROUP, Client, World, stable_group, subscription
@@ -12,7 +12,7 @@ def world():
     return World()
 
 
-def test_a_new_dynamic_member_is_told_its_id_first(world):
+def test_a_new_dynamic_member_gets_its_id_first(world):
     client = Client(world, 'billing')
     answer = client.join_once()
     assert answer.code is ErrorCode.MEMBER_ID_REQUIRED
@@ -21,7 +21,7 @@ def test_a_new_dynamic_member_is_told_its_id_first(world):
 
 
 @pytest.mark.parametrize('version', [0, 3])
-def test_clients_of_old_versions_join_without_being_told(world, version):
+def test_clients_of_old_versions_join_without_getting_an_id_first(world, version):
     client = Client(world, version=version)
     answer = client.join_once()
     world.run_due()
@@ -54,7 +54,7 @@ def test_the_initial_delay_gathers_members_into_one_generation():
     world.advance(2900)
     joins.append(second.join())
     world.advance(2900)
-    assert not joins[0].came  # a second member came: the delay was extended
+    assert not joins[0].came  # a second member joined, which extended the delay
     world.advance(200)
     assert {join.value.generation_id for join in joins} == {1}
     assert len(joins[0].value.members) == 2 and joins[1].value.members == []
@@ -86,10 +86,10 @@ def test_a_second_member_brings_everyone_to_a_new_generation(world):
     assert waiting.value.assignment == b'2'
 
 
-def test_who_does_not_rejoin_in_time_is_out(world):
+def test_a_member_that_does_not_rejoin_in_time_is_removed(world):
     (first,) = stable_group(world, Client(world, 'a', rebalance_timeout_ms=20_000, session_timeout_ms=60_000))
     joining = Client(world, 'b', rebalance_timeout_ms=10_000).join()
-    world.advance(19_999)  # the longest timeout of all counts
+    world.advance(19_999)  # the longest timeout of all members counts
     assert not joining.came
     world.advance(1)
     assert [member.member_id for member in joining.value.members] == [joining.value.member_id]
@@ -134,14 +134,14 @@ def test_when_the_leader_leaves_another_leads(world):
 
 
 def test_a_leader_that_joins_again_makes_everyone_rebalance(world):
-    """New partitions do not show in the leader's metadata: to join is how it asks for a new assignment."""
+    """New partitions do not change the leader's metadata. It requests a new assignment by joining again."""
     first, second = stable_group(world, Client(world, 'a'), Client(world, 'b'))
     answer = first.join()
     assert not answer.came
     assert second.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_follower_that_joins_again_unchanged_is_told_the_current_generation(world):
+def test_a_follower_that_joins_again_unchanged_gets_the_current_generation(world):
     _, second = stable_group(world, Client(world, 'a'), Client(world, 'b'))
     answer = second.join()
     assert (answer.value.generation_id, answer.value.members) == (second.generation, [])
@@ -150,7 +150,7 @@ def test_a_follower_that_joins_again_unchanged_is_told_the_current_generation(wo
 
 
 def test_a_follower_with_changed_metadata_makes_everyone_rebalance(world):
-    """So a cooperative assignor moves partitions in two steps: revoke, join again without them."""
+    """A cooperative assignor moves partitions in two steps like this: revoke, then join again without them."""
     _, second = stable_group(world, Client(world, 'a'), Client(world, 'b'))
     second.protocols = [('range', subscription('payments'))]
     assert not second.join().came
@@ -176,7 +176,7 @@ def test_a_join_during_sync_sends_the_waiting_back_to_join(world):
     assert waiting.code is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_who_joins_but_does_not_sync_is_out(world):
+def test_a_member_that_joins_but_does_not_sync_is_removed(world):
     first, second = stable_group(
         world, Client(world, 'a', session_timeout_ms=100_000), Client(world, 'b', session_timeout_ms=100_000)
     )
@@ -271,7 +271,7 @@ def test_a_rebalance_does_not_wait_for_pending_members_that_are_gone(world):
     assert len(rejoin.value.members) == 1
 
 
-def test_a_new_member_that_waits_too_long_is_told_to_try_again(world):
+def test_a_new_member_that_waits_too_long_has_to_join_again(world):
     stable_group(world, Client(world, 'a', rebalance_timeout_ms=900_000, session_timeout_ms=1_800_000))
     waiting = Client(world, 'b', version=3).join()
     world.advance(5 * 60_000)
@@ -310,7 +310,7 @@ def test_every_transition_outside_the_table_is_refused():
 # The disk
 
 
-def test_an_assignment_is_told_when_it_is_durable():
+def test_an_assignment_is_sent_when_it_is_durable():
     world = World(immediate=False)
     client = Client(world)
     joining = client.join()

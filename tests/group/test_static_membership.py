@@ -1,4 +1,4 @@
-"""Static members (KIP-345): known by their group.instance.id, whatever member id they hold."""
+"""Static members (KIP-345) are identified by their group.instance.id, not by their member id."""
 
 import pytest
 from support.group_coordinator import GROUP, Client, World, stable_group, subscription
@@ -12,7 +12,7 @@ def world():
     return World()
 
 
-def test_a_static_member_joins_without_being_told_its_id_first(world):
+def test_a_static_member_joins_without_getting_its_id_first(world):
     client = Client(world, instance='i1')
     answer = client.join_once()
     world.run_due()
@@ -35,7 +35,7 @@ def test_a_static_follower_comes_back_without_a_rebalance(world):
     assert leader.heartbeat() is ErrorCode.NONE
 
 
-def test_a_static_leader_comes_back_and_is_told_not_to_assign(world):
+def test_a_static_leader_comes_back_and_must_not_assign(world):
     stable_group(world, Client(world, 'a', instance='i1'), Client(world, 'b', instance='i2'))
     back = Client(world, 'a', instance='i1', version=9)
     answer = back.join()

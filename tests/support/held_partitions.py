@@ -1,4 +1,4 @@
-"""Partitions on real logs whose flushes, failures and power cuts a test decides, and a registry of them."""
+"""Partitions on real logs whose flushes, failures and power cuts a test controls, and a registry of them."""
 from __future__ import annotations
 
 import os
@@ -22,7 +22,7 @@ IN_MEMORY = '/dev/shm'
 
 
 class HeldFileSystem(FileSystem):
-    """Files whose syncs cost nothing. A write to the log of a directory in `refusals` raises the error given there."""
+    """A file system without syncs. A write to the log of a directory in `refusals` raises the error given there."""
 
     def __init__(self) -> None:
         self.refusals: dict[str, KafkaError] = {}
@@ -62,14 +62,14 @@ class HeldFile(InterposedFile):
 
 
 class NoFlusher:
-    """Takes the place of the flusher: `HeldPartition.flush` does its work when the test says so."""
+    """A stand-in for the flusher that ignores requests. The test calls `HeldPartition.flush` instead."""
 
     def request(self, partition: Partition) -> None:
         pass
 
 
 class HeldPartition(Partition):
-    """`flush` makes everything appended durable; with `immediate` each append counts as durable at once."""
+    """A partition whose appends are durable after `flush`, or at once with `immediate`."""
 
     def __init__(self, log: Log, topic_id: bytes = bytes(16), leader_epoch: int = 0, immediate: bool = True):
         super().__init__(log, topic_id, leader_epoch, NoFlusher(), immediate)
@@ -81,7 +81,7 @@ class HeldPartition(Partition):
         self.flushed(offset)
 
     def refuse(self, error: KafkaError | None) -> None:
-        """Raise `error` for each append from now on; None: accept them again."""
+        """Raise `error` for each append from now on, or accept appends again if it is None."""
         if error is None:
             self.log.fs.refusals.pop(self.log.directory, None)
         else:
@@ -93,18 +93,18 @@ class HeldPartition(Partition):
         return [bytes(batch) for _, batch in self.batches()]
 
     def after_power_loss(self, kept_batches: int = 0) -> HeldPartition:
-        """The partition as the next start finds it: without what was not flushed, but for `kept_batches` of it."""
+        """Return the partition after a power cut, which keeps `kept_batches` of the unflushed batches."""
         durable = kept_batches + sum(header.last_offset < self.high_watermark for header, _ in self.batches())
         return self.reopened(self.log.directory, durable, self.leader_epoch + 1)
 
     def copy(self, directory: str) -> HeldPartition:
-        """A partition with the same batches, on a log of its own in `directory`."""
+        """Return a partition with the same batches on its own log in `directory`."""
         if self.log.is_made:
             shutil.copytree(self.log.directory, directory)
         return self.reopened(directory, len(self.stored), self.leader_epoch)
 
     def reopened(self, directory: str, batches: int, leader_epoch: int) -> HeldPartition:
-        """Open what `directory` holds of the first `batches`."""
+        """Open a partition with the first `batches` in `directory`."""
         self.refuse(None)
         if not self.log.is_made:
             log = new_log(self.log.fs, directory, self.topic, self.partition, self.log.config, self.log.clock)
@@ -119,7 +119,7 @@ class HeldPartition(Partition):
 
 
 def new_log(fs: HeldFileSystem, directory: str, topic: str, index: int, config: LogConfig, clock: Clock) -> Log:
-    """An empty log, which creates its directory with its first append."""
+    """Return an empty log, which creates its directory with its first append."""
     def make() -> list[str]:
         fs.mkdir(directory)
         return []
@@ -194,6 +194,6 @@ class HeldRegistry:
                                    for partition in other.topics[name].partitions]
 
     def power_loss(self, kept_batches: int = 0) -> None:
-        """Lose what was not flushed, but for `kept_batches` of each partition, and open every partition again."""
+        """Lose everything that is not flushed, except `kept_batches` of each partition, and reopen the partitions."""
         for topic in self.topics.values():
             topic.partitions[:] = [partition.after_power_loss(kept_batches) for partition in topic.partitions]

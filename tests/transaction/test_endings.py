@@ -1,4 +1,4 @@
-"""Each cell of the EndTxn decision tables, against the tables as they are printed in Kafka's terms."""
+"""Each cell of the EndTxn decision tables, compared with the tables in Kafka's terms."""
 import itertools
 
 import pytest

@@ -1,4 +1,4 @@
-"""A decided transaction reaches each of its partitions, whatever fails on the way."""
+"""A decided transaction reaches each of its partitions despite any failure."""
 import pytest
 from support.transaction_coordinator import STATE_TOPIC, World, markers_of
 
@@ -12,7 +12,7 @@ S = TransactionState
 
 @pytest.fixture
 def world():
-    """tx-1 has written to orders 0 and 1 and to audit 0."""
+    """A coordinator whose tx-1 has written to orders 0 and 1 and to audit 0."""
     world = World()
     world.init()
     world.transaction((1000, 0), ('orders', 0), ('orders', 1), ('audit', 0))
@@ -65,7 +65,7 @@ def test_a_partition_that_cannot_hold_markers_needs_none(world, code):
 
 
 @pytest.mark.parametrize('code', [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
-def test_a_partition_where_someone_else_decided_leaves_the_transaction_prepared_until_the_next_load(world, code):
+def test_a_partition_that_fences_the_marker_leaves_the_transaction_prepared_until_the_next_load(world, code):
     failing = world.topics.get('orders', 1)
     failing.refuse(KafkaError(code))
     world.end((1000, 0), True)
@@ -142,7 +142,7 @@ def test_all_markers_are_appended_before_any_is_waited_for():
 
 
 def test_the_marker_of_the_strict_rule_carries_the_transaction_version():
-    """KAFKA-19446: without it a late marker of an earlier transaction ends the current one."""
+    """KAFKA-19446: without the version, a late marker of an earlier transaction ends the current one."""
     world = World()
     world.init()
     world.transaction((1000, 0), version=2)
@@ -180,7 +180,7 @@ def test_a_marker_is_what_the_encoder_of_control_records_makes(world, committed)
 
 
 def test_a_topic_that_comes_back_under_its_name_gets_markers_of_its_own(world):
-    """Partitions are remembered: what was found before a topic went away must not be written to after."""
+    """The coordinator remembers partitions. It must not write to those of the deleted topic."""
     world.end((1000, 0), True)
     gone = world.topics.get('audit', 0)
     world.topics.delete('audit')

@@ -1,4 +1,4 @@
-"""Transactions in a whole broker over a real directory, request by request."""
+"""Transactions in a complete broker on a real directory, request by request."""
 from __future__ import annotations
 
 import pytest
@@ -60,7 +60,7 @@ def end(broker, producer, committed, version=5):
 
 
 def fetch(broker, partition):
-    """(batches, aborted transactions, last stable offset) as a committed reader gets them."""
+    """Fetch with read_committed. Return the batches, the aborted transactions and the last stable offset."""
     request = messages.FetchRequest
     response = broker.ask(request(
         max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=READ_COMMITTED, topics=[request.FetchTopic(
@@ -111,7 +111,7 @@ def test_a_producer_of_old_adds_its_partitions_and_is_verified(tmp_path):
 
 
 def test_a_late_write_of_an_ended_transaction_is_refused(tmp_path):
-    """A write that was on its way while its transaction was aborted would leave a transaction that nobody ends."""
+    """A write in flight during the abort of its transaction would leave a hanging transaction."""
     with start(tmp_path) as broker:
         create_topic(broker)
         producer = initialise(broker)
@@ -138,7 +138,7 @@ def test_a_broker_that_is_killed_goes_on_where_it_was(tmp_path, committed):
         assert (again.error_code, again.producer_id, again.producer_epoch) == (0, producer[0], producer[1] + 1)
         for partition in range(2):
             batches, aborted, _ = fetch(broker, partition)
-            # The Complete row was not on the disk yet, so the start has sent the markers again.
+            # The Complete row was not on the disk yet, so the start sent the markers again.
             assert [header.is_control for header, _ in batches] == [False, True, True]
             assert len({read_end_txn_marker(batch).control_type for _, batch in batches[1:]}) == 1
             assert bool(aborted) != committed
@@ -157,7 +157,7 @@ def test_a_transaction_past_its_timeout_is_aborted_in_the_log(tmp_path):
 
 
 def test_a_repaired_partition_lets_its_readers_go_on(tmp_path):
-    """What kafka-transactions abort sends: the epoch in force, by the rule before TV2."""
+    """The request is that of kafka-transactions abort, with the current epoch, by the rule before TV2."""
     with start(tmp_path) as broker:
         create_topic(broker)
         producer = initialise(broker)

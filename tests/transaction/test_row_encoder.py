@@ -1,4 +1,4 @@
-"""The encoder of rows against the messages of the same rows."""
+"""The encoder of rows compared with the messages of the same rows."""
 from collections import defaultdict
 
 import pytest
