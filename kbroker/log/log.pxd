@@ -6,6 +6,7 @@ from kbroker.log.fs cimport File
 from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.producer_state cimport Marker, ProducerStateTable
 from kbroker.log.segment cimport Segment
+from kbroker.log.unsynced cimport Unsynced
 from kbroker.log.unwritten cimport UnwrittenTail, WriteArena
 
 
@@ -16,7 +17,7 @@ cdef class Log(Appender):
     cdef readonly int32_t partition
     cdef readonly object config
     cdef readonly object clock
-    cdef readonly object removals
+    cdef readonly object options
     cdef readonly int64_t log_start_offset
     cdef readonly int64_t log_end_offset
     cdef readonly int64_t flushed_offset
@@ -27,15 +28,11 @@ cdef class Log(Appender):
     cdef readonly object failure
     cdef Segment active
     cdef UnwrittenTail unwritten        # of the active segment
-    cdef list rolled
-    cdef list pending_snapshots
-    cdef object maker
+    cdef Unsynced unsynced
+    cdef object maker                   # None once the log has a directory
     cdef object recovery                # an Opening whose segments are not synced yet
-    cdef bint is_unclosed               # its files are not as a clean stop leaves them, though nobody appended
-    cdef tuple unsynced_paths
-    cdef public bint awaits_sync        # whether somebody waits for the disk to have what is appended
-    cdef object on_failure
-    cdef int64_t directory_changed_at
+    cdef bint is_unclosed               # its files are not as a clean stop leaves them, even without an append
+    cdef public bint awaits_sync        # whether appends wait for the disk
     cdef int32_t latest_epoch
     cdef int64_t segment_bytes
     cdef int64_t segment_ms
@@ -47,19 +44,17 @@ cdef class Log(Appender):
     cdef Py_ssize_t segment_number(self, int64_t offset) noexcept
     cdef Segment segment_for(self, int64_t offset)
     cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset)
-    cdef int walk_aborted(self, Py_ssize_t first, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into, Py_ssize_t *count) except -1
+    cdef int walk_aborted(self, Py_ssize_t first, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into,
+                          Py_ssize_t *count) except -1
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
     cdef LogSlice slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
     cdef int set_roll_jitter(self) except -1
     cdef int start_segment(self) except -1
     cdef int go_offline(self, str what, error) except -1
     cdef int fail_read(self, int64_t offset, error) except -1
-    cdef object find_timestamp(self, Segment segment, int64_t timestamp_ms)
     cdef int write_last_snapshot(self, bint is_synced) except -1
     cdef int refuse(self, str what, error) except -1
     cdef bint cut_unadopted(self, int64_t unwritten_bytes) except -1
-    cdef int forget_rolled(self, int64_t offset) except -1
-    cdef int write_snapshot(self, int64_t offset, bytes data) except -1
     cdef int check_online(self) except -1
     cpdef on_high_watermark(self, int64_t high_watermark)
     cdef bint must_flush(self) noexcept

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 from kbroker.clock import Clock
 from kbroker.config import LogConfig
@@ -7,8 +7,8 @@ from kbroker.log.append import Appender
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.log_slice import LogSlice
+from kbroker.log.options import LogOptions
 from kbroker.log.producer_state import ProducerStateTable
-from kbroker.log.removals import Removals
 from kbroker.log.segment import Segment
 from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.record.batch import BatchHeader
@@ -20,7 +20,7 @@ class Log(Appender):
     partition: int
     config: LogConfig
     clock: Clock
-    removals: Removals | None
+    options: LogOptions
     log_start_offset: int
     log_end_offset: int
     flushed_offset: int
@@ -40,16 +40,7 @@ class Log(Appender):
         partition: int,
         config: LogConfig,
         clock: Clock,
-        *,
-        log_start_offset: int = 0,
-        recovery_point: int = 0,
-        clean_shutdown: bool = True,
-        removals: Removals | None = None,
-        refuse_damage: bool = False,
-        producer_expiration_ms: int = ...,
-        maker: Callable[[], Iterable[str]] | None = None,
-        sync_later: bool = False,
-        on_failure: Callable[[KafkaError], object] | None = None,
+        options: LogOptions | None = None,
     ) -> None: ...
     awaits_sync: bool
     @property

@@ -1,8 +1,8 @@
-"""A partition's log: segments, producer state and leader epochs behind one door.
+"""A partition's log: segments, producer state and leader epochs behind one interface.
 
-An append goes: judge (producer state, nothing changes), place offset and epoch in the caller's buffer, roll if due, write, adopt. A
-failed write or sync adopts nothing and takes the log offline: what the disk holds is then known only to the next recovery. Of appends
-that are gathered the write comes last, one for all of them.
+An append is judged against the producer state, gets its offset and epoch, rolls the segment if that is due, is written and
+then adopted. A failed write or sync adopts nothing and takes the log offline: only the next recovery knows what the disk
+holds. An append that may be written later is adopted first, and lies in the unwritten tail until then (see `unwritten`).
 """
 import logging
 import os
@@ -17,17 +17,18 @@ from kbroker.log.append cimport DUPLICATE, UNWRITTEN, WRITTEN, Append, Appender
 from kbroker.log.fs cimport File
 from kbroker.log.fs import is_shortage
 from kbroker.log.log_slice cimport LogSlice
-from kbroker.log.producer_state cimport (
-    ABORT_MARKER, CachedBatch, Marker, ProducerStateTable, read_marker)
+from kbroker.log.options import LogOptions
+from kbroker.log.producer_state cimport ABORT_MARKER, CachedBatch, Marker, read_marker
 from kbroker.log.recovery import Opening
 from kbroker.log.retention import delete_segments, expired_segments, replace_segments
 from kbroker.log.segment cimport Place, Segment
 from kbroker.log.segment import LOG_SUFFIX
 from kbroker.log.shortage import shortage
+from kbroker.log.timestamps import first_at_or_after, greatest
 from kbroker.log.transaction_index cimport TransactionIndex
+from kbroker.log.unsynced cimport Unsynced
 from kbroker.log.unwritten cimport UnwrittenTail, WriteArena
 from kbroker.record.batch cimport LOG_APPEND_TIME_BIT, BatchFields, batch_last_offset
-from kbroker.record.records import decode_records
 from kbroker.wire.bytes cimport write_int32, write_int64
 
 logger = logging.getLogger(__name__)
@@ -39,39 +40,27 @@ cdef enum:
 
 
 cdef class Log(Appender):
-    """Opened, or created in an empty or missing directory, by its constructor, which recovers it after an unclean stop.
+    """An open log. Its constructor creates a missing directory and recovers the log after an unclean stop.
 
-    Every method may raise KafkaError KAFKA_STORAGE_ERROR: the disk failed, `failure` is set and stays; or there was no file
-    descriptor left, and the next call may succeed. The constructor raises OSError, and CorruptLogError for damage that it cannot mend
-    (or must not: `refuse_damage`).
+    Every method may raise KafkaError KAFKA_STORAGE_ERROR. Either the disk failed: then `failure` is set, and every later
+    call raises it. Or no file descriptor was left, and the next call may succeed. The constructor raises OSError, and
+    CorruptLogError for damage that it cannot mend, or must not (`refuse_damage`).
     """
 
-    def __init__(self, fs, str directory, str topic, int32_t partition, config, clock, *, int64_t log_start_offset=0,
-                 int64_t recovery_point=0, bint clean_shutdown=True, removals=None, bint refuse_damage=False,
-                 int64_t producer_expiration_ms=86400000, maker=None, bint sync_later=False,
-                 on_failure=None):
-        """`removals` take deleted files away file.delete.delay.ms later; without them they go at once.
-
-        With a `maker` the log is a new one, and touches nothing before its first append, or `make`: then the maker is called, which
-        makes its directory and returns the other files that the first flush has to sync, by path. With `sync_later` what was recovered
-        is not durable before `finish_recovery`. `on_failure` is called with the KafkaError when the disk has failed.
-        """
+    def __init__(self, fs, str directory, str topic, int32_t partition, config, clock, options=None):
         self.fs = fs
         self.directory = directory
         self.topic = topic
         self.partition = partition
         self.clock = clock
-        self.removals = removals
-        self.maker = maker
-        self.unsynced_paths = ()
+        self.options = options = LogOptions() if options is None else options
+        self.maker = options.maker
         self.awaits_sync = True
-        self.on_failure = on_failure
         self.update_config(config)
-        if maker is None and not fs.exists(directory):
+        if self.maker is None and not fs.exists(directory):
             fs.mkdir(directory)
             fs.sync_directory(os.path.dirname(directory))
-        opening = Opening(fs, directory, config, clock, log_start_offset, recovery_point, clean_shutdown, refuse_damage,
-                          producers=ProducerStateTable(producer_expiration_ms), is_new=maker is not None)
+        opening = Opening(fs, directory, config, clock, options)
         self.segments = opening.segments
         self.producer_state = opening.producers
         self.leader_epochs = opening.leader_epochs
@@ -80,44 +69,40 @@ cdef class Log(Appender):
         self.set_roll_jitter()
         self.latest_epoch = self.leader_epochs.latest
         self.log_start_offset = opening.log_start_offset
-        self.log_end_offset = opening.log_end_offset
-        self.flushed_offset = self.log_end_offset
+        self.log_end_offset = self.flushed_offset = opening.log_end_offset
         self.unwritten = UnwrittenTail()
-        self.rolled = []
-        self.pending_snapshots = []
-        self.directory_changed_at = -1 if self.active.size_bytes else self.log_end_offset
-        self.recovery = opening if opening.is_unsynced else None
+        self.unsynced = Unsynced(fs, directory, self.leader_epochs, self.snapshots,
+                                 -1 if self.active.size_bytes else self.log_end_offset)
         self.is_unclosed = opening.is_unsynced
-        if not sync_later:
+        self.recovery = opening if opening.is_unsynced else None
+        if not options.sync_later:
             self.finish_recovery(False)
 
     def finish_recovery(self, bint is_synced) -> None:
-        """Of a log that was opened with `sync_later`: what was recovered is made durable, unless it is. Raises OSError."""
+        """Make durable what was recovered, unless it `is_synced` already. Raises OSError."""
         if self.recovery is not None:
-            if not is_synced:
-                for file in self.recovery.files_to_sync():
-                    file.sync()
-            self.recovery.finish()
+            self.recovery.finish(is_synced)
             self.recovery = None
 
     def put_off_sync(self) -> bool:
-        """Leave what was recovered to the next flush: for a log that nobody expects to be durable. False where that cannot be."""
+        """Leave what was recovered to the next flush, and return whether that can be: only at the end of the log."""
         if self.recovery is None or not self.recovery.only_at_the_end:
             return False
-        self.flushed_offset = self.directory_changed_at = self.active.base_offset
+        self.flushed_offset = self.unsynced.names_changed_at = self.active.base_offset
         self.recovery = None
         return True
 
     @property
     def awaits_recovery(self) -> bool:
+        """Whether `finish_recovery` is due."""
         return self.recovery is not None
 
     def update_config(self, config) -> None:
-        """Take a new LogConfig. Segments that exist keep the index sizes they were made with."""
+        """Apply a new LogConfig. Existing segments keep their index sizes."""
         self.config = config
         self.segment_bytes = config.segment_bytes
         self.segment_ms = config.segment_ms
-        if 'compact' in config.cleanup_policy:      # what is to be compacted in time has to be in a closed segment in time
+        if 'compact' in config.cleanup_policy:      # only closed segments are compacted
             self.segment_ms = min(self.segment_ms, config.max_compaction_lag_ms)
         self.flush_messages = config.flush_messages
 
@@ -182,7 +167,7 @@ cdef class Log(Appender):
             self.make()
             self.leader_epochs.assign(append.leader_epoch, batch.base_offset)
             self.latest_epoch = append.leader_epoch
-            self.directory_changed_at = batch.base_offset
+            self.unsynced.names_changed_at = batch.base_offset
         write_int64(append.data, batch.base_offset)
         write_int32(append.data + 12, append.leader_epoch)
         self.active.reserve(size)
@@ -211,8 +196,8 @@ cdef class Log(Appender):
     cdef int write_unwritten(self) except -1:
         """Write what appends have left unwritten.
 
-        A failed write refuses all of it and takes the log offline. The state stays as if it had been written: a log that
-        is offline answers nothing until a recovery has built that state again.
+        A failed write refuses all of it and takes the log offline. The state stays as if it had been written: an offline
+        log answers nothing until a recovery has built that state again.
         """
         self.check_online()
         if self.unwritten.size_bytes == 0:
@@ -226,19 +211,19 @@ cdef class Log(Appender):
         return 0
 
     def make(self) -> None:
-        """Make the directory and the files of a new log, unless they are there. Raises OSError; what was made is made again then."""
+        """Create the directory and the files of a new log, unless they exist. Raises OSError; then call it again."""
         if self.maker is not None:
-            self.unsynced_paths = tuple(self.maker())
+            self.unsynced.paths = tuple(self.maker())
             self.fs.open(self.active.path(LOG_SUFFIX), True)
             self.maker = None
 
     @property
     def is_made(self) -> bool:
-        """Whether it has a directory."""
+        """Whether the log has a directory."""
         return self.maker is None
 
     def roll(self) -> None:
-        """Close the active segment and go on in a new one, unless it is empty."""
+        """Close the active segment and continue in a new one, unless it is empty."""
         self.check_online()
         if self.active.size_bytes:
             try:
@@ -248,34 +233,31 @@ cdef class Log(Appender):
                 self.go_offline('cannot roll', error)
 
     cdef int start_segment(self) except -1:
-        """The old segment still has to be synced; the snapshot waits for that, for it must not get ahead of the synced log."""
+        """Close the active segment and continue in a new one. The next flush syncs the old one."""
         self.unwritten.write()
         self.active.seal()
         new = Segment(self.fs, self.directory, self.log_end_offset, self.config, self.clock.wall_ms())
-        self.rolled.append(self.active)
-        self.pending_snapshots.append((self.log_end_offset, self.producer_state.encode_snapshot()))
-        self.directory_changed_at = self.log_end_offset
+        self.unsynced.add_rolled(self.active, self.log_end_offset, self.producer_state.encode_snapshot())
         self.segments.append(new)
         self.active = new
         self.set_roll_jitter()
         return 0
 
     cdef int go_offline(self, str what, error) except -1:
-        """Remember the failure, tell of it, and raise it; every later call does."""
+        """Take the log offline, report the failure, and raise it."""
         failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{self.directory}: {what}: {error}')
         self.take_offline(failure)
-        if self.on_failure is not None:
-            self.on_failure(failure)
+        self.options.on_failure(failure)
         raise failure from error
 
     def take_offline(self, failure) -> None:
-        """Another log of the directory failed: every later call raises `failure`."""
+        """Raise `failure` from every later call: this log failed, or another one of the directory."""
         if self.failure is None:
             self.failure = failure
             self.unwritten.discard()
 
     cdef int refuse(self, str what, error) except -1:
-        """Raise the answer to a lack of file descriptors, if that is what the error says: it is none of the disk's."""
+        """Raise KafkaError if the error is a lack of file descriptors, which is not a failure of the disk."""
         if is_shortage(error):
             raise shortage.refusal(self.clock, f'{self.directory}: {what}', error) from error
         return 0
@@ -297,9 +279,11 @@ cdef class Log(Appender):
     # ---- durability ----
 
     cdef bint must_flush(self) noexcept:
-        """Whether a log that answers from the page cache must be flushed all the same: after a roll, so that recovery after a crash need
-        not begin at the first segment, and after flush.messages."""
-        return len(self.rolled) > 0 or self.log_end_offset - self.flushed_offset >= self.flush_messages
+        """Return whether a log that answers from the page cache needs a flush all the same.
+
+        It does after a roll, so that recovery after a crash need not begin at the first segment, and after flush.messages.
+        """
+        return len(self.unsynced.rolled) > 0 or self.log_end_offset - self.flushed_offset >= self.flush_messages
 
     @property
     def recovery_point(self) -> int:
@@ -308,70 +292,33 @@ cdef class Log(Appender):
         A flush syncs the batches of the active segment but not its indexes, so a segment that was flushed to its end and
         then closed still has to be recovered after a power cut.
         """
-        cdef Segment oldest = self.rolled[0] if self.rolled else self.active
+        cdef Segment oldest = self.unsynced.rolled[0] if self.unsynced.rolled else self.active
         return min(self.flushed_offset, oldest.base_offset)
 
     def files_to_sync(self) -> tuple[list[File], int]:
-        """(files, offset): once all files are synced, in this order and by any thread, everything below `offset` is durable.
-
-        Raises OSError; where that tells of a lack of descriptors, it may be asked again.
-        """
+        """Return (files, offset): once all files are synced, in this order and by any thread, everything below `offset`
+        is durable. Raises OSError; after a lack of descriptors the call may be repeated."""
         self.write_unwritten()
-        files = []
-        for segment in self.rolled:
-            files += segment.files_to_sync(sealed=True)
+        files = self.unsynced.files_of_rolled()
         if self.flushed_offset < self.log_end_offset:
             files += self.active.files_to_sync(sealed=False)
-        if self.directory_changed_at >= 0 and self.maker is None:
-            if self.leader_epochs.is_unsynced:
-                files.append(self.leader_epochs.sync_file())
-            files.append(self.fs.open_directory(self.directory))
-            if self.unsynced_paths:
-                files += [self.fs.open(path) for path in self.unsynced_paths]
-                files.append(self.fs.open_directory(os.path.dirname(self.directory)))
+        if self.is_made:
+            files += self.unsynced.files_of_names()
         return files, self.log_end_offset
 
     def mark_flushed(self, int64_t offset) -> None:
-        """The files that `files_to_sync` gave together with `offset` are synced. Writes the snapshots that waited for it."""
+        """Adopt that the files which `files_to_sync` returned with `offset` are synced."""
         self.flushed_offset = max(self.flushed_offset, offset)
         if self.flushed_offset == self.log_end_offset:
             self.active.was_synced()
-        if self.rolled:
-            self.forget_rolled(offset)
-        if self.directory_changed_at < offset:
-            self.directory_changed_at = -1
-            self.leader_epochs.is_unsynced = False
-            self.unsynced_paths = ()
-        while self.pending_snapshots and self.pending_snapshots[0][0] <= offset:
-            snapshot_offset, data = self.pending_snapshots.pop(0)
-            self.write_snapshot(snapshot_offset, data)
-
-    cdef int forget_rolled(self, int64_t offset) except -1:
-        """A segment, or a name, made after files_to_sync was asked begins at `offset` or above: it waits for the next round."""
-        cdef Segment segment
-        waiting = []
-        for segment in self.rolled:
-            if segment.next_offset >= offset:
-                waiting.append(segment)
-            else:
-                segment.was_synced()
-        self.rolled = waiting
-        return 0
-
-    cdef int write_snapshot(self, int64_t offset, bytes data) except -1:
-        """A snapshot that cannot be written costs the next opening time, no more."""
-        try:
-            self.snapshots.write(offset, data)
-        except OSError as error:
-            logger.warning('%s: cannot write the snapshot of offset %d: %s', self.directory, offset, error)
-        return 0
+        self.unsynced.mark_flushed(offset)
 
     def fail_sync(self, error) -> None:
-        """A sync of one of the files failed: the log goes offline, for nobody knows what is on the disk."""
+        """Take the log offline after a failed sync: the content of the disk is unknown."""
         self.go_offline('cannot sync', error)
 
     def flush(self) -> None:
-        """Sync everything appended, here and now."""
+        """Sync everything appended, before this returns."""
         files, offset = self.files_to_sync()
         try:
             for file in files:
@@ -383,7 +330,7 @@ cdef class Log(Appender):
     # ---- read ----
 
     cdef Py_ssize_t segment_number(self, int64_t offset) noexcept:
-        """Of the last segment that begins at or below `offset`; of the first one if none does."""
+        """Return the number of the last segment that begins at or below `offset`; 0 if none does."""
         cdef Py_ssize_t low = 0, high = len(self.segments), middle
         if self.active.base_offset <= offset:
             return high - 1
@@ -399,8 +346,11 @@ cdef class Log(Appender):
         return <Segment>self.segments[self.segment_number(offset)]
 
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
-        """Whole batches from `offset` on that end below `upper_bound_offset`, of one segment, at most `max_bytes` of them; None where
-        there are none. With `min_one_batch` the first one comes even if it is larger. Raises KafkaError OFFSET_OUT_OF_RANGE."""
+        """Return whole batches of one segment from `offset` on, None if there are none.
+
+        They end below `upper_bound_offset` and have at most `max_bytes`. With `min_one_batch` the first one is returned even if it is larger. Raises
+        KafkaError OFFSET_OUT_OF_RANGE.
+        """
         self.write_unwritten()
         if offset < self.log_start_offset or offset > self.log_end_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -414,7 +364,7 @@ cdef class Log(Appender):
             self.fail_read(offset, error)
 
     cdef int fail_read(self, int64_t offset, error) except -1:
-        """A disk that cannot be read takes the log offline; bytes that are no batch are CORRUPT_MESSAGE, and the rest stays readable."""
+        """Take the log offline if the disk cannot be read. Bytes that are no batch are only CORRUPT_MESSAGE."""
         if isinstance(error, CorruptLogError):
             logger.error('%s', error)
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
@@ -427,7 +377,7 @@ cdef class Log(Appender):
         cdef LogSlice found
         segment = self.segment_for(offset)
         segment.place_of(offset, &start)
-        while start.position == segment.size_bytes and segment is not self.active:     # compaction removed the end of the segment
+        while start.position == segment.size_bytes and segment is not self.active:  # compaction removed its end
             segment = self.segments[self.segments.index(segment) + 1]
             segment.place_of(offset, &start)
         end.position, end.offset = segment.size_bytes, segment.next_offset
@@ -448,7 +398,7 @@ cdef class Log(Appender):
         return found
 
     def batches(self, int64_t start_offset=0):
-        """(header, copy of the batch) of each batch that ends at or above `start_offset`, up to the end as it is now."""
+        """Yield (header, copy of the batch) of each batch that ends at or above `start_offset`, up to the current end."""
         cdef Segment segment
         cdef Place place
         cdef int64_t end_offset = self.log_end_offset
@@ -457,7 +407,7 @@ cdef class Log(Appender):
         try:
             while start_offset < end_offset:
                 self.write_unwritten()
-                segment = self.segment_for(start_offset)    # anew each time: cleaning and retention go on meanwhile
+                segment = self.segment_for(start_offset)    # each time: cleaning and retention continue
                 segment.place_of(start_offset, &place)
                 start_offset = segment.next_offset
                 yield from segment.walk(place.position)
@@ -465,8 +415,10 @@ cdef class Log(Appender):
             self.fail_read(start_offset, error)
 
     cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset):
-        """The aborted transactions that touch [fetch_offset, upper_bound_offset), in marker order: for each the producer id and the first
-        offset, as big-endian int64s. Raises as `read` does."""
+        """Return the aborted transactions that touch [fetch_offset, upper_bound_offset), in marker order.
+
+        Each has a producer id and a first offset, as big-endian int64s. Raises as `read` does.
+        """
         cdef Py_ssize_t first = self.segment_number(fetch_offset), count = 0
         cdef bytes rows
         try:
@@ -479,86 +431,64 @@ cdef class Log(Appender):
             self.fail_read(fetch_offset, error)
         return rows
 
-    cdef int walk_aborted(self, Py_ssize_t first, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into, Py_ssize_t *count) except -1:
+    cdef int walk_aborted(self, Py_ssize_t first, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into,
+                          Py_ssize_t *count) except -1:
+        """Count the aborted transactions, and put them `into` memory unless that is NULL."""
         cdef TransactionIndex index
         cdef Py_ssize_t number, found
         count[0] = 0
         for number in range(first, len(self.segments)):
             index = (<Segment>self.segments[number]).transactions
-            if index.is_read and index.count == 0:      # nearly all of them: there can be many behind a reader far from the end
+            if index.is_read and index.count == 0:      # nearly all of them
                 continue
-            found = index.touching(fetch_offset, upper_bound_offset, NULL if into == NULL else into + count[0] * ABORTED_BYTES)
+            found = index.touching(fetch_offset, upper_bound_offset,
+                                   NULL if into == NULL else into + count[0] * ABORTED_BYTES)
             count[0] += found
             if index.is_complete(upper_bound_offset):
                 break
         return 0
 
     def aborted_transactions(self, int64_t fetch_offset, int64_t upper_bound_offset) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions that touch [fetch_offset, upper_bound_offset), in marker order."""
+        """Return `aborted_rows` as a list of (producer id, first offset)."""
         return list(ABORTED.iter_unpack(self.aborted_rows(fetch_offset, upper_bound_offset)))
 
     def first_unstable_offset(self) -> int | None:
-        """Where the earliest transaction begins that is open, or whose marker the high watermark has not passed; never below the start."""
+        """Return the first offset of the earliest transaction that is open, or whose marker the high watermark has not
+        passed, but no offset below the log start. None if there is no such transaction."""
         cdef int64_t first = self.producer_state.first_unstable()
         return None if first < 0 else max(first, self.log_start_offset)
 
     cpdef on_high_watermark(self, int64_t high_watermark):
-        """Completed transactions whose marker is below it no longer hold back the last stable offset."""
+        """Release the last stable offset from completed transactions whose marker is below `high_watermark`."""
         self.producer_state.on_high_watermark(high_watermark)
 
     def offset_for_timestamp(self, int64_t timestamp_ms) -> tuple[int, int, int] | None:
-        """(timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`, None when there is none."""
+        """Return (timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`, or None."""
         self.write_unwritten()
         try:
-            for segment in list(self.segments):
-                found = self.find_timestamp(segment, timestamp_ms)
-                if found is not None:
-                    return found
-            return None
+            return first_at_or_after(list(self.segments), self.log_start_offset, timestamp_ms)
         except (OSError, CorruptLogError) as error:
             self.fail_read(self.log_start_offset, error)
 
-    cdef object find_timestamp(self, Segment segment, int64_t timestamp_ms):
-        cdef int64_t offset = self.log_start_offset
-        while True:
-            found = segment.batch_with_timestamp(timestamp_ms, offset)
-            if found is None:
-                return None
-            header, batch = found
-            for record in decode_records(batch):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start_offset:
-                    return record.timestamp_ms, record.offset, header.partition_leader_epoch
-            offset = header.last_offset + 1
-
     def max_timestamp(self) -> tuple[int, int, int] | None:
-        """(timestamp in ms, offset, leader epoch) of the first record with the greatest timestamp, None for an empty log."""
+        """Return (timestamp in ms, offset, leader epoch) of the first record with the greatest timestamp, or None."""
         self.write_unwritten()
-        segment = max(self.segments, key=lambda each: each.max_timestamp_ms)
-        if segment.max_timestamp_ms < 0:
-            return None
         try:
-            found = segment.batch_at_or_after(segment.max_timestamp_offset)
+            return greatest(self.segments)
         except (OSError, CorruptLogError) as error:
-            self.fail_read(segment.max_timestamp_offset, error)
-        if found is None:
-            return None
-        _, header, batch = found
-        records = decode_records(batch)
-        if not records:
-            return None
-        record = max(records, key=lambda each: each.timestamp_ms)
-        return record.timestamp_ms, record.offset, header.partition_leader_epoch
+            self.fail_read(self.log_start_offset, error)
 
-    # ---- what leaves the log ----
+    # ---- deletion and compaction ----
 
     def delete_records(self, int64_t offset) -> None:
-        """Move the start of the log up to `offset`: what is below it can no longer be read, and retention deletes it.
+        """Move the start of the log up to `offset`. Records below it can no longer be read, and retention deletes them.
 
-        Raises KafkaError OFFSET_OUT_OF_RANGE above the end. The new start is durable once the checkpoint of log starts is written.
+        Raises KafkaError OFFSET_OUT_OF_RANGE above the end. The checkpoint of log starts makes the new start durable.
         """
         self.check_online()
         if offset > self.log_end_offset:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f'found offset {offset}, expected {self.log_end_offset} at most')
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE,
+                             f'found offset {offset}, expected {self.log_end_offset} at most')
         if offset > self.log_start_offset:
             try:
                 self.leader_epochs.truncate_from_start(offset)
@@ -568,7 +498,7 @@ cdef class Log(Appender):
             self.log_start_offset = offset
 
     def apply_retention(self, int64_t high_watermark) -> list[Segment]:
-        """Delete what the cleanup policy lets go, and what lies below the start. Returns the segments that went."""
+        """Delete and return the segments that the cleanup policy no longer retains, and those below the log start."""
         self.check_online()
         try:
             expired = expired_segments(self, high_watermark, self.clock.wall_ms())
@@ -577,14 +507,14 @@ cdef class Log(Appender):
                     self.roll()
                 self.delete_records(self.segments[len(expired)].base_offset)
                 self.segments = self.segments[len(expired):]
-                self.rolled = [segment for segment in self.rolled if segment not in expired]
+                self.unsynced.drop_segments(expired)
                 delete_segments(self, expired)
             return expired
         except OSError as error:
             self.go_offline('cannot delete old segments', error)
 
     def replace_segments(self, list old, list new) -> None:
-        """Put cleaned segments, made with the suffix `.cleaned` and sealed, in the place of `old`, which follow one another."""
+        """Replace the consecutive segments `old` by cleaned ones, which are sealed and have the suffix `.cleaned`."""
         self.check_online()
         try:
             opened = replace_segments(self, old, new)
@@ -592,20 +522,21 @@ cdef class Log(Appender):
             self.go_offline('cannot replace segments', error)
         first = self.segments.index(old[0])
         self.segments[first:first + len(old)] = opened
-        self.rolled = [segment for segment in self.rolled if segment not in old]
-        self.pending_snapshots = [(offset, data) for offset, data in self.pending_snapshots
-                                  if offset >= opened[len(opened) - 1].next_offset]
+        self.unsynced.drop_segments(old)
+        self.unsynced.drop_snapshots_below(opened[len(opened) - 1].next_offset)
+
+    # ---- closing ----
 
     @property
     def is_touched(self) -> bool:
-        """Whether a clean stop has something to write: a log that nobody appended to is left as it is."""
+        """Whether a clean stop has something to write. A log without appends is left as it is."""
         return self.maker is None and self.failure is None and (
-            self.is_unclosed or len(self.rolled) > 0 or self.flushed_offset < self.log_end_offset or self.leader_epochs.is_unsynced
-            or (self.directory_changed_at >= 0 and self.log_end_offset > 0)
+            self.is_unclosed or len(self.unsynced.rolled) > 0 or self.flushed_offset < self.log_end_offset
+            or self.leader_epochs.is_unsynced or (self.unsynced.names_changed_at >= 0 and self.log_end_offset > 0)
             or self.active.is_appended_to)
 
     def seal(self) -> None:
-        """What a clean stop writes before the sync."""
+        """Write what a clean stop writes before the sync."""
         self.write_unwritten()
         self.is_unclosed = True
         try:
@@ -614,9 +545,9 @@ cdef class Log(Appender):
             self.go_offline('cannot close', error)
 
     def close(self, bint clean=True, bint is_synced=False) -> None:
-        """Sync everything, take a snapshot, trim the files: what a clean start trusts. With `clean=False` only let go.
+        """Sync everything, write a snapshot and trim the files, so that the next start can trust them.
 
-        With `is_synced` the log was sealed, and all its files are synced already.
+        With `is_synced` the log was sealed and all its files are synced. With `clean=False` nothing is written.
         """
         if clean and self.failure is None:
             self.write_unwritten()
@@ -631,11 +562,10 @@ cdef class Log(Appender):
                 self.write_last_snapshot(is_synced)
             except OSError as error:
                 self.go_offline('cannot close', error)
-        self.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{self.directory}: the log is closed')
-        self.unwritten.discard()
+        self.take_offline(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{self.directory}: the log is closed'))
 
     cdef int write_last_snapshot(self, bint is_synced) except -1:
-        """One that is lost costs the next opening time: whoever syncs for all need not sync its name."""
+        """Write a snapshot of the end. A lost one makes the next opening slower, no more: a shared sync may miss it."""
         if self.producer_state.end_offset > max(self.snapshots.latest, self.log_start_offset):
             self.snapshots.write(self.log_end_offset, self.producer_state.encode_snapshot())
             self.snapshots.keep_for([segment.base_offset for segment in self.segments])
@@ -644,4 +574,5 @@ cdef class Log(Appender):
         return 0
 
     def __repr__(self):
-        return f'<Log {self.topic}-{self.partition}, offsets {self.log_start_offset}..{self.log_end_offset}, {len(self.segments)} segments>'
+        return (f'<Log {self.topic}-{self.partition}, offsets {self.log_start_offset}..{self.log_end_offset}, '
+                f'{len(self.segments)} segments>')

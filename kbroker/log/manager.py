@@ -29,6 +29,7 @@ from kbroker.log.directory_names import (
 from kbroker.log.fs import File, FileSystem, is_shortage, sync_inline
 from kbroker.log.jobs import Submit, Sync, run_inline
 from kbroker.log.log import Log
+from kbroker.log.options import LogOptions
 from kbroker.log.partition_metadata import read_topic_id, write_topic_id
 from kbroker.log.removals import Removals
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
@@ -141,13 +142,12 @@ class LogManager:
             elif found_id != topic_id:
                 raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID,
                                  f'{path}: found topic id {found_id.hex()}, expected {topic_id.hex()}')
-        log = Log(self.fs, path, topic, partition, config, self._clock,
-                  log_start_offset=0 if is_new else self._log_start_offsets.get((topic, partition), 0),
-                  recovery_point=self._recovery_points.get((topic, partition), 0),
-                  clean_shutdown=self.clean_shutdown, removals=self.removals,
-                  producer_expiration_ms=self._config.producer_id_expiration_ms,
-                  maker=partial(self._make_partition, path, topic_id) if is_new else None, sync_later=sync_later,
-                  on_failure=self.fail)
+        log = Log(self.fs, path, topic, partition, config, self._clock, LogOptions(
+            log_start_offset=0 if is_new else self._log_start_offsets.get((topic, partition), 0),
+            recovery_point=self._recovery_points.get((topic, partition), 0),
+            clean_shutdown=self.clean_shutdown, sync_later=sync_later,
+            producer_expiration_ms=self._config.producer_id_expiration_ms, removals=self.removals,
+            maker=partial(self._make_partition, path, topic_id) if is_new else None, on_failure=self.fail))
         self.logs[topic, partition] = log
         if is_new:
             self._make_soon(log)

@@ -20,6 +20,7 @@ from kbroker.errors import CorruptLogError
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
+from kbroker.log.options import LogOptions
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, RecoveryResult, Segment
 from kbroker.log.snapshots import ProducerSnapshots
@@ -40,21 +41,17 @@ class Opening:
     directory: str
     config: Any
     clock: Clock
-    log_start_offset: int
-    recovery_point: int
-    clean: bool
-    refuse_damage: bool
+    options: LogOptions
     segments: list[Segment] = field(default_factory=list)
-    producers: ProducerStateTable = field(default_factory=ProducerStateTable)
-    is_new: bool = False
-    """The directory does not exist yet, and opening does not create it."""
     was_cut: bool = False
     is_unsynced: bool = False
     """Something was recovered: sync `files_to_sync`, then call `finish`, before any of it becomes visible."""
     recovered: list[Segment] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.is_new:
+        self.log_start_offset = self.options.log_start_offset
+        self.producers = ProducerStateTable(self.options.producer_expiration_ms)
+        if self.options.maker is not None:
             self.snapshots = ProducerSnapshots(self.fs, self.directory, [])
             self.leader_epochs = LeaderEpochs(self.fs, self.directory, read=False)
             self.segments = [Segment(self.fs, self.directory, 0, self.config, self.clock.wall_ms(),
@@ -65,7 +62,7 @@ class Opening:
     def _find_and_recover(self) -> None:
         sizes = self._find_files()
         self.snapshots = ProducerSnapshots(self.fs, self.directory, list(sizes))
-        if not self.clean:
+        if not self.options.clean_shutdown:
             self.snapshots.remove_damaged()
         self.segments = self._find_segments(sizes)
         self.leader_epochs, epochs_are_known = self._read_leader_epochs(LEADER_EPOCH_FILE in sizes)
@@ -147,7 +144,8 @@ class Opening:
             is_last = segment is self.segments[-1]
             if is_last and segment.is_bare():
                 continue
-            if not epochs_are_known or (not self.clean and (is_last or segment.next_offset > self.recovery_point)):
+            may_be_torn = is_last or segment.next_offset > self.options.recovery_point
+            if not epochs_are_known or (may_be_torn and not self.options.clean_shutdown):
                 found.add(segment)
                 continue
             try:
@@ -195,8 +193,8 @@ class Opening:
         keeps them.
         """
         following = self.segments[self.segments.index(segment) + 1]
-        if self.clean or 'compact' in self.config.cleanup_policy or not (
-                segment.next_offset < following.base_offset > self.recovery_point):
+        if self.options.clean_shutdown or 'compact' in self.config.cleanup_policy or not (
+                segment.next_offset < following.base_offset > self.options.recovery_point):
             return False
         logger.warning('%s: ends at offset %d, expected %d', segment.log_file_path(), segment.next_offset - 1,
                        following.base_offset - 1)
@@ -209,7 +207,7 @@ class Opening:
         if result.next_valid_position < 0:
             logger.warning('%s', text)
             return
-        if self.refuse_damage:
+        if self.options.refuse_damage:
             raise CorruptLogError(f'{segment.log_file_path()}: found {result.damage} at {result.valid_bytes}, expected '
                                   f'a batch: valid ones follow at {result.next_valid_position}')
         path = f'{segment.log_file_path()}.{result.valid_bytes}{CUT_SUFFIX}'
@@ -222,7 +220,7 @@ class Opening:
 
     def _cut_after(self, number: int) -> None:
         for segment in self.segments[number + 1:]:
-            if self.refuse_damage and segment.size_bytes:
+            if self.options.refuse_damage and segment.size_bytes:
                 raise CorruptLogError(f'{segment.log_file_path()}: found {segment.size_bytes} bytes behind a damaged '
                                       'segment, expected none')
             self._remove(segment, keep=segment.size_bytes > 0)
@@ -254,12 +252,15 @@ class Opening:
             files.append(self.leader_epochs.sync_file())
         return [*files, self.fs.open_directory(self.directory)]
 
-    def finish(self) -> None:
-        """Finish the opening, once the recovered files are durable.
+    def finish(self, is_synced: bool) -> None:
+        """Make durable what was recovered, unless it `is_synced` already. Raises OSError.
 
         No snapshot is written in the middle of the last segment: after a crash that segment is read from its start, and
         a clean stop writes a snapshot of its own.
         """
+        if not is_synced:
+            for file in self.files_to_sync():
+                file.sync()
         self._close_files()
         self.is_unsynced = False
         self.leader_epochs.is_unsynced = False

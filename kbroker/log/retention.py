@@ -95,8 +95,8 @@ def _reopen(log: Log, base_offset: int, next_offset: int) -> Segment:
 
 
 def _unlink_later(log: Log, paths: list[str]) -> None:
-    if log.removals is not None:
-        log.removals.after(log.config.file_delete_delay_ms, paths)
+    if log.options.removals is not None:
+        log.options.removals.after(log.config.file_delete_delay_ms, paths)
         return
     for path in paths:
         remove(log.fs, path)

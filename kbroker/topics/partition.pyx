@@ -1,8 +1,18 @@
-"""One partition: the door into its log, its high watermark, its last stable offset, and everyone who waits for them.
+"""One partition: the door into its log, its high watermark, its last stable offset, and the waiters for both.
 
-A single node has no followers, so the disk is the replica: the high watermark is the end of what has been flushed
-(or, with kbroker.durability=page-cache, the end of the log). One mechanism, a waiter on the high watermark, serves
-Produce with acks=all, both coordinators, and Fetch.
+A single node has no followers, so the disk is the replica: the high watermark is the end of what has been flushed (or, with
+kbroker.durability=page-cache, of what has been written). One mechanism, a waiter on the high watermark, serves Produce with
+acks=all, both coordinators, and Fetch.
+
+No reader, no acknowledgement and no later record may depend on a record that a crash could still take away, unless a
+restart derives the same record again from what is durable. Here is what keeps that true:
+
+- The log adopts a batch before its bytes are written, so memory may run ahead of the disk. But readers stop at the high
+  watermark, acknowledgements wait for it, and a failed write or sync takes the whole directory offline.
+- A later record that was accepted because of an earlier one of its log is in the same write, or behind it.
+- A record of another log waits for the high watermark of the first, as the rows and markers of a transaction do. The
+  Complete row does not wait: a restart that finds the Prepare row sends the markers again and comes to the same row.
+- acks=1 asks for the page cache alone. A refusal, and a description of the log such as its end offset, promise nothing.
 """
 from collections import deque
 

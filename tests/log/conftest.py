@@ -8,6 +8,7 @@ from kbroker.config import Config, LogConfig
 from kbroker.log.fs import FileSystem
 from kbroker.log.jobs import run_inline
 from kbroker.log.log import Log
+from kbroker.log.options import LogOptions
 from kbroker.log.removals import Removals
 
 
@@ -31,7 +32,7 @@ def open_log(fs, clock, tmp_path: pathlib.Path):
         topic, _, partition = name.rpartition('-')
         removals = None if timers is None else Removals(file_system, timers, run_inline)
         return Log(file_system, str(tmp_path / name), topic, int(partition), LogConfig(Config({}), overrides), clock,
-                   clean_shutdown=clean_shutdown, removals=removals, log_start_offset=log_start_offset,
-                   recovery_point=recovery_point)
+                   LogOptions(clean_shutdown=clean_shutdown, removals=removals, log_start_offset=log_start_offset,
+                              recovery_point=recovery_point))
 
     return opener

@@ -16,6 +16,7 @@ from kbroker.config import Config, LogConfig
 from kbroker.errors import KafkaError
 from kbroker.log.check import check_partition
 from kbroker.log.log import Log
+from kbroker.log.options import LogOptions
 from kbroker.log.origin import Origin
 from kbroker.record.batch import iter_batches
 
@@ -44,8 +45,8 @@ class LogMachine(RuleBasedStateMachine):
         self.fs = FreezingFileSystem(self.disk)
         if not clean:
             self.fs.sync_names(str(self.disk))
-        self.log = Log(self.fs, str(self.disk / 'topic-0'), 'topic', 0, self.config, self.clock, clean_shutdown=clean,
-                       recovery_point=self.recovery_point)
+        self.log = Log(self.fs, str(self.disk / 'topic-0'), 'topic', 0, self.config, self.clock,
+                       LogOptions(clean_shutdown=clean, recovery_point=self.recovery_point))
         self.fs.sync_names(str(self.disk))
         # A broker writes this before it appends. A clean stop leaves the log end as the recovery point. Once, a roll
         # at that point and a power cut left a sealed segment below it whose last time index entry was zeros.

@@ -12,6 +12,7 @@ from kbroker.log.check import Severity, check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
+from kbroker.log.options import LogOptions
 from kbroker.record.batch import check_crc
 from kbroker.record.records import decode_records
 
@@ -80,7 +81,7 @@ def test_a_metadata_log_is_read_too(directories, tmp_path):
             continue
         shutil.copytree(source, tmp_path / 'copy', dirs_exist_ok=True)
         log = Log(FileSystem(), str(tmp_path / 'copy'), '__cluster_metadata', 0, LogConfig(CONFIG, {}), Clock(),
-                  clean_shutdown=False, refuse_damage=True)
+                  LogOptions(clean_shutdown=False, refuse_damage=True))
         assert sum(1 for _ in log.batches()) > 10
         kept = {name for name in os.listdir(source) if not name.endswith('.snapshot')}
         assert kept <= set(os.listdir(tmp_path / 'copy'))

@@ -9,6 +9,7 @@ from kbroker.errors import CorruptLogError
 from kbroker.log.check import PartitionCheck, check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
+from kbroker.log.options import LogOptions
 from kbroker.log.origin import Origin
 
 
@@ -107,7 +108,7 @@ def test_damage_is_refused_where_nothing_may_be_lost(open_log, fs, clock):
     before = {name: FileSystem().read_file(os.path.join(log.directory, name))
               for name in os.listdir(log.directory) if '.log' in name}
     with pytest.raises(CorruptLogError, match='valid ones follow'):
-        Log(fs, log.directory, 'topic', 0, log.config, clock, clean_shutdown=False, refuse_damage=True)
+        Log(fs, log.directory, 'topic', 0, log.config, clock, LogOptions(clean_shutdown=False, refuse_damage=True))
     assert before == {name: FileSystem().read_file(os.path.join(log.directory, name)) for name in before}
 
 

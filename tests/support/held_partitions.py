@@ -15,6 +15,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import INTERNAL_TOPICS
 from kbroker.log.fs import Directory, File, FileSystem, InterposedFile
 from kbroker.log.log import Log
+from kbroker.log.options import LogOptions
 from kbroker.topics.partition import Partition
 from kbroker.topics.topic import Topic
 
@@ -114,7 +115,7 @@ class HeldPartition(Partition):
             os.truncate(path, sum(size for base_offset, size in kept if base_offset >= int(path.stem)))
             kept = [(base_offset, size) for base_offset, size in kept if base_offset < int(path.stem)]
         log = Log(self.log.fs, directory, self.topic, self.partition, self.log.config, self.log.clock,
-                  clean_shutdown=False)
+                  LogOptions(clean_shutdown=False))
         return HeldPartition(log, self.topic_id, leader_epoch, self.immediate)
 
 
@@ -124,7 +125,7 @@ def new_log(fs: HeldFileSystem, directory: str, topic: str, index: int, config: 
         fs.mkdir(directory)
         return []
 
-    return Log(fs, directory, topic, index, config, clock, maker=make)
+    return Log(fs, directory, topic, index, config, clock, LogOptions(maker=make))
 
 
 class HeldRegistry:

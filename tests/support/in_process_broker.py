@@ -101,9 +101,13 @@ class InProcessBroker(Node):
         self.waiting_room.connection_closed(connection.connection_id)
 
     def send(self, connection: InProcessConnection, frame: bytes) -> None:
+        self.serve(connection, frame)
+        self.turn()
+
+    def serve(self, connection: InProcessConnection, frame: bytes) -> None:
+        """Serve one frame within the tick, which goes on."""
         self._dispatcher.handle(connection, connection.sent, memoryview(bytearray(frame)))
         connection.sent += 1
-        self.turn()
 
     def turn(self) -> None:
         """Run one tick: due timers, then the end of the tick (flush, woken fetches)."""

@@ -6,6 +6,7 @@ from kbroker.clock import ManualClock
 from kbroker.config import Config, LogConfig
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
+from kbroker.log.options import LogOptions
 from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Partition
 
@@ -32,7 +33,7 @@ def open_partition(tmp_path, flusher, clock):
     def opener(index=0, *, page_cache=False, clean_shutdown=True, **settings):
         overrides = {name.replace('_', '.'): str(value) for name, value in settings.items()}
         log = Log(FileSystem(), str(tmp_path / f'orders-{index}'), 'orders', index, LogConfig(Config({}), overrides),
-                  clock, clean_shutdown=clean_shutdown)
+                  clock, LogOptions(clean_shutdown=clean_shutdown))
         opener.log = log
         return Partition(log, bytes(16), 0, flusher, page_cache)
 

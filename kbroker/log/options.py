@@ -1,0 +1,31 @@
+"""Options with which a log is opened."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kbroker.errors import KafkaError
+from kbroker.log.removals import Removals
+
+
+@dataclass(slots=True)
+class LogOptions:
+    """The options of one opening, with defaults for a log that was closed cleanly and stands alone."""
+
+    log_start_offset: int = 0
+    recovery_point: int = 0
+    """Segments that end at or below this offset were synced before the last stop."""
+    clean_shutdown: bool = True
+    """False: segments above the recovery point are read whole."""
+    refuse_damage: bool = False
+    """Raise CorruptLogError for damage that recovery would mend by a cut."""
+    sync_later: bool = False
+    """Leave recovered bytes to `Log.finish_recovery`. Otherwise they are durable when the log is open."""
+    producer_expiration_ms: int = 86400000
+    removals: Removals | None = None
+    """Removes the files of deleted segments file.delete.delay.ms later. None: they are removed at once."""
+    maker: Callable[[], Iterable[str]] | None = None
+    """Set for a new log, which touches no file before its first append or `Log.make`. It creates the directory and
+    returns the paths of the other files that the first flush has to sync."""
+    on_failure: Callable[[KafkaError], object] = lambda failure: None
+    """Called once the disk has failed."""

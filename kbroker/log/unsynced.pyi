@@ -1,0 +1,3 @@
+"""Types of unsynced.pyx; the documentation stands there."""
+
+class Unsynced: ...
