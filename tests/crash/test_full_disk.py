@@ -38,7 +38,7 @@ SETTINGS = {'offsets.topic.num.partitions': '1', 'transaction.state.log.num.part
 FULL, BROKEN = errno.ENOSPC, errno.EIO
 
 
-class Disk(FailingFileSystem):
+class FaultyDisk(FailingFileSystem):
     """A disk that fails the changes chosen with `break_on`, and records the failures."""
 
     def __init__(self) -> None:
@@ -55,13 +55,13 @@ class Disk(FailingFileSystem):
         self.fail = fail
 
 
-class World:
+class FaultyDiskCase:
     """A broker whose disk will fail. It has an open transaction and some that have ended."""
 
     def __init__(self, directory: pathlib.Path, settings: dict[str, str]):
         self.directory = directory
         self.settings = SETTINGS | settings
-        self.disk = Disk()
+        self.disk = FaultyDisk()
         self.broker = InProcessBroker(directory, self.settings, fs=self.disk)
         self.promises = Promises()
         self.client = Client(self.broker, self.promises)
@@ -156,17 +156,17 @@ def end_request(producer: tuple[int, int]) -> EndTxnRequest:
 
 
 @pytest.fixture(params=['disk', 'page-cache'])
-def world(request, tmp_path) -> Iterator[World]:
-    world = World(tmp_path, {'kbroker.durability': request.param})
-    with world.broker:
-        world.prepare()
-        yield world
+def case(request, tmp_path) -> Iterator[FaultyDiskCase]:
+    case = FaultyDiskCase(tmp_path, {'kbroker.durability': request.param})
+    with case.broker:
+        case.prepare()
+        yield case
 
 
-def check_after_restart(world: World) -> None:
+def check_after_restart(case: FaultyDiskCase) -> None:
     """Start again with enough space. Check that acknowledged records are present, and the open transaction is open."""
-    with InProcessBroker(world.directory, world.settings) as broker:
-        client = Client(broker, world.promises)
+    with InProcessBroker(case.directory, case.settings) as broker:
+        client = Client(broker, case.promises)
         client.pass_time()
         client.check_topics()
         client.check_records()
@@ -174,91 +174,91 @@ def check_after_restart(world: World) -> None:
         client.end(True)
         client.pass_time()
         client.check_transactions()
-    assert findings_in(str(world.directory)) == []
+    assert findings_in(str(case.directory)) == []
 
 
-def check_offline(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    codes = world.codes()
+def check_offline(case: FaultyDiskCase, caplog: pytest.LogCaptureFixture) -> None:
+    codes = case.codes()
     assert codes == OFFLINE_CODES
     for _ in range(200):
-        world.client.pass_time()
+        case.client.pass_time()
     lines = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(lines) == 1 and lines[0].levelno == logging.CRITICAL, caplog.text
-    assert str(world.directory) in lines[0].getMessage() and 'offline until the next start' in lines[0].getMessage()
-    world.disk.fail = lambda operation, path: None
-    world.broker.close()
-    world.broker._is_open = False
-    assert not os.path.exists(world.directory / '.kafka_cleanshutdown')
+    assert str(case.directory) in lines[0].getMessage() and 'offline until the next start' in lines[0].getMessage()
+    case.disk.fail = lambda operation, path: None
+    case.broker.close()
+    case.broker._is_open = False
+    assert not os.path.exists(case.directory / '.kafka_cleanshutdown')
 
 
-def test_a_full_disk_takes_the_directory_offline_and_loses_nothing(world, caplog):
-    world.disk.break_on('write', 'orders-0/00000000000000000000.log', FULL)
-    assert world.produce(0) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert world.produce(0) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert len(world.disk.failures) == 1
-    check_offline(world, caplog)
-    check_after_restart(world)
+def test_a_full_disk_takes_the_directory_offline_and_loses_nothing(case, caplog):
+    case.disk.break_on('write', 'orders-0/00000000000000000000.log', FULL)
+    assert case.produce(0) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert case.produce(0) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(case.disk.failures) == 1
+    check_offline(case, caplog)
+    check_after_restart(case)
 
 
 @pytest.mark.parametrize('operation, path_end', [
     ('write', '__transaction_state-0/00000000000000000000.log'),
     ('write', '__consumer_offsets-0/00000000000000000000.log')])
-def test_a_coordinator_that_cannot_write_takes_the_directory_offline(world, caplog, operation, path_end):
-    world.disk.break_on(operation, path_end, FULL)
-    client = world.client
-    producer = world.promises.producer
+def test_a_coordinator_that_cannot_write_takes_the_directory_offline(case, caplog, operation, path_end):
+    case.disk.break_on(operation, path_end, FULL)
+    client = case.client
+    producer = case.promises.producer
     commit, end = commit_request(), end_request(producer)
     if 'offsets' in path_end:
         assert client.broker.ask(commit, 9).topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
     else:
         assert client.broker.ask(end, 5).error_code == ErrorCode.NOT_COORDINATOR
-    check_offline(world, caplog)
-    check_after_restart(world)
+    check_offline(case, caplog)
+    check_after_restart(case)
 
 
 @pytest.mark.parametrize('operation', ['mkdir', 'write'])
-def test_a_topic_that_finds_no_room_takes_the_directory_offline(world, caplog, operation):
+def test_a_topic_that_finds_no_room_takes_the_directory_offline(case, caplog, operation):
     path_end = {'mkdir': 'more-0', 'write': '__cluster_metadata-0/00000000000000000000.log'}[operation]
-    world.disk.break_on(operation, path_end, FULL)
-    world.promises.doubtful_topics.add('more')
+    case.disk.break_on(operation, path_end, FULL)
+    case.promises.doubtful_topics.add('more')
     create = CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(
         name='more', num_partitions=1, replication_factor=1)], timeout_ms=1000)
-    assert world.broker.ask(create, 7).topics[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    check_offline(world, caplog)
-    check_after_restart(world)
+    assert case.broker.ask(create, 7).topics[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    check_offline(case, caplog)
+    check_after_restart(case)
 
 
-def test_a_checkpoint_that_cannot_be_written_takes_the_directory_offline(world, caplog):
-    world.disk.break_on('write', 'recovery-point-offset-checkpoint.tmp', FULL)
-    world.broker.clock.advance(60_000)
-    world.broker.turn()
-    check_offline(world, caplog)
-    check_after_restart(world)
+def test_a_checkpoint_that_cannot_be_written_takes_the_directory_offline(case, caplog):
+    case.disk.break_on('write', 'recovery-point-offset-checkpoint.tmp', FULL)
+    case.broker.clock.advance(60_000)
+    case.broker.turn()
+    check_offline(case, caplog)
+    check_after_restart(case)
 
 
 def test_a_failed_sync_is_not_retried_and_all_its_waiters_are_notified(tmp_path, caplog):
     """Both partitions share the failing flush, and a consumer waits for it."""
-    world = World(tmp_path, {})
-    with world.broker:
-        world.prepare()
-        world.disk.break_on('sync', 'orders-0/00000000000000000000.log', BROKEN)
+    case = FaultyDiskCase(tmp_path, {})
+    with case.broker:
+        case.prepare()
+        case.disk.break_on('sync', 'orders-0/00000000000000000000.log', BROKEN)
         fetch = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=[FetchRequest.FetchTopic(topic=TOPIC, partitions=[
-            FetchRequest.FetchPartition(partition=1, fetch_offset=world.broker.topics.get(TOPIC, 1).high_watermark,
+            FetchRequest.FetchPartition(partition=1, fetch_offset=case.broker.topics.get(TOPIC, 1).high_watermark,
                                         partition_max_bytes=1000)])])
-        parked = world.broker.begin(fetch, 12)
+        parked = case.broker.begin(fetch, 12)
         assert not parked.replies
         request = produce_request(0)
         request.topic_data += produce_request(1).topic_data
         for partition in (0, 1):
-            world.promises.sent[TOPIC, partition].add('doubtful')
-        answer = world.broker.ask(request, 12)
+            case.promises.sent[TOPIC, partition].add('doubtful')
+        answer = case.broker.ask(request, 12)
         codes = [topic.partition_responses[0].error_code for topic in answer.responses]
         assert codes == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
-        answer = world.broker.answer_to(parked, fetch, 12)
+        answer = case.broker.answer_to(parked, fetch, 12)
         assert answer.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        check_offline(world, caplog)
-        assert len(world.disk.failures) == 1
-        check_after_restart(world)
+        check_offline(case, caplog)
+        assert len(case.disk.failures) == 1
+        check_after_restart(case)
 
 
 def test_a_topic_deleted_before_its_flush_does_not_stop_the_loop(tmp_path):
