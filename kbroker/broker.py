@@ -22,18 +22,18 @@ from kbroker.node import Node
 logger = logging.getLogger('kbroker')
 
 DRAIN_MS = 5_000
-"""How long a stop waits for the answers that are under way."""
+"""The time that a stop waits for requests under way."""
 SYNC_THREADS = 4
-"""Measured: with 64 dirty files four took a tenth of the time of one, and eight no less than four."""
+"""Measured with 64 dirty files: four threads took a tenth of the time of one, and eight as long as four."""
 ACCEPTED_AT_ONCE = 64
 FILES_LEAST_SHARE = 8
-"""One in so many file descriptors is never a connection's."""
+"""One in this many file descriptors is reserved for files."""
 EXIT_BROKEN = 70
 """The exit status of a broker that met a broken invariant: EX_SOFTWARE of sysexits.h."""
 
 
 class Broker:
-    """`start`, then `run`, which returns after `stop`."""
+    """A broker process: `start`, then `run`, which returns after `stop`."""
 
     server: Server
 
@@ -50,16 +50,16 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """HOST:PORT that is listened on, the first of several."""
+        """HOST:PORT of the first listener."""
         host, port = self.server.addresses[0]
         return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
 
     def start(self) -> None:
         """Lock the directory, bind the listeners, recover; `run` serves.
 
-        The listeners are bound early, so that an address in use is told before a long recovery; clients that connect
-        in between wait in the backlog. Raises OSError, ConfigError, KafkaError, CorruptLogError with a text for the
-        operator; nothing stays open then.
+        The listeners are bound early, so that an address in use is reported before a long recovery. Clients that
+        connect in between wait in the backlog. Raises OSError, ConfigError, KafkaError, CorruptLogError with a text for
+        the operator; nothing stays open then.
         """
         try:
             self.node.take_directory()
@@ -68,13 +68,13 @@ class Broker:
         except BaseException:
             self._release(self.node.abandon)
             raise
-        self.reactor.at_tick_end.append(self.node.turn_ends)
+        self.reactor.at_tick_end.append(self.node.end_tick)
 
     def run(self) -> None:
         """Serve until `stop`, then leave a directory that was stopped cleanly.
 
-        What comes out of the loop is a broken invariant: state can no longer be trusted, so the process ends without
-        writing any more, and the next start recovers. Raises SystemExit then.
+        An exception that leaves the loop is a broken invariant: the state can no longer be trusted. Then the process
+        ends without another write, by SystemExit, and the next start recovers.
         """
         try:
             self.reactor.run()
@@ -91,7 +91,7 @@ class Broker:
         self._release(self.node.close)
 
     def stop(self) -> None:
-        """Accept no more, answer what is under way, and let `run` return: within DRAIN_MS."""
+        """Accept no more, answer the requests under way, and let `run` return within DRAIN_MS."""
         self.node.waiting_room.answer_all()
         self.server.drain(DRAIN_MS, self.reactor.stop)
 
@@ -112,7 +112,7 @@ class Broker:
             lambda: self.server.limit(self._max_connections(), config.max_connections_per_ip))
 
     def _max_connections(self) -> int:
-        """Connections must leave the log some file descriptors: it gives up open files for them, but needs a few."""
+        """Return the limit that leaves the log some file descriptors: it closes files on demand, but needs a few."""
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return min(self.config.max_connections, descriptors - descriptors // FILES_LEAST_SHARE)
 
@@ -120,7 +120,7 @@ class Broker:
         listeners = self.config.bound_listeners
         transports: dict[str, Callable[[int], Transport]] = {'PLAINTEXT': Transport}
         if any(listener.protocol == 'SSL' for listener in listeners):
-            from kbroker.network.tls import TlsTransport, server_context  # slow to import, and most do without
+            from kbroker.network.tls import TlsTransport, server_context  # slow to import, and seldom used
 
             context = server_context(self.config.given_texts('ssl.'))
             transports['SSL'] = lambda fd: TlsTransport(fd, context)
@@ -128,7 +128,7 @@ class Broker:
                 for listener in listeners]
 
     def _advertised(self) -> list[Listener]:
-        """What clients are told, with the ports that were bound for 0."""
+        """Return the addresses for clients, with the ports that were assigned for 0."""
         bound = {listener.name: address[1]
                  for listener, address in zip(self.config.bound_listeners, self.server.addresses, strict=True)}
         return [listener._replace(port=listener.port or bound[listener.name]) for listener in self.config.advertised]

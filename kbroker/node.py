@@ -1,4 +1,4 @@
-"""The broker without its sockets: every room with state, opened and closed in order; `request.node` to handlers."""
+"""The broker without its sockets: every room with state, opened and closed in order; handlers have it in a Request."""
 from __future__ import annotations
 
 import logging
@@ -30,7 +30,8 @@ logger = logging.getLogger('kbroker')
 
 
 class Node:
-    """`take_directory`, `open`, then requests and turns of the loop, then `close` (or `abandon`, as a crash would)."""
+    """All state of a broker: `take_directory`, `open`, then requests and ticks, then `close`, or `abandon` for a crash.
+    """
 
     metadata: MetadataController
     topics: TopicRegistry
@@ -42,7 +43,7 @@ class Node:
 
     def __init__(self, config: Config, clock: Clock, timers: Timers, fs: FileSystem, sync: Sync = sync_inline,
                  submit: Submit = run_inline):
-        """`sync` syncs files, `submit` runs jobs of the cleaner and removes files; inline they hold up the loop."""
+        """`sync` syncs files, `submit` runs jobs of the cleaner and removes files; both block the loop if inline."""
         self.config = config
         self.clock = clock
         self.timers = timers
@@ -52,26 +53,26 @@ class Node:
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room)
         self.tick = Tick()
         self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later)
-        self._untold_failure: KafkaError | None = None
+        self._unreported_failure: KafkaError | None = None
         self.on_reconfigured: list[Callable[[], None]] = []
         """Called after `config` took over settings that were changed at run time."""
         self._sync = sync
         self._submit = submit
-        self._let_go: list[Callable[[], None]] = []
-        """How to let go of what is open; the last one first."""
+        self._closers: list[Callable[[], None]] = []
+        """Calls that close the open parts, in reverse order."""
 
     def take_directory(self) -> None:
-        """Lock the log directory and read its metadata: from here on nobody else writes to it.
+        """Lock the log directory and read its metadata: from here on no other process writes to it.
 
         Raises OSError, ConfigError, KafkaError, CorruptLogError with a text for the operator.
         """
         if not self.fs.exists(os.path.join(self.directory, LOCK_FILE)):
-            # Even a lock file is not put into a directory that is refused.
+            # A directory that is refused does not even get a lock file.
             MetadataController.check(self.fs, self.directory, self.config, self.clock)
         self.logs = LogManager(self.fs, self.directory, self.config, self.clock, self.timers, self._sync, self._submit)
-        self._let_go.append(lambda: self.logs.close(clean=False))
+        self._closers.append(lambda: self.logs.close(clean=False))
         self.metadata = MetadataController.open(self.fs, self.directory, self.config, self.clock)
-        self._let_go.append(self.metadata.close)
+        self._closers.append(self.metadata.close)
         self.logs.begin()
 
     def open(self, listeners: list[Listener]) -> None:
@@ -92,50 +93,51 @@ class Node:
         self.transactions = TransactionCoordinator(
             self.config, self.clock, self.timers, self.topics, ProducerIds(self.metadata),
             transaction_version=self.metadata.image.features.get('transaction.version', 0))
-        # Offsets of a transaction become visible by markers, so whoever sends markers starts after who replays them.
+        # The group coordinator replays markers, which make a transaction's offsets visible. So it starts before the
+        # transaction coordinator, which sends markers.
         self.groups.start()
         self.transactions.start()
-        self._let_go.append(self.transactions.stop)
+        self._closers.append(self.transactions.stop)
         self.logs.start()
         self.cleaner = Cleaner(self.logs, self.config, self.clock, self.timers, self._submit)
         self.cleaner.start()
-        self._let_go.append(self.cleaner.stop)
+        self._closers.append(self.cleaner.stop)
         if self.config.log_flush_scheduler_interval_ms < LONG_MAX:
             self.timers.every(self.config.log_flush_scheduler_interval_ms, self.topics.flush_by_time)
 
     def advertised_address(self, listener_name: str) -> tuple[str, int]:
-        """Where clients of a listener are told to connect; the first address if this listener has none of its own."""
+        """Return the address for clients of a listener, or the first address if the listener has none of its own."""
         first = next(iter(self._advertised.values()))
         return self._advertised.get(listener_name, first)
 
-    def turn_ends(self) -> None:
-        """Called by the loop after each batch of events: write what was gathered, flush it, look at what was woken."""
+    def end_tick(self) -> None:
+        """Write and flush the appends of the tick, then answer the waiting requests that they woke."""
         self.tick.end()
         self.flusher.kick()
-        while self.tick:       # a sync was over at once, and somebody went on
+        while self.tick:       # a sync was done at once, and its completion appended
             self.tick.write()
             self.flusher.kick()
-        if self._untold_failure is not None:
-            failure, self._untold_failure = self._untold_failure, None
-            self._tell_failure(failure)
-        self.waiting_room.turn_ends()
+        if self._unreported_failure is not None:
+            failure, self._unreported_failure = self._unreported_failure, None
+            self._report_failure(failure)
+        self.waiting_room.end_tick()
 
     def _flush_later(self, error: OSError) -> None:
-        """Each turn of the loop tries again by itself; without one, this does."""
+        """Retry the flush after a pause. Each tick retries it too, but there may be none."""
         shortage.refusal(self.clock, 'cannot sync yet', error)
         self.timers.after(SHORTAGE_PAUSE_MS, self.flusher.kick)
 
     def _go_offline(self, failure: KafkaError) -> None:
-        """The log directory has failed: nothing is written from here on.
+        """Write nothing from here on: the log directory has failed.
 
-        Those who wait for the disk are told when the turn ends: now somebody may be in the middle of an append.
+        The failure is reported to waiting requests at the end of the tick: an append may be in progress now.
         """
         self.flusher.halt()
         self.metadata.take_offline(str(failure))
-        self._untold_failure = failure
+        self._unreported_failure = failure
 
-    def _tell_failure(self, failure: KafkaError) -> None:
-        """The coordinators let go of their partitions first, so that what is answered below changes nothing there."""
+    def _report_failure(self, failure: KafkaError) -> None:
+        """Fail the requests that wait for the disk. The coordinators stop first, so their state does not change."""
         self.cleaner.stop()
         self.transactions.stop()
         self.groups.close()
@@ -153,9 +155,9 @@ class Node:
             callback()
 
     def close(self) -> None:
-        """Leave a directory that was stopped cleanly: resign, close the logs, fence, and only then say so."""
+        """Stop cleanly: resign, close the logs, fence, and only then mark the directory as cleanly stopped."""
         if self.logs.failure is not None:
-            # What the disk holds is known only to recovery: the directory must not say that it was stopped cleanly.
+            # Only a recovery can find out what is on the disk: the directory must not be marked as cleanly stopped.
             self.abandon()
             return
         self.cleaner.stop()
@@ -163,9 +165,9 @@ class Node:
         self.tick.write()
         self.metadata.begin_shutdown()
         self.logs.close(self.metadata.finish_shutdown())
-        self._let_go.clear()
+        self._closers.clear()
 
     def abandon(self) -> None:
-        """Let go of everything without a clean stop: the next start recovers."""
-        while self._let_go:
-            self._let_go.pop()()
+        """Close everything without a clean stop: the next start recovers."""
+        while self._closers:
+            self._closers.pop()()

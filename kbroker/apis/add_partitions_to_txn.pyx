@@ -158,7 +158,7 @@ cdef class AddPartitionsHandler(Handler):
 
 
 cdef tuple resolve(topics, list wanted):
-    """The Partitions, and what is to be told of those that are none for a producer."""
+    """Return the Partitions, and the error codes of those that a producer may not add."""
     partitions = []
     refused = {}
     for topic_partition in wanted:

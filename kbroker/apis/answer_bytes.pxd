@@ -1,4 +1,4 @@
-"""Bytes that answers written by hand have in common. A flexible version has compact lengths and tagged fields (KIP-482)."""
+"""Writers for answers written by hand. A flexible version has compact lengths and tagged fields (KIP-482)."""
 from libc.stdint cimport int32_t, uint8_t
 
 from kbroker.wire.bytes cimport put_unsigned_varint, write_int32

@@ -1,4 +1,4 @@
-"""What a client may do with a resource, as some answers tell (KIP-430): without an authorizer, everything."""
+"""The operations that a client may do with a resource (KIP-430): without an authorizer, all of them."""
 from __future__ import annotations
 
 (READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS,

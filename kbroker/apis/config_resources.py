@@ -1,4 +1,4 @@
-"""What the three APIs on configs share: which resources have one here, and how a change of one takes effect."""
+"""Shared by the three APIs on configs: which resources have one here, and how a change of one takes effect."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ CLUSTER_DEFAULT = ''
 
 
 def current(node: Any, resource_type: int, name: str) -> dict[str, str]:
-    """What is set on a resource itself. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST."""
+    """Return the configs set on a resource itself. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST."""
     check_resource(node, resource_type, name)
     return dict(node.metadata.image.configs.get((resource_type, name), {}))
 

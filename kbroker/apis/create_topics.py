@@ -46,7 +46,7 @@ def handle(request: Request, body: Any) -> Any:
 
 
 def check(request: Request, topic: Any) -> NewTopic:
-    """What the request says about replicas, turned into a number of partitions. Raises KafkaError."""
+    """Check the replicas that the request asks for. Return the number of partitions. Raises KafkaError."""
     node = request.node
     strict = node.config.kbroker_replication_factor_accept == 'strict'
     if topic.assignments:

@@ -26,7 +26,7 @@ cdef enum:
 
 
 cdef class Dispatcher(FrameServer):
-    """The server of all frames. Handlers see `node` as `request.node`; its partitions defer their writes to the end of `tick`."""
+    """The server of all frames. Handlers see `node` as `request.node`; `tick` has the deferred writes."""
     cdef object _node
     cdef Tick _tick
     cdef list _apis                 # Api by key

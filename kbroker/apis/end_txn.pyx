@@ -88,7 +88,7 @@ cdef class EndTxnHandler(Handler):
 
 
 def error_response(body, code, message, int version):
-    """The answer to a request that failed as a whole, which is for what nobody expected."""
+    """Return the answer to a request that failed as a whole, by an unexpected error."""
     return EndTxnResponse(error_code=told_to_producer(code, version, VERSION_WITH_FENCED))
 
 

@@ -3,7 +3,7 @@
 Whole batches as they lie in the segment files, from the one that holds the wanted offset: below the high watermark, or
 below the last stable offset with isolation level read_committed, which also gets the aborted transactions of the range.
 At least one batch is returned, however small the limits, from the first partition that has one (KIP-74). With less than
-min_bytes at hand the request waits for a partition to move, max_wait_ms at the longest. Fetch sessions: KIP-227; topic
+min_bytes the request waits for a partition to move, for at most max_wait_ms. Fetch sessions: KIP-227; topic
 ids from version 13: KIP-516; diverging epochs from version 12: KIP-595.
 """
 cimport cython
@@ -97,7 +97,8 @@ cdef class Fetch(Waiter):
         """Read every partition that is due, within the limits of the request and of fetch.max.bytes."""
         cdef WantedPartition wanted
         cdef int64_t size_bytes, left = min(self.max_bytes, <int64_t>self.request.node.config.fetch_max_bytes)
-        cdef dict topics = self.request.node.topics.by_id if self.request.version >= TOPIC_IDS else self.request.node.topics.by_encoded_name
+        registry = self.request.node.topics
+        cdef dict topics = registry.by_id if self.request.version >= TOPIC_IDS else registry.by_encoded_name
         self.size_bytes = 0
         self.must_answer = False
         for wanted in self.session.due:
@@ -127,8 +128,8 @@ cdef class Fetch(Waiter):
         last_stable_offset = partition.stable_offset()
         if wanted.last_fetched_epoch < 0 or not diverges(partition, wanted):
             upper_bound_offset = last_stable_offset if self.read_committed else partition.high_watermark
-            wanted.records = partition.read(wanted.fetch_offset, min(left, <int64_t>wanted.max_bytes), upper_bound_offset,
-                                            self.size_bytes == 0)
+            wanted.records = partition.read(wanted.fetch_offset, min(left, <int64_t>wanted.max_bytes),
+                                            upper_bound_offset, self.size_bytes == 0)
             wanted.has_more = wanted.fetch_offset < upper_bound_offset
             if self.read_committed:
                 wanted.aborted_transactions = b'' if wanted.records is None else partition.aborted_rows(
@@ -147,7 +148,7 @@ cdef Partition find_partition(WantedPartition wanted, dict topics, int version):
     wanted.stop_waiting()
     wanted.partition = None
     if topic is None or not 0 <= wanted.index < len(topic.partitions):
-        # Where a partition was found, read_uncommitted is told null; where none was, Apache Kafka tells of no row.
+        # For a partition that exists, read_uncommitted gets null; for one that does not, Kafka sends an empty array.
         wanted.aborted_transactions = b''
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID if topic is None and version >= TOPIC_IDS
                          else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -165,7 +166,7 @@ def check_leader_epoch(partition, current_leader_epoch):
 
 
 cdef bint diverges(Partition partition, WantedPartition wanted) except -1:
-    """Whether the log left the one that the fetcher has read, and then from where (KIP-595)."""
+    """Return whether the log diverges from the one that the fetcher read, and set from where (KIP-595)."""
     if wanted.last_fetched_epoch == partition.leader_epoch and partition.end_offset() >= wanted.fetch_offset:
         return False
     epoch, end_offset = partition.end_of_epoch(wanted.last_fetched_epoch)
@@ -206,7 +207,8 @@ def error_response(body, code, message, version):
         return response(error_code=int(code))
     return response(responses=[
         response.FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[
-            response.PartitionData(partition_index=partition.partition, error_code=int(code), high_watermark=-1, records=b'')
+            response.PartitionData(partition_index=partition.partition, error_code=int(code), high_watermark=-1,
+                                   records=b'')
             for partition in topic.partitions])
         for topic in body.topics])
 

@@ -134,7 +134,7 @@ cdef int end_struct(Cursor *cursor, int version) except -1:
 
 
 cdef int take_partition_tags(Cursor *cursor, int version) except -1:
-    """What followers say in tags is checked and passed over."""
+    """Check and skip the tags, which only followers send."""
     cdef Cursor value
     cdef uint64_t left = take_unsigned_varint(cursor, 5)
     cdef int tag
@@ -170,7 +170,7 @@ cdef int take_request_tags(Cursor *cursor, FetchRequest *request) except -1:
 
 
 def read(const uint8_t[::1] frame, int version, Py_ssize_t position=0):
-    """(fields, topics, forgotten topics) of a request as plain Python: what the judge compares. Raises ProtocolError."""
+    """Return (fields, topics, forgotten topics) of a request as plain Python, for the judge. Raises ProtocolError."""
     cdef FetchRequest request
     cdef Cursor cursor
     cdef AskedTopic topic

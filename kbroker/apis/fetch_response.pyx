@@ -39,7 +39,7 @@ cdef class Buffer:
         PyMem_Free(self.start)
 
     cdef uint8_t *room(self, Py_ssize_t size) except NULL:
-        """Where up to `size` bytes may be written; `wrote` says where they end."""
+        """Return the place for up to `size` bytes; `wrote` takes their end."""
         cdef uint8_t *start
         cdef Py_ssize_t capacity
         if self.size + size > self.capacity:
@@ -67,7 +67,7 @@ cdef Buffer buffer = Buffer()
 
 
 cdef list write_response(Request request, int16_t error_code, int32_t session_id, list news):
-    """The segments of a response, response header included, that tells of the `news`: WantedPartitions."""
+    """Return the segments of a reply with its header. `news` are the WantedPartitions that it reports."""
     cdef list segments = []
     cdef Py_ssize_t i = 0, end, total = len(news)
     cdef int version = request.version
@@ -96,7 +96,7 @@ cdef list write_response(Request request, int16_t error_code, int32_t session_id
 
 
 cdef Py_ssize_t end_of_run(list news, Py_ssize_t i) noexcept:
-    """Where the partitions that follow the one at `i` belong to another topic."""
+    """Return the end of the run of partitions of one topic that begins at `i`."""
     cdef WantedTopic topic = (<WantedPartition>news[i]).topic
     cdef Py_ssize_t total = len(news)
     while i < total and (<WantedPartition>news[i]).topic is topic:
@@ -138,7 +138,8 @@ cdef int put_topic(WantedTopic topic, int version, Py_ssize_t partitions) except
 
 cdef int put_partition(WantedPartition wanted, int version) except -1:
     """A partition up to its records, whose length is the last of it."""
-    cdef Py_ssize_t aborted_bytes = 0 if wanted.aborted_transactions is None else PyBytes_GET_SIZE(wanted.aborted_transactions)
+    cdef bytes aborted = wanted.aborted_transactions
+    cdef Py_ssize_t aborted_bytes = 0 if aborted is None else PyBytes_GET_SIZE(aborted)
     cdef uint8_t *at = buffer.room(PARTITION_BYTES + 2 * aborted_bytes)
     write_int32(at, wanted.index)
     write_int16(at + 4, wanted.error_code)
@@ -148,7 +149,7 @@ cdef int put_partition(WantedPartition wanted, int version) except -1:
     if version >= LOG_START_OFFSETS:
         write_int64(at, wanted.log_start_offset)
         at += 8
-    at = put_aborted_transactions(at, wanted.aborted_transactions, aborted_bytes, version)
+    at = put_aborted_transactions(at, aborted, aborted_bytes, version)
     if version >= PREFERRED_REPLICAS:
         write_int32(at, NO_REPLICA)
         at += 4

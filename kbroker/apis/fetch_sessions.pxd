@@ -29,7 +29,7 @@ cdef class WantedPartition(FetchWaiter):
     cdef int64_t told_log_start_offset
     cdef bint is_due
 
-    # What the last look found.
+    # Found by the last look.
     cdef int16_t error_code
     cdef bint has_more          # more than was taken, or what was taken is to be asked for again
     cdef int64_t high_watermark

@@ -1,8 +1,8 @@
 """Incremental fetch sessions (KIP-227): what a client has asked for and been told, so that both can be left out.
 
-A session looks only at the partitions that are due: those with something to tell. One that had nothing more waits at its
-partition and becomes due again when a bound of it moves, so that a thousand quiet partitions cost a fetch nothing. The
-due ones are served in turn; who gave records stands at the end of the line.
+A session looks only at the partitions that are due: those with something to report. A partition without more is waited
+for, and becomes due again when one of its bounds moves. So a thousand quiet partitions cost a fetch nothing. The due
+ones are served round-robin: a partition that gave records goes to the end.
 """
 import random
 
@@ -53,7 +53,7 @@ cdef class WantedPartition(FetchWaiter):
         return 0
 
     cdef bint take_news(self) noexcept:
-        """Whether the last look found anything new; then it is remembered as told."""
+        """Return whether the last look found anything new, and remember it as reported."""
         cdef bint changed = (self.records is not None or self.error_code != 0 or self.diverging_epoch != -1
                              or self.high_watermark != self.told_high_watermark
                              or self.log_start_offset != self.told_log_start_offset)
@@ -157,7 +157,7 @@ cdef class FetchSession:
         return 0
 
     cdef list take_news(self):
-        """The partitions to answer with, in order: the answer is about to leave. Those without more are quiet from now on."""
+        """Return the partitions to answer with, in order. Those without more are quiet from now on."""
         cdef list news = [], due = [], served = []
         cdef WantedPartition wanted
         self.parked = None
@@ -182,7 +182,7 @@ cdef class FetchSession:
         return news
 
     cdef int end(self) except -1:
-        """Let go of the partitions: they, their topics and the session hold each other."""
+        """Break the reference cycle of the session, its topics and its partitions."""
         cdef WantedTopic topic
         for topic in self.topics.values():
             topic.partitions = None
@@ -206,12 +206,12 @@ cdef class FetchSessions:
         return len(self.sessions)
 
     cdef FetchSession begin(self, FetchRequest *request):
-        """The session of a request, which has taken it over; a fetch without a session gets one that nobody finds again.
+        """Return the session of a request, updated by it. A fetch without a session gets one of its own.
 
         Raises KafkaError FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
         cdef FetchSession session
-        if request.version >= SESSIONS and request.session_epoch != FIRST_EPOCH and request.session_epoch != CLOSING_EPOCH:
+        if request.version >= SESSIONS and request.session_epoch not in (FIRST_EPOCH, CLOSING_EPOCH):
             return self.advance(request)
         session = FetchSession.__new__(FetchSession)
         session.room = self.room

@@ -83,7 +83,7 @@ def create(request: Request, name: str, auto_create: bool) -> Topic:
 
 
 def describe(topic: Topic, node_id: int) -> Any:
-    """The topic's part of an answer, which is kept for the next ones: nobody may change it."""
+    """Return the topic's part of an answer. It is kept for later answers: callers must not change it."""
     # The partitions of the one log directory go offline together.
     if topic.metadata is None or topic.partitions[0].is_offline:
         topic.metadata = MetadataResponse.MetadataResponseTopic(

@@ -1,11 +1,11 @@
-"""What OffsetCommit and TxnOffsetCommit share: the partitions that they name, looked up, and how both answer."""
+"""Shared by OffsetCommit and TxnOffsetCommit: the lookup of the partitions that they name."""
 from libc.stdint cimport int32_t
 
 from kbroker.group.offsets cimport NewOffset
 
 
 cdef dict offsets_to_commit(list topics, list hosted):
-    """A NewOffset for each of the partitions that exist, by topic and partition.
+    """Return a NewOffset for each of the partitions that exist, by topic and partition.
 
     `topics` are those of the request, `hosted` has each of them as it is hosted, or None.
     """

@@ -6,8 +6,8 @@ such a client can notice). Versions below 3 cannot carry batches of magic 2; the
 decides by the lowest version whether the broker is usable (KAFKA-18659).
 
 Transactional batches go through the coordinator first (KIP-890): from version 12 on it adds the partition to the
-transaction, below it verifies that the client has. The verification guard that the partition handed out before is
-checked again under the append, so that a marker written in between is noticed.
+transaction, below it verifies that the client has. The verification guard that the partition gave out before is
+checked again at the append, so that a marker written in between is noticed.
 
 The request is read, and the answer written, by hand: a message of objects would cost more than the append. The tables
 of kbroker/protocol say what the bytes are, and a test holds the two against each other. Of an answer's tagged fields
@@ -39,7 +39,8 @@ from kbroker.topics.partition cimport Partition
 from kbroker.topics.topic cimport Topic
 from kbroker.transaction.coordinator cimport TransactionCoordinator, WriteAsker
 from kbroker.wire.bytes cimport (
-    Cursor, put_unsigned_varint, read_int16, read_int32, take, unsigned_varint_size, write_int16, write_int32, write_int64,
+    Cursor, put_unsigned_varint, read_int16, read_int32, take, unsigned_varint_size, write_int16, write_int32,
+    write_int64,
 )
 
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
@@ -53,7 +54,7 @@ WITHOUT_LOG_START_OFFSET = frozenset({
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     ErrorCode.KAFKA_STORAGE_ERROR})
-"""What Kafka answers without the log start offset when an append is refused."""
+"""The codes of refused appends that Kafka answers without the log start offset."""
 
 cdef enum:
     ACKS_ALL = -1
@@ -136,7 +137,7 @@ cdef class ProduceUnderWay(WriteAsker):
         if length != -1:
             self.transactional_id = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
         self.acks = read_int16(take(cursor, 2))
-        take(cursor, 4)             # timeout_ms: nobody waits for other brokers here
+        take(cursor, 4)             # timeout_ms: there are no other brokers to wait for
         fewest_bytes = TOPIC_ID_BYTES + 2 if self.version >= TOPIC_ID_VERSION else 3 if flexible else 6
         self.make_topics(take_count(cursor, flexible, fewest_bytes))
         for i in range(self.topics_count):
@@ -241,7 +242,8 @@ cdef class ProduceUnderWay(WriteAsker):
         if not ACKS_ALL <= self.acks <= 1:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f'acks is {self.acks}, expected -1, 0 or 1')
         if topic.is_internal and self.request.client_id != ADMIN_CLIENT_ID:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f'clients may not write to the internal topic {topic.name}')
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION,
+                             f'clients may not write to the internal topic {topic.name}')
         partition = topic.partitions[part.index]
         if batch.attributes & TRANSACTIONAL_BIT:
             self.begin_verification(part, partition, &batch)
@@ -275,8 +277,10 @@ cdef class ProduceUnderWay(WriteAsker):
         return 0
 
     cdef bint ask_coordinator(self) except -1:
-        """Have the partitions added to the transaction, or verified to be in it, then append. True if there is nothing to
-        be asked any more."""
+        """Let the coordinator add the partitions to the transaction, or verify them, then append.
+
+        Return True if the request is refused without the coordinator.
+        """
         cdef Py_ssize_t number
         cdef Part *part
         cdef BatchFields batch
@@ -372,8 +376,8 @@ cdef class ProduceUnderWay(WriteAsker):
         append.guard = part.guard
         parse_header(append.data, append.size, &append.batch)
         try:
-            replacement = prepare(append.data, append.size, False, &append.batch, <ProduceRules>topic.produce_rules, now_ms,
-                                  self.version >= ZSTD_VERSION)
+            replacement = prepare(append.data, append.size, False, &append.batch, <ProduceRules>topic.produce_rules,
+                                  now_ms, self.version >= ZSTD_VERSION)
             if replacement is not None:
                 append.data = <uint8_t *>PyByteArray_AS_STRING(replacement)
                 append.size = PyByteArray_GET_SIZE(replacement)
@@ -393,7 +397,7 @@ cdef class ProduceUnderWay(WriteAsker):
         return 0
 
     cdef int durable(self, Py_ssize_t part, object error) except -1:
-        """One partition's bytes are on the disk, or never will be."""
+        """Take note that one partition's bytes are on the disk, or that the write has failed."""
         self.unanswered -= 1
         if error is not None:
             self.refuse(&self.parts[part], error)
@@ -619,7 +623,7 @@ cdef ProduceUnderWay read_frame(frame, int version, Py_ssize_t position):
 
 
 def as_read(frame, int version, Py_ssize_t position=0):
-    """What the reader finds: (transactional id, acks, [(name or id, [(index, records)])])."""
+    """Return the fields that the reader finds: (transactional id, acks, [(name or id, [(index, records)])])."""
     cdef ProduceUnderWay request = read_frame(frame, version, position)
     cdef Py_ssize_t i, number = 0
     cdef Part *part
@@ -635,8 +639,10 @@ def as_read(frame, int version, Py_ssize_t position=0):
 
 
 def as_written(frame, int version, int32_t correlation_id, answers, Py_ssize_t position=0):
-    """The answer to the request in `frame` where its partitions, in order, got these `answers`: a KafkaError, or
-    (base offset, log append time in ms, log start offset)."""
+    """Return the reply to the request in `frame` if its partitions, in order, get these `answers`.
+
+    An answer is a KafkaError, or (base offset, log append time in ms, log start offset).
+    """
     cdef ProduceUnderWay request = read_frame(frame, version, position)
     cdef Py_ssize_t number
     cdef Part *part

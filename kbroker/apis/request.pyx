@@ -40,7 +40,7 @@ cdef class Request:
 
     @property
     def advertised_address(self):
-        """Host and port that this client is told to connect to: those of the listener that it used."""
+        """Host and port that clients of this listener connect to."""
         return self.node.advertised_address(self.connection.listener_name)
 
     cpdef reply(self, response):

@@ -1,4 +1,4 @@
-"""Bytes that requests read by hand have in common. A flexible version has compact lengths and tagged fields (KIP-482)."""
+"""Readers for requests read by hand. A flexible version has compact lengths and tagged fields (KIP-482)."""
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t, uint64_t
 
@@ -12,7 +12,7 @@ cdef enum:
 
 
 cdef inline Py_ssize_t take_length(Cursor *cursor, bint flexible, bint short) except? -2:
-    """A length, -1 for null."""
+    """Return a length, -1 for null."""
     if flexible:
         return <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
     if short:
@@ -21,7 +21,7 @@ cdef inline Py_ssize_t take_length(Cursor *cursor, bint flexible, bint short) ex
 
 
 cdef inline Py_ssize_t take_count(Cursor *cursor, bint flexible, Py_ssize_t fewest_bytes) except -1:
-    """How many elements of at least `fewest_bytes` an array has."""
+    """Return the number of elements of an array, each of at least `fewest_bytes`."""
     cdef Py_ssize_t count = take_length(cursor, flexible, False), left = cursor.end - cursor.at
     if count < 0:
         raise ProtocolError(f'an array of {count} elements')
@@ -31,7 +31,7 @@ cdef inline Py_ssize_t take_count(Cursor *cursor, bint flexible, Py_ssize_t fewe
 
 
 cdef inline Py_ssize_t take_string(Cursor *cursor, bint flexible, bint nullable, const uint8_t **text) except -2:
-    """A string in UTF-8 and how many bytes it has, -1 for null."""
+    """Set `text` to a string in UTF-8. Return its size in bytes, -1 for null."""
     cdef Py_ssize_t length = take_length(cursor, flexible, True), i
     cdef uint8_t bits = 0
     if nullable and length == -1:
@@ -50,7 +50,7 @@ cdef inline Py_ssize_t take_string(Cursor *cursor, bint flexible, bint nullable,
 
 
 cdef inline int skip_tags(Cursor *cursor) except -1:
-    """Tagged fields where none has a meaning."""
+    """Skip tagged fields, none of which is known."""
     cdef uint64_t count = take_unsigned_varint(cursor, 5)
     while count:
         count -= 1

@@ -1,21 +1,21 @@
-"""Requests that wait for data: woken by partitions, looked at once a turn, forgotten with their connection."""
+"""Requests that wait for data: woken by partitions, looked at once a tick, dropped with their connection."""
 
 
 cdef class Waiter:
     """A parked request."""
 
     cpdef look_again(self):
-        """Something that it waits for has moved."""
+        """Answer if there is enough data now: a partition has moved."""
 
     cpdef answer_now(self):
-        """Answer with what there is: the time is over, or the broker stops."""
+        """Answer with the data that is there: the time is over, or the broker stops."""
 
     cpdef give_up(self):
-        """Its connection is gone: let go of everything."""
+        """Release everything: the connection has closed."""
 
 
 cdef class WaitingRoom:
-    """Parked requests. Appends wake them as often as they like; each looks again once, at the end of the turn."""
+    """All parked requests. Appends may wake one many times; it looks again once, at the end of the tick."""
 
     def __init__(self):
         self.by_connection = {}
@@ -25,7 +25,7 @@ cdef class WaitingRoom:
         return len(self.by_connection)
 
     cpdef enter(self, connection_id, Waiter waiter):
-        """A connection waits for one answer at a time, so it has one waiter at most."""
+        """Add the waiter of a connection, which has one at most: a connection waits for one answer at a time."""
         self.by_connection[connection_id] = waiter
 
     cpdef leave(self, connection_id):
@@ -38,8 +38,8 @@ cdef class WaitingRoom:
             waiter.is_woken = True
             self.woken.append(waiter)
 
-    def turn_ends(self):
-        """Called by the loop after each batch of events."""
+    def end_tick(self):
+        """Let each woken request look again."""
         cdef list woken
         cdef Waiter waiter
         while self.woken:
@@ -50,7 +50,7 @@ cdef class WaitingRoom:
                     waiter.look_again()
 
     def answer_all(self):
-        """Let everyone go with what there is: a stop does not wait for data that may never come."""
+        """Answer all requests with the data that is there: a stop does not wait for data that may never come."""
         for waiter in tuple(self.by_connection.values()):
             (<Waiter>waiter).answer_now()
 

@@ -54,18 +54,18 @@ cdef class Connection(EventHandler):
     cdef Transport transport
     cdef Intake intake
     cdef Output output
-    cdef int64_t last_sequence      # of the last frame that was handed out
+    cdef int64_t last_sequence      # of the last frame that was served
     cdef int64_t passed_sequence    # of the last request that was answered, or let the next pass
     cdef dict parked            # sizes of long requests that are not answered, by sequence; None until there is one
     cdef int64_t parked_bytes
-    cdef int64_t framed_bytes   # what the framer held, or is bound to hold, when the turn ended; 0: it is not counted
+    cdef int64_t framed_bytes   # held or announced in the framer when the turn ended; 0: not counted
     cdef int64_t charged_bytes  # the share in Commons.held_bytes
     cdef int64_t active_sweep   # the sweep before which the peer last made progress
     cdef Py_ssize_t counted_bytes
 
     cpdef reply(self, int64_t sequence, segments)
     cpdef let_next_pass(self, int64_t sequence)
-    cdef bint may_hand_out(self) noexcept
+    cdef bint may_serve(self) noexcept
     cdef bint is_stalled(self) noexcept
     cdef int stall(self) except -1
     cdef int flow(self) except -1
@@ -75,10 +75,10 @@ cdef class Connection(EventHandler):
     cdef int receive(self, bint is_counted) except -1
     cdef int park(self, Py_ssize_t size) except -1
     cdef int charge(self) except -1
-    cdef bint hand_out(self) except -1
-    cdef bint hand_out_frames(self) except -1
-    cdef bint may_hand_out_after_writes(self) except -1
-    cdef int serve(self, uint8_t *frame, Py_ssize_t size) except -1
+    cdef bint serve_frames(self) except -1
+    cdef bint serve_whole_frames(self) except -1
+    cdef bint may_serve_after_writes(self) except -1
+    cdef int serve_frame(self, uint8_t *frame, Py_ssize_t size) except -1
     cdef int fail(self, ssize_t size) except -1
     cdef int send(self) except -1
     cdef int start_warming(self) except -1

@@ -1,14 +1,14 @@
-"""Connections: the frames of a peer are handed out one by one, and its replies sent in their order.
+"""Connections: the frames of a peer are served one by one, and its replies sent in their order.
 
 Three things hold frames back. While one does, the socket is not read, so the peer's send window fills and it stops:
 
-- a frame is handed out only when the one before it was answered, or its handler let the next pass;
+- a frame is served only when the one before it was answered, or its handler let the next pass;
 - MAX_UNANSWERED requests that passed without an answer;
 - MAX_QUEUED_BYTES of replies that the peer does not read.
 
-The memory of all connections together is bounded too, see `Commons`. At that bound a frame of up to SMALL_FRAME_BYTES
-still passes if its connection owes no reply. A longer frame that has not begun waits in line. A frame that has begun may
-always come to its end, so that its memory becomes free.
+The memory of all connections together is bounded too, see `Commons`. At that bound a frame of up to
+SMALL_FRAME_BYTES still passes if its connection owes no reply. A longer frame that has not begun waits in line. A frame
+that has begun may always come to its end, so that its memory becomes free.
 
 All ready replies are sent by one call at the end of the tick. If a reply needs a part of a file that is not in the page
 cache, a worker reads that part first, and nothing is sent to this peer meanwhile. A peer that ends its side still gets
@@ -48,15 +48,15 @@ cdef extern from '<sys/socket.h>' nogil:
 
 cdef enum:
     RECEIVE_BUFFER_BYTES = 128 * 1024
-    # What consumers ask of a partition at once, and the head of the reply: a slice of that size leaves in one call, which
-    # takes half of what four calls take. (Two calls take a little less, for what is sent is then still in the processor's
-    # second cache; but what a read that may not wait asks for is what the kernel reads ahead, and half of it makes cold
-    # fetches up to a third slower. Over loopback sendfile, splice and MSG_ZEROCOPY take more, of the peer too.)
+    # 1 MiB, which consumers fetch from a partition at once, and the head of the reply. One call sends such a slice in
+    # half the time of four calls. Two calls take a little less time, because the bytes are still in the processor's
+    # second cache, but the kernel then reads ahead only half as much: cold fetches become up to a third slower. Over
+    # loopback sendfile, splice and MSG_ZEROCOPY take more time, of the peer too.
     SEND_BUFFER_BYTES = 1024 * 1024 + 4096
-    # What one connection may do in one tick, before the others have their turn.
+    # The bounds of one connection's turn.
     RECEIVE_TURN_BYTES = 512 * 1024
     SEND_TURN_BYTES = SEND_BUFFER_BYTES
-    # A frame up to here is not worth counting: any connection costs about as much.
+    # A frame up to this size is not counted: any connection costs about as much.
     SMALL_FRAME_BYTES = 4096
     FRAMES_PER_TURN = 64
     MAX_UNANSWERED_REQUESTS = 64
@@ -107,13 +107,17 @@ cdef class Transport:
 
 
 cdef class Commons:
-    """What the connections of one reactor share: the server of their frames, the two buffers, the counters.
+    """The state that the connections of one reactor share: the server of their frames, the two buffers, the counters.
 
     `on_close(connection)` is called once per connection.
 
-    `Limits.max_held_bytes` bounds `held_bytes`, what the connections hold in memory: frames that are not whole yet, by the size
-    that they announce, and frames that wait; requests of more than SMALL_FRAME_BYTES that are not answered; replies that
-    are not sent. It is checked before bytes are read, so one turn of one connection may pass it. 0 or less: no bound.
+    `Limits.max_held_bytes` bounds `held_bytes`, the memory that the connections hold:
+
+    - frames that are not whole yet, by the size that they announce, and frames that wait;
+    - requests of more than SMALL_FRAME_BYTES that are not answered;
+    - replies that are not sent.
+
+    It is checked before bytes are read, so one turn of one connection may exceed it. 0 or less: no bound.
 
     `submit(job, done)` is `Worker.submit`, for reads of cold parts of files. Without it the loop waits for the disk.
     """
@@ -163,7 +167,7 @@ cdef class Commons:
 
     @staticmethod
     def sweep_interval_ms(max_idle_ms):
-        """How often to call `sweep` so that no connection is closed before `max_idle_ms`, nor long after."""
+        """Return the interval of `sweep` by which a connection closes after `max_idle_ms`, and not long after."""
         return max(1, max_idle_ms // SWEEPS_PER_IDLE_TIME)
 
 
@@ -199,8 +203,9 @@ cdef class Connection(EventHandler):
         return self.interest & EPOLLIN != 0
 
     cpdef reply(self, int64_t sequence, segments):
-        """Answer a request with bytes or a list of segments, or with None if it gets no answer. The reply leaves at the end of the tick, after those before it.
+        """Answer a request with bytes or a list of segments, or with None if it gets no answer.
 
+        The reply is sent at the end of the tick, after the replies to earlier requests.
         For a connection that has closed this does nothing. ValueError for a second answer.
         """
         if self.intake == CLOSED:
@@ -212,12 +217,12 @@ cdef class Connection(EventHandler):
         self.let_next_pass(sequence)
 
     cpdef let_next_pass(self, int64_t sequence):
-        """Hand out the next frame though this request has no reply yet: all that it changes is visible already."""
+        """Serve the next frame though this request has no reply yet: all its effects are visible already."""
         self.passed_sequence = max(self.passed_sequence, sequence)
         self.resume()
 
     def close_after_flush(self):
-        """Hand out no more frames; close when the requests under way are answered and the answers sent."""
+        """Serve no more frames; close when the requests under way are answered and the answers sent."""
         if self.intake < LEAVING:
             self.intake = next_intake(self.intake, LEAVING)
             self.set_interest(self.interest & EPOLLOUT)
@@ -231,8 +236,8 @@ cdef class Connection(EventHandler):
         logger.log(level, 'connection %d of %s:%d closed: %s', self.connection_id, self.client_host, self.client_port,
                    reason)
         self.reactor.unregister(self)
-        # This object may be referenced for long; its memory is freed now. `hand_out` keeps the buffer of a frame that is
-        # being handled.
+        # This object may be referenced for long; its memory is freed now. `serve_frames` keeps the buffer of the frame
+        # that is being handled.
         self.transport = None
         self.framer.clear()
         self.replies = ReplyQueue()
@@ -243,7 +248,7 @@ cdef class Connection(EventHandler):
         if self.commons.on_close is not None:
             self.commons.on_close(self)
 
-    cdef bint may_hand_out(self) noexcept:
+    cdef bint may_serve(self) noexcept:
         return (self.intake < LEAVING and self.passed_sequence == self.last_sequence
                 and self.replies.unanswered < MAX_UNANSWERED_REQUESTS
                 and self.replies.queued_bytes < MAX_QUEUED_REPLY_BYTES
@@ -263,14 +268,14 @@ cdef class Connection(EventHandler):
         return 0
 
     cdef int resume(self) except -1:
-        if self.is_stalled() and self.may_hand_out():
+        if self.is_stalled() and self.may_serve():
             self.reactor.give_turn(self)
         return 0
 
     cdef int on_events(self, uint32_t events) except -1:
         if self.intake == CLOSED:
             return 0
-        if events & EPOLLERR or (events & EPOLLHUP and not self.may_hand_out()):
+        if events & EPOLLERR or (events & EPOLLHUP and not self.may_serve()):
             # The peer reads no reply any more. With EPOLLHUP alone its last bytes are still to be read.
             self.close('the peer reset the connection', logging.DEBUG)
             return 0
@@ -287,14 +292,14 @@ cdef class Connection(EventHandler):
         return 0
 
     cdef int take_turn(self, uint32_t events) except -1:
-        """Hand out the frames that are here; then read once and hand out those."""
+        """Serve the frames that are here; then read once and serve those."""
         cdef bint was_deaf = self.intake == DEAF
         cdef bint is_counted = self.framed_bytes > 0
         cdef bint wants_more = self.framer.start == self.framer.end
         cdef bint unread
         if not wants_more:
-            wants_more = self.hand_out()
-        elif self.may_hand_out():
+            wants_more = self.serve_frames()
+        elif self.may_serve():
             self.flow()
         elif self.commons.is_full() and self.is_stalled():
             self.commons.line_up(self)
@@ -303,7 +308,7 @@ cdef class Connection(EventHandler):
             unread = False
             is_counted = is_counted or not self.commons.is_full()
             if self.receive(is_counted):
-                wants_more = self.hand_out()
+                wants_more = self.serve_frames()
         if self.intake == CLOSED:
             return 0
         if self.intake == STALLED and (unread or was_deaf):     # epoll would report the same bytes in each tick
@@ -322,7 +327,7 @@ cdef class Connection(EventHandler):
     cdef bint may_read(self) except -1:
         """Return whether to read now. If not, the connection is stalled until something changes."""
         cdef bint is_full = self.commons.is_full()
-        if self.may_hand_out() and not (is_full and self.framed_bytes == 0
+        if self.may_serve() and not (is_full and self.framed_bytes == 0
                                         and self.framer.announced() > SMALL_FRAME_BYTES):
             self.flow()
             return True
@@ -358,20 +363,20 @@ cdef class Connection(EventHandler):
             self.close(os.strerror(-size), logging.DEBUG)
         return 0
 
-    cdef bint hand_out(self) except -1:
-        """Hand out whole frames, as many as possible now. Return True if none is left: the next needs more bytes."""
+    cdef bint serve_frames(self) except -1:
+        """Serve whole frames, as many as possible now. Return True if none is left: the next needs more bytes."""
         # The buffer of the frames stays until the loan ends, even if the connection closes meanwhile.
         cdef bytearray buffer = self.framer.buffer
         try:
-            return self.hand_out_frames()
+            return self.serve_whole_frames()
         finally:
             self.commons.server.end_loan()
 
-    cdef bint hand_out_frames(self) except -1:
+    cdef bint serve_whole_frames(self) except -1:
         cdef int left = FRAMES_PER_TURN
         cdef Py_ssize_t size
         cdef uint8_t *frame = NULL
-        while self.may_hand_out() or self.may_hand_out_after_writes():
+        while self.may_serve() or self.may_serve_after_writes():
             self.flow()
             if left == 0:
                 self.reactor.give_turn(self)
@@ -383,7 +388,7 @@ cdef class Connection(EventHandler):
             self.last_sequence = self.replies.take_sequence()
             self.active_sweep = self.commons.sweeps
             self.commons.requests += 1
-            self.serve(frame, size)
+            self.serve_frame(frame, size)
             if self.intake != CLOSED and not self.replies.is_answered(self.last_sequence):
                 self.park(size)
         if self.intake >= LEAVING:
@@ -396,17 +401,17 @@ cdef class Connection(EventHandler):
             self.commons.line_up(self)
         return False
 
-    cdef bint may_hand_out_after_writes(self) except -1:
+    cdef bint may_serve_after_writes(self) except -1:
         """Write what is deferred if the next frame is here and waits for the answer to the one before it.
 
-        Return whether the next frame may be handed out now.
+        Return whether the next frame may be served now.
         """
         if self.passed_sequence == self.last_sequence or self.intake >= LEAVING or not self.framer.has_frame():
             return False
         self.commons.server.write_deferred()
-        return self.may_hand_out()
+        return self.may_serve()
 
-    cdef int serve(self, uint8_t *frame, Py_ssize_t size) except -1:
+    cdef int serve_frame(self, uint8_t *frame, Py_ssize_t size) except -1:
         answer = self.commons.server.serve(self, self.last_sequence, frame, size, self.replies.unanswered > 1)
         if answer is not None and self.intake != CLOSED:
             self.replies.put(self.last_sequence, answer)

@@ -1,8 +1,8 @@
 """Bytes to frames. A frame is a 4-byte big-endian size and as many bytes.
 
-One receive buffer serves all connections: frames that arrive whole are handed out where they lie, and only what is left
-over at the end of a connection's turn is copied to a buffer of its own. So an idle connection holds no buffer, and a
-large frame gets one that grows with the bytes that came, never with the size that was announced.
+One receive buffer serves all connections. Frames that arrive whole are served where they lie. Bytes that are left over
+at the end of a connection's turn are copied to a buffer of its own. So an idle connection holds no buffer, and a large
+frame gets one that grows with the bytes that came, never with the announced size.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 from libc.stdint cimport uint8_t
@@ -29,8 +29,7 @@ cdef class ReceiveBuffers:
         self.spares = []
 
     cdef bytearray take(self, Py_ssize_t needed, Py_ssize_t wanted):
-        """A spare buffer of `wanted` bytes to four times as many if there is one, which costs nothing; else `needed`
-        new ones."""
+        """Return a spare buffer of `wanted` to 4 * `wanted` bytes, or else a new one of `needed`."""
         cdef Py_ssize_t size = MIN_SPARE_BYTES
         cdef Py_ssize_t i
         for i in range(len(self.spares)):
@@ -56,8 +55,8 @@ cdef class ReceiveBuffers:
 cdef class Framer:
     """Frames of one peer, however its bytes arrive. Knows no socket.
 
-    The order of calls: `room`, `received`, `next_frame` until there is none, `leave_shared_buffer`. `room` may be called only when
-    `next_frame` has found none.
+    The order of calls: `room`, `received`, `next_frame` until there is none, `leave_shared_buffer`. Call `room` only
+    when `next_frame` has found none.
     """
 
     def __init__(self, ReceiveBuffers buffers not None, Py_ssize_t max_frame_bytes):
@@ -66,19 +65,19 @@ cdef class Framer:
 
     @property
     def pending_bytes(self):
-        """Bytes that arrived and were not handed out: a part of a frame, or frames that must wait."""
+        """Bytes that arrived and were not served: a part of a frame, or frames that must wait."""
         return self.end - self.start
 
     @property
     def held_bytes(self):
-        """The memory that this peer's unhandled bytes occupy outside the shared buffer."""
+        """The memory of this peer's pending bytes outside the shared buffer."""
         return self.held()
 
     cdef Py_ssize_t held(self) noexcept:
         return 0 if self.buffer is None or self.buffer is self.buffers.shared else PyByteArray_GET_SIZE(self.buffer)
 
     cdef Py_ssize_t announced(self) except -1:
-        """Bytes of the next frame and its prefix, 0 if not known yet. ProtocolError for a size that cannot be."""
+        """Return the size of the next frame with its prefix, 0 if not known yet. Raises ProtocolError."""
         cdef Py_ssize_t size
         if self.end - self.start < PREFIX_BYTES:
             return 0
@@ -88,7 +87,7 @@ cdef class Framer:
         return PREFIX_BYTES + size
 
     cdef Py_ssize_t room(self, char **at) except -1:
-        """Where the next bytes go, and how many may."""
+        """Set `at` to the place of the next bytes. Return how many have room."""
         cdef Py_ssize_t pending = self.end - self.start
         # A beginning that fills at most a quarter of the shared buffer goes back to it: the rest of the frame and those
         # after it come in one receive. A longer one stays in its own place, which doubles up to the frame's end.
@@ -104,7 +103,7 @@ cdef class Framer:
         self.end += size
 
     cdef bint has_frame(self) noexcept:
-        """Whether the next frame is whole."""
+        """Return whether the next frame is whole."""
         cdef Py_ssize_t pending = self.end - self.start
         cdef const uint8_t *prefix
         if pending < PREFIX_BYTES:
@@ -113,8 +112,9 @@ cdef class Framer:
         return 0 <= read_int32(prefix) <= pending - PREFIX_BYTES
 
     cdef Py_ssize_t next_frame(self, uint8_t **frame) except -2:
-        """The next whole frame without its prefix, which is valid until `leave_shared_buffer` or `room`, and its size; -1 if there is
-        none. Raises ProtocolError as soon as a prefix is there that no frame may have.
+        """Set `frame` to the next whole frame without its prefix. Return its size, or -1 if there is none.
+
+        The frame is valid until `leave_shared_buffer` or `room`. Raises ProtocolError for an impossible size.
         """
         cdef Py_ssize_t size = self.announced()
         if size == 0 or self.end - self.start < size:
@@ -135,7 +135,7 @@ cdef class Framer:
         return 0
 
     cdef int clear(self) except -1:
-        """Forget what is pending."""
+        """Forget the pending bytes."""
         self.start = self.end = 0
         if self.buffer is not None and self.buffer is not self.buffers.shared:
             self.buffers.give_back(self.buffer)

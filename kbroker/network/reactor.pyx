@@ -1,16 +1,16 @@
-"""The loop: one epoll, one wake-up fd, the timers. It owns no state but its handlers and knows nothing of Kafka.
+"""The loop: one epoll, one wake-up fd, the timers. It owns nothing but its handlers and knows nothing of Kafka.
 
 A tick, in order:
 
     1. wait for events, at most until the next timer, without the GIL
-    2. turns: handlers that had more to do than one tick allows, one turn each
+    2. turns that connections asked for, because they had more to do than one turn allows
     3. events, one `on_events` each
-    4. calls that worker threads left (`call_soon_threadsafe`)
+    4. calls that worker threads have queued (`call_soon_threadsafe`)
     5. timers that are due
-    6. `at_tick_end`: the broker starts its flusher here, when all appends of the tick are made
-    7. `on_tick_end` of the handlers that asked: connections send here, so that all replies of a tick leave in one call
+    6. `at_tick_end`: the node writes and flushes the appends of the tick
+    7. `on_tick_end` of the handlers that asked: connections send all replies of the tick in one call
 
-An exception that leaves a handler leaves `run`: it is a broken invariant, and restart recovers.
+An exception that leaves a handler leaves `run`: an invariant is broken, and the restart recovers.
 """
 import os
 import signal
@@ -47,7 +47,7 @@ cdef enum:
 
 
 cdef class EventHandler:
-    """What epoll calls. A subclass in C overrides both methods; Python code takes `Reactor.watch`."""
+    """A file descriptor's handler. A subclass in C overrides both methods; Python code uses `Reactor.watch`."""
 
     def __cinit__(self):
         self.fd = -1
@@ -188,12 +188,12 @@ cdef class Reactor:
         self.signals.add(signal_number, callback)
 
     def stop(self):
-        """Let `run` return after its tick. From any thread, and from signal handlers."""
+        """Let `run` return after its tick. May be called from any thread and from signal handlers."""
         self.stopping = True
         self.wake()
 
     def run(self):
-        """Run until `stop`, also one that came before."""
+        """Run until `stop` is called, or was called before."""
         while not self.stopping:
             self.tick(-1)
         self.stopping = False
@@ -203,7 +203,7 @@ cdef class Reactor:
         return self.tick(timeout_ms)
 
     def close(self):
-        """Give back the fds and the signal handlers. Connections are their server's to close."""
+        """Close the fds and restore the signal handlers. The server closes its connections."""
         if self.signals is not None:
             self.signals.close()
             self.signals = None
@@ -257,7 +257,7 @@ cdef class Reactor:
         return 0
 
     cdef int run_calls(self) except -1:
-        # Only those that are there now: a call that asks for another one must not keep the sockets waiting.
+        # Only the calls queued so far: a call that queues another one must not delay the sockets.
         cdef Py_ssize_t left = len(self.calls)
         while left:
             left -= 1

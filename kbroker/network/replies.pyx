@@ -1,11 +1,11 @@
 """Replies in, bytes out: in the order of the requests, whatever the order in which they were answered.
 
 A reply is a list of segments. A segment is bytes-like, or a slice of a file: an object with `size_bytes`, `position`
-and `file`, as `kbroker.log.log.LogSlice` is. Slices are read when their turn comes, into the one send buffer that all
-connections share, and what a socket did not take is read again later: however slow a peer is, no bytes of a file wait
-for it in memory. What the page cache does not hold is not staged, unless the caller is ready to wait for the disk:
-`next_slice` says what to bring in. Small segments are copied to the same buffer, so that a reply leaves in one piece; long bytes are sent
-from where they are.
+and `file`, as LogSlice is. A slice is read just before it is sent, into the send buffer that all connections share.
+Bytes that a socket did not take are read again later: however slow a peer is, no bytes of a file wait for it in memory.
+Bytes outside the page cache are not staged, unless the caller is ready to wait for the disk; `next_slice` names the
+slice to read into it. Small segments are copied to the same buffer, so that a reply leaves in one piece. Long bytes are
+sent from where they are.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
@@ -52,7 +52,7 @@ cdef class Reply:
         raise IndexError(f'no segment at {skip} bytes behind the end')
 
     cdef int forget(self, int64_t sent) except -1:
-        """Let go of the segments that lie within the first `sent` bytes after the prefix."""
+        """Drop the segments that lie within the first `sent` bytes after the prefix."""
         cdef int64_t size
         while self.first < len(self.segments):
             size = segment_size(self.segments[self.first])
@@ -65,24 +65,24 @@ cdef class Reply:
 
 
 cdef class ReplyQueue:
-    """What one connection owes and what it has ready. Knows no socket."""
+    """The replies of one connection, in the order of its requests. Knows no socket."""
 
     def __cinit__(self):
         self.ready = []
 
     cdef int64_t take_sequence(self) noexcept:
-        """Number the request that is handed out now."""
+        """Return the number of the request that is served now."""
         self.unanswered += 1
         return self.next_reply + self.unanswered - 1
 
     cdef bint is_answered(self, int64_t sequence) except -1:
-        """Of a request that was handed out."""
+        """Return whether a request that was served has its reply."""
         return sequence < self.next_reply or (self.early is not None and sequence in self.early)
 
     cdef int put(self, int64_t sequence, object segments) except -1:
         """Answer a request: a list of segments, or bytes; None for one that gets no answer.
 
-        Raises ValueError if the request was never handed out or has been answered, or the reply exceeds 2 GiB.
+        Raises ValueError if the request was never taken or has been answered, or the reply exceeds 2 GiB.
         """
         if sequence >= self.next_reply + self.unanswered or self.is_answered(sequence):
             raise ValueError(f'reply to request {sequence}: expected one of {self.next_reply} to '
@@ -99,7 +99,7 @@ cdef class ReplyQueue:
         return 0
 
     cdef object accept(self, object segments):
-        """What stands for the reply in the queue: one segment of bytes is that segment."""
+        """Count the reply, and return its entry in the queue: the bytes if it is one bytes object, else a Reply."""
         cdef Reply reply
         cdef int64_t size
         only = segments

@@ -19,13 +19,13 @@ ACCEPTS_PER_TICK = 64
 DEFAULT_OPTIONS = SocketOptions()
 OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 ACCEPT_PAUSE_MS = 1000
-"""How long the listeners rest when the process has no file descriptor left and no connection closes."""
+"""The pause of the listeners when the process has no file descriptor left and no connection closes."""
 
 logger = logging.getLogger('kbroker.network')
 
 
 class Endpoint(NamedTuple):
-    """Where to listen, and how bytes pass there. An empty host is every address of the machine, port 0 any free one."""
+    """An address to listen on, and its transport. An empty host is every address of the machine, port 0 a free one."""
 
     host: str
     port: int
@@ -80,7 +80,7 @@ class Server:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """What is listened on, with the ports that were given for 0."""
+        """The addresses that are listened on, with the ports that were assigned for 0."""
         return [listener.getsockname()[:2] for listener, _ in self._listeners]
 
     def close(self) -> None:
@@ -94,9 +94,9 @@ class Server:
             self._accept_pause = None
 
     def drain(self, deadline_ms: int, done: Callable[[], None]) -> None:
-        """Accept no more, hand out no more frames, answer what is under way; `done()` when all connections are closed.
+        """Accept no more, serve no more frames, answer the requests under way. Call `done()` when all are closed.
 
-        What is open `deadline_ms` from now is closed then, answered or not.
+        A connection that is still open `deadline_ms` from now is closed then, answered or not.
         """
         self.close()
         if self._stop_sweeping is not None:

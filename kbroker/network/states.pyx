@@ -2,12 +2,12 @@
 
 `Intake` says what happens to the bytes that the peer sends:
 
-    OPEN            they are read, and their frames handed out
+    OPEN            they are read, and their frames served
     STALLED         frames are held back
     DEAF            frames are held back, and the socket has bytes that epoll need not report again
-    ENDED           the peer sends no more; frames that came are handed out
+    ENDED           the peer sends no more; frames that came are served
     ENDED_STALLED   the peer sends no more; frames that came are held back
-    LEAVING         no more frames are handed out; replies that are owed are sent
+    LEAVING         no more frames are served; replies that are owed are sent
     CLOSED          nothing is sent, and the socket is closed
 
 `Output` says what happens to the replies:

@@ -1,7 +1,7 @@
-"""Threads that sync files, and take no GIL for it: however busy the loop is, the disk has its next work at once.
+"""Threads that sync files without the GIL: however busy the loop is, the disk gets its next work at once.
 
-Several, because the syncs of independent files share what the disk does for them: on a journalling file system those
-that run together wait for one commit of the journal, where one after the other each waits for its own.
+There are several, because concurrent syncs of independent files share work: on a journalling file system they wait for
+one commit of the journal together, while sequential syncs wait for one each.
 """
 import os
 import threading
@@ -70,7 +70,7 @@ cdef Job *pop(Queue *queue) noexcept nogil:
 
 
 cdef class SyncThreads:
-    """`sync` hands files over; `done` is called on the loop. The mutex is never held while somebody waits for the GIL."""
+    """Threads that sync files; `done` is called on the loop. No thread waits for the GIL while it holds the mutex."""
     cdef int wake_fd
     cdef pthread_mutex_t mutex
     cdef pthread_cond_t work_there
@@ -93,7 +93,8 @@ cdef class SyncThreads:
             raise OSError(errno, f'eventfd: {os.strerror(errno)}')
         reactor.watch(self.wake_fd, self._collect)
         # Daemons: a failure that passes `close` by must end the process, not leave it waiting for work.
-        self.threads = [threading.Thread(target=self._work, name=f'{name}-{index}', daemon=True) for index in range(threads)]
+        self.threads = [threading.Thread(target=self._work, name=f'{name}-{index}', daemon=True)
+                        for index in range(threads)]
         for thread in self.threads:
             thread.start()
 
@@ -110,9 +111,11 @@ cdef class SyncThreads:
             close(self.wake_fd)
 
     def sync(self, list files, done):
-        """Sync `files` one after the other in some thread, then `done(None)` on the loop, or `done(error)` with the OSError
-        of the first that failed; those behind it are left alone. Files of a class that is not the machine's own are not
-        known to a thread without Python, and synced here."""
+        """Sync `files` one after the other in a thread, then call `done(None)` on the loop.
+
+        The first failure ends the job: `done(error)` gets its OSError. Files of other classes than File and Directory
+        need Python, and are synced by the caller.
+        """
         cdef Job *job
         cdef Target *target
         if self.closing:
@@ -138,7 +141,7 @@ cdef class SyncThreads:
         pthread_mutex_unlock(&self.mutex)
 
     def close(self):
-        """Finish what was handed over and join the threads. The last completions run in the next tick of the loop."""
+        """Finish the submitted syncs and join the threads. The last completions run in the next tick."""
         if self.closing:
             return
         pthread_mutex_lock(&self.mutex)
@@ -175,7 +178,7 @@ cdef class SyncThreads:
             is_first = self.finished.first == NULL
             push(&self.finished, job)
             pthread_mutex_unlock(&self.mutex)
-            if is_first:        # else the loop was woken already. The write cannot fail: the counter is far from its end.
+            if is_first:        # else the loop is woken already. The write cannot fail: the counter is far from its end
                 write(self.wake_fd, &one, sizeof(one))
 
     def _collect(self):

@@ -1,7 +1,7 @@
 """TLS under a connection: OpenSSL, through Python's `ssl`, between two buffers in memory.
 
-OpenSSL is given whole records only. Asked for what it does not have, it raises an exception, which costs more than
-decrypting a small record; so what a socket delivers is cut here, and the rest of a record waits for its end.
+OpenSSL gets whole records only. If it lacks bytes it raises an exception, which costs more than decrypting a small
+record. So the received bytes are cut into records here, and an incomplete record waits for its end.
 """
 import os
 import ssl
@@ -22,17 +22,18 @@ CLIENT_AUTH = {'none': ssl.CERT_NONE, 'requested': ssl.CERT_OPTIONAL, 'required'
 
 cdef enum:
     RECORD_HEADER_BYTES = 5
-    MAX_RECORD_BYTES = 16384 + 256 + RECORD_HEADER_BYTES      # RFC 5246 6.2.3 leaves it 2048 more, which nobody uses
+    # RFC 5246 6.2.3 allows 2048 more, which no implementation uses.
+    MAX_RECORD_BYTES = 16384 + 256 + RECORD_HEADER_BYTES
     RECEIVED_BYTES = 128 * 1024
-    # What OpenSSL encrypts before the socket is asked again: what it does not take lies in memory meanwhile.
+    # The bytes that OpenSSL encrypts before the next send. Those that the socket does not take stay in memory.
     MAX_PLAIN_BYTES = 256 * 1024
 
-# The loop is one thread, and a transport leaves nothing here.
+# Shared by all transports: the loop is one thread, and no bytes stay here between calls.
 cdef char received[RECEIVED_BYTES]
 
 
 def server_context(settings):
-    """The SSLContext of a listener out of the `ssl.` settings that are given, a dict of texts, which is used up.
+    """Return the SSLContext of a listener. Remove the `ssl.` settings that it uses from `settings`, a dict of texts.
 
     Raises ConfigError, and OSError for a file that cannot be read.
     """
@@ -42,14 +43,16 @@ def server_context(settings):
     set_versions(context, take_tls_versions(settings))
     key = take_store(settings, 'ssl.keystore', 'ssl.keystore.key')
     if key is None:
-        raise bad_setting('ssl.keystore.location', 'found none, expected the key and certificate chain of an SSL listener')
+        raise bad_setting('ssl.keystore.location',
+                          'found none, expected the key and certificate chain of an SSL listener')
     chain = take_inline_pem(settings, 'ssl.keystore.certificate.chain')
     load_key(context, key, key if chain is None else chain, settings.pop('ssl.key.password', None))
     trusted = take_store(settings, 'ssl.truststore', 'ssl.truststore.certificates')
     auth = settings.pop('ssl.client.auth', 'none')
     if auth != 'none':
         if trusted is None:
-            raise bad_setting('ssl.truststore.location', f'found none, expected certificates: ssl.client.auth is {auth}')
+            raise bad_setting('ssl.truststore.location',
+                              f'found none, expected certificates: ssl.client.auth is {auth}')
         context.verify_mode = CLIENT_AUTH[auth]
     if trusted is not None:
         trust(context, trusted)
@@ -212,7 +215,7 @@ cdef Py_ssize_t whole_records(const uint8_t *data, Py_ssize_t size) noexcept:
 
 
 cdef str describe(error):
-    """What went wrong, in words: OpenSSL has a reason, sockets a text."""
+    """Return the error in words: OpenSSL's reason, or the text of a socket error."""
     if isinstance(error, ssl.SSLError):
         return f'TLS: {(error.reason or str(error)).replace("_", " ").lower()}'
     return error.strerror or str(error)

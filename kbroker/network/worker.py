@@ -1,4 +1,4 @@
-"""Threads for work that blocks: fdatasync, cold reads, compaction. They get work, not state."""
+"""Threads for blocking work: fdatasync, cold reads, compaction. They get work, not state."""
 from __future__ import annotations
 
 import threading
@@ -15,10 +15,10 @@ Submit = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 
 
 class Worker:
-    """Runs jobs in the order of `submit`, up to `threads` at once; completions come back on the loop.
+    """Threads that run jobs in the order of `submit`; completions run on the loop.
 
-    A job should spend its time in system calls or C code without the GIL: a thread that computes in Python makes the
-    loop wait up to 5 ms for each turn.
+    A job should spend its time in system calls or C code without the GIL: while a thread computes in Python, the loop
+    waits up to 5 ms for the GIL.
     """
 
     def __init__(self, reactor: Reactor, threads: int = 1, name: str = 'worker'):
@@ -32,13 +32,13 @@ class Worker:
             thread.start()
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run `job()` in a thread, then `done(result)` on the loop. What the job raises is its result."""
+        """Run `job()` in a thread, then `done(result)` on the loop. An exception of the job is its result."""
         if self._closed:
             raise RuntimeError('submit to a worker that is closed')
         self._jobs.put((job, done))
 
     def close(self) -> None:
-        """Finish what was submitted and join the threads. The last completions run in the next tick of the loop."""
+        """Finish the submitted jobs and join the threads. The last completions run in the next tick."""
         if self._closed:
             return
         self._closed = True
@@ -52,6 +52,6 @@ class Worker:
             job, done = entry
             try:
                 result: Any = job()
-            except BaseException as error:  # whatever it is, `done` must hear of it: somebody waits
+            except BaseException as error:  # `done` must be called in any case: a caller waits
                 result = error
             self._reactor.call_soon_threadsafe(partial(done, result))

@@ -38,7 +38,7 @@ class Bursts:
         self.node = InProcessBroker(directory, FEW | {'kbroker.durability': durability}, fs=fs).__enter__()
         self.node.topics.create('orders', PARTITIONS, {})
         self.reactor = Reactor(self.node.clock, self.node.timers)
-        self.reactor.at_tick_end.append(self.node.turn_ends)
+        self.reactor.at_tick_end.append(self.node.end_tick)
         dispatcher = Dispatcher(self.node, served_apis(), self.node.tick)
         commons = Commons(self.reactor, dispatcher, Limits(max_request_bytes=1 << 20))
         self.peers = [Peer(self.reactor, None, 1 << 20, commons) for _ in range(peers)]

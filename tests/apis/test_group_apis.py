@@ -99,7 +99,7 @@ class Wire:
         return self.world.topics.topic(name).topic_id
 
     def join(self, version=9, **fields):
-        """A member that is alone in its group, joined and settled: its JoinGroup answer."""
+        """Join as the only member of the group. Return the JoinGroup answer."""
         fields = {
             'group_id': GROUP,
             'session_timeout_ms': 10_000,

@@ -23,8 +23,8 @@ def test_a_waiter_that_is_woken_twice_in_a_turn_looks_once():
     room.enter(1, waiter)
     room.wake(waiter)
     room.wake(waiter)
-    room.turn_ends()
-    room.turn_ends()
+    room.end_tick()
+    room.end_tick()
     assert waiter.looked == 1
 
 
@@ -33,7 +33,7 @@ def test_a_waiter_that_left_is_not_looked_at():
     room.enter(1, waiter)
     room.wake(waiter)
     room.leave(1)
-    room.turn_ends()
+    room.end_tick()
     assert waiter.looked == 0 and len(room) == 0
 
 

@@ -112,7 +112,7 @@ class InProcessBroker(Node):
     def turn(self) -> None:
         """Run one tick: due timers, then the end of the tick (flush, woken fetches)."""
         self.timers.run_due()
-        self.turn_ends()
+        self.end_tick()
 
     def begin(self, request: Any, version: int, connection: InProcessConnection | None = None,
               client_id: str = 'test') -> InProcessConnection:
