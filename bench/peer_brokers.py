@@ -31,7 +31,7 @@ from support.certificates import make_certificates  # noqa: E402
 
 ADMIN_LIMIT_S = 300
 READY_LIMIT_S = 120
-PASSING = ('UNKNOWN_TOPIC_OR_PARTITION', 'NOT_LEADER_OR_FOLLOWER', 'LEADER_NOT_AVAILABLE')
+TRANSIENT = ('UNKNOWN_TOPIC_OR_PARTITION', 'NOT_LEADER_OR_FOLLOWER', 'LEADER_NOT_AVAILABLE')
 """The errors of a broker for a topic that is not completely created yet."""
 MOST_AT_ONCE = 5000  # partitions; Kafka rejects a change of more than 10,000 metadata records
 GO_LIMIT_S = 600
@@ -313,7 +313,7 @@ class Site:
                           READY_LIMIT_S, 0)
                 return
             except LoadError as fault:
-                if not any(word in str(fault) for word in PASSING) or time.monotonic() > deadline:
+                if not any(word in str(fault) for word in TRANSIENT) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
 

@@ -28,9 +28,9 @@ static bool passes(int code) {
 }
 
 /* Repeats a request while its error is transient. The answer begins with throttle time and error code. */
-static struct reader ask_until_it_passes(struct connection *connection,
-                                         void (*write)(struct connection *, struct writer *), int16_t api_key,
-                                         int16_t version) {
+static struct reader ask_with_retries(struct connection *connection,
+                                      void (*write)(struct connection *, struct writer *), int16_t api_key,
+                                      int16_t version) {
     for (int tries = 0; tries < OPENING_TRIES; tries++) {
         struct reader reader = ask(connection, write, api_key, version);
         read_int32(&reader);
@@ -50,9 +50,9 @@ void introduce_producer(struct connection *connection, bool is_transactional, in
     snprintf(producer->transactional_id, sizeof producer->transactional_id, "%s-%d", connection->load->options.topic,
              connection->index);
     if (is_transactional)
-        ask_until_it_passes(connection, write_find_coordinator, FIND_COORDINATOR, 3);
-    struct reader reader = ask_until_it_passes(connection, write_init_producer_id, INIT_PRODUCER_ID,
-                                               transaction_version == 1 ? 4 : 5);
+        ask_with_retries(connection, write_find_coordinator, FIND_COORDINATOR, 3);
+    struct reader reader = ask_with_retries(connection, write_init_producer_id, INIT_PRODUCER_ID,
+                                            transaction_version == 1 ? 4 : 5);
     producer->identity.producer_id = read_int64(&reader);
     producer->identity.producer_epoch = read_int16(&reader);
 }

@@ -246,7 +246,7 @@ class Admin:
                 node_id = self.cluster.coordinator_id(KeyType.TRANSACTION, name)
                 answer = self.cluster.node(node_id).call(messages.DescribeTransactionsRequest(transactional_ids=[name]))
                 row = _only(answer.transaction_states, what)
-                _raise_passing(row, what)
+                _raise_transient(row, what)
                 return node_id, row
 
             node_id, row = self._retrying(ask, f'describing {what}')
@@ -282,7 +282,7 @@ class Admin:
             def ask(name: str = transactional_id, what: str = what) -> Any:
                 answer = self.cluster.coordinator(KeyType.TRANSACTION, name, '').call(messages.InitProducerIdRequest(
                     transactional_id=name, transaction_timeout_ms=self._timeout_ms))
-                _raise_passing(answer, what, {ErrorCode.CONCURRENT_TRANSACTIONS})
+                _raise_transient(answer, what, {ErrorCode.CONCURRENT_TRANSACTIONS})
                 return answer
 
             answer = self._retrying(ask, f'fencing {what}', {ErrorCode.CONCURRENT_TRANSACTIONS})
@@ -317,7 +317,7 @@ class Admin:
             def ask(name: str = group_id, what: str = what) -> Any:
                 node_id = self.cluster.coordinator_id(KeyType.GROUP, name)
                 row = _only(self.cluster.node(node_id).call(request_class(**{field: [name]})).groups, what)
-                _raise_passing(row, what)
+                _raise_transient(row, what)
                 return node_id, row
 
             node_id, row = self._retrying(ask, f'describing {what}')
@@ -417,7 +417,7 @@ class Admin:
             rows = [answer, *getattr(answer, 'results', ()),
                     *(row for topic in getattr(answer, 'topics', ()) for row in topic.partitions)]
             for row in rows:
-                _raise_passing(row, f'group {group_id!r}')
+                _raise_transient(row, f'group {group_id!r}')
             return answer
         return self._retrying(ask, f'{what} of group {group_id!r}')
 
@@ -428,7 +428,7 @@ class Admin:
 
         def ask(node_id: int) -> Any:
             answer = self.cluster.node(node_id).call(request, min_version=min_version)
-            _raise_passing(answer, f'{what} of broker {node_id}')
+            _raise_transient(answer, f'{what} of broker {node_id}')
             return answer
         return [(node_id, self._retrying(lambda node_id=node_id: ask(node_id), f'{what} of broker {node_id}'))
                 for node_id in sorted(self.cluster.nodes)]
@@ -446,7 +446,7 @@ class Admin:
             found = {}
             for connection, wanted in connections.items():
                 for topic, row in ask(connection, _by_topic(wanted)):
-                    _raise_passing(row, f'{what} of {topic}-{row.partition_index}')
+                    _raise_transient(row, f'{what} of {topic}-{row.partition_index}')
                     if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and broker_id is None:
                         raise OutOfDate(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                                         f'{what}: {connection.address} does not know {topic}-{row.partition_index}')
@@ -479,7 +479,7 @@ def _error(row: Any, what: str) -> KafkaError | None:
     return error_of(row.error_code, what, getattr(row, 'error_message', None)) if row.error_code else None
 
 
-def _raise_passing(row: Any, what: str, also: Collection[ErrorCode] = ()) -> None:
+def _raise_transient(row: Any, what: str, also: Collection[ErrorCode] = ()) -> None:
     """Raise the error of the row if `retrying` will retry it."""
     code = getattr(row, 'error_code', 0)
     if code in RETRIED or code in also:

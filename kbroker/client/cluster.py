@@ -244,7 +244,7 @@ class Cluster:
             try:
                 return operation()
             except (KafkaError, ClientError) as error:
-                if not self._may_pass(error, also):
+                if not self._is_transient(error, also):
                     raise
                 waited_ms = self._clock.monotonic_ms() - began_ms
                 if waited_ms + backoff_ms >= limit_ms:
@@ -258,7 +258,7 @@ class Cluster:
         from random import uniform
         self._sleep(backoff_ms * uniform(1 - JITTER, 1 + JITTER) / 1000)
 
-    def _may_pass(self, error: KafkaError | ClientError, also: Collection[ErrorCode]) -> bool:
+    def _is_transient(self, error: KafkaError | ClientError, also: Collection[ErrorCode]) -> bool:
         if isinstance(error, KafkaError):
             return error.code in RETRIED or error.code in also or isinstance(error, OutOfDate)
         return bool(self.nodes) and not error.is_lasting

@@ -147,15 +147,15 @@ class Connection:
             self._authenticate()
         self._send(request, self.version_of(type(request), max_version, min_version), expect_response)
 
-    def receive(self, timeout_ms: int | None = None, *, is_passing: bool = False) -> Any:
+    def receive(self, timeout_ms: int | None = None, *, reuses_buffer: bool = False) -> Any:
         """Return the answer to the oldest request. After AnswerTimeout the request is still in flight: call again.
 
-        `timeout_ms` defaults to request.timeout.ms. With `is_passing`, views into the answer are valid only until the
-        next call, which reuses its buffer: memory new to the process costs more than the bytes written to it.
+        `timeout_ms` defaults to request.timeout.ms. With `reuses_buffer`, views into the answer are valid only until
+        the next call, which reuses its buffer: memory new to the process costs more than the bytes written to it.
         """
         awaited = self._awaited[0]
         timeout_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
-        frame = self._read_frame(self._clock.monotonic_ms() + timeout_ms, timeout_ms, is_passing)
+        frame = self._read_frame(self._clock.monotonic_ms() + timeout_ms, timeout_ms, reuses_buffer)
         self._awaited.popleft()
         self._answers += 1
         try:
@@ -203,7 +203,7 @@ class Connection:
             response_class = getattr(messages, f'{name}Response')
             self._awaited.append(Awaited(self._correlation_id, response_class, version, name))
 
-    def _read_frame(self, deadline_ms: int, timeout_ms: int, is_passing: bool) -> memoryview:
+    def _read_frame(self, deadline_ms: int, timeout_ms: int, reuses_buffer: bool) -> memoryview:
         """Return the next frame without its size. On a timeout, the bytes so far are kept for the next call."""
         if self._frame_bytes is None:
             self._fill(SIZE_BYTES, deadline_ms, timeout_ms)
@@ -219,7 +219,7 @@ class Connection:
                 self._buffer = grown
             self._fill(min(len(self._buffer), self._frame_bytes), deadline_ms, timeout_ms)
         frame = memoryview(self._buffer)[:self._frame_bytes]
-        if is_passing:
+        if reuses_buffer:
             self._kept = self._buffer
         self._buffer, self._filled, self._frame_bytes = bytearray(SIZE_BYTES), 0, None
         return frame

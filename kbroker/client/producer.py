@@ -238,7 +238,7 @@ class Producer:
         due: dict[int, list[PartitionQueue]] = {}
         for queue in self._queues:
             due_ms = queue.due_ms(self.settings.linger_ms)
-            if due_ms is None or due_ms > now_ms or not self._has_its_numbers(queue):
+            if due_ms is None or due_ms > now_ms or not self._may_send(queue):
                 continue
             if not queue.waiting:
                 queue.close_open()
@@ -253,7 +253,7 @@ class Producer:
                 due.setdefault(leader_id, []).append(queue)
         return due
 
-    def _has_its_numbers(self, queue: PartitionQueue) -> bool:
+    def _may_send(self, queue: PartitionQueue) -> bool:
         """Return whether batches may be sent. A lost batch stops its partition until none is in flight and the epoch
         is bumped; the others are then renumbered.
         """

@@ -181,7 +181,7 @@ class Cleaner:
         first_dirty_offset = self._first_dirty.get(log, log.log_start_offset)
         if not log.log_start_offset <= first_dirty_offset <= log.log_end_offset:
             if 'delete' not in log.config.cleanup_policy:
-                logger.warning('%s: found first dirty offset %d, expected one of %d to %d; all of it counts as dirty',
+                logger.warning('%s: found first dirty offset %d, expected %d to %d; the whole log counts as dirty',
                                log.directory, first_dirty_offset, log.log_start_offset, log.log_end_offset)
             self._first_dirty[log] = first_dirty_offset = log.log_start_offset
         try:

@@ -388,7 +388,7 @@ class LogManager:
         """
         if self.failure is None:
             self.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'the log directory is offline: {reason}')
-            logger.critical('%s is offline until the next start, which will find everything that was acknowledged: %s',
+            logger.critical('%s is offline until the next start, which recovers all acknowledged records: %s',
                             self.directory, reason)
             self._stop_intervals()
             self._checkpoints.give_up()
@@ -469,7 +469,7 @@ class LogManager:
             return self.fs.lock(path)
         except (BlockingIOError, PermissionError) as error:
             raise LogDirectoryError(
-                f'{path} is locked: another broker, this one or a Kafka, works on {self.directory}') from error
+                f'{path} is locked: another broker, kbroker or Kafka, uses {self.directory}') from error
 
     def _list_partitions(self) -> set[PartitionKey]:
         """Return the partitions on the disk.
@@ -483,8 +483,8 @@ class LogManager:
             parsed = parse_directory_name(name)
             if parsed is None:
                 path = os.path.join(self.directory, name)
-                raise LogDirectoryError(f'{path}: found a directory that is not named <topic>-<partition>. Kafka does '
-                                        'not start on such a log directory, and nor does this broker: move it away')
+                raise LogDirectoryError(f'{path}: found a directory that is not named <topic>-<partition>. '
+                                        'Neither Kafka nor kbroker starts on such a log directory: move it away')
             if not parsed.state:
                 found.add((parsed.topic, parsed.partition))
         return found
@@ -505,7 +505,7 @@ class LogManager:
         try:
             return read_partition_offsets(self.fs, self.directory, name)
         except CorruptLogError as error:
-            logger.warning('%s; taken as empty', error)
+            logger.warning('%s; treated as empty', error)
             return {}
 
     def _cannot_write(self, name: str, error: OSError) -> None:

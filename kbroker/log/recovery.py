@@ -215,7 +215,7 @@ class Opening:
         for position in range(0, lost_bytes, COPY_BYTES):
             target.write_at(source.read_at(COPY_BYTES, result.valid_bytes + position), position)
         target.sync()
-        logger.error('%s, although valid batches follow at %d: the disk lost data. What is cut off is kept in %s',
+        logger.error('%s, although valid batches follow at %d: the disk lost data. The part cut off is kept in %s',
                      text, result.next_valid_position, path)
 
     def _cut_after(self, number: int) -> None:

@@ -39,7 +39,8 @@ def expired_segments(log: Log, high_watermark: int, now_ms: int) -> list[Segment
         else:
             break
         excess_bytes -= segment.size_bytes
-        logger.info('%s: offsets %d to %d go: %s', log.directory, segment.base_offset, segment.next_offset - 1, reason)
+        logger.info('%s: deleting offsets %d to %d: %s', log.directory, segment.base_offset, segment.next_offset - 1,
+                    reason)
         expired.append(segment)
     return expired
 

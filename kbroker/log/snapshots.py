@@ -69,7 +69,7 @@ class ProducerSnapshots:
                     producers.load_snapshot(self._fs.read_file(self.path(offset)), offset, now_ms)
                     return
                 except CorruptLogError as error:
-                    logger.warning('%s: %s; an older one is used', self.path(offset), error)
+                    logger.warning('%s: %s; using an older one', self.path(offset), error)
                     self.remove(offset)
         producers.clear(start_offset)
 

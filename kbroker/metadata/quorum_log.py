@@ -182,7 +182,7 @@ class QuorumLog:
             if self._file is None:
                 self._start_segment()
             elif self._stale_bytes:
-                logger.warning('%s: cutting %d bytes of a write that was never finished, at offset %d',
+                logger.warning('%s: cutting %d bytes of an unfinished write, at offset %d',
                                self._segment_path(self._segments[-1]), self._stale_bytes, self.end_offset)
                 self._file.resize(self._size_bytes)
                 self._file.sync()

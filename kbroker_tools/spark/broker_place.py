@@ -239,7 +239,7 @@ class Fetches:
             if found is None or not found.is_open or not found.in_flight:
                 found = self._cluster.leader(self._each.topic, self._each.partition)
                 self._send(found, position)
-            return self._row(found.receive(is_passing=True), found), found
+            return self._row(found.receive(reuses_buffer=True), found), found
 
         return self._cluster.retrying(ask, f'fetching {self._name}')
 

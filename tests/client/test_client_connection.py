@@ -166,9 +166,9 @@ def test_answers_that_pass_share_their_memory_and_others_keep_theirs():
 
     broker.answers['Fetch'] = fetched
     with running(broker), connect_to(broker) as connection:
-        def receive(size, *, is_passing=True):
+        def receive(size, *, reuses_buffer=True):
             connection.send(messages.FetchRequest(), max_version=12)
-            records = connection.receive(is_passing=is_passing).responses[0].partitions[0].records
+            records = connection.receive(reuses_buffer=reuses_buffer).responses[0].partitions[0].records
             assert bytes(records) == (size // 1000).to_bytes(2) * (size // 2)
             return records
 
@@ -176,7 +176,7 @@ def test_answers_that_pass_share_their_memory_and_others_keep_theirs():
         assert receive(30_000).obj is first.obj
         larger = receive(300_000)
         assert larger.obj is not first.obj
-        kept = receive(30_000, is_passing=False)
+        kept = receive(30_000, reuses_buffer=False)
         assert receive(100_000).obj is not kept.obj
         receive(100_000)
         assert bytes(kept) == (30).to_bytes(2) * 15_000
