@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 
 from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.log.batch_walk cimport BatchWalk, walk_batches
-from kbroker.log.fs cimport File
+from kbroker.log.fs.file cimport File
 from kbroker.log.offset_map cimport OffsetMap
 from kbroker.log.producer_state cimport NO_MARKER, Marker, read_marker
 from kbroker.log.segment cimport Segment

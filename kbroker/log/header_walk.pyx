@@ -6,7 +6,7 @@ an unfinished write, a torn tail, or damage.
 from libc.stdint cimport int64_t
 
 from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk, find_batch, walk_batches
-from kbroker.log.fs cimport File
+from kbroker.log.fs.file cimport File
 from kbroker.log.producer_state cimport NO_MARKER, Marker, ProducerStateTable, read_marker
 from kbroker.record.batch cimport CONTROL_BIT, batch_last_offset, batch_size_bytes
 

@@ -1,7 +1,7 @@
 # cython: language_level=3
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from kbroker.log.fs cimport File
+from kbroker.log.fs.file cimport File
 
 cdef enum:
     TAIL_ENTRIES = 64

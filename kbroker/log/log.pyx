@@ -14,7 +14,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.append cimport DUPLICATE, UNWRITTEN, WRITTEN, Append, Appender
-from kbroker.log.fs cimport File
+from kbroker.log.fs.file cimport File
 from kbroker.log.fs import is_shortage
 from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.options import LogOptions

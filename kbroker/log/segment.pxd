@@ -2,7 +2,8 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk
-from kbroker.log.fs cimport File, LazyFile
+from kbroker.log.fs.file cimport File
+from kbroker.log.fs.lazy_file cimport LazyFile
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.record.batch cimport BatchFields

@@ -7,7 +7,8 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 
 from kbroker.errors import CorruptLogError
 from kbroker.log.batch_walk cimport SCAN_BYTES, SEARCH_BYTES, BatchWalk, find_batch, walk_batches
-from kbroker.log.fs cimport File, LazyFile
+from kbroker.log.fs.file cimport File
+from kbroker.log.fs.lazy_file cimport LazyFile
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.producer_state cimport ABORT_MARKER, Marker, ProducerStateTable, read_marker
 from kbroker.log.transaction_index cimport TransactionIndex

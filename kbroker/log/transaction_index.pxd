@@ -1,7 +1,8 @@
 # cython: language_level=3
 from libc.stdint cimport int64_t, uint8_t
 
-from kbroker.log.fs cimport File, LazyFile
+from kbroker.log.fs.file cimport File
+from kbroker.log.fs.lazy_file cimport LazyFile
 
 
 cdef struct Row:

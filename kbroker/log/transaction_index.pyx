@@ -11,7 +11,8 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 
 from kbroker.errors import CorruptLogError
-from kbroker.log.fs cimport File, LazyFile
+from kbroker.log.fs.file cimport File
+from kbroker.log.fs.lazy_file cimport LazyFile
 from kbroker.wire.bytes cimport write_int64
 
 ENTRY = struct.Struct('>hqqqq')

@@ -2,7 +2,8 @@
 from libc.stdint cimport int64_t, uint8_t
 
 from kbroker.log.append cimport Append
-from kbroker.log.fs cimport LazyFile, iovec
+from kbroker.log.fs.file cimport iovec
+from kbroker.log.fs.lazy_file cimport LazyFile
 
 
 cdef class WriteArena:

@@ -13,7 +13,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from kbroker.log.append cimport WRITE_LATER, WRITE_NOW, Append
-from kbroker.log.fs cimport LazyFile, iovec
+from kbroker.log.fs.file cimport iovec
+from kbroker.log.fs.lazy_file cimport LazyFile
 
 cdef enum:
     ARENA_BYTES = 256 * 1024

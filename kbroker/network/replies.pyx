@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SI
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from kbroker.log.fs cimport File
+from kbroker.log.fs.file cimport File
 from kbroker.wire.bytes cimport write_int32
 
 

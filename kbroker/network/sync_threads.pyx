@@ -11,7 +11,8 @@ from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint64_t
 from posix.unistd cimport close, read, write
 
-from kbroker.log.fs cimport Directory, File, sync_descriptor
+from kbroker.log.fs.descriptors cimport sync_descriptor
+from kbroker.log.fs.file cimport Directory, File
 from kbroker.log.fs import sync_inline
 
 

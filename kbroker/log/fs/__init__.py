@@ -1,0 +1,21 @@
+"""The only door to the disk. A test can fail, freeze or tear any read or write behind it.
+
+Everything that the broker reads or writes goes through a `FileSystem` and its `File`s.
+"""
+from kbroker.log.fs.descriptors import is_shortage, shared_open_files
+from kbroker.log.fs.file import Directory, File, ReadOnlyFile
+from kbroker.log.fs.file_system import FileSystem, sync_inline
+from kbroker.log.fs.interposed_file import InterposedFile
+from kbroker.log.fs.read_only import ReadOnlyFileSystem
+
+__all__ = [
+    'Directory',
+    'File',
+    'FileSystem',
+    'InterposedFile',
+    'ReadOnlyFile',
+    'ReadOnlyFileSystem',
+    'is_shortage',
+    'shared_open_files',
+    'sync_inline',
+]

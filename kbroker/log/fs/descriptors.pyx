@@ -1,0 +1,112 @@
+"""File descriptors: opened, synced, and closed early when the process runs out of them."""
+import os
+import resource
+
+from libc.errno cimport EMFILE, ENFILE, errno
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.object cimport PyObject
+from posix.fcntl cimport O_CLOEXEC
+from posix.unistd cimport fdatasync as c_fdatasync, fsync as c_fsync
+
+
+cdef enum:
+    RELEASED_AT_ONCE = 64
+    FILES_SHARE = 3             # of DESCRIPTORS_SHARES
+    DESCRIPTORS_SHARES = 4
+
+
+cdef class Reopenable:
+    """A file that OpenFiles may close, because its owner can open it again."""
+
+    def __cinit__(self):
+        self.slot = -1
+
+    cdef int close(self) noexcept:
+        return 0
+
+
+cdef class OpenFiles:
+    """The open files that can be opened again. At most `limit` stay open: connections need descriptors too.
+
+    `release` keeps a file that was used since it last passed (the clock algorithm: a use costs one store, and no move in
+    a list). It also keeps a file with bytes whose sync is awaited: reopening a file can lose an earlier write error.
+    """
+
+    def __init__(self):
+        self.limit = FILES_SHARE * resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTORS_SHARES
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __dealloc__(self):
+        PyMem_Free(self.files)
+
+    cdef int put(self, Reopenable file) except -1:
+        """Add a file that was just opened."""
+        cdef PyObject **larger
+        if self.count == self.capacity:
+            larger = <PyObject **>PyMem_Realloc(self.files, max(16, 2 * self.capacity) * sizeof(PyObject *))
+            if larger == NULL:
+                raise MemoryError()
+            self.files = larger
+            self.capacity = max(16, 2 * self.capacity)
+        file.slot = self.count
+        self.files[self.count] = <PyObject *>file
+        self.count += 1
+        return 0
+
+    cdef int forget(self, Reopenable file) noexcept:
+        """Remove a file. The last one takes its slot."""
+        self.count -= 1
+        if file.slot != self.count:
+            self.files[file.slot] = self.files[self.count]
+            (<Reopenable>self.files[file.slot]).slot = file.slot
+        file.slot = -1
+        return 0
+
+    cpdef Py_ssize_t release(self, Py_ssize_t wanted):
+        """Close up to `wanted` files that were not used recently. Return their number."""
+        cdef Py_ssize_t looks = 2 * self.count, closed = 0
+        cdef Reopenable file
+        while looks > 0 and closed < wanted and self.count:
+            looks -= 1
+            self.hand += 1
+            if self.hand >= self.count:
+                self.hand = 0
+            file = <Reopenable>self.files[self.hand]
+            if file.is_used:
+                file.is_used = False
+            elif not file.awaits_sync:
+                file.close()
+                closed += 1
+        return closed
+
+
+cdef OpenFiles open_files = OpenFiles()
+
+
+def shared_open_files() -> OpenFiles:
+    """Return the open files of this process."""
+    return open_files
+
+
+def is_shortage(error) -> bool:
+    """Return whether an OSError means that no file descriptor is left. That is temporary, and no fault of the disk."""
+    return error.errno == EMFILE or error.errno == ENFILE
+
+
+cdef int open_descriptor(str path, int flags) except -1:
+    """Open a file. If no descriptor is left, close files that can be opened again, and retry."""
+    try:
+        return os.open(path, flags | O_CLOEXEC, 0o644)
+    except OSError as error:
+        if not is_shortage(error) or open_files.release(RELEASED_AT_ONCE) == 0:
+            raise
+    return os.open(path, flags | O_CLOEXEC, 0o644)
+
+
+cdef int sync_descriptor(int descriptor, bint is_directory) noexcept nogil:
+    """Sync a directory, or the data and the size of a file. Return 0 or the errno."""
+    if (c_fsync(descriptor) if is_directory else c_fdatasync(descriptor)) == 0:
+        return 0
+    return errno

@@ -1,0 +1,264 @@
+"""Open files. On the hot path a `File` is called through C methods, and the system calls run without the GIL.
+
+A file closes when its last reference goes. A worker thread that syncs a file, and a response that sends from a file
+whose segment was deleted, hold a reference each.
+"""
+import os
+import stat
+
+from libc.errno cimport EAGAIN, EINTR, EINVAL, ENOSPC, ENOSYS, EOPNOTSUPP, errno
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from posix.fcntl cimport O_CREAT, O_DIRECTORY, O_NONBLOCK, O_RDONLY, O_RDWR
+from posix.types cimport off_t
+from posix.unistd cimport close as c_close, ftruncate, pread as c_pread, pwrite as c_pwrite
+
+from kbroker.log.fs.descriptors cimport open_descriptor, sync_descriptor
+
+
+cdef extern from *:
+    """
+    #include <fcntl.h>
+    #include <linux/falloc.h>
+    int fallocate(int fd, int mode, off_t offset, off_t len);
+    int syncfs(int fd);
+
+    #include <sys/uio.h>
+    static ssize_t kb_pread_nowait(int fd, void *into, size_t size, off_t position)
+    {
+        struct iovec vector = {into, size};
+        return preadv2(fd, &vector, 1, position, RWF_NOWAIT);
+    }
+    """
+    ssize_t pread_nowait "kb_pread_nowait"(int fd, void *into, size_t size, off_t position) nogil
+    ssize_t pwritev(int fd, const iovec *pieces, int count, off_t position) nogil
+    int fallocate(int fd, int mode, off_t offset, off_t length) nogil
+    int syncfs(int fd) nogil
+    int FALLOC_FL_KEEP_SIZE
+
+
+cdef enum:
+    WARM_BYTES = 1048576        # at once: the most that the kernel asks the disk for in one piece
+    SHORT_BYTES = 4096          # a read of at most this many is over sooner than the GIL is released and taken again
+
+
+cdef int fail(str path, int code) except -1:
+    raise OSError(code, os.strerror(code), path)
+
+
+cdef int read_cached(int descriptor, uint8_t *into, size_t size, int64_t position, size_t *total) noexcept nogil:
+    """Add to `total` the number of bytes read from the page cache. Return 0 or the errno."""
+    cdef ssize_t got
+    while total[0] < size:
+        got = pread_nowait(descriptor, into + total[0], size - total[0], position + total[0])
+        if got > 0:
+            total[0] += got
+        elif got == 0 or errno == EAGAIN:
+            break
+        elif errno != EINTR:
+            return errno
+    return 0
+
+
+cdef class File:
+    """One open file. Every method raises OSError."""
+
+    def __cinit__(self):
+        self.descriptor = -1
+
+    def __init__(self, str path, bint create=False):
+        self.path = path
+        self.descriptor = open_descriptor(path, O_RDWR | (O_CREAT if create else 0))
+
+    def __dealloc__(self):
+        if self.descriptor >= 0:
+            c_close(self.descriptor)
+
+    cdef int pwrite(self, const uint8_t *data, size_t size, int64_t position) except -1:
+        """Write all `size` bytes. After an error any part of them may be in the file."""
+        cdef ssize_t written
+        cdef int code = 0
+        with nogil:
+            while size:
+                written = c_pwrite(self.descriptor, data, size, position)
+                if written < 0:
+                    code = errno
+                    if code == EINTR:
+                        continue
+                    break
+                code = 0
+                data += written
+                size -= written
+                position += written
+        return 0 if size == 0 else fail(self.path, code)
+
+    cdef int pwrite_pieces(self, const iovec *pieces, int count, int64_t position) except -1:
+        """Write pieces of memory, as `pwrite` does, in one system call. `count` is at most 1024 (IOV_MAX)."""
+        cdef ssize_t written
+        cdef size_t size
+        cdef int i
+        with nogil:
+            written = pwritev(self.descriptor, pieces, count, position)
+        # The rest, after an error everything, is written piece by piece: a persistent error occurs again there.
+        written = max(written, <ssize_t>0)
+        for i in range(count):
+            size = pieces[i].iov_len
+            if <size_t>written < size:
+                self.pwrite(<const uint8_t *>pieces[i].iov_base + written, size - written, position + written)
+            written = max(written - <ssize_t>size, <ssize_t>0)
+            position += size
+        return 0
+
+    cdef int64_t pread(self, uint8_t *into, size_t size, int64_t position) except -1:
+        """Read `size` bytes, or fewer at the end of the file. Return the number."""
+        cdef ssize_t got
+        cdef size_t total = 0
+        cdef int code = 0
+        with nogil:
+            while total < size:
+                got = c_pread(self.descriptor, into + total, size - total, position + total)
+                if got > 0:
+                    total += got
+                elif got == 0:
+                    break
+                elif errno != EINTR:
+                    code = errno
+                    break
+        return total if code == 0 else fail(self.path, code)
+
+    cdef int64_t pread_cached(self, uint8_t *into, size_t size, int64_t position) except -1:
+        """Read up to `size` bytes that are in the page cache from `position` on. Never wait for the disk.
+
+        A result below `size`, 0 included, means that the next bytes are not cached (`warm` fetches them) or that the file
+        ends there. Read as `pread` does if the file system cannot report what it has cached.
+        """
+        cdef size_t total = 0
+        cdef int code
+        if self.always_waits:
+            return self.pread(into, size, position)
+        if size <= SHORT_BYTES:
+            code = read_cached(self.descriptor, into, size, position, &total)
+        else:
+            with nogil:
+                code = read_cached(self.descriptor, into, size, position, &total)
+        if code == EOPNOTSUPP or code == ENOSYS:
+            self.always_waits = True
+            return self.pread(into, size, position)
+        return total if code == 0 else fail(self.path, code)
+
+    cdef int fdatasync(self) except -1:
+        """Make the data and the size durable, as `sync` does."""
+        cdef int code
+        with nogil:
+            code = sync_descriptor(self.descriptor, False)
+        return 0 if code == 0 else fail(self.path, code)
+
+    cdef int truncate(self, int64_t size) except -1:
+        """Set the size. Free the space that `allocate` reserved beyond it, even if the size does not change."""
+        cdef int result, code
+        with nogil:
+            result = ftruncate(self.descriptor, size)
+            code = errno
+        return 0 if result == 0 else fail(self.path, code)
+
+    cdef int allocate(self, int64_t position, int64_t size) except -1:
+        """Reserve space for later writes without changing the file's size. An fdatasync then has less to do.
+
+        Return 1, or 0 if no space can be reserved: the later write reports whether that matters.
+        """
+        cdef int result, code
+        with nogil:
+            result = fallocate(self.descriptor, FALLOC_FL_KEEP_SIZE, position, size)
+            code = errno
+        if result == 0:
+            return 1
+        return 0 if code == EOPNOTSUPP or code == ENOSPC or code == EINTR else fail(self.path, code)
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def size(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+    def write_at(self, data, int64_t position) -> None:
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            self.pwrite(<const uint8_t *>view.buf, view.len, position)
+        finally:
+            PyBuffer_Release(&view)
+
+    def read_at(self, Py_ssize_t size, int64_t position) -> bytes:
+        """Return `size` bytes, or fewer at the end of the file."""
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
+        cdef int64_t got = self.pread(<uint8_t *>PyBytes_AS_STRING(data), size, position)
+        return data if got == size else data[:got]
+
+    def read_cached_at(self, Py_ssize_t size, int64_t position) -> bytes:
+        """Return up to `size` bytes that are in the page cache from `position` on."""
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
+        return data[:self.pread_cached(<uint8_t *>PyBytes_AS_STRING(data), size, position)]
+
+    def warm(self, int64_t size, int64_t position) -> None:
+        """Bring `size` bytes into the page cache. For a worker thread: it waits for the disk, without the GIL."""
+        cdef int64_t step = min(size, <int64_t>WARM_BYTES), got
+        cdef uint8_t *scratch = <uint8_t *>malloc(max(step, <int64_t>1))
+        if scratch == NULL:
+            raise MemoryError()
+        try:
+            while size > 0:
+                got = self.pread(scratch, min(size, step), position)
+                if got == 0:
+                    return
+                size -= got
+                position += got
+        finally:
+            free(scratch)
+
+    def resize(self, int64_t size) -> None:
+        self.truncate(size)
+
+    def sync(self) -> None:
+        """Make what was written durable. After an error the content of the disk is unknown: never call it again."""
+        self.fdatasync()
+
+
+cdef class Directory(File):
+    """An open directory. `sync` makes durable which names were created, renamed or removed in it."""
+
+    def __init__(self, str path):
+        self.path = path
+        self.descriptor = open_descriptor(path, O_RDONLY | O_DIRECTORY)
+
+    cdef int fdatasync(self) except -1:
+        cdef int code
+        with nogil:
+            code = sync_descriptor(self.descriptor, True)
+        return 0 if code == 0 else fail(self.path, code)
+
+
+cdef class WholeFileSystem(Directory):
+    """The file system that holds a directory. `sync` makes durable everything written to it."""
+
+    cdef int fdatasync(self) except -1:
+        cdef int result, code
+        with nogil:
+            result = syncfs(self.descriptor)
+            code = errno
+        return 0 if result == 0 else fail(self.path, code)
+
+
+cdef class ReadOnlyFile(File):
+    """A file opened for reading: the kernel refuses every change.
+
+    Only a regular file opens. A directory that belongs to another program may contain a pipe, and opening a pipe waits
+    for its other end.
+    """
+
+    def __init__(self, str path):
+        self.path = path
+        self.descriptor = open_descriptor(path, O_RDONLY | O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
+            raise OSError(EINVAL, 'found no regular file', path)

@@ -1,0 +1,135 @@
+"""The machine's file system."""
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from errno import ENOSYS
+
+from kbroker.log.fs import record_lock
+from kbroker.log.fs.file import Directory, File, WholeFileSystem
+
+SYNCFS_IS_SILENT = tuple(int(number) for number in re.findall(r'\d+', os.uname().release)[:2]) < (5, 8)
+"""Whether the kernel's syncfs hides write errors."""
+
+
+def sync_inline(files: Iterable[File], done: Callable[[OSError | None], object]) -> None:
+    """Sync the files in the calling thread, then call `done` with None or the first OSError."""
+    failure = None
+    try:
+        for file in files:
+            file.sync()
+    except OSError as error:
+        failure = error
+    done(failure)
+
+
+class FileSystem:
+    """The machine's file system. Every method raises OSError."""
+
+    def open(self, path: str, create: bool = False) -> File:
+        return File(path, create)
+
+    def open_directory(self, path: str) -> File:
+        return Directory(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def subdirectories(self, path: str) -> list[str]:
+        """Return the names of the subdirectories."""
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def sizes(self, path: str) -> dict[str, int]:
+        """Return the sizes of the files and directories in a directory, by name."""
+        with os.scandir(path) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries}
+
+    def modified_ms(self, path: str) -> int:
+        """Return the wall-clock time of the last change, in milliseconds."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def free_bytes(self, path: str) -> int:
+        """Return how many bytes an unprivileged process can still write in this file system."""
+        state = os.statvfs(path)
+        return state.f_bavail * state.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        state = os.statvfs(path)
+        return state.f_blocks * state.f_frsize
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(path)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename atomically. The new name is durable only after the directory is synced."""
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory and the files in it. A partition directory has no directories inside."""
+        for name in self.listdir(path):
+            self.unlink(os.path.join(path, name))
+        self.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.open_directory(path).sync()
+
+    def sync_everything(self, path: str) -> None:
+        """Sync the whole file system that holds a directory. That is cheaper than syncing many files one by one.
+
+        Raise ENOSYS on Linux before 5.8, where the call does not report write errors.
+        """
+        if SYNCFS_IS_SILENT:
+            raise OSError(ENOSYS, os.strerror(ENOSYS), path)
+        WholeFileSystem(path).sync()
+
+    def read_file(self, path: str) -> bytes:
+        file = self.open(path)
+        return file.read_at(file.size(), 0)
+
+    def write_file(self, path: str, data: bytes) -> File:
+        """Replace the content in place, without a sync. For files whose checksum shows that they are torn."""
+        file = self.open(path, create=True)
+        if file.size():     # ext4 writes a file at once when it is closed after a truncation to zero
+            file.resize(0)
+        file.write_at(data, 0)
+        return file
+
+    def write_file_atomically(self, path: str, data: bytes) -> None:
+        """Replace the content so that readers, and a power cut, see the old or the new content.
+
+        Write and sync `<path>.tmp`, rename it, then sync the directory.
+        """
+        self.write_file(path + '.tmp', data).sync()
+        self.rename(path + '.tmp', path)
+        self.sync_directory(os.path.dirname(path))
+
+    def lock(self, path: str) -> File:
+        """Hold the record lock of a file: see `record_lock.hold`."""
+        return record_lock.hold(path)
+
+    def lock_holder(self, path: str) -> int | None:
+        """Return the process that holds the record lock of a file: see `record_lock.holder`."""
+        return record_lock.holder(path)
+
+    def take_after(self, path: str, model: str) -> None:
+        """Give a file the owner and the mode of `model`. The broker must be able to write what a tool creates."""
+        state = os.stat(model)
+        os.chown(path, state.st_uid, state.st_gid)
+        os.chmod(path, state.st_mode & 0o666)

@@ -1,0 +1,32 @@
+"""POSIX record locks on whole files. A broker holds one on its log directory."""
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+
+from kbroker.log.fs.file import File, ReadOnlyFile
+
+FLOCK = struct.Struct('@hhqqi')    # struct flock: type, whence, start, length, pid
+
+
+def hold(path: str) -> File:
+    """Lock a file, created if missing, for as long as the returned File lives.
+
+    Raise BlockingIOError or PermissionError if another process holds the lock. Closing any other descriptor of the same
+    file in this process would drop the lock: open the file through this function only.
+    """
+    file = File(path, True)
+    fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
+
+
+def holder(path: str) -> int | None:
+    """Return the id of the process that holds the lock, 0 if it is not visible from here, or None if the lock is free.
+
+    A process that holds the lock must not call this: closing the file again would drop the lock.
+    """
+    file = ReadOnlyFile(path)
+    asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(file.fileno(), fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else max(pid, 0)
