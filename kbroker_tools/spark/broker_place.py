@@ -1,7 +1,7 @@
-"""A cluster as a place to read from: any Kafka broker, over the protocol.
+"""The place of a cluster: any Kafka broker, read over the protocol.
 
-A task has a connection of its own and asks for the next bytes before it decodes the last ones. Offsets without
-records (markers, aborted and compacted ranges) are passed over: an end is an offset reached, never a record seen.
+A task has its own connection and requests the next bytes before it decodes the last ones. Offsets without records
+(markers, aborted and compacted ranges) are skipped: a slice ends at an offset, not at a record.
 """
 from __future__ import annotations
 
@@ -33,57 +33,59 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FETCH_VERSION = 12
-"""The last one that names topics by their names."""
+"""The last version that identifies topics by name."""
 FETCH_BYTES = 2 * 1024 * 1024
-"""Unless kafka.fetch.max.bytes says otherwise: what a cache and a socket's buffer hold. A request is ahead of what is
-decoded, so on the way to a broker that is far away more pays: a round trip brings so much."""
+"""The default of kafka.fetch.max.bytes, which fits a CPU cache and a socket buffer.
+
+One request is always in flight, so each round trip brings this much. A distant broker needs a larger value.
+"""
 SAMPLE_BYTES = 256 * 1024
 MAX_WAIT_MS = 500
 EMPTY_ANSWERS = 3
-"""Answers without a batch, one after the other, below an end that the broker has: nothing lies there any more."""
+"""After this many consecutive answers without a batch, below an end that the broker has, no record is left there."""
 IDLE_ANSWERS = 20
-"""The same below an end that it does not have: it lost what it had promised."""
+"""After this many, below an end that the broker no longer has, it has lost records."""
 
 
 Interval = tuple[int, int, int]
-"""Of an aborted transaction: producer id, first offset, offset of the marker."""
+"""An aborted transaction: producer id, first offset, offset of the marker."""
 
 UNCOMMITTED = ReadOptions(is_read_committed=False)
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What became of the transactions of a slice that is read uncommitted.
+    """The outcomes of the transactions in a slice that is read uncommitted.
 
-    Below the last stable offset the answers to fetches tell (`is_told`); above it the plan does: (producer id, first
-    offset, marker's offset) of what was aborted, producer id to first offset of what is open.
+    Below the last stable offset the fetch responses name them (`is_in_responses`). Above it the plan has them:
+    `aborted` transactions, and `open` ones by producer id with their first offset.
     """
 
-    is_told: bool
+    is_in_responses: bool
     aborted: tuple[tuple[int, int, int], ...] = ()
     open: dict[int, int] = field(default_factory=dict)
 
     def of(self, each: Slice) -> Outcomes:
-        """What a part of the slice needs."""
+        """Return the outcomes that a part of the slice needs."""
         return replace(self, aborted=tuple(row for row in self.aborted
                                            if row[1] < each.end_offset and row[2] >= each.start_offset))
 
 
 @dataclass(frozen=True)
 class BrokerTask:
-    """Offsets of one partition, to be fetched."""
+    """A task that fetches offsets of one partition."""
 
     kafka: tuple[tuple[str, str], ...] = field(repr=False)  # may hold passwords
     each: Slice
     outcomes: Outcomes | None = None
-    """Where they are asked for, with read_uncommitted."""
+    """Set for read_uncommitted if the column is wanted."""
 
     @property
     def name(self) -> str:
         return f'{self.each.topic}-{self.each.partition}-{self.each.start_offset:020d}'
 
     def read(self, fields: list[Field], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-        """DataLossError; KafkaError and ClientError for what the broker and the network do."""
+        """Yield the rows. DataLossError; KafkaError for broker errors, ClientError for network failures."""
         assembler = Assembler(fields, self.each.topic, self.each.partition)
         decoder = ColumnDecoder(assembler.columns, check_crcs=options.check_crcs, batch_rows=options.batch_rows,
                                 batch_bytes=options.batch_bytes)
@@ -112,25 +114,25 @@ class BrokerTask:
             options.skipped.aborted[self.each.topic, self.each.partition] += len(fetches.aborted)
 
     def _skip(self, records: memoryview, position: int, what: str, options: ReadOptions) -> int:
-        """Where the batch behind a damaged one begins, if it may be passed over. DataLossError if it may not."""
+        """Return the position behind a damaged batch. DataLossError unless it may be skipped."""
         header = read_header(records, position)
         low, high = (min(max(offset, self.each.start_offset), self.each.end_offset)
                      for offset in (header.base_offset, header.last_offset + 1))
         _report(self.each, low, high, f'{what}; lost are records among the {high - low} offsets {low} to {high - 1}, '
-                f'{header.size_bytes} bytes. The broker has it so: look at its files with kbroker-check', options)
+                f'{header.size_bytes} bytes. The broker sent them so: check its files with kbroker-check', options)
         return position + header.size_bytes
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a partition for a table: the batches that begin in it, and in the first one what reaches into it."""
+    """A part of a partition for a table: the batches that begin in it. The first piece also has those that reach it."""
 
     each: Slice
     is_first: bool
     is_stable: bool
-    """Below the last stable offset."""
+    """True below the last stable offset."""
     size_bytes: int
-    """About: by a sample."""
+    """The approximate size, from a sample."""
 
     def holds(self, header: BatchHeader) -> bool:
         return header.base_offset < self.each.end_offset and (
@@ -138,7 +140,7 @@ class Piece:
 
 
 class Fetches:
-    """The answers to fetches of one slice, one request ahead of what is decoded."""
+    """The fetch responses of one slice, requested one ahead of decoding."""
 
     def __init__(self, cluster: Cluster, each: Slice, options: ReadOptions, outcomes: Outcomes | None = None,
                  size_bytes: int = FETCH_BYTES):
@@ -147,17 +149,17 @@ class Fetches:
         self._options = options
         self._outcomes = outcomes
         self._size_bytes = size_bytes
-        is_committed = options.is_read_committed or (outcomes is not None and outcomes.is_told)
+        is_committed = options.is_read_committed or (outcomes is not None and outcomes.is_in_responses)
         self._level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
         self.aborted: list[Interval] = []
-        """Those of the aborted transactions that ended in what was answered so far; of read_committed fetches alone."""
+        """The aborted transactions that ended so far. Only read_committed responses name them."""
         self.begun: dict[int, set[int]] = {}
-        """Producer ids and first offsets of those that end behind the last answer."""
+        """The first offsets, by producer id, of aborted transactions that end behind the last response."""
 
     def answers(self) -> Iterator[tuple[memoryview, BatchFilter]]:
-        """(records, what hides or marks the aborted ones) until the end of the slice is reached.
+        """Yield (records, the filter for aborted ones) until the end of the slice.
 
-        The records hold until the next ones are asked for.
+        The records are valid until the next ones are requested.
         """
         position, idle = self._each.start_offset, 0
         connection: Connection | None = None
@@ -182,10 +184,10 @@ class Fetches:
             yield records, self._rule(row)
 
     def _look_through(self, row: Any, records: memoryview, position: int) -> int:
-        """The offset behind the last whole batch; markers of aborted transactions are noted on the way.
+        """Return the offset behind the last whole batch, and note the markers of aborted transactions.
 
-        The broker tells where those begin that touch the answer, the marker where one ends. A marker alone may have
-        been written for a transaction without a record here.
+        The response names the first offsets of the aborted transactions in it. The markers are their ends. A marker
+        whose transaction the response does not name may belong to one without records here.
         """
         begun = self.begun = {}
         for each in row.aborted_transactions or ():
@@ -202,7 +204,7 @@ class Fetches:
         return position
 
     def sample(self) -> tuple[int, int]:
-        """(bytes, offsets) of the batches that the slice begins with. DataLossError, KafkaError, ClientError."""
+        """Return (bytes, offsets) of the slice's first batches. DataLossError, KafkaError, ClientError."""
         row, _ = self._receive(None, self._each.start_offset)
         size_bytes, reached = 0, self._each.start_offset
         for header, _ in iter_batches(memoryview(row.records or b'')):
@@ -219,11 +221,11 @@ class Fetches:
         return BatchFilter()
 
     def _is_over(self, row: Any, position: int, idle: int) -> bool:
-        """Whether nothing lies between here and the end, as where compaction took the last records."""
+        """Report whether no record is left before the end, as after compaction. DataLossError."""
         known = row.last_stable_offset if self._level == IsolationLevel.READ_COMMITTED else row.high_watermark
         if idle == IDLE_ANSWERS:
-            raise DataLossError(f'{self._name}: the broker sends no whole batch from offset {position} on, and has '
-                                f'offsets up to {known} now, below {self._each.end_offset}, which it said was the end')
+            raise DataLossError(f'{self._name}: the broker sends no whole batch from offset {position} on. Its log now '
+                                f'ends at {known}, below {self._each.end_offset}, the end that it reported before')
         return idle >= EMPTY_ANSWERS and known >= self._each.end_offset
 
     @property
@@ -231,7 +233,7 @@ class Fetches:
         return f'{self._each.topic}-{self._each.partition}'
 
     def _receive(self, connection: Connection | None, position: int) -> tuple[Any, Connection]:
-        """The answer to what is in flight, or to a request made now; what passes by itself is tried again."""
+        """Return the response to the request in flight, or to a new one. Transient errors are retried."""
         waiting = [connection]
 
         def ask() -> tuple[Any, Connection]:
@@ -244,12 +246,12 @@ class Fetches:
         return self._cluster.retrying(ask, f'fetching {self._name}')
 
     def _behind_loss(self, position: int, error: KafkaError) -> int:
-        """Where to go on when the broker does not have `position` any more. DataLossError."""
+        """Return the next offset when the broker no longer has `position`. DataLossError."""
         at = (self._each.topic, self._each.partition)
         start = Admin(self._cluster).list_offsets({at: EARLIEST})[at].offset
         if start <= position:
-            raise DataLossError(f'{self._name}: the log ends below offset {position}, and it was said to reach '
-                                f'{self._each.end_offset}; was the topic made anew?') from error
+            raise DataLossError(f'{self._name}: the log ends below offset {position}, and its end was reported as '
+                                f'{self._each.end_offset}; was the topic recreated?') from error
         lost = min(start, self._each.end_offset)
         _report(self._each, position, lost, f'the log begins at offset {start} now; lost are records among the '
                 f'{lost - position} offsets {position} to {lost - 1}', self._options)
@@ -273,7 +275,7 @@ class Fetches:
 
 
 def cut(each: Slice, pieces: int) -> list[Slice]:
-    """A slice in so many parts with about as many offsets."""
+    """Cut a slice into this many parts of about equally many offsets."""
     span = each.end_offset - each.start_offset
     pieces = max(1, pieces)
     cuts = [each.start_offset + span * number // pieces for number in range(pieces + 1)]
@@ -288,7 +290,7 @@ def is_abort(batch: memoryview) -> bool:
 
 
 class BrokerPlace:
-    """Partitions and their offsets as the brokers tell them."""
+    """The partitions of a cluster and their offsets, as its brokers report them."""
 
     def __init__(self, options: Options):
         self._options = options
@@ -298,7 +300,7 @@ class BrokerPlace:
         self.refresh()
 
     def refresh(self) -> None:
-        """Ask again. KafkaError, ClientError."""
+        """Request the partitions and offsets again. KafkaError, ClientError."""
         self._partitions = sorted((topic.name, partition) for topic in self._cluster.topics().values()
                                   for partition in topic.partitions)
         self._known: dict[Partition, Bounds] = {}
@@ -309,7 +311,7 @@ class BrokerPlace:
     def bounds(self, topic: str, partition: int) -> Bounds:
         if (topic, partition) not in self._known:
             wanted = [each for each in self._partitions if self._options.wants(*each) and each not in self._known]
-            if (topic, partition) not in wanted:  # of a table: a coordinator's, or what a group has read
+            if (topic, partition) not in wanted:  # tables also read coordinators' partitions and those of groups
                 wanted = [each for each in self._partitions if each[0] == topic] or [(topic, partition)]
             level = (IsolationLevel.READ_COMMITTED if self._options.is_read_committed
                      else IsolationLevel.READ_UNCOMMITTED)
@@ -323,7 +325,7 @@ class BrokerPlace:
         return None if found < 0 else found
 
     def size_bytes(self, each: Slice) -> int:
-        """By a sample from its start: the protocol tells no sizes of offset ranges."""
+        """Return the approximate size, from a sample: the protocol reports no sizes of offset ranges."""
         span = each.end_offset - each.start_offset
         if span <= 0:
             return 0
@@ -346,11 +348,11 @@ class BrokerPlace:
         return tasks
 
     def _with_outcomes(self, each: Slice) -> Iterator[tuple[Slice, Outcomes]]:
-        """Cut at the last stable offset; above it the headers are read to learn what became of the transactions."""
+        """Cut at the last stable offset. The outcomes above it are found by reading batch headers."""
         at = (each.topic, each.partition)
         stable = self._admin.list_offsets({at: LATEST}, IsolationLevel.READ_COMMITTED)[at].offset
         if each.start_offset < stable:
-            yield replace(each, end_offset=min(stable, each.end_offset)), Outcomes(is_told=True)
+            yield replace(each, end_offset=min(stable, each.end_offset)), Outcomes(is_in_responses=True)
         if stable < each.end_offset:
             table, aborted = ProducerStateTable(), []
             for _, _, _, batch in self.batches(*at, Piece(Slice(*at, stable, each.end_offset), True, False, 0)):
@@ -386,7 +388,10 @@ class BrokerPlace:
                 for row in rows]
 
     def aborted(self, topic: str, partition: int, piece: Piece | None) -> list[Interval]:
-        """By reading batches: a fetch tells only where an aborted transaction begins. Each is where its marker lies."""
+        """Return aborted transactions by reading batches, because a fetch response has only their first offsets.
+
+        Each belongs to the piece with its marker.
+        """
         found = []
         for each in [piece] if piece is not None else self.pieces(topic, partition):
             if each.is_stable:
@@ -399,7 +404,7 @@ class BrokerPlace:
         return found
 
     def _aborted_above(self, piece: Piece) -> Iterator[Interval]:
-        """Above the last stable offset, where no fetch tells; some of those that end there begin below it."""
+        """Yield aborted transactions that end above the last stable offset, where no fetch response names them."""
         begun: dict[int, set[int]] = {}
         if not piece.is_first:
             stable = piece.each.start_offset
@@ -422,6 +427,6 @@ class BrokerPlace:
 def _report(each: Slice, first_offset: int, end_offset: int, what: str, options: ReadOptions) -> None:
     text = f'{each.topic}-{each.partition}: {what}'
     if options.fail_on_data_loss:
-        raise DataLossError(f'{text}; with failOnDataLoss=false this is passed over')
+        raise DataLossError(f'{text}; with failOnDataLoss=false they are skipped')
     options.skipped.lose(each.topic, each.partition, first_offset, end_offset, text)
     logger.warning('%s: skipped', text)

@@ -1,4 +1,4 @@
-"""What Spark says of a failure, in one line: the innermost message, without the stack traces around it."""
+"""One-line messages for Spark's failures: the innermost message without stack traces."""
 from __future__ import annotations
 
 import re
@@ -21,18 +21,21 @@ _OF_A_BROKER = f'{KafkaError.__module__}.{KafkaError.__qualname__}'
 
 
 def one_line(error: BaseException) -> str:
-    """Of an exception of PySpark or py4j: what our code raised in a task or a plan, else what Python did there, else
-    the last cause that Java names, else the first line."""
+    """Return one line for an exception of PySpark or py4j.
+
+    It is the first one found: what kbroker raised in a task or a plan, what Python raised there, the last cause that
+    Java names, or the first line.
+    """
     lines = str(error).splitlines()
     found = _raised_in_python(lines) or _java_cause(lines) or next((line for line in lines if line.strip()), '')
     return _SQL_STATE.sub('', _CONDITION.sub('', found.strip(), count=1))[:_MOST] or type(error).__name__
 
 
 def passes_by_itself(error: BaseException) -> bool:
-    """Whether the network or a broker was away, on the driver or, as far as its words tell, in a task.
+    """Report whether the network or a broker failed, on the driver or, judged by the message, in a task.
 
-    For one who has read from the broker with the same settings: a connection that breaks before the first answer, as
-    of a broker that is being killed, looks to others as if that were no broker.
+    The caller must have read from the broker with these settings before. Otherwise a connection that breaks before
+    the first response could also mean that the address is not a broker's.
     """
     if isinstance(error, ClientError):
         return True
@@ -51,7 +54,7 @@ def _raised_in_python(lines: list[str]) -> str | None:
 
 
 def _ends_of_tracebacks(lines: list[str]) -> Iterator[str]:
-    """The line of each traceback that names what was raised: the first behind its frames that is not indented."""
+    """Yield the line of each traceback that names the exception: the first unindented one after its frames."""
     is_inside = False
     for line in lines:
         if 'Traceback (most recent call last)' in line:

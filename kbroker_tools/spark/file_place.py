@@ -1,4 +1,4 @@
-"""Log directories as a place to read from, with no broker at all."""
+"""The place of log directories, read without a broker."""
 from __future__ import annotations
 
 import os
@@ -39,7 +39,7 @@ TRIES = 5
 
 @dataclass(frozen=True)
 class FileTask:
-    """What one task reads."""
+    """A task that reads ranges of files."""
 
     ranges: tuple[FileRange, ...]
 
@@ -63,7 +63,7 @@ class FilePlace:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look again: for new partitions, and at how far the known ones have come. OptionError, OSError."""
+        """Find new partitions and the new ends of known ones. OptionError, OSError."""
         self._directories: dict[Partition, Storage] = {}
         self._checkpoints: dict[Storage, dict[str, dict[Partition, int]]] = {}
         self._unclean: set[Storage] = set()
@@ -72,7 +72,7 @@ class FilePlace:
             self._add(storage)
         if not self._directories:
             raise OptionError('path', f'found no partition in {", ".join(map(str, self._locations()))}, expected a log '
-                                      'directory with directories such as orders-0, or one of those')
+                                      'directory with partitions such as orders-0, or one such partition')
 
     def _locations(self) -> list[Storage]:
         return [Storage.at(location) for location in self._options['path']]
@@ -81,7 +81,7 @@ class FilePlace:
         try:
             names = storage.list()
         except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-            raise OptionError('path', f'{storage} is no directory that can be read: {error}') from None
+            raise OptionError('path', f'{storage} is not a readable directory: {error}') from None
         itself = parse_directory_name(storage.name)
         if itself is not None and any(name.endswith('.log') for name in names):
             self._place(itself, storage)
@@ -94,12 +94,12 @@ class FilePlace:
                 self._place(found, storage.child(name))
 
     def _read_log_directory(self, storage: Storage, names: Mapping[str, object] | None = None) -> None:
-        """What the broker noted beside the partitions; nothing where somebody has copied a partition alone."""
+        """Read the broker's checkpoints and properties, which are missing around a copied partition."""
         if storage in self._checkpoints:
             return
         try:
             names = storage.list() if names is None else names
-        except OSError:  # one may read the partition, and not look around
+        except OSError:  # the partition may be readable, but not the directory around it
             names = {}
         self._checkpoints[storage] = {name: _read_checkpoint(storage, name)
                                       for name in (LOG_START, HIGH_WATERMARK, RECOVERY_POINT) if name in names}
@@ -116,14 +116,14 @@ class FilePlace:
         return sorted(self._directories)
 
     def state(self, topic: str, partition: int) -> PartitionState:
-        """DataLossError when the partition goes away while one looks; CorruptLogError, OSError."""
+        """Return the partition's state. DataLossError if it is deleted meanwhile; CorruptLogError, OSError."""
         found = self._states.get((topic, partition))
         if found is None:
             found = self._states[topic, partition] = self._inspect(topic, partition)
         return found
 
     def _inspect_all(self) -> None:
-        """Side by side, all that are asked for: a query waits for it, and the tails of partitions may be long."""
+        """Inspect all wanted partitions in parallel: the query waits for this, and their tails may be long."""
         wanted = [each for each in self._directories if each not in self._states and self._options.wants(*each)]
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             self._states.update(zip(wanted, threads.map(lambda each: self._inspect(*each), wanted), strict=True))
@@ -140,16 +140,16 @@ class FilePlace:
                                     self._recovery_point(topic, partition))
             except FileNotFoundError as gone:
                 error = gone
-        raise DataLossError(f'{storage}: files went away {TRIES} times while the query was planned ({error}); '
+        raise DataLossError(f'{storage}: files vanished {TRIES} times while the query was planned ({error}); '
                             'is the topic being deleted?')
 
     def _checkpoint(self, name: str, topic: str, partition: int) -> int | None:
-        """None without such a file; 0 for a partition that it does not name yet."""
+        """Return the partition's offset in a checkpoint: None without the file, 0 for a partition not yet in it."""
         rows = self._checkpoints[self._directories[topic, partition].parent].get(name)
         return None if rows is None else rows.get((topic, partition), 0)
 
     def _recovery_point(self, topic: str, partition: int) -> int | None:
-        """Where indexes stop being trusted: None after a clean stop, and where there is no log directory around."""
+        """Return the offset from which indexes are not trusted; None after a clean stop or for a copied partition."""
         if self._directories[topic, partition].parent not in self._unclean:
             return None
         return self._checkpoint(RECOVERY_POINT, topic, partition)
@@ -195,10 +195,10 @@ class FilePlace:
                 if options['pin'] == 'hardlink':
                     ranges = pin(ranges)
                 break
-            except (FileNotFoundError, SegmentChanged):  # beside a live broker; what is asked for stays the same
+            except (FileNotFoundError, SegmentChanged):  # a live broker; the slices stay the same
                 self.refresh()
         else:
-            raise DataLossError(f'files went away {TRIES} times while the query was planned; is a topic being deleted?')
+            raise DataLossError(f'files vanished {TRIES} times while the query was planned; is a topic being deleted?')
         if options['maxRecordsPerPartition']:
             return [FileTask((found,)) for found in ranges]
         return [FileTask(tuple(packed)) for packed in pack(ranges, self._size_of_task(slices, options))]
@@ -231,13 +231,13 @@ class FilePlace:
         return self.state(topic, partition).producers
 
     def aborted(self, topic: str, partition: int, piece: None) -> list[tuple[int, int, int]]:
-        """The indexes tell, in no time: a partition is never cut for it."""
+        """Return the aborted transactions, from the indexes. This is fast, so a partition is never cut for it."""
         state = self.state(topic, partition)
         return state.aborted(state.log_start_offset, state.log_end_offset)
 
 
 def _share(segment: SegmentFiles, following: SegmentFiles | None, each: Slice) -> int:
-    """About how many bytes of a segment lie in the slice, as if its offsets were all of one size."""
+    """Return about how many bytes of a segment the slice has, as if all offsets had the same size."""
     low, high = segment.base_offset, following.base_offset if following else max(each.end_offset, segment.base_offset)
     inside = min(high, each.end_offset) - max(low, each.start_offset)
     return segment.size_bytes * inside // (high - low) if inside > 0 else 0
@@ -252,9 +252,9 @@ def _first_at_or_after(batch: memoryview, timestamp_ms: int) -> int | None:
 
 
 def _read_checkpoint(storage: Storage, name: str) -> dict[Partition, int]:
-    """Kafka's text of version 0: a line with the version, one with the count, then `topic partition offset`.
+    """Read Kafka's checkpoint of version 0: the version, the count, and a line `topic partition offset` for each.
 
-    It is empty from the first start of a broker until it is first written.
+    The file is empty from a broker's first start until its first write.
     """
     lines = storage.read(name).decode('utf-8', 'replace').split('\n')
     if lines == ['']:
@@ -265,5 +265,5 @@ def _read_checkpoint(storage: Storage, name: str) -> dict[Partition, int]:
         rows = [line.split(' ') for line in lines[2:2 + int(lines[1])]]
         return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
     except (ValueError, IndexError):
-        raise CorruptLogError(f'{storage.path(name)}: found {lines[:3]!r}, expected version 0, a count, and lines of '
+        raise CorruptLogError(f'{storage.path(name)}: found {lines[:3]!r}, expected version 0, a count and lines of '
                               'topic, partition and offset') from None

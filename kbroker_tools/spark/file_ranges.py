@@ -1,4 +1,4 @@
-"""Cutting partitions into byte ranges that tasks read by themselves, and reading one."""
+"""Byte ranges of partitions that tasks read independently: cutting them and reading them."""
 from __future__ import annotations
 
 import logging
@@ -35,21 +35,21 @@ logger = logging.getLogger(__name__)
 TRIES = 5
 INDEX_ENTRY_BYTES = 8
 SLACK = 8
-"""A task may be larger than asked for by one part in so many."""
+"""A task may exceed the wanted size by 1 part in this many."""
 ABORTED_OF_A_TASK = 10_000
-"""About so many intervals of aborted transactions are sent with a task at most: it is cut smaller then."""
+"""The approximate most aborted transactions sent with a task. Beyond that, it is cut smaller."""
 
 
 class DataLossError(Exception):
-    """Records that were asked for are gone or damaged; the text names file, position, offsets and what to do."""
+    """Wanted records are gone or damaged. The text names the file, the position, the offsets and a remedy."""
 
 
 @dataclass(frozen=True)
 class FileRange:
-    """A run of whole batches in one segment. Records outside [start_offset, end_offset) are trimmed.
+    """A run of whole batches in one segment. Records outside [start_offset, end_offset) are left out.
 
-    `first` and `end` say the same as the positions, in base offsets of batches, which a cleaner keeps: from the first
-    batch at `first` or above to below the first one at `end` or above.
+    `first` and `end` are the same range in base offsets, which a cleaner keeps: the batches from the first one at or
+    above `first` up to, but not including, the first one at or above `end`.
     """
 
     storage: Storage
@@ -57,9 +57,9 @@ class FileRange:
     partition: int
     segment: SegmentFiles
     is_sealed: bool
-    """Whether there was a later segment: nothing is appended to this one."""
+    """True if a later segment existed, so that nothing is appended to this one."""
     previous: SegmentFiles | None
-    """Where a cleaner puts what it leaves of this segment, when it takes the segment away."""
+    """The segment into which a cleaner moves the rest of this one when it removes it."""
     start_position: int
     end_position: int
     first: int
@@ -75,12 +75,12 @@ class FileRange:
 
     @property
     def name(self) -> str:
-        """No other range of the plan has it."""
+        """A name that is unique in the plan."""
         return f'{self.topic}-{self.partition}-{self.first:020d}'
 
     @property
     def aborted_inside(self) -> list[tuple[int, int, int]]:
-        """The aborted transactions whose markers lie in the range."""
+        """The aborted transactions whose markers are in the range."""
         low, high = max(self.start_offset, self.first), min(self.end_offset, self.end)
         return [row for row in self.aborted if low <= row[2] < high]
 
@@ -91,7 +91,7 @@ class FileRange:
 
 def cut(state: PartitionState, start_offset: int, end_offset: int, *, split_bytes: int,
         max_records: int | None = None) -> list[FileRange]:
-    """Ranges of about `split_bytes` (and at most about `max_records` offsets) that hold [start_offset, end_offset)."""
+    """Cut [start_offset, end_offset) into ranges of about `split_bytes`, and at most about `max_records` offsets."""
     files = state.files
     ranges: list[FileRange] = []
     for previous, segment, following in zip([None, *files.segments], files.segments, [*files.segments[1:], None],
@@ -108,7 +108,7 @@ def cut(state: PartitionState, start_offset: int, end_offset: int, *, split_byte
 
 
 def _bounded(state: PartitionState, each: FileRange) -> list[FileRange]:
-    """A range over which more transactions were aborted than are sent with a task, in parts with fewer each."""
+    """Cut a range that has more aborted transactions than a task may have."""
     if len(each.aborted) <= ABORTED_OF_A_TASK:
         return [each]
     size = max(1, each.size_bytes * ABORTED_OF_A_TASK // len(each.aborted))
@@ -127,10 +127,10 @@ def _with_transactions(state: PartitionState, each: FileRange) -> FileRange:
 
 def _cut_points(files: PartitionFiles, segment: SegmentFiles, start_offset: int, end_offset: int, split_bytes: int,
                 max_records: int | None) -> list[tuple[int, int]]:
-    """(base offset, position) of the batches that ranges begin with, found by the index and read from the log.
+    """Return (base offset, position) of the ranges' first batches, found in the index and verified in the log.
 
-    The first is the last one known of that begins at or below `start_offset`; none lies behind `end_offset`, but the
-    last may: it ends what is read.
+    The first point is the last known one at or below `start_offset`. Only the last point, which ends the reading, may
+    be above `end_offset`.
     """
     points = [(segment.base_offset, 0)]
     offsets, positions = _index_entries(files, segment, split_bytes)
@@ -155,7 +155,7 @@ def _cut_points(files: PartitionFiles, segment: SegmentFiles, start_offset: int,
 
 def _point(file: Any, segment: SegmentFiles, points: list[tuple[int, int]], last_offset: int,
            position: int) -> list[tuple[int, int]]:
-    """The batch that an index says lies at `position`; nothing if it lies, which is no reason to read less."""
+    """Return the batch that an index entry names, or [] for a wrong entry, without which ranges are only larger."""
     try:
         header = read_header(file.read_at(min(HEADER_BYTES, segment.size_bytes - position), position))
     except CorruptBatchError:
@@ -164,13 +164,13 @@ def _point(file: Any, segment: SegmentFiles, points: list[tuple[int, int]], last
 
 
 def _even_piece(size_bytes: int, split_bytes: int) -> int:
-    """The size of equal pieces of about `split_bytes`; an eighth more is not worth a piece, which costs a task."""
+    """Return the size of equal pieces of about `split_bytes`. An excess of 1/8 gets no piece, which costs a task."""
     pieces = max(1, -(-(size_bytes - split_bytes // SLACK) // split_bytes))
     return max(1, -(-size_bytes // pieces))
 
 
 def _index_entries(files: PartitionFiles, segment: SegmentFiles, split_bytes: int) -> tuple[list[int], list[int]]:
-    """(last offsets of batches, their positions), ascending; from the headers where a large segment has no index."""
+    """Return (last offsets of batches, their positions), ascending. A large segment without index is read instead."""
     if not segment.has_index and segment.size_bytes <= split_bytes:
         return [], []
     try:
@@ -189,7 +189,7 @@ def _index_entries(files: PartitionFiles, segment: SegmentFiles, split_bytes: in
 
 
 def _written(storage: Storage, name: str) -> bytes:
-    """The entries of an index without the zeros behind them, mostly: a broker makes it of its full size at once."""
+    """Return the entries of an index, mostly without the zeros at its end: a broker preallocates the file."""
     data = b''
     with storage.open(name) as file:
         while True:
@@ -202,7 +202,7 @@ def _written(storage: Storage, name: str) -> bytes:
 
 
 def _ascending(offsets: list[int], positions: list[int], size_bytes: int) -> tuple[list[int], list[int]]:
-    """Without an entry for the first batch, what lies behind what was listed, and the zeros of a preallocated index."""
+    """Drop an entry for the first batch, entries behind the listed size, and the zeros of a preallocated index."""
     count = len(positions)
     if positions != sorted(positions) or offsets != sorted(offsets):
         count = next(number for number in range(1, count) if positions[number] <= positions[number - 1]
@@ -212,7 +212,7 @@ def _ascending(offsets: list[int], positions: list[int], size_bytes: int) -> tup
 
 
 def pack(ranges: Iterable[FileRange], split_bytes: int) -> list[list[FileRange]]:
-    """Small ranges together, so that a thousand tiny partitions are not a thousand tasks."""
+    """Put small ranges together, so that a thousand tiny partitions do not become a thousand tasks."""
     tasks: list[list[FileRange]] = []
     size_bytes = aborted = 0
     for each in ranges:
@@ -235,13 +235,13 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     is_read_committed: bool = True
     skipped: Skipped = field(default_factory=Skipped)
-    """Where it is told what is passed over."""
+    """Collects what the task skips."""
 
 
 def read_range(each: FileRange, assembler: Assembler, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a range. DataLossError.
+    """Yield the rows of a range. DataLossError.
 
-    Memory: one read, one batch decompressed, two Arrow batches: the one that Spark has, and the one that is filled.
+    In memory are one read, one decompressed batch and two Arrow batches: the one that Spark has and the next one.
     """
     decoder = ColumnDecoder(assembler.columns, check_crcs=options.check_crcs, batch_rows=options.batch_rows,
                             batch_bytes=options.batch_bytes)
@@ -278,7 +278,7 @@ def _read_part(each: FileRange, file: Any, decoder: ColumnDecoder, rule: BatchFi
 
 
 def _size_of_batch(window: memoryview, room: int) -> int:
-    """Of the batch that a window holds only the start of. CorruptBatchError if it is not all there."""
+    """Return the size of a batch of which the window has only the start. CorruptBatchError if it is incomplete."""
     size = read_header(window).size_bytes
     if size > room or size <= len(window):
         raise CorruptBatchError(f'found {min(len(window), room)} bytes of a batch, expected {size}')
@@ -286,12 +286,12 @@ def _size_of_batch(window: memoryview, room: int) -> int:
 
 
 def _skip(each: FileRange, file: Any, position: int, low: int, what: str, options: ReadOptions) -> int:
-    """Where to go on behind the damage at `position`, if it may be passed over. DataLossError if it may not."""
+    """Return the position behind the damage at `position`. DataLossError unless it may be skipped."""
     sound = next_sound_batch(file, position, each.end_position, low, each.end)
     high = each.end
     if sound < each.end_position:
         high = read_header(file.read_at(HEADER_BYTES, sound)).base_offset
-    _report(each, position, f'{what}; {sound - position} bytes to the next batch that is sound', low, high, options)
+    _report(each, position, f'{what}; {sound - position} bytes to the next valid batch', low, high, options)
     return sound
 
 
@@ -300,17 +300,17 @@ def _report(each: FileRange, position: int, what: str, low: int, high: int, opti
     text = (f'{each.path}, position {position}: {what}; lost are records among the {high - low} offsets {low} to '
             f'{high - 1} of {each.topic}-{each.partition}')
     if options.fail_on_data_loss:
-        raise DataLossError(f'{text}. Look at it with kbroker-dump-log, or read with failOnDataLoss=false to skip them')
+        raise DataLossError(f'{text}. Inspect it with kbroker-dump-log, or read with failOnDataLoss=false to skip them')
     options.skipped.lose(each.topic, each.partition, low, high, text)
     logger.warning('%s. They were skipped', text)
 
 
 def _opened(each: FileRange, options: ReadOptions) -> Iterator[tuple[FileRange, Any]]:
-    """The range with its open file: as it was planned, or wherever a cleaner has put its batches since."""
+    """Yield the range with its open file, as planned or where a cleaner has moved its batches since."""
     for _ in range(TRIES):
         try:
             with each.storage.open(each.segment.name('log')) as file:
-                # Only now is it known which file was opened.
+                # The file may have been replaced before it was opened, so it is checked now.
                 facts = each.storage.list().get(each.segment.name('log'))
                 if facts is not None and _is_as_planned(each, facts):
                     yield each, file
@@ -332,13 +332,13 @@ def _opened(each: FileRange, options: ReadOptions) -> Iterator[tuple[FileRange, 
 
 
 def _check_gone(each: FileRange, files: PartitionFiles, options: ReadOptions) -> None:
-    """A cleaner that takes a segment away leaves what it keeps of it in the one before, and so makes that anew."""
+    """Report a segment that was deleted. A cleaner that removes one rewrites the segment before it instead."""
     bases = {segment.base_offset: segment for segment in files.segments}
     first = files.segments[0].base_offset if files.segments else None
     if first is None:
-        what, high = 'the segment is gone, and with it all others', each.end
+        what, high = 'the segment and all others are gone', each.end
     elif first > each.first:
-        what, high = f'the segment is gone, the log begins at offset {first} now', min(first, each.end)
+        what, high = f'the segment is gone, the log now begins at offset {first}', min(first, each.end)
     elif each.previous is not None and bases.get(each.previous.base_offset) == each.previous:
         what, high = 'the segment is gone, and no cleaner has touched the one before it', each.end
     else:
@@ -353,7 +353,7 @@ def _is_as_planned(each: FileRange, facts: FileFacts) -> bool:
 
 
 def _found_again(each: FileRange) -> Iterator[tuple[FileRange, Any]]:
-    """The same batches where they lie after a cleaning, found by their base offsets."""
+    """Yield the files that have the batches after a cleaning, found by their base offsets."""
     reached = each.first
     for _ in range(TRIES):
         try:
@@ -369,12 +369,12 @@ def _found_again(each: FileRange) -> Iterator[tuple[FileRange, Any]]:
                 reached = following.base_offset if following else each.end
             return
         except FileNotFoundError:
-            continue  # once more: what was read so far is not read again
-    raise DataLossError(f'{each.path}: files went away {TRIES} times while they were read; is the topic being deleted?')
+            continue  # retry from `reached`: no batch is read twice
+    raise DataLossError(f'{each.path}: files vanished {TRIES} times while they were read; is the topic being deleted?')
 
 
 def _located(each: FileRange, file: Any) -> FileRange | None:
-    """The range with the positions that its batches have in this file; None if there are none."""
+    """Return the range with its positions in this file, or None if it has no batch of the range."""
     inside = [(position, position + header.size_bytes) for position, header, _ in read_batches(file, 0, file.size())
               if each.first <= header.base_offset < each.end]
     return replace(each, start_position=inside[0][0], end_position=inside[-1][1]) if inside else None

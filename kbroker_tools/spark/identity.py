@@ -1,4 +1,4 @@
-"""Which cluster a source is, and which topics by id: a name and an offset mean something for one id alone."""
+"""The identity of a source: its cluster id and topic ids. An offset is valid only for one topic id."""
 from __future__ import annotations
 
 import re
@@ -19,14 +19,14 @@ PARTITION_METADATA = 'partition.metadata'
 
 @dataclass(frozen=True)
 class Identity:
-    """None, and topics left out, where nothing tells: old brokers, copied files."""
+    """A source's cluster id and topic ids. Old brokers and copied files lack some: None, or no entry."""
 
     cluster_id: str | None
     topic_ids: dict[str, str]
 
 
 def identify(options: Options, topics: Sequence[str]) -> Identity:
-    """OSError, KafkaError, ClientError."""
+    """Read the identity of the source that the options name. OSError, KafkaError, ClientError."""
     if options.bootstrap_servers is None:
         return _of_directories([Storage(location) for location in options['path']], topics)
     cluster = Cluster(ClientConfig.from_settings(options.kafka))

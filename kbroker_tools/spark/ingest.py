@@ -1,8 +1,8 @@
-"""Topics into files, written once and only once: from where the last run stopped to the last stable offset.
+"""The ingest of topics into files, exactly once: from the end of the last run to the last stable offset.
 
-`ledger` says how rows and the offsets that they cover become visible in one step. Spark writes the rows; the offsets
-are fixed before it begins, so tasks that are tried again read the same. `TO` lies in a file system that the driver and
-all executors share, and in which a rename is one step.
+`ledger` makes rows and their offsets visible in one step. Spark writes the rows. The offsets are fixed before it
+begins, so retried tasks read the same records. `TO` must be in a file system that the driver and all executors share
+and that renames atomically.
 """
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ OF_THE_JOB = ('path', 'subscribe', 'subscribePattern', 'assign', 'startingOffset
               'startingTimestamp', 'endingTimestamp', 'startingOffsetsByTimestamp', 'endingOffsetsByTimestamp',
               'startingOffsetsByTimestampStrategy', 'table', 'maxOffsetsPerTrigger', 'maxBytesPerTrigger',
               'skippedTo')
-"""Options of the data source that the job sets, or that would contradict what it promises."""
+"""Options of the data source that the job sets itself, or that would break exactly-once."""
 
 
 @dataclass(frozen=True)
 class IngestResult:
-    """What one run did. Sizes are in bytes of keys and values; `lag` is in offsets up to the end when it was over."""
+    """The result of one run. Sizes count keys and values. `lag` is in offsets up to the end after the run."""
 
     run: int | None
-    """None when there was nothing to read."""
+    """None if there was nothing to read."""
     rows: int
     size_bytes: int
     skipped_offsets: int
-    """Without a row: of aborted transactions, markers, and what compaction took."""
+    """Offsets without a row: aborted records, markers, and compacted records."""
     lost_offsets: int
-    """Of records that are gone or damaged, some or all of them: with failOnDataLoss=false."""
+    """Offsets of lost or damaged records, skipped with failOnDataLoss=false."""
     losses: list[str]
-    """What each of those is, in words."""
+    """A text for each loss."""
     aborted_transactions: int
-    """Left out."""
+    """Aborted transactions, whose records were left out."""
     undecoded: int | None
-    """Values that the schema does not fit; None where values are not decoded."""
+    """Values that do not match the schema; None if values are not decoded."""
     lag: int
     duration_ms: int
 
 
 @dataclass(frozen=True)
 class Written:
-    """What the tasks did; sizes in bytes of keys and values."""
+    """The totals of the tasks. Sizes count keys and values."""
 
     rows: int
     size_bytes: int
@@ -70,10 +70,10 @@ class Written:
 
 @dataclass
 class IngestJob:
-    """`source` is a log directory (or URI; several with commas), or `host:port,...` of a broker.
+    """A job that ingests topics. Its `source` is a log directory or URI, several with commas, or `host:port,...`.
 
     `options` are further options of the data source. Raises IngestError, OptionError, OSError, KafkaError, ClientError,
-    DataLossError, and what Spark raises, for which `failures.one_line` has words.
+    DataLossError, and Spark's exceptions, which `failures.one_line` shortens.
     """
 
     source: str
@@ -84,11 +84,11 @@ class IngestJob:
     partition_by: Sequence[str] = ()
     max_rows_per_file: int | None = None
     values: ValueFormat | None = None
-    """Without it values are binary."""
+    """None leaves values binary."""
     options: dict[str, str] = field(default_factory=dict)
 
     def run(self, spark: SparkSession) -> IngestResult:
-        """Once. Whatever goes wrong, and wherever it is killed: rows and offsets stay as they were, or both move."""
+        """Run once. After any failure or kill, rows and offsets have either both moved or both stayed."""
         began = time.monotonic()
         options = self._check()
         ledger = Ledger(self.to, self.state)
@@ -112,7 +112,7 @@ class IngestJob:
                                 skipped.words, skipped.aborted_transactions,
                                 written.undecoded, self._lag(place, options, done), _since(began))
 
-    # ---- what was asked for
+    # ---- options
 
     @property
     def _is_broker(self) -> bool:
@@ -123,12 +123,12 @@ class IngestJob:
         return {'subscribe': ','.join(self.topics), **self.options, where: self.source}
 
     def _check(self) -> Options:
-        """IngestError, OptionError for what can be told before anything is opened."""
+        """Check everything that needs no open file. IngestError, OptionError."""
         for name in self.options:
             row = BY_NAME.get(name.lower())
             if (row and row.name in OF_THE_JOB) or name.lower() == 'kafka.bootstrap.servers':
-                raise IngestError(f'option {name}: an ingest sets it itself, from --topics, --from, and where its last '
-                                  'run stopped')
+                raise IngestError(f'option {name}: an ingest sets it itself, from --topics, --from and the end of its '
+                                  'last run')
         options = parse_options(self._source_options())
         columns = re.findall(r'`(\w+)`', _columns(options))
         for name in self.partition_by:
@@ -141,7 +141,7 @@ class IngestJob:
                 'isolation': options['isolation'],
                 'values': None if self.values is None else [self.values.kind, self.values.schema]}
 
-    # ---- what to read
+    # ---- offsets to read
 
     def _slices(self, place: Place, options: Options, chosen: Sequence[Partition], progress: Progress,
                 identity: Identity, skipped: Skipped) -> list[Slice]:
@@ -149,19 +149,19 @@ class IngestJob:
         for topic, topic_id in sorted(identity.topic_ids.items()):
             kept = progress.topic_ids.get(topic, topic_id)
             if kept != topic_id:
-                raise IngestError(f'topic {topic} was made anew: found id {topic_id}, and what was ingested is of '
-                                  f'{kept}; give another --state and --to')
+                raise IngestError(f'topic {topic} was recreated: found id {topic_id}, but rows of id {kept} were '
+                                  'ingested; give another --state and --to')
         for each in chosen:
             bounds = place.bounds(*each)
             start = progress.offsets.get(each, bounds.start_offset)
             if start < bounds.start_offset and options['failOnDataLoss']:
-                raise IngestError(f'{each[0]}-{each[1]}: the next offset to ingest is {start} and the log starts at '
-                                  f'{bounds.start_offset}: retention was faster; with --option failOnDataLoss=false '
-                                  'the job goes on there')
+                raise IngestError(f'{each[0]}-{each[1]}: the next offset to ingest is {start}, but retention moved the '
+                                  f'log start to {bounds.start_offset}; with --option failOnDataLoss=false the job '
+                                  'continues there')
             if bounds.end_offset < start and options['failOnDataLoss']:
-                raise IngestError(f'{each[0]}-{each[1]}: ingested up to {start} and the log ends at '
+                raise IngestError(f'{each[0]}-{each[1]}: ingested up to {start}, but the log ends at '
                                   f'{bounds.end_offset}: it lost records, or is another log; with --option '
-                                  'failOnDataLoss=false the job waits until it is past that offset')
+                                  'failOnDataLoss=false the job waits until the log is past that offset')
             if start < bounds.start_offset:
                 skipped.lose(*each, start, bounds.start_offset,
                              f'{each[0]}-{each[1]}: the log starts at offset {bounds.start_offset}; lost are records '
@@ -179,12 +179,12 @@ class IngestJob:
 
     def _write_and_publish(self, spark: SparkSession, ledger: Ledger, slices: list[Slice],
                            done: Progress, skipped: Skipped) -> Written:
-        """`skipped` is told what the tasks passed over."""
-        staging, told = ledger.new_staging(done.run), ledger.new_staging(done.run)
+        """Write the rows, and add what the tasks skipped to `skipped`."""
+        staging, skipped_to = ledger.new_staging(done.run), ledger.new_staging(done.run)
         try:
-            written = self._write(spark, slices, staging, told)
+            written = self._write(spark, slices, staging, skipped_to)
             self._verify(staging, written.rows)
-            skipped.add(Skipped.read(told))
+            skipped.add(Skipped.read(skipped_to))
             ledger.publish(staging, done, {
                 'rows': written.rows, 'size_bytes': written.size_bytes, 'source': self.source,
                 'aborted_transactions': skipped.aborted_transactions, 'lost_offsets': skipped.lost_offsets,
@@ -193,17 +193,17 @@ class IngestJob:
             ledger.discard(staging)
             raise
         finally:
-            ledger.discard(told)
+            ledger.discard(skipped_to)
         return written
 
-    def _write(self, spark: SparkSession, slices: list[Slice], staging: Path, told: Path) -> Written:
-        """The tasks leave what they pass over in `told`."""
+    def _write(self, spark: SparkSession, slices: list[Slice], staging: Path, skipped_to: Path) -> Written:
+        """Write the rows. The tasks write what they skip into `skipped_to`."""
         from pyspark.errors import AnalysisException
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
         written = Observation('ingest')
         size = f.coalesce(f.length('key'), f.lit(0)) + f.coalesce(f.length('value'), f.lit(0))
-        frame = self._frame(spark, slices, told)
+        frame = self._frame(spark, slices, skipped_to)
         frame = frame.observe(written, f.count(f.lit(1)).alias('rows'), f.sum(size).alias('size_bytes'))
         frame = self._shaped(frame)
         kept = Observation('undecoded') if self.values is not None else None
@@ -224,8 +224,8 @@ class IngestJob:
         return Written(int(found['rows']), int(found['size_bytes'] or 0),
                        None if kept is None else int(kept.get['undecoded']))
 
-    def _frame(self, spark: SparkSession, slices: list[Slice], told: Path) -> DataFrame:
-        """The records of exactly these offsets."""
+    def _frame(self, spark: SparkSession, slices: list[Slice], skipped_to: Path) -> DataFrame:
+        """Return the records of exactly these offsets."""
         spark.dataSource.register(KafkaLogDataSource)
         starts: dict[Partition, int] = {(each.topic, each.partition): each.start_offset for each in slices}
         ends: dict[Partition, int] = {(each.topic, each.partition): each.end_offset for each in slices}
@@ -233,7 +233,7 @@ class IngestJob:
         for each in slices:
             assignment.setdefault(each.topic, []).append(each.partition)
         options = self._source_options() | {'assign': json.dumps(assignment), 'startingOffsets': json.dumps(
-            to_json(starts)), 'endingOffsets': json.dumps(to_json(ends)), 'skippedTo': str(told)}
+            to_json(starts)), 'endingOffsets': json.dumps(to_json(ends)), 'skippedTo': str(skipped_to)}
         del options['subscribe']
         options.setdefault('minPartitions', str(spark.sparkContext.defaultParallelism))
         return spark.read.format('kbroker').options(**options).load()
@@ -247,9 +247,9 @@ class IngestJob:
         return frame
 
     def _verify(self, staging: Path, rows: int) -> None:
-        """Executors that do not share TO write where nobody looks, without an error: so what lies there is counted.
+        """Count the written rows. Executors that do not share TO would write elsewhere without an error.
 
-        Rows of Parquet files are counted by their footers; other files are not opened.
+        Only Parquet files are counted, by their footers.
         """
         files = [path for path in staging.rglob('*') if path.is_file() and not path.name.startswith(('_', '.'))]
         if self.format == 'parquet':

@@ -1,14 +1,14 @@
-"""Where an ingest stands, on the disk: what is visible is covered, what is covered is visible.
+"""The progress of an ingest on disk: rows are visible exactly if their offsets are recorded.
 
-    TO/_ingest.json             whose directory this is: the job, its source, the shape of its files
-    TO/_staging-000007-9f3c.../ rows of a run that is not over; readers pass over it
-    TO/run=000007/              the same directory after the one rename that makes it visible, _ingest.json in it with
-                                the offsets that it covers
-    STATE/progress.json         what is covered so far; behind a crash, the newest run in TO corrects it
-    STATE/lock, TO/_lock        held by the job that runs
+    TO/_ingest.json             the owner of the directory: the job, its source, the shape of its files
+    TO/_staging-000007-9f3c.../ rows of an unfinished run; readers ignore it
+    TO/run=000007/              the same directory after the one rename that makes it visible, with an _ingest.json
+                                of the recorded offsets
+    STATE/progress.json         the recorded offsets; after a crash, the newest run in TO corrects it
+    STATE/lock, TO/_lock        held by the running job
 
-A staging directory has a name of its own in each attempt: executors of a driver that was killed may write on for a
-while, and must not do so into a directory that a later run makes visible.
+Each attempt has its own staging directory: executors of a killed driver may keep writing for a while, and must not
+write into a directory that a later run makes visible.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VERSION = 1
 
 
 class IngestError(ConfigError):
-    """The job cannot run as it stands; the text says what to do."""
+    """The job cannot run. The text says what to do."""
 
     def __init__(self, message: str):
         super().__init__('ingest', message)
@@ -43,7 +43,7 @@ class IngestError(ConfigError):
 
 @dataclass(frozen=True)
 class Progress:
-    """The newest run that is visible, the next offset of each partition, and the ids of the topics those are of."""
+    """The newest visible run, the next offset of each partition, and the topic ids."""
 
     job: str
     run: int = 0
@@ -56,7 +56,7 @@ class Progress:
 
     @classmethod
     def read(cls, path: Path) -> Progress:
-        """IngestError for a file that says something else; OSError."""
+        """Read a progress file. IngestError for other content; OSError."""
         found = read_json(path)
         try:
             return cls(str(found['job']), int(found['run']), from_json(found['offsets']), dict(found['topic_ids']))
@@ -66,39 +66,39 @@ class Progress:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What must not change from run to run: where rows come from, and what the files look like."""
+    """The facts that must not change between runs: the source of the rows and the shape of the files."""
 
     source: str
     cluster_id: str | None
-    """None where a directory does not say."""
+    """None if the directory does not name it."""
     shape: Mapping[str, Any]
 
     def check(self, kept: Mapping[str, Any], path: Path) -> None:
-        """IngestError unless the job that wrote `kept` was this one."""
+        """IngestError unless this job wrote `kept`."""
         try:
             cluster_id, source, shape = kept['cluster_id'], kept['source'], dict(kept['shape'])
         except (KeyError, TypeError, ValueError) as error:
             raise _not_ours(path, error) from None
         if self.cluster_id is not None and cluster_id is not None:
             if self.cluster_id != cluster_id:
-                raise IngestError(f'{path}: found rows of cluster {cluster_id}, and {self.source} is cluster '
+                raise IngestError(f'{path}: found rows of cluster {cluster_id}, but {self.source} is cluster '
                                   f'{self.cluster_id}; give another --state and --to')
         elif self.source != source:
-            raise IngestError(f'{path}: found rows from {source}, and whether {self.source} is the same log nothing '
-                              'tells (no cluster.id); give another --state and --to')
+            raise IngestError(f'{path}: found rows from {source}, and {self.source} has no cluster.id that shows it is '
+                              'the same log; give another --state and --to')
         for name in sorted(shape.keys() | self.shape.keys()):
             if shape.get(name) != self.shape.get(name):
-                raise IngestError(f'{path}: found {name} {_said(shape.get(name))}, now asked for '
-                                  f'{_said(self.shape.get(name))}; files of two shapes do not belong in one directory: '
-                                  'give another --state and --to')
+                raise IngestError(f'{path}: found {name} {_shown(shape.get(name))}, but this run has '
+                                  f'{_shown(self.shape.get(name))}; files of two shapes do not belong in one '
+                                  'directory: give another --state and --to')
 
 
-def _said(value: object) -> str:
+def _shown(value: object) -> str:
     return json.dumps(value) if value is not None else 'none'
 
 
 class Ledger:
-    """The two directories of a job. One job at a time: see `locked`. Raises IngestError, OSError."""
+    """The two directories of a job, which `locked` reserves for one job at a time. Raises IngestError, OSError."""
 
     def __init__(self, to: Path, state: Path):
         self.to = to.absolute()
@@ -106,14 +106,14 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """For the time of a run. IngestError when another job holds one of the directories."""
+        """Lock both directories during a run. IngestError if another job holds one of them."""
         self.to.mkdir(parents=True, exist_ok=True)
         self.state.mkdir(parents=True, exist_ok=True)
         with _lock(self.state / 'lock', self.state), _lock(self.to / '_lock', self.to):
             yield
 
     def open(self, facts: JobFacts) -> Progress:
-        """How far the job has come. What is visible counts: leftovers go, and `progress.json` catches up."""
+        """Return the progress of the job by its visible runs. Delete leftovers and update `progress.json`."""
         path = self.state / PROGRESS_FILE
         known = Progress.read(path) if path.exists() else self._begin(facts)
         self._check_target(known, facts)
@@ -130,12 +130,12 @@ class Ledger:
         return known
 
     def _begin(self, facts: JobFacts) -> Progress:
-        """A new job, in a directory that is empty but for what a first run left that did not get far."""
+        """Begin a new job, in a directory that is empty or has only the remains of a failed first run."""
         runs = self.runs()
         if runs:
-            raise IngestError(f'{self.to}: found run {runs[-1]} of an ingest that {self.state} knows nothing of; give '
-                              f'its --state, or copy {self._run(runs[-1]) / INGEST_FILE} to '
-                              f'{self.state / PROGRESS_FILE} to go on from there')
+            raise IngestError(f'{self.to}: found run {runs[-1]} of an ingest that is not in {self.state}; give its '
+                              f'--state, or copy {self._run(runs[-1]) / INGEST_FILE} to '
+                              f'{self.state / PROGRESS_FILE} to continue from there')
         others = sorted(found.name for found in self.to.iterdir() if not found.name.startswith('_'))
         if others:
             raise IngestError(f'{self.to}: found {others[0]!r}, expected an empty directory for a new ingest')
@@ -148,31 +148,31 @@ class Ledger:
     def _check_target(self, known: Progress, facts: JobFacts) -> None:
         path = self.to / INGEST_FILE
         if not path.exists():
-            raise IngestError(f'{self.to}: found no {INGEST_FILE}, and {self.state} belongs to the directory of job '
-                              f'{known.job}; give that one as --to, or a new --state')
+            raise IngestError(f'{self.to}: found no {INGEST_FILE}, but {self.state} belongs to the directory of job '
+                              f'{known.job}; give that directory as --to, or a new --state')
         kept = read_json(path)
         if kept.get('job') != known.job:
-            raise IngestError(f'{self.to}: found the directory of job {kept.get("job")}, and {self.state} belongs to '
+            raise IngestError(f'{self.to}: found the directory of job {kept.get("job")}, but {self.state} belongs to '
                               f'job {known.job}; give the --to and --state that belong together')
         facts.check(kept, path)
 
     def runs(self) -> list[int]:
-        """The numbers of the runs that are visible, ascending."""
+        """Return the numbers of the visible runs, ascending."""
         return sorted(int(match[1]) for found in self.to.iterdir() if (match := RUN.fullmatch(found.name)))
 
     def _run(self, number: int) -> Path:
         return self.to / f'run={number:06d}'
 
     def new_staging(self, number: int) -> Path:
-        """Where the rows of a run are to be written; nothing is there yet."""
+        """Return a new path for the rows of a run."""
         return self.to / f'{STAGING}{number:06d}-{uuid.uuid4().hex}'
 
     def discard(self, staging: Path) -> None:
-        """After a failure, as far as it goes; what stays is removed by the next run."""
+        """Delete a staging directory after a failure, as far as possible. The next run removes the rest."""
         shutil.rmtree(staging, ignore_errors=True)
 
     def publish(self, staging: Path, done: Progress, facts: Mapping[str, Any]) -> None:
-        """The one step: before the rename nothing of the run is there, after it everything."""
+        """Make a run visible by one rename: before it no row of the run is visible, after it all are."""
         replace_file(staging / INGEST_FILE, done.to_json() | dict(facts))
         sync_tree(staging)
         os.rename(staging, self._run(done.run))
@@ -186,13 +186,13 @@ def _lock(path: Path, what: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise IngestError(f'{what}: another ingest is running with it; wait for it, or give another --state '
+            raise IngestError(f'{what}: another ingest is using it; wait for it, or give another --state '
                               'and --to') from None
         yield
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """IngestError for what is no object of this version; OSError."""
+    """Read a JSON object of this version. IngestError for other content; OSError."""
     try:
         found = json.loads(path.read_text('utf-8'))
         if found['version'] != VERSION:
@@ -204,12 +204,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _not_ours(path: Path, error: Exception) -> IngestError:
     what = f'no {error}' if isinstance(error, KeyError) else str(error)
-    return IngestError(f'{path}: found {what}, expected what an ingest writes (version {VERSION}); it is put there '
-                       'whole by a rename, so something else changed it')
+    return IngestError(f'{path}: found {what}, expected an ingest\'s file of version {VERSION}. An ingest replaces it '
+                       'by a rename, so another program changed it')
 
 
 def replace_file(path: Path, content: Mapping[str, Any]) -> None:
-    """Whole and on the disk, or as it was. OSError."""
+    """Replace a file atomically and durably. OSError."""
     new = path.with_name(f'_{path.name}.tmp')
     with open(new, 'w', encoding='utf-8') as file:
         file.write(json.dumps(content, indent=1) + '\n')
@@ -220,7 +220,7 @@ def replace_file(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Spark closes its files without a sync: what is renamed into sight must survive a power cut."""
+    """Sync all files and directories. Spark does not, and a visible run must survive a power cut."""
     for directory, _, names in os.walk(root):
         for name in names:
             descriptor = os.open(os.path.join(directory, name), os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""The options of `format("kbroker")`, read and checked: Spark's own names wherever its Kafka connector has one."""
+"""The options of `format("kbroker")`. An option that Spark's Kafka connector has too keeps its name."""
 from __future__ import annotations
 
 import difflib
@@ -16,25 +16,25 @@ LATEST = -1
 MIB = 1024 * 1024
 
 PROTECTED = {
-    'kafka.auto.offset.reset': 'use startingOffsets',
-    'kafka.key.deserializer': 'keys are binary; cast them in the query',
-    'kafka.value.deserializer': 'values are binary; cast them in the query',
-    'kafka.enable.auto.commit': 'nothing is committed to a group',
-    'kafka.interceptor.classes': 'there are no interceptors',
+    'kafka.auto.offset.reset': 'use startingOffsets instead',
+    'kafka.key.deserializer': 'keys are binary, so cast them in the query',
+    'kafka.value.deserializer': 'values are binary, so cast them in the query',
+    'kafka.enable.auto.commit': 'the source commits no offsets to a group',
+    'kafka.interceptor.classes': 'the source has no interceptors',
 }
 WITHOUT_EFFECT = {
-    'groupidprefix': 'no group is used',
-    'kafka.group.id': 'no group is used: offsets are kept by the plan and by checkpoints',
-    'kafkaconsumer.polltimeoutms': 'there is no poll; kafka.request.timeout.ms bounds a request',
-    'fetchoffset.numretries': 'kafka.default.api.timeout.ms bounds the attempts',
-    'fetchoffset.retryintervalms': 'kafka.retry.backoff.ms is the pause between attempts',
+    'groupidprefix': 'the source uses no group',
+    'kafka.group.id': 'the source uses no group; the plan and the checkpoints keep the offsets',
+    'kafkaconsumer.polltimeoutms': 'the source does not poll; set kafka.request.timeout.ms to bound a request',
+    'fetchoffset.numretries': 'set kafka.default.api.timeout.ms to bound the attempts',
+    'fetchoffset.retryintervalms': 'set kafka.retry.backoff.ms for the pause between attempts',
 }
-"""Options of Spark's own connector that a query written for it may bring along."""
+"""Options of Spark's own connector that existing queries may set, with the reason why they do nothing here."""
 CLIENT_SETTINGS = frozenset((
     'bootstrap.servers', 'client.id', 'isolation.level', 'security.protocol', 'request.timeout.ms',
     'default.api.timeout.ms', 'socket.connection.setup.timeout.ms', 'retry.backoff.ms', 'retry.backoff.max.ms',
     'fetch.max.bytes',
-    # What the Java consumer knows too, and what changes nothing here.
+    # Settings of the Java consumer that have no effect here.
     'allow.auto.create.topics', 'auto.commit.interval.ms', 'check.crcs', 'client.dns.lookup', 'client.rack',
     'connections.max.idle.ms', 'enable.metrics.push', 'exclude.internal.topics', 'fetch.max.wait.ms',
     'fetch.min.bytes', 'group.instance.id', 'group.protocol', 'group.remote.assignor', 'heartbeat.interval.ms',
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 class OptionError(ConfigError):
-    """An option is unknown, missing, or says what it must not."""
+    """An option is unknown, missing or invalid."""
 
     def __init__(self, name: str, problem: str):
         super().__init__(name, f'option {name}: {problem}')
@@ -58,14 +58,14 @@ class OptionError(ConfigError):
 
 @dataclass(frozen=True)
 class Row:
-    """One option: `parse` turns its text into a value or raises ValueError that says what was expected."""
+    """One option. `parse` turns its text into a value, or raises ValueError with the expected form."""
 
     name: str
     parse: Callable[[str], Any]
     default: Any
     doc: str
     place: str = ''
-    """Where alone it makes sense: `path`, `broker`, `stream`, `batch`, or `path batch`; '' everywhere."""
+    """The only queries that may set it: `path`, `broker`, `stream`, `batch` or `path batch`; '' for all."""
 
 
 def _boolean(text: str) -> bool:
@@ -96,7 +96,7 @@ def _timestamp(text: str) -> int:
 
 
 def parse_bytes(text: str) -> int:
-    """`128m`, `1g`, `65536`: bytes, in binary units as in Spark."""
+    """Parse a size in bytes: `128m`, `1g`, `65536`, in binary units as in Spark."""
     match = re.fullmatch(r'(\d+)\s*([kmgt]?)i?b?', text.strip().lower())
     if match is None or int(match[1]) == 0:
         raise ValueError('a size such as 128m')
@@ -104,7 +104,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """`15m`, `30s`, `100ms`: in milliseconds. A bare number is milliseconds, as in Spark."""
+    """Parse a time to milliseconds: `15m`, `30s`, `100ms`. A bare number is milliseconds, as in Spark."""
     match = re.fullmatch(r'(\d+)\s*(ms|s|m|min|h|d|)', text.strip().lower())
     if match is None:
         raise ValueError('a time such as 15m')
@@ -123,7 +123,7 @@ def _offsets(word: str) -> Callable[[str], str | dict[tuple[str, int], int]]:
 
 
 def parse_partition_numbers(text: str, what: str) -> dict[tuple[str, int], int]:
-    """`{"orders":{"0":23,"1":-2}}` as {(topic, partition): number}; ValueError says what was expected."""
+    """Parse `{"orders":{"0":23,"1":-2}}` to {(topic, partition): number}. ValueError with the expected form."""
     expected = f'JSON such as {{"topic":{{"0":100}}}}, a number ({what}) for each partition'
     try:
         topics = json.loads(text)
@@ -185,12 +185,12 @@ def _names(text: str) -> list[str]:
 def _directory(text: str) -> str:
     path = text.removeprefix('file://')
     if not path.startswith('/'):
-        raise ValueError('a directory, from the root on')
+        raise ValueError('an absolute path of a directory')
     return path
 
 
 def _locations(text: str) -> list[str]:
-    """Of `load([...])`, from which Spark makes JSON."""
+    """Parse the JSON that Spark makes of `load([...])`."""
     try:
         found = json.loads(text)
         if not found or not all(isinstance(each, str) and each for each in found):
@@ -205,53 +205,54 @@ TABLES = ('records', 'batches', 'transactions', 'transaction_history', 'aborted'
 
 ROWS = (
     Row('path', _names, None, 'Log or partition directories, local or as URIs, separated by commas.'),
-    Row('paths', _locations, None, 'The same as a JSON list; what load(["a", "b"]) becomes.'),
+    Row('paths', _locations, None, 'The same as a JSON list, which Spark makes of load(["a", "b"]).'),
     Row('subscribe', _names, None, 'Topics, separated by commas.'),
     Row('subscribePattern', _pattern, None, 'Topics by a regular expression.'),
     Row('assign', _assignment, None, 'Partitions: {"topic":[0,1]}.'),
-    Row('startingOffsets', _offsets('starting'), None, 'earliest (batch), latest (stream), or JSON; -2 and -1 in it.'),
-    Row('endingOffsets', _offsets('ending'), 'latest', 'latest, or JSON; -1 in it is the latest.', 'batch'),
+    Row('startingOffsets', _offsets('starting'), None,
+        'earliest, latest, or JSON in which -2 and -1 mean these. The default is earliest (batch) or latest (stream).'),
+    Row('endingOffsets', _offsets('ending'), 'latest', 'latest, or JSON in which -1 means latest.', 'batch'),
     Row('startingTimestamp', _timestamp, None, 'Milliseconds since the epoch, for all partitions.'),
     Row('endingTimestamp', _timestamp, None, 'Milliseconds since the epoch, for all partitions.', 'batch'),
     Row('startingOffsetsByTimestamp', _by_timestamp, None, 'Milliseconds since the epoch, by partition.'),
     Row('endingOffsetsByTimestamp', _by_timestamp, None, 'Milliseconds since the epoch, by partition.', 'batch'),
     Row('startingOffsetsByTimestampStrategy', _choice('error', 'latest'), 'error',
-        'When no record is as young as the starting timestamp.'),
+        'Fail or begin at the end if no record is at or after the starting timestamp.'),
     Row('isolation', _choice('read_committed', 'read_uncommitted'), 'read_committed',
         'Aborted and open transactions are left out unless this says read_uncommitted.'),
     Row('upTo', _choice('lso', 'hw', 'recoveryPoint'), 'lso',
-        'Read to the last stable offset, or no further than the high watermark, or what is known synced.', 'path'),
+        'The end to read to: the last stable offset, bounded by the high watermark or the recovery point.', 'path'),
     Row('splitBytes', parse_bytes, 128 * MIB,
-        'Bytes of log for a task; where only minPartitions is given, that sets it, up to 1g.'),
-    Row('minPartitions', _positive, None, 'At least about as many tasks.'),
-    Row('maxRecordsPerPartition', _positive, None, 'At most about as many offsets in a task.'),
-    Row('batchRows', _positive, 10_000, 'Rows of an Arrow batch.'),
+        'Bytes of log per task. If only minPartitions is given, it determines the size, up to 1g.'),
+    Row('minPartitions', _positive, None, 'The approximate least number of tasks.'),
+    Row('maxRecordsPerPartition', _positive, None, 'The approximate most offsets in a task.'),
+    Row('batchRows', _positive, 10_000, 'Rows in an Arrow batch.'),
     Row('batchBytes', parse_bytes, MIB, 'Bytes of keys and values in an Arrow batch.'),
-    Row('checkCrcs', _boolean, True, 'Whether the checksum of each batch is checked.'),
-    Row('failOnDataLoss', _boolean, True, 'Whether records that are gone or damaged end the query.'),
+    Row('checkCrcs', _boolean, True, 'Check the checksum of each batch.'),
+    Row('failOnDataLoss', _boolean, True, 'Fail the query if records are lost or damaged.'),
     Row('skippedTo', _directory, None,
-        'A directory that driver and executors share: what was passed over is told there, in JSON.'),
-    Row('verifyTxnIndex', _boolean, False, 'Learn of aborted transactions from headers, not from indexes.', 'path'),
+        'A directory that the driver and the executors share, for JSON files about skipped records.'),
+    Row('verifyTxnIndex', _boolean, False, 'Find aborted transactions by batch headers, not by indexes.', 'path'),
     Row('pin', _choice('none', 'hardlink'), 'none',
-        'Hard-link the segments beside the log directory, so that a broker may delete them; gone after a day.',
+        'Hard-link the segments beside the log directory, so that a broker may delete them. Links expire after a day.',
         'path batch'),
-    Row('includeHeaders', _boolean, False, 'Adds the column headers.'),
-    Row('includeTransactions', _boolean, False, 'Adds what the batches say of producers and transactions.'),
-    Row('table', _choice(*TABLES), 'records', 'What to read: records, or the log itself.', 'batch'),
-    Row('maxOffsetsPerTrigger', _positive, None, 'Offsets in a micro-batch, at most about.', 'stream'),
-    Row('maxBytesPerTrigger', parse_bytes, None, 'Bytes of log in a micro-batch, at most about.', 'stream'),
-    Row('minOffsetsPerTrigger', _positive, None, 'Offsets that a micro-batch waits for.', 'stream'),
-    Row('maxTriggerDelay', parse_duration_ms, 15 * 60_000, 'How long it waits for them, such as 15m.', 'stream'),
+    Row('includeHeaders', _boolean, False, 'Add the column headers.'),
+    Row('includeTransactions', _boolean, False, 'Add columns about producers and transactions.'),
+    Row('table', _choice(*TABLES), 'records', 'The table to read: records, or one about the log.', 'batch'),
+    Row('maxOffsetsPerTrigger', _positive, None, 'The approximate most offsets in a micro-batch.', 'stream'),
+    Row('maxBytesPerTrigger', parse_bytes, None, 'The approximate most bytes of log in a micro-batch.', 'stream'),
+    Row('minOffsetsPerTrigger', _positive, None, 'The offsets that a micro-batch waits for.', 'stream'),
+    Row('maxTriggerDelay', parse_duration_ms, 15 * 60_000, 'The longest wait for them, such as 15m.', 'stream'),
 )
 BY_NAME = {row.name.lower(): row for row in ROWS}
 ALIASES = {'logdir': 'path', 'includetxn': 'includeTransactions'}
 IGNORED = {'checkpointlocation', 'queryname'}
-"""What Spark itself puts among the options of a stream."""
+"""Options that Spark itself adds to those of a stream."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for, by the names of `ROWS` in lower case; `kafka` holds the client's settings."""
+    """The values of all options, by the names in `ROWS` in lower case. `kafka` has the client's settings."""
 
     values: dict[str, Any]
     given: frozenset[str]
@@ -272,7 +273,7 @@ class Options:
         return self.kafka.get('bootstrap.servers')
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether this partition was subscribed to."""
+        """Report whether the options select this partition."""
         if self.is_given('assign'):
             return partition in self['assign'].get(topic, ())
         if self.is_given('subscribe'):
@@ -283,7 +284,7 @@ class Options:
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """OptionError that names the option, what was found and what was expected."""
+    """Parse and check the options. OptionError names the option, the found value and the expected one."""
     values = {row.name.lower(): row.default for row in ROWS}
     kafka: dict[str, str] = {}
     names = set()
@@ -319,18 +320,18 @@ def _parsed(row: Row, name: str, text: str) -> Any:
 
 
 def _take_isolation(values: dict[str, Any], names: set[str], level: str | None) -> None:
-    """`kafka.isolation.level` says the same as `isolation`."""
+    """Apply `kafka.isolation.level`, which means the same as `isolation`."""
     if level is None:
         return
     found = _parsed(BY_NAME['isolation'], 'kafka.isolation.level', level)
     if 'isolation' in names and values['isolation'] != found:
-        raise OptionError('isolation', f'found {values["isolation"]} here and {found} in kafka.isolation.level')
+        raise OptionError('isolation', f'found {values["isolation"]} here, but {found} in kafka.isolation.level')
     values['isolation'] = found
 
 
 def _client_setting(name: str, text: str) -> str:
     if name in PROTECTED:
-        raise OptionError(name, f'found {text!r}; it cannot be set: {PROTECTED[name]}')
+        raise OptionError(name, f'found {text!r}, but it cannot be set: {PROTECTED[name]}')
     setting = name.removeprefix('kafka.')
     if setting not in CLIENT_SETTINGS and not setting.startswith(CLIENT_PREFIXES):
         raise OptionError(name, f'no such setting of a consumer{_suggestion(name, known_client_settings())}')
@@ -352,28 +353,28 @@ def _check_together(options: Options) -> None:
         raise OptionError('path', 'give one of path (a log directory) and kafka.bootstrap.servers (a broker)')
     chosen = [name for name in ('subscribe', 'subscribePattern', 'assign') if options.is_given(name)]
     if len(chosen) > 1:
-        raise OptionError(chosen[1], f'given beside {chosen[0]}; give one of subscribe, subscribePattern, assign')
+        raise OptionError(chosen[1], f'{chosen[0]} is given too; give one of subscribe, subscribePattern and assign')
     is_broker = options.bootstrap_servers is not None
     if not is_broker and options.kafka:
-        raise OptionError(f'kafka.{min(options.kafka)}', 'given beside path, where no broker is asked')
+        raise OptionError(f'kafka.{min(options.kafka)}', 'path is given too, which is read without a broker')
     if is_broker and options['table'] == 'segments':
-        raise OptionError('table', 'found segments beside kafka.bootstrap.servers; a broker tells nothing of its '
-                                   'files, give path')
+        raise OptionError('table', 'found segments with kafka.bootstrap.servers, but a broker does not describe its '
+                                   'files: give path')
     if is_broker and not chosen and options['table'] == 'records':
-        raise OptionError('subscribe', 'missing; give one of subscribe, subscribePattern, assign')
+        raise OptionError('subscribe', 'missing: give one of subscribe, subscribePattern and assign')
     if is_broker:
-        _refuse(options, 'path', 'it is about files; with kafka.bootstrap.servers a broker is asked')
+        _refuse(options, 'path', 'it needs path, not kafka.bootstrap.servers')
 
 
 def check_use(options: Options, *, is_stream: bool) -> None:
-    """OptionError for an option that means nothing in a query of this kind."""
+    """OptionError for an option that this kind of query does not have."""
     if is_stream:
-        _refuse(options, 'batch', 'it is for spark.read; a stream has no end, and pins nothing')
+        _refuse(options, 'batch', 'it is for spark.read only')
     else:
-        _refuse(options, 'stream', 'it is for spark.readStream')
+        _refuse(options, 'stream', 'it is for spark.readStream only')
 
 
 def _refuse(options: Options, place: str, why: str) -> None:
     for row in ROWS:
         if place in row.place.split() and options.is_given(row.name):
-            raise OptionError(row.name, f'not here: {why}')
+            raise OptionError(row.name, f'not allowed here: {why}')

@@ -1,8 +1,8 @@
-"""One partition as it lies in files: its segments, and what is decided about the transactions in them.
+"""One partition in files: its segments and the outcomes of the transactions in them.
 
-Planning reads directory listings, the newest snapshot, and the headers of the last segment; nothing else of the log.
-Correct beside a live broker: sizes are pinned first, then the snapshot, then the walk, so that the result is the truth
-of a moment just past. Nothing below the last stable offset changes afterwards but by cleaning and retention.
+Planning reads directory listings, the newest snapshot and the headers of the last segment, and nothing else of the log.
+This is correct beside a live broker. Sizes are fixed first, then the snapshot is read, then the segment is walked, so
+the result is a state that existed. Below the last stable offset, only cleaning and retention change anything later.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LISTINGS = 20
 SWAP_WAIT_S = 0.05
 NEVER_EXPIRES_MS = 0
 NO_OFFSET = 0x7fffffffffffffff
-"""Above all that there are."""
+"""An offset above all others."""
 
 _FILE = re.compile(r'(\d{20})\.(log|index|timeindex|txnindex|snapshot)')
 _DIRECTORY = re.compile(r'(.+)-(\d+)')
@@ -41,7 +41,7 @@ _INTERNAL_SUFFIX = re.compile(r'.*\.[0-9a-f]{32}-(delete|future|stray)')
 
 
 def parse_directory_name(name: str) -> tuple[str, int] | None:
-    """Topic and partition of `orders-0`; None for what is no partition, or one on its way out."""
+    """Return topic and partition of `orders-0`; None for any other directory, and for one being deleted."""
     match = _DIRECTORY.fullmatch(name)
     if match is None or _INTERNAL_SUFFIX.fullmatch(name):
         return None
@@ -52,7 +52,7 @@ def parse_directory_name(name: str) -> tuple[str, int] | None:
 class SegmentFiles:
     base_offset: int
     size_bytes: int
-    """Of the log file when it was listed."""
+    """The size of the log file when it was listed."""
     modified_ns: int
     has_index: bool
     has_time_index: bool
@@ -64,7 +64,7 @@ class SegmentFiles:
 
 @dataclass(frozen=True)
 class PartitionFiles:
-    """What the directory of a partition holds."""
+    """The files in a partition's directory."""
 
     storage: Storage
     topic: str
@@ -74,7 +74,7 @@ class PartitionFiles:
 
     @classmethod
     def list(cls, storage: Storage, topic: str, partition: int) -> PartitionFiles:
-        """FileNotFoundError, OSError. CorruptLogError: it lies as a broker left it that died between two renames."""
+        """List the files. FileNotFoundError, OSError. CorruptLogError if a broker died between two renames."""
         found: dict[str, dict[int, FileFacts]] = {
             kind: {} for kind in ('log', 'index', 'timeindex', 'txnindex', 'snapshot')}
         for name, facts in _listed(storage).items():
@@ -89,9 +89,9 @@ class PartitionFiles:
 
 
 def _listed(storage: Storage) -> dict[str, FileFacts | None]:
-    """A listing in which no compacted segment is about to take the place of others, some of which are gone already.
+    """Return a listing that is not in the middle of a swap of compacted segments.
 
-    A local directory is listed until two listings agree: one alone may miss a file that is renamed meanwhile.
+    A local directory is listed until two listings agree, because one alone may miss a file that is being renamed.
     """
     before: set[str] | None = None
     for _ in range(LISTINGS):
@@ -111,22 +111,22 @@ def _listed(storage: Storage) -> dict[str, FileFacts | None]:
 
 @dataclass
 class PartitionState:
-    """Offsets of a partition, and its transactions that a reader must know of."""
+    """The offsets of a partition, and the transactions that a reader needs."""
 
     files: PartitionFiles
     log_start_offset: int
     log_end_offset: int
     last_stable_offset: int
     open: dict[int, int]
-    """Producer id to first offset."""
+    """Open transactions: first offset by producer id."""
     tail_aborted: list[tuple[int, int, int]] = field(default_factory=list)
-    """(producer id, first offset, marker's offset) of markers from `walked_from` on."""
+    """(producer id, first offset, marker's offset) of abort markers from `walked_from` on."""
     walked_from: int = 0
-    """From this offset on headers were read: what is known of transactions there does not come from an index."""
+    """The offset from which headers were read, not indexes."""
     producers: list[ActiveProducer] = field(default_factory=list)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[tuple[int, int, int]]:
-        """The aborted transactions that touch [start_offset, end_offset): below the walk by the indexes of segments."""
+        """Return the aborted transactions in [start_offset, end_offset). Below `walked_from` the indexes have them."""
         found = []
         for segment, following in pairwise([*self.files.segments, None]):
             assert segment is not None
@@ -142,7 +142,7 @@ class PartitionState:
 
 
 def read_transaction_index(storage: Storage, name: str) -> list[tuple[int, int, int, int]]:
-    """(producer id, first offset, last offset, last stable offset) of each entry. CorruptLogError."""
+    """Return (producer id, first offset, last offset, last stable offset) of each entry. CorruptLogError."""
     data = storage.read(name)
     whole = len(data) - len(data) % ENTRY.size
     rows = []
@@ -150,16 +150,16 @@ def read_transaction_index(storage: Storage, name: str) -> list[tuple[int, int, 
         version, *fields = ENTRY.unpack_from(data, position)
         if version != VERSION:
             raise CorruptLogError(f'{storage.path(name)}: found version {version} at {position}, expected {VERSION}; '
-                                  'read with verifyTxnIndex=true, which does without the index')
+                                  'read with verifyTxnIndex=true, which does not use the index')
         rows.append((fields[0], fields[1], fields[2], fields[3]))
     return rows
 
 
 class Tail:
-    """The end of a partition, walked batch by batch; `advance` goes on from where it stopped."""
+    """A walk over the end of a partition, batch by batch. `advance` continues where it stopped."""
 
     def __init__(self, *, verify_transaction_index: bool = False):
-        """With `verify_transaction_index` everything is walked, and a lost index makes no difference."""
+        """With `verify_transaction_index` the whole partition is walked and no index is needed."""
         self._verify = verify_transaction_index
         self._may_skim = True
         self._begin_anew()
@@ -174,16 +174,16 @@ class Tail:
 
     def advance(self, files: PartitionFiles, log_start_offset: int = 0,
                 recovery_point: int | None = None) -> PartitionState:
-        """Offsets and transactions of the partition, as its files tell them now.
+        """Return the partition's offsets and transactions, from its files as they are now.
 
-        `log_start_offset` is that of the checkpoint. Segments at or above `recovery_point` (of an unclean stop) are
-        walked whatever their indexes say. CorruptLogError, OSError; FileNotFoundError when a segment went away
-        meanwhile: list the files and advance again.
+        `log_start_offset` comes from the checkpoint. After an unclean stop, segments at or above `recovery_point` are
+        walked without their indexes. CorruptLogError, OSError. After a FileNotFoundError, for a segment deleted
+        meanwhile, list the files and advance again.
         """
         if not files.segments:
             return PartitionState(files, log_start_offset, log_start_offset, log_start_offset, {})
         last = files.segments[-1]
-        # Only what is still the last segment is as it was: any other may have been compacted.
+        # Only the last segment cannot have been compacted since.
         if self._segment_base != last.base_offset or last.size_bytes < self._position:
             self._begin_anew()
             self._start(files, recovery_point)
@@ -205,9 +205,9 @@ class Tail:
     def _start(self, files: PartitionFiles, recovery_point: int | None) -> None:
         first = files.segments[0].base_offset
         bare = [segment for segment in files.segments[:-1] if not segment.has_index]
-        if bare and not self._verify:  # a broker makes one with every segment; one of transactions only with an abort
-            logger.warning('%s: has no index beside it, so those of transactions may be missing too; all headers of '
-                           'the partition are read instead', files.storage.path(bare[0].name('log')))
+        if bare and not self._verify:  # every segment has an .index, but a .txnindex only after an abort
+            logger.warning('%s has no .index, so its .txnindex may be missing too; reading all headers of the '
+                           'partition instead', files.storage.path(bare[0].name('log')))
         upper = first if self._verify or bare else files.segments[-1].base_offset
         if recovery_point is not None:
             upper = min(upper, max(recovery_point, first))
@@ -232,7 +232,7 @@ class Tail:
 
 
 def _load_snapshot(files: PartitionFiles, producers: ProducerStateTable, at_most: int) -> int:
-    """The offset of the newest sound snapshot up to `at_most`, or the start of the log."""
+    """Load the newest valid snapshot up to `at_most`. Return its offset, or the start of the log without one."""
     first = files.segments[0].base_offset
     for offset in reversed(files.snapshots):
         if first <= offset <= at_most:
@@ -247,11 +247,10 @@ def _load_snapshot(files: PartitionFiles, producers: ProducerStateTable, at_most
 
 def walk_segment(files: PartitionFiles, segment: SegmentFiles, position: int, walk: TailWalk, *,
                  may_skim: bool) -> int:
-    """Show `walk` the segment from `position` on. Returns where the last sound batch ends.
+    """Walk the segment from `position` on. Return the end of the last valid batch.
 
-    One that is damaged is passed over, for the reader of its records to report. What is longer than what is there is a
-    write that did not end, or has not yet: the walk ends before it, as a broker's recovery does. UnsoundTail: walk once
-    more without skimming.
+    A damaged batch is skipped; the reader of its records reports it. A batch longer than the file is an unfinished
+    write: the walk ends before it, as a broker's recovery does. After UnsoundTail, walk again without skimming.
     """
     sound = position
     with files.storage.open(segment.name('log')) as file:
@@ -268,7 +267,7 @@ def walk_segment(files: PartitionFiles, segment: SegmentFiles, position: int, wa
 
 def _walk_batches(file: Any, position: int, sound: int, end: int, walk: TailWalk,
                   window_bytes: int) -> tuple[int, int]:
-    """(where the whole batches from `position` on end, where the last sound one does)."""
+    """Return (the end of the whole batches from `position` on, the end of the last valid one)."""
     size = window_bytes
     while position + HEADER_BYTES <= end:
         size = min(size, end - position)
@@ -287,10 +286,10 @@ def _walk_batches(file: Any, position: int, sound: int, end: int, walk: TailWalk
 
 def first_position_by_time(files: PartitionFiles, segment: SegmentFiles, timestamp_ms: int, *,
                            is_sealed: bool) -> int | None:
-    """Before which position of a segment all is older than `timestamp_ms`; None if the whole segment is.
+    """Return a position before which all records are older than `timestamp_ms`; None if the whole segment is older.
 
-    By the indexes: an entry of the one by time says that nothing up to its offset is younger than it, and the last one
-    of a sealed segment speaks of all of it.
+    It comes from the indexes. An entry of the time index bounds the timestamps of all records up to its offset. The
+    last entry of a sealed segment bounds the whole segment.
     """
     try:
         if not segment.has_time_index or not segment.has_index:
@@ -316,9 +315,9 @@ def first_position_by_time(files: PartitionFiles, segment: SegmentFiles, timesta
 
 
 def next_sound_batch(file: Any, position: int, end: int, low: int, high: int = NO_OFFSET) -> int:
-    """Behind a damaged batch at `position`: where the next one with a right CRC and offsets in [low, high) begins.
+    """Return the position of the next batch with a valid CRC and offsets in [low, high), behind a damaged one.
 
-    `end` when there is none. The damaged batch's own length is believed first, for records may hold batches.
+    Return `end` if there is none. The damaged batch's own length is tried first, because records may contain batches.
     """
     size = size_at(file, position, end)
     if size is not None and (position + size == end or _is_sound(file, position + size, end, low, high)):
@@ -338,7 +337,7 @@ def next_sound_batch(file: Any, position: int, end: int, low: int, high: int = N
 
 
 def size_at(file: Any, position: int, end: int) -> int | None:
-    """What the batch there says that it takes; None for what is no header, or less than one."""
+    """Return the size in the batch's header; None for an invalid or incomplete header."""
     data = file.read_at(min(HEADER_BYTES, max(0, end - position)), position)
     header = _header_or_none(data, 0)
     return None if header is None else header.size_bytes
@@ -369,7 +368,7 @@ def has_right_crc(header: BatchHeader, batch: memoryview) -> bool:
 
 
 def read_batches(file: Any, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, batch) of what lies between two positions, by large reads; ends where no whole batch is."""
+    """Yield (position, header, batch) between two positions, by large reads, as long as whole batches follow."""
     window = memoryview(b'')
     window_at = position
     while position + HEADER_BYTES <= end:

@@ -1,8 +1,8 @@
-"""Segments kept for a query by hard links, whatever a broker deletes or compacts meanwhile.
+"""Hard links that keep segments for a query even if a broker deletes or compacts them.
 
-The links lie beside the log directory, in the same file system: nothing is copied, and no folder appears in the log
-directory, where Apache Kafka would refuse to start on it. PySpark does not tell when a query is over, so the next query
-that pins removes what is older than a day.
+The links are beside the log directory, in the same file system. Nothing is copied. A folder inside the log directory
+would keep Apache Kafka from starting. PySpark does not report the end of a query, so the next query that pins removes
+links older than a day.
 """
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LOG_DIRECTORY_FILE = 'meta.properties'
 
 
 class SegmentChanged(Exception):
-    """Between the plan and the pin: plan again."""
+    """A segment changed between the plan and the pin, so the caller must plan again."""
 
 
 def pin(ranges: Sequence[FileRange]) -> list[FileRange]:
-    """The same ranges, of links to their segments. SegmentChanged; OptionError where links cannot be made."""
+    """Return the same ranges in links to their segments. SegmentChanged; OptionError if linking is not possible."""
     directories: dict[Path, Path] = {}
     linked: dict[tuple[Storage, SegmentFiles], Storage] = {}
     for each in ranges:
@@ -44,9 +44,9 @@ def pin(ranges: Sequence[FileRange]) -> list[FileRange]:
 
 
 def _beside(partition: Storage) -> Path:
-    """Beside the log directory; beside the partition's own where that lies in no log directory."""
+    """Return the directory for links: beside the log directory, or beside a partition without one."""
     if not partition.is_local:
-        raise OptionError('pin', f'found hardlink with {partition}; hard links are there only for local paths')
+        raise OptionError('pin', f'found hardlink with {partition}, but only local paths have hard links')
     directory = Path(partition.location).resolve()
     return directory.parent.parent if (directory.parent / LOG_DIRECTORY_FILE).exists() else directory.parent
 
@@ -61,18 +61,18 @@ def _link(each: FileRange, directory: Path) -> Storage:
     except FileNotFoundError as error:
         raise SegmentChanged(str(error)) from None
     except OSError as error:
-        raise OptionError('pin', f'no hard links can be made in {directory.parent}: {error}') from None
+        raise OptionError('pin', f'cannot make hard links in {directory.parent}: {error}') from None
     if each.is_sealed and (facts.st_size, facts.st_mtime_ns) != (each.segment.size_bytes, each.segment.modified_ns):
         raise SegmentChanged(each.path)
     return Storage(str(target))
 
 
 def remove_expired(parent: Path, now_s: float | None = None) -> None:
-    """Pins of other queries that were made more than a day ago."""
+    """Remove other queries' pins that are more than a day old."""
     oldest = (time.time() if now_s is None else now_s) - EXPIRY_S
     for directory in parent.glob(f'{PREFIX}*'):
         try:
             if directory.stat().st_mtime < oldest:
                 shutil.rmtree(directory)
         except OSError:
-            continue  # another query was faster, or may do what this one may not
+            continue  # another query removed it, or this one may not

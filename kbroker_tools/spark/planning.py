@@ -1,7 +1,7 @@
-"""From options to the offsets that are read, all of them fixed when the plan is made.
+"""The resolution of options to offsets, which are all fixed when the plan is made.
 
-A place (a log directory, a cluster) tells what partitions there are and where they begin and end; what is asked for is
-resolved against that here, the same way for both.
+A place (a log directory or a cluster) reports its partitions and their bounds. The options are resolved against these
+in the same way for both.
 """
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a reader may see of a partition: from the log's start to the last stable offset, or what takes its place."""
+    """The readable part of a partition: from the log start to the last stable offset or its replacement."""
 
     start_offset: int
     end_offset: int
 
 
 LocatedBatch = tuple[int | None, int | None, BatchHeader, memoryview]
-"""Base offset of its segment and position in it (None where nobody tells), header, the whole batch."""
+"""The segment's base offset, the position in it (both None if unknown), the header and the whole batch."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Offsets to read of one partition, the end excluded."""
+    """The offsets to read of one partition, without `end_offset`."""
 
     topic: str
     partition: int
@@ -44,44 +44,46 @@ class Slice:
 
 
 class Place(Protocol):
-    """Raises OSError, KafkaError, DataLossError."""
+    """A log directory or a cluster to read from. Methods raise OSError, KafkaError, DataLossError."""
 
     def refresh(self) -> None:
-        """Look again: what `partitions` and `bounds` said may have changed."""
+        """Update the partitions and their bounds."""
 
     def partitions(self) -> list[Partition]:
-        """All there are, sorted."""
+        """Return all partitions, sorted."""
 
     def bounds(self, topic: str, partition: int) -> Bounds: ...
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Of the first record at or after that time; None if there is none."""
+        """Return the offset of the first record at or after the time, or None."""
 
     def size_bytes(self, each: Slice) -> int:
-        """About how many bytes of log a slice is."""
+        """Return about how many bytes of log a slice has."""
 
     def tasks(self, slices: Sequence[Slice], options: Options, *, with_outcomes: bool = False) -> list[Any]:
-        """The work cut into what a task does: picklable, for `read_task`.
+        """Return the picklable tasks that read the slices, for `read_task`.
 
-        `with_outcomes`: what became of each transaction is asked for.
+        With `with_outcomes` they also provide the outcome of each transaction.
         """
 
     def pieces(self, topic: str, partition: int) -> list[Any]:
-        """All of a partition, cut for `batches`."""
+        """Return the pieces of a whole partition for `batches`."""
 
     def batches(self, topic: str, partition: int, piece: Any) -> Iterator[LocatedBatch]:
-        """Every batch of a piece, or of the partition if that is None, markers and what is open included."""
+        """Yield every batch of a piece, or of the partition if it is None, with markers and open transactions."""
 
     def producers(self, topic: str, partition: int) -> list[Any]:
-        """With the members of `kbroker_tools.view.ProducerInfo`."""
+        """Return the producers, with the members of `kbroker_tools.view.ProducerInfo`."""
 
     def aborted(self, topic: str, partition: int, piece: Any) -> list[tuple[int, int, int]]:
-        """(producer id, first offset, offset of the marker) of what was aborted and is still in the log; of what ends
-        in a piece, or in all of it if that is None."""
+        """Return (producer id, first offset, marker's offset) of the aborted transactions that are still in the log.
+
+        Only those that end in the piece are returned; all, if it is None.
+        """
 
 
 def chosen_partitions(place: Place, options: Options, *, may_be_gone: bool = False) -> list[Partition]:
-    """OptionError when something was named that is not there (unless it `may_be_gone`), or when nothing is left."""
+    """Return the selected partitions. OptionError for none, or for a missing one unless it `may_be_gone`."""
     present = place.partitions()
     chosen = [each for each in present if options.wants(*each)]
     if may_be_gone:
@@ -90,31 +92,33 @@ def chosen_partitions(place: Place, options: Options, *, may_be_gone: bool = Fal
         missing = {(topic, partition) for topic, numbers in options['assign'].items() for partition in numbers}
         missing -= set(present)
         if missing:
-            raise OptionError('assign', f'found {named(missing)}, which is not there; there are {named(present)}')
+            raise OptionError('assign', f'found {named(missing)}, which does not exist; there are {named(present)}')
     if options.is_given('subscribe'):
         topics = {topic for topic, _ in present}
         for topic in options['subscribe']:
             if topic not in topics:
-                raise OptionError('subscribe', f'found topic {topic!r}, which is not there; there are '
+                raise OptionError('subscribe', f'found topic {topic!r}, which does not exist; there are '
                                                f'{", ".join(sorted(topics)) or "none"}')
     if options.is_given('subscribePattern') and not chosen:
-        raise OptionError('subscribePattern', f'found {options["subscribePattern"].pattern!r}, which matches the whole '
-                                              f'name of no topic; there are {named(present)}')
+        raise OptionError('subscribePattern', f'found {options["subscribePattern"].pattern!r}, which matches no '
+                                              f'whole topic name; there are {named(present)}')
     if not chosen and present:
-        raise OptionError('subscribe', f'missing: there are only {named(present)}, whose names begin with __; topics '
-                                       'such as these have to be named')
+        raise OptionError('subscribe', f'missing: there are only {named(present)}, and topics whose names begin with '
+                                       '__ must be subscribed to by name')
     return chosen
 
 
 def named(partitions: Any) -> str:
-    """`a-0, a-1, b-0 and 20 more`."""
+    """Return `a-0, a-1, b-0 and 20 more`."""
     names = [f'{topic}-{partition}' for topic, partition in sorted(partitions)]
     return ', '.join(names[:10]) + (f' and {len(names) - 10} more' if len(names) > 10 else '') or 'none'
 
 
 def resolve(place: Place, options: Options, skipped: Skipped | None = None) -> list[Slice]:
-    """What a batch query reads: timestamps win over offsets, as in Spark's connector; a partition that JSON does not
-    name takes the default. `skipped` is told what was asked for and is gone."""
+    """Return the slices that a batch query reads, and add wanted offsets that are gone to `skipped`.
+
+    Timestamps win over offsets, as in Spark's connector. A partition that JSON does not name takes the default.
+    """
     chosen = chosen_partitions(place, options)
     check_named_partitions(options, chosen)
     slices = []
@@ -123,14 +127,14 @@ def resolve(place: Place, options: Options, skipped: Skipped | None = None) -> l
         start = starting_offset(place, options, topic, partition, bounds, default='earliest')
         end = ending_offset(place, options, topic, partition, bounds)
         if skipped is not None:
-            _tell_gone(options, topic, partition, min(start, end), skipped)
+            _record_gone(options, topic, partition, min(start, end), skipped)
         if end > start:
             slices.append(Slice(topic, partition, start, end))
     return slices
 
 
-def _tell_gone(options: Options, topic: str, partition: int, start: int, skipped: Skipped) -> None:
-    """With failOnDataLoss=false: offsets that were named and lie below the log's start."""
+def _record_gone(options: Options, topic: str, partition: int, start: int, skipped: Skipped) -> None:
+    """With failOnDataLoss=false, record named offsets that are below the log start as lost."""
     asked = options['startingOffsets']
     if not isinstance(asked, dict) or _timestamp(options, 'starting', topic, partition) is not None:
         return
@@ -143,7 +147,7 @@ def _tell_gone(options: Options, topic: str, partition: int, start: int, skipped
 
 
 def check_named_partitions(options: Options, chosen: Sequence[Partition]) -> None:
-    """OptionError: a map of offsets or timestamps names a partition that is not read."""
+    """OptionError if a map of offsets or timestamps names a partition that is not read."""
     for option in ('startingOffsets', 'endingOffsets', 'startingOffsetsByTimestamp', 'endingOffsetsByTimestamp'):
         if isinstance(options[option], dict):
             unknown = set(options[option]) - set(chosen)
@@ -153,14 +157,14 @@ def check_named_partitions(options: Options, chosen: Sequence[Partition]) -> Non
 
 def starting_offset(place: Place, options: Options, topic: str, partition: int, bounds: Bounds, *,
                     default: str) -> int:
-    """Where to begin with a partition. OptionError (with failOnDataLoss) below the log's start or past its end."""
+    """Return the first offset to read. OptionError (with failOnDataLoss) below the log start or past its end."""
     timestamp_ms = _timestamp(options, 'starting', topic, partition)
     if timestamp_ms is not None:
         found = place.offset_for_timestamp(topic, partition, timestamp_ms)
         if found is None and options['startingOffsetsByTimestampStrategy'] == 'error':
             raise OptionError(_timestamp_option(options, 'starting'),
                               f'{topic}-{partition} has no record at or after {timestamp_ms}; with '
-                              'startingOffsetsByTimestampStrategy=latest it is passed over')
+                              'startingOffsetsByTimestampStrategy=latest it is skipped')
         return bounds.end_offset if found is None else max(found, bounds.start_offset)
     asked = options['startingOffsets'] or default
     number = _number(asked, topic, partition, EARLIEST if default == 'earliest' else LATEST)
@@ -169,16 +173,16 @@ def starting_offset(place: Place, options: Options, topic: str, partition: int, 
     if number == LATEST:
         return bounds.end_offset
     if number > bounds.end_offset and options['failOnDataLoss']:
-        raise OptionError('startingOffsets', f'found {number} for {topic}-{partition}, which may be read up to '
-                                             f'{bounds.end_offset}; with failOnDataLoss=false it begins there')
+        raise OptionError('startingOffsets', f'found {number} for {topic}-{partition}, which can be read up to '
+                                             f'{bounds.end_offset}; with failOnDataLoss=false the query begins there')
     if number < bounds.start_offset and options['failOnDataLoss']:
         raise OptionError('startingOffsets', f'found {number} for {topic}-{partition}, whose log starts at '
-                                             f'{bounds.start_offset}; with failOnDataLoss=false it begins there')
+                                             f'{bounds.start_offset}; with failOnDataLoss=false the query begins there')
     return min(max(number, bounds.start_offset), bounds.end_offset)
 
 
 def ending_offset(place: Place, options: Options, topic: str, partition: int, bounds: Bounds) -> int:
-    """Where to end with a partition; never above what may be seen."""
+    """Return the end of the offsets to read, which is never above the readable ones."""
     timestamp_ms = _timestamp(options, 'ending', topic, partition)
     if timestamp_ms is not None:
         found = place.offset_for_timestamp(topic, partition, timestamp_ms)
@@ -187,8 +191,8 @@ def ending_offset(place: Place, options: Options, topic: str, partition: int, bo
     if number == EARLIEST:
         raise OptionError('endingOffsets', f'found -2 (earliest) for {topic}-{partition}, expected an offset or -1')
     if number > bounds.end_offset and options['failOnDataLoss']:
-        raise OptionError('endingOffsets', f'found {number} for {topic}-{partition}, which may be read up to '
-                                           f'{bounds.end_offset}; with failOnDataLoss=false it ends there')
+        raise OptionError('endingOffsets', f'found {number} for {topic}-{partition}, which can be read up to '
+                                           f'{bounds.end_offset}; with failOnDataLoss=false the query ends there')
     return bounds.end_offset if number == LATEST else min(number, bounds.end_offset)
 
 
@@ -209,7 +213,10 @@ def _number(asked: str | dict[Partition, int], topic: str, partition: int, defau
 
 
 def split_bytes(slices_bytes: int, options: Options) -> int:
-    """Bytes of a task: `splitBytes`, or less if `minPartitions` asks for more tasks. That by itself sets the number."""
+    """Return the bytes per task: `splitBytes`, or less if `minPartitions` needs more tasks.
+
+    If only `minPartitions` is given, it alone determines the number of tasks.
+    """
     most: int = options['splitBytes']
     if not options['minPartitions']:
         return most

@@ -1,4 +1,4 @@
-"""The columns of `format("kbroker")`: Spark's own for Kafka, by name, type and order, and what transactions add."""
+"""The columns of `format("kbroker")`: those of Spark's Kafka source, and columns about transactions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -17,9 +17,9 @@ class Field:
     name: str
     spark_type: str
     decoded: str | None
-    """The column of `kbroker.record.columns` that it is made of; None for what a partition has one value of."""
+    """The column of `kbroker.record.columns` that it comes from; None if it is constant in a partition."""
     group: str = ''
-    """'' always there; otherwise the option that adds it."""
+    """The option that adds it; '' for a column that is always there."""
 
 
 FIELDS = (
@@ -47,31 +47,31 @@ COMPRESSIONS = ('none', 'gzip', 'snappy', 'lz4', 'zstd', 'unknown', 'unknown', '
 
 
 def ddl(include_headers: bool, include_transactions: bool) -> str:
-    """The schema as Spark reads it from text."""
+    """Return the schema as DDL text for Spark."""
     groups = {''} | ({'includeHeaders'} if include_headers else set())
     groups |= {'includeTransactions'} if include_transactions else set()
     return ', '.join(f'`{field.name}` {field.spark_type}' for field in FIELDS if field.group in groups)
 
 
 def wanted_fields(schema: StructType) -> list[Field]:
-    """The columns of a (narrower) schema that the user gave, in its order. ValueError as `check_columns`."""
+    """Return the columns of a schema, which the user may have narrowed, in its order. ValueError as `check_columns`."""
     check_columns(schema, {field.name: field.spark_type for field in FIELDS})
     return [BY_NAME[column.name] for column in schema.fields]
 
 
 def check_columns(schema: StructType, known: Mapping[str, str]) -> None:
-    """ValueError for a column that is not known, or of another type."""
+    """ValueError for an unknown column or another type."""
     for column in schema.fields:
         expected = known.get(column.name)
         if expected is None:
-            raise ValueError(f'found a column {column.name!r} in the schema, expected some of {", ".join(known)}')
+            raise ValueError(f'found column {column.name!r} in the schema, expected some of {", ".join(known)}')
         found = column.dataType.simpleString()
         if found != expected:
             raise ValueError(f'found column {column.name} of type {found} in the schema, expected {expected}')
 
 
 class Assembler:
-    """Makes the Arrow batches of one partition out of decoded columns; what is constant is made once and sliced."""
+    """A builder of Arrow batches of one partition from decoded columns. Constant columns are built once and sliced."""
 
     def __init__(self, fields: list[Field], topic: str, partition: int):
         import pyarrow as pa
@@ -83,7 +83,7 @@ class Assembler:
         self.schema = pa.schema([pa.field(field.name, arrow_type(field, pa)) for field in fields])
 
     def batch(self, rows: int, columns: dict[str, Any]) -> pa.RecordBatch:
-        """One batch of what a ColumnDecoder gave."""
+        """Return one batch of a ColumnDecoder's columns."""
         arrays = [self._array(field, rows, columns) for field in self._fields]
         if not arrays:  # a count over no column at all
             return self._pa.RecordBatch.from_struct_array(self._pa.array([{}] * rows, self._pa.struct([])))

@@ -1,9 +1,9 @@
-"""What a query passed over, told beside its rows: lines of JSON in a directory that driver and executors share.
+"""Records that a query skipped, as lines of JSON in a directory that the driver and the executors share.
 
-Spark takes nothing but rows from a source in Python, no counter. So where it is asked for (`skippedTo`) the plan leaves
-a file, and each task that has something to tell when it is at its end. A file is named for the work: what runs twice
-tells it once. So is one of a stream, after its micro-batch and then the work: another micro-batch may begin within the
-same batch of the log. All rows have all columns, so that a query over them finds those whatever happened.
+Spark takes only rows from a Python source, and no counters. So with the option `skippedTo`, the plan writes a file, and
+so does each task that skipped anything, at its end. A file is named after its work, so that work that runs twice counts
+once. In a stream the name begins with the micro-batch, because two micro-batches may share a batch of the log. All rows
+have all columns, so that a query always finds them.
 """
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ PLAN = 'plan'
 
 @dataclass(frozen=True)
 class Loss:
-    """Records that are gone or damaged: some or all of those of a run of offsets."""
+    """Lost or damaged records: some or all of a run of offsets."""
 
     topic: str | None
     partition: int | None
     first_offset: int | None
     lost_offsets: int
     what: str | None
-    """None, as others are then, in a row that tells of no loss."""
+    """A text about the loss. A row without a loss has None here and in other columns."""
 
 
 @dataclass
 class Skipped:
-    """Of one task or plan, or the sum of many."""
+    """The skipped records of one task or plan, or the sum of many."""
 
     losses: list[Loss] = field(default_factory=list)
     aborted: Counter[Partition] = field(default_factory=Counter)
-    """Aborted transactions that were left out, each where its marker lies."""
+    """The number of skipped aborted transactions, by the partition of their markers."""
 
     def lose(self, topic: str, partition: int, first_offset: int, end_offset: int, what: str) -> None:
         self.losses.append(Loss(topic, partition, first_offset, max(0, end_offset - first_offset), what))
@@ -60,7 +60,7 @@ class Skipped:
         self.aborted += other.aborted
 
     def write(self, directory: Path, name: str) -> None:
-        """A file with all of it, in place of what an earlier attempt has told; none with nothing to tell. OSError."""
+        """Write the file `name`, replacing that of an earlier attempt; if nothing was skipped, delete it. OSError."""
         rows = [{**asdict(loss), 'aborted_transactions': 0} for loss in self.losses]
         rows += [{**asdict(Loss(topic, partition, None, 0, None)), 'aborted_transactions': count}
                  for (topic, partition), count in sorted(self.aborted.items()) if count]
@@ -70,13 +70,13 @@ class Skipped:
             (directory / f'{name}.json').unlink(missing_ok=True)
             return
         directory.mkdir(parents=True, exist_ok=True)
-        new = directory / f'_{uuid.uuid4().hex}'  # another attempt may be at it at this moment
+        new = directory / f'_{uuid.uuid4().hex}'  # another attempt may be writing now
         new.write_text(''.join(json.dumps(row) + '\n' for row in rows), 'utf-8')
         os.rename(new, directory / f'{name}.json')
 
     @classmethod
     def read(cls, directory: Path) -> Skipped:
-        """The sum of what lies there. OSError."""
+        """Return the sum of all files in the directory. OSError."""
         return cls.sum(json.loads(line) for path in sorted(directory.glob('*.json'))
                        for line in path.read_text('utf-8').splitlines())
 
@@ -93,7 +93,7 @@ class Skipped:
 
 
 def keep_only(directory: Path, prefix: str, names: Iterable[str]) -> None:
-    """Of the files whose names begin so, those that work of these names will write anew. OSError."""
+    """Delete the files with this prefix, except those named here, which their work will replace. OSError."""
     kept = {f'{name}.json' for name in names}
     for path in directory.glob(f'{prefix}*.json'):
         if path.name not in kept:

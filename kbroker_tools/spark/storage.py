@@ -1,4 +1,4 @@
-"""Files of a log directory wherever pyarrow can open them: the local disk, S3, HDFS, GCS. Nothing is written."""
+"""Read-only files of a log directory, anywhere that pyarrow can open them: on the local disk, S3, HDFS or GCS."""
 from __future__ import annotations
 
 import os
@@ -16,38 +16,37 @@ class FileFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Storage:
-    """A directory by its path or URI; picklable, so that a task opens it where it runs.
+    """A directory by its path or URI. It is picklable, and a task opens it where it runs.
 
-    Raises FileNotFoundError for what is not there, OSError for what cannot be read.
+    Raises FileNotFoundError for missing files, OSError for unreadable ones.
     """
 
     location: str
 
     @classmethod
     def at(cls, location: str) -> Storage:
-        """Of what somebody typed: without a slash at its end, and a local path as an absolute one."""
+        """Return the storage for a location from the user: without a slash at its end, a local path made absolute."""
         storage = cls(location)
         return cls(os.path.abspath(location)) if storage.is_local else cls(''.join(storage._parts))
 
     @property
     def is_local(self) -> bool:
-        """Whether it was given as a path of this machine, not as a URI."""
+        """True if it was given as a path, not as a URI."""
         return '://' not in self.location
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether its files lie in a file system of this machine, however it was given."""
+        """True if its files are in a file system of this machine, given by path or URI."""
         return self.is_local or self.location.startswith('file:')
 
     @property
     def window_bytes(self) -> int:
-        """How much to read at once of what is used once: what the processor's cache keeps until then, or what is worth
-        a request to another machine."""
+        """The size of one sequential read: what fits the CPU cache, or what is worth a request to another machine."""
         return 256 * 1024 if self.is_local else 8 * 1024 * 1024
 
     @property
     def _parts(self) -> tuple[str, str]:
-        """The location up to its last name, and the query that a URI may end with (of S3: its endpoint and so on)."""
+        """The location up to its last name, and the query of a URI (for S3: the endpoint and so on)."""
         path, mark, query = (self.location, '', '') if self.is_local else self.location.partition('?')
         return path.rstrip('/') or '/', mark + query
 
@@ -70,20 +69,20 @@ class Storage:
         return {'location': self.location}
 
     def __str__(self) -> str:
-        """For people: without what a URI may hold of passwords and endpoints."""
+        """Return the location for messages, without the passwords and endpoints of a URI."""
         return re.sub(r'://[^/]*@', '://', self._parts[0])
 
     def path(self, name: str) -> str:
-        """Of a file in here, for people."""
+        """Return the path of a file in here, for messages."""
         return f'{str(self).rstrip("/")}/{name}'
 
     def child(self, name: str) -> Storage:
-        """The directory `name` in this one."""
+        """Return the subdirectory `name`."""
         path, query = self._parts
         return Storage(f'{path.rstrip("/")}/{name}{query}')
 
     def list(self) -> dict[str, FileFacts | None]:
-        """What lies here, by name; None for a directory."""
+        """Return the files by name; a directory has None."""
         if self.is_local:
             with os.scandir(self.location) as entries:
                 return {entry.name: _facts(entry) for entry in entries}
@@ -94,14 +93,14 @@ class Storage:
                 for entry in found}
 
     def open(self, name: str) -> Any:
-        """A file for `read_at(size, position)` and `window`."""
+        """Open a file for `read_at(size, position)` and `window`."""
         if self.is_local:
             return LocalFile(os.path.join(self.location, name))
         filesystem, root = self._opened
         return filesystem.open_input_file(f'{root}/{name}')
 
     def read(self, name: str) -> bytes:
-        """The whole of a small file."""
+        """Read a whole small file."""
         with self.open(name) as file:
             data: bytes = file.read()
         return data
@@ -110,13 +109,13 @@ class Storage:
 def _facts(entry: os.DirEntry[str]) -> FileFacts | None:
     try:
         found = entry.stat()
-    except FileNotFoundError:  # it went away meanwhile, or is a link to nothing
+    except FileNotFoundError:  # deleted meanwhile, or a broken link
         return None
     return FileFacts(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
 class LocalFile:
-    """A file of this machine, as pyarrow's are used here, and read into a buffer that is kept."""
+    """A local file with the interface of pyarrow's files that is used here. It reads into one buffer."""
 
     def __init__(self, path: str):
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -147,5 +146,5 @@ class LocalFile:
 
 
 def window(file: Any, size: int, position: int) -> memoryview:
-    """Bytes of an open file, less at its end; they are there until the next call for this file."""
+    """Return bytes of an open file, fewer at its end. They are valid until the next call for this file."""
     return file.window(size, position) if isinstance(file, LocalFile) else memoryview(file.read_at(size, position))

@@ -1,8 +1,7 @@
 """`spark.readStream.format("kbroker")`: micro-batches between last stable offsets.
 
-Offsets are those of Spark's own connector, {"topic":{"0":23}}, so that a checkpoint can be read by people. A
-micro-batch that is played again gives the same rows: below the last stable offset nothing changes but by retention
-and compaction.
+Offsets have the form of Spark's own connector, {"topic":{"0":23}}, which is readable in a checkpoint. A repeated
+micro-batch returns the same rows, because below the last stable offset only retention and compaction change anything.
 """
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ Offsets = dict[Partition, int]
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """In Spark's shape, sorted."""
+    """Return the offsets in Spark's form, sorted."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
@@ -61,7 +60,7 @@ def from_json(offsets: dict[str, dict[str, int]]) -> Offsets:
 
 
 class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives as long as the query, in one Python process beside the driver: the place is looked at again, not anew."""
+    """The reader of a streaming query, in one Python process beside the driver. It keeps the place and refreshes it."""
 
     def __init__(self, options: Options, schema: StructType):
         self.options = options
@@ -71,12 +70,12 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_s: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, '_place': None}  # tasks read with the options alone
+        return {**self.__dict__, '_place': None}  # a task needs only the options
 
     # ---- offsets, on the driver
 
     def initialOffset(self) -> dict[str, dict[str, int]]:
-        place = self._look()
+        place = self._refreshed_place()
         chosen = chosen_partitions(place, self.options)
         check_named_partitions(self.options, chosen)
         return to_json({each: starting_offset(place, self.options, *each, place.bounds(*each), default='latest')
@@ -91,9 +90,9 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, dict[str, int]] | None = None,
                      limit: ReadLimit | None = None) -> dict[str, dict[str, int]]:
-        """How far the next micro-batch goes: never below `start`, never over the limits."""
+        """Return the end of the next micro-batch, which is not below `start` and within the limits."""
         begin = from_json(start or self.initialOffset())
-        place = self._look()
+        place = self._refreshed_place()
         ends = self._target if self._target is not None else self._ends(place)
         self._check_ends(begin, self._ends(place))
         slices = [Slice(*each, begin[each] if each in begin else place.bounds(*each).start_offset, end)
@@ -109,7 +108,10 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json({**begin, **{each: max(end, begin.get(each, end)) for each, end in reached.items()}})
 
     def _waits_for_more(self, slices: list[Slice]) -> bool:
-        """minOffsetsPerTrigger, for at most maxTriggerDelay since the last micro-batch; a first one does not wait."""
+        """Report whether to wait for minOffsetsPerTrigger, at most maxTriggerDelay after the last micro-batch.
+
+        The first micro-batch does not wait.
+        """
         least, now_s = self.options['minOffsetsPerTrigger'], time.monotonic()
         if least is None or self._target is not None:
             return False
@@ -121,31 +123,31 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]]:
-        """For progress reports: where a reader could be."""
-        return to_json(self._ends(self._look()))
+        """Return the readable ends, for progress reports."""
+        return to_json(self._ends(self._refreshed_place()))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Only the ends are noted; a micro-batch from before the restart must not fail here."""
-        self._target = self._ends(self._look())
+        """Store the ends, without checks: a micro-batch from before the restart must not fail here."""
+        self._target = self._ends(self._refreshed_place())
 
     def _ends(self, place: Place) -> Offsets:
         return {each: place.bounds(*each).end_offset
                 for each in chosen_partitions(place, self.options, may_be_gone=True)}
 
     def _check_ends(self, begin: Offsets, ends: Offsets) -> None:
-        """DataLossError: what a micro-batch has read is not there any more, so what it has not read may be gone too."""
+        """DataLossError if records that were read are gone, because unread ones may be gone too."""
         if not self.options['failOnDataLoss']:
             return
         gone = begin.keys() - ends.keys()
         if gone:
-            raise DataLossError(f'{named(gone)}: the checkpoint knows offsets of it and it is not there; was the topic '
-                                'deleted? With failOnDataLoss=false the query goes on without it')
+            raise DataLossError(f'{named(gone)}: the checkpoint has offsets of it, but it does not exist; was the '
+                                'topic deleted? With failOnDataLoss=false the query continues without it')
         for each, end in ends.items():
             if end < begin.get(each, end):
-                raise DataLossError(f'{named([each])} ends at offset {end} and was read up to {begin[each]}: was the '
-                                    'topic made anew? With failOnDataLoss=false the query waits for offsets above')
+                raise DataLossError(f'{named([each])} ends at offset {end}, but was read up to {begin[each]}: was the '
+                                    'topic recreated? With failOnDataLoss=false the query waits for higher offsets')
 
-    def _look(self) -> Place:
+    def _refreshed_place(self) -> Place:
         if self._place is None:
             self._place = open_place(self.options)
         else:
@@ -155,7 +157,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- reading
 
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[InputPartition]:
-        place, skipped = self._look(), Skipped()
+        place, skipped = self._refreshed_place(), Skipped()
         slices = list(self._slices(place, from_json(start), from_json(end), skipped))
         tasks = place.tasks(slices, self.options, with_outcomes=wants_outcomes(self.fields))
         batch = name_of(start, end)
@@ -164,12 +166,12 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TaskPartition(each) for each in named_tasks]
 
     def _slices(self, place: Place, begin: Offsets, ends: Offsets, skipped: Skipped) -> Iterator[Slice]:
-        """What there is of a micro-batch; `skipped` is told of the rest. DataLossError."""
+        """Yield the existing offsets of a micro-batch, and add the others to `skipped`. DataLossError."""
         present = set(place.partitions())
         for each, end_offset in sorted(ends.items()):
             if each not in present:
-                self._report(each, begin.get(each, 0), end_offset, f'{named([each])} is not there, and offsets up to '
-                             f'{end_offset} of it were to be read', skipped)
+                self._report(each, begin.get(each, 0), end_offset, f'{named([each])} does not exist; its offsets up to '
+                             f'{end_offset} were to be read', skipped)
                 continue
             bounds = place.bounds(*each)
             first = begin.get(each, bounds.start_offset)
@@ -180,7 +182,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 first = lost
             if bounds.end_offset < end_offset and first < end_offset:
                 self._report(each, max(first, bounds.end_offset), end_offset, f'{named([each])} ends at offset '
-                             f'{bounds.end_offset}, and was to be read up to {end_offset}; was the topic made anew?',
+                             f'{bounds.end_offset}, but was to be read up to {end_offset}; was the topic recreated?',
                              skipped)
                 end_offset = bounds.end_offset
             if end_offset > first:
@@ -188,10 +190,10 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _report(self, each: Partition, first: int, end: int, text: str, skipped: Skipped) -> None:
         if self.options['failOnDataLoss']:
-            raise DataLossError(f'{text}; with failOnDataLoss=false this is passed over')
+            raise DataLossError(f'{text}; with failOnDataLoss=false this is skipped')
         if first < end:
             skipped.lose(*each, first, end, text)
-            logger.warning('%s. This was passed over', text)
+            logger.warning('%s. This was skipped', text)
 
     def _write_plan(self, batch: str, tasks: list[str], skipped: Skipped) -> None:
         """Write what was lost before any task began into `skippedTo`. OSError.
@@ -210,18 +212,18 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def name_of(start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> str:
-    """Of a micro-batch, the same when it is played again: no other has its offsets."""
+    """Return a name for a micro-batch from its offsets, which stays the same if it is repeated."""
     return hashlib.sha256(json.dumps([start, end], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def limited_by_offsets(slices: list[Slice], most: int) -> list[Slice]:
-    """At most about `most` offsets in all, each partition its share by lag; one that lags at all gets one or more."""
+    """Limit the slices to about `most` offsets, in proportion to lag. Each partition with a lag gets at least one."""
     total = sum(max(0, each.end_offset - each.start_offset) for each in slices)
     return slices if total <= most else [_shortened(each, most / total) for each in slices]
 
 
 def limited_by_bytes(slices: list[Slice], sizes: list[int], most: int) -> list[Slice]:
-    """At most about `most` bytes in all, by what the slices are in bytes."""
+    """Limit the slices to about `most` bytes. `sizes` are the slices' sizes in bytes."""
     total = sum(sizes)
     return slices if total <= most else [_shortened(each, most / total) for each in slices]
 

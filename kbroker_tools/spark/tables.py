@@ -1,6 +1,6 @@
-"""`option("table", ...)`: the log itself as rows. A task reads many partitions, or for `batches` a piece of one.
+"""`option("table", ...)`: tables about the log. A task reads many partitions, or a piece of one for `batches`.
 
-Rows of a table are small and few beside records, so they are made in Python; what costs is reading headers.
+Tables have few and small rows compared to records, so they are built in Python. The main cost is reading headers.
 """
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 
 ROWS_OF_A_BATCH = 5_000
 TASKS = 8
-"""Of a table, unless minPartitions says otherwise, and one more for each cut through a partition: a task costs more
-than a small partition does."""
+"""The default of minPartitions for a table. Each cut through a partition adds a task.
+
+More tasks would cost more than the small partitions that they read.
+"""
 BYTES_OF_A_TASK = 1024 * 1024
-"""Of a coordinator's partitions, whose rows are replayed one by one: less is not worth a task of its own."""
+"""The least bytes of a coordinator's partitions, whose rows are replayed one by one, that are worth a task."""
 MICROSECONDS = 1000
 DELETE_HORIZON_BIT = 0x40
 
@@ -68,7 +70,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class TablePiece:
-    """One partition, of the topic itself or of its coordinator, or with `piece` a part of it."""
+    """A partition of a topic or of its coordinator, or with `piece` a part of it."""
 
     topic: str
     partition: int
@@ -76,7 +78,7 @@ class TablePiece:
 
 
 class TableReader(DataSourceReader):
-    """A table other than `records`. Every query sees the log as it is when its tasks run."""
+    """The reader of a table other than `records`. A query sees the log as it is when its tasks run."""
 
     def __init__(self, options: Options, schema: StructType):
         self.options = options
@@ -96,7 +98,7 @@ class TableReader(DataSourceReader):
         return [TaskPartition(tuple(pieces[number::tasks])) for number in range(tasks)]
 
     def _packed(self, place: Place, topic: str, least: int | None) -> list[tuple[TablePiece, ...]]:
-        """A coordinator's partitions, most of which have no row, so that each task has about as many bytes."""
+        """Pack a coordinator's partitions, most of which are empty, into tasks of about equally many bytes."""
         sized = [(sum(part.size_bytes for part in place.pieces(*each)), TablePiece(*each))
                  for each in place.partitions() if each[0] == topic]
         sized = sorted((each for each in sized if each[0]), key=lambda each: each[0], reverse=True)
@@ -132,7 +134,7 @@ class TableReader(DataSourceReader):
 
 
 def split_columns(ddl: str) -> list[str]:
-    """`a int, b array<struct<c:int,d:int>>` at the commas outside of angle brackets."""
+    """Split `a int, b array<struct<c:int,d:int>>` at the commas outside of angle brackets."""
     columns, depth = [''], 0
     for character in ddl:
         depth += {'<': 1, '>': -1}.get(character, 0)
@@ -196,7 +198,7 @@ def transaction_history(place: Place, piece: TablePiece) -> Iterator[Row]:
 
 
 def _transaction(transactional_id: str, row: Any) -> Row:
-    if row is None:  # forgotten: expired, or removed by hand
+    if row is None:  # a tombstone: the id expired, or was removed by hand
         return transactional_id, None, None, None, None, None, None, None
     return (transactional_id, row.state.title, row.producer_id, row.producer_epoch, row.timeout_ms,
             _time(row.start_timestamp_ms), _time(row.last_update_timestamp_ms),
@@ -239,7 +241,7 @@ def producers(place: Place, piece: TablePiece) -> Iterator[Row]:
 
 def segments(place: Place, piece: TablePiece) -> Iterator[Row]:
     from kbroker_tools.spark.file_place import FilePlace
-    assert isinstance(place, FilePlace)  # the options say so
+    assert isinstance(place, FilePlace)  # the options were checked
     found = place.state(piece.topic, piece.partition).files.segments
     for segment in found:
         yield (piece.topic, piece.partition, segment.base_offset, segment.size_bytes,
@@ -253,7 +255,7 @@ def _plain(place: Place, piece: TablePiece) -> Iterator[tuple[BatchHeader, memor
 
 
 def _time(timestamp_ms: int | None) -> Any:
-    """For Arrow, which takes microseconds; None for none."""
+    """Return the time in microseconds, as Arrow takes it; None if there is none."""
     return None if timestamp_ms is None or timestamp_ms < 0 else timestamp_ms * MICROSECONDS
 
 

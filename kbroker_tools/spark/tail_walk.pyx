@@ -1,9 +1,9 @@
-"""The end of a partition, batch by batch: where it ends, and what became of transactions there.
+"""A walk over the end of a partition, batch by batch, which finds its end and the outcomes of its transactions.
 
-Planning waits for this alone, so what needs no Python runs without the GIL: partitions are walked side by side. Of a
-run of batches that one producer wrote with nothing in between, only the first and the last are replayed: the one opens
-a transaction, the other has the last sequence and timestamp. `skim` reads no more than those and the headers of the
-others; `feed` looks at every byte, and so knows a damaged batch wherever it lies.
+Planning waits only for this walk, so partitions are walked in parallel, mostly without the GIL. Of a run of batches
+that one producer wrote without interruption, only the first and the last are replayed: the first opens a transaction,
+the last has the last sequence and timestamp. `skim` reads only those and the headers of the others. `feed` reads every
+byte, and so finds every damaged batch.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -26,12 +26,12 @@ cdef extern from '<unistd.h>' nogil:
 
 cdef enum:
     WINDOW_BYTES = 65536
-    LARGE_BATCH_BYTES = 4096    # copying so much costs what a system call does
-    AHEAD_BYTES = 4194304       # by itself a kernel does not read ahead for one who reads a header here and there
+    LARGE_BATCH_BYTES = 4096    # copying this many bytes costs as much as a system call
+    AHEAD_BYTES = 4194304       # the kernel does not read ahead by itself for scattered reads of headers
 
 
 class UnsoundTail(Exception):
-    """A batch that was looked at is damaged, or lies below one before it: `feed` has to look at all of them."""
+    """A batch is damaged, or below an earlier one, so that `feed` has to read all batches."""
 
 
 cdef struct Run:
@@ -49,12 +49,12 @@ cdef struct Window:
     int64_t start
     int64_t end
     int64_t wanted_bytes        # of it when it has to move
-    int64_t asked_to            # so far the kernel was told of what will be read
+    int64_t asked_to            # the kernel was asked to read ahead up to here
     uint8_t data[WINDOW_BYTES]
 
 
 cdef const uint8_t *header_at(Window *window, int64_t position, int64_t file_end) noexcept nogil:
-    """NULL where there is none any more."""
+    """Return the header at a position, or NULL if the file ends before."""
     cdef ssize_t size
     if position < window.start or position + HEADER_BYTES > window.end:
         while window.asked_to < min(file_end, position + AHEAD_BYTES):
@@ -68,12 +68,14 @@ cdef const uint8_t *header_at(Window *window, int64_t position, int64_t file_end
 
 
 cdef class TailWalk:
-    """`next_offset`: behind the last sound batch. `replay`: takes a batch, as `ProducerStateTable.replay_batch`, of those
-    at or above `replay_from`. A batch that is damaged, or lies below one before it, is passed over.
+    """A walk. `next_offset` is the offset behind the last valid batch.
+
+    `replay`, such as `ProducerStateTable.replay_batch`, takes the batches at or above `replay_from`. A batch that is
+    damaged, or below an earlier one, is skipped.
     """
     cdef readonly int64_t next_offset
-    cdef readonly int64_t replayed_to    # behind the last batch at or above `replay_from`; -1 without any
-    cdef readonly int64_t sound_bytes    # in what was fed last: where its last sound batch ends
+    cdef readonly int64_t replayed_to    # behind the last batch at or above `replay_from`; -1 if there is none
+    cdef readonly int64_t sound_bytes    # the end of the last valid batch in the last fed data
     cdef int64_t replay_from
     cdef object replay
 
@@ -84,7 +86,7 @@ cdef class TailWalk:
         self.replay = replay
 
     def feed(self, data):
-        """Walk the whole batches that `data` begins with. Returns how many bytes they are."""
+        """Walk the whole batches at the beginning of `data`. Return their size in bytes."""
         cdef Py_buffer view
         cdef Run run
         cdef Py_ssize_t position = 0
@@ -104,10 +106,10 @@ cdef class TailWalk:
             PyBuffer_Release(&view)
 
     def skim(self, int fd, int64_t position, int64_t end):
-        """Walk the whole batches of an open file between two positions. Returns the position behind the last of them.
+        """Walk the whole batches of an open file between two positions. Return the position behind the last one.
 
-        Markers, the first and the last batch of each run, and the very last one are read whole and checked. UnsoundTail
-        when one of them is damaged; OSError.
+        Markers, the first and the last batch of each run, and the last batch of all are read whole and checked.
+        UnsoundTail if one of them is damaged; OSError.
         """
         cdef Window window
         cdef BatchFields fields
@@ -136,7 +138,7 @@ cdef class TailWalk:
 
     cdef bint skim_run(self, Window *window, int64_t *position, int64_t end, Run *run, BatchFields *fields,
                        int64_t *last_size) except -1 nogil:
-        """Walk to the batch that begins the next run (True), or behind the last one (False)."""
+        """Walk to the first batch of the next run and return True, or behind the last batch and return False."""
         cdef const uint8_t *header
         cdef int64_t batch_bytes
         while True:
@@ -166,7 +168,7 @@ cdef class TailWalk:
             self.replayed_to = self.next_offset
 
     cdef Py_ssize_t next_run(self, const uint8_t *data, Py_ssize_t size, Py_ssize_t position, Run *run) noexcept nogil:
-        """Walk to behind the next run of a producer. Without one `first_size` is 0, and the walk is over."""
+        """Walk behind the next run of a producer. If there is none, `first_size` is 0 and the walk is over."""
         cdef BatchFields fields
         cdef int64_t batch_bytes
         run.first_size = 0
@@ -193,12 +195,12 @@ cdef class TailWalk:
             position += batch_bytes
             self.sound_bytes = position
             if fields.attributes & CONTROL_BIT and run.first_size:
-                break  # each marker by itself: it may be a row of the transaction index
+                break  # each marker is its own run, because it may be a row of the transaction index
         return position
 
 
 cdef object sound_batch(int fd, int64_t position, int64_t size):
-    """A batch of a file, whole. UnsoundTail, OSError."""
+    """Return a whole batch of a file. UnsoundTail, OSError."""
     cdef BatchFields fields
     cdef bytes batch = os.pread(fd, size, position)
     cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(batch)

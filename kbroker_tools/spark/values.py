@@ -1,8 +1,8 @@
-"""Values as what they say: JSON, Avro or Protobuf into a typed column.
+"""Decoded values: JSON, Avro or Protobuf in a typed column.
 
-What a schema does not fit is not lost: such a record has null in `value`, and its bytes in `value_undecoded`, which is
-null everywhere else. Spark's functions alone would not do: asked to pass over what they cannot read, they make a row of
-nulls of it, which a value may well be, and Avro's leaves bytes behind the end unread.
+A value that does not match the schema is not lost: its record has null in `value` and the bytes in `value_undecoded`,
+which is null otherwise. Spark's functions alone do not suffice. In their permissive mode they return a row of nulls for
+an unreadable value, which may also be a valid value, and Avro's ignores bytes behind the end.
 """
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 UNDECODED = 'value_undecoded'
 _CORRUPT = '__corrupt_record__'
 _END = b'\xa5kbroker'
-"""Put behind an Avro value: what reads exactly the value comes upon it."""
+"""The end mark behind an Avro value. A reader that read exactly the value finds it next."""
 
 
 @dataclass(frozen=True)
 class ValueFormat:
-    """`schema`: for JSON a struct as DDL; for Avro its JSON; for Protobuf `descriptor-file:package.Message`."""
+    """A format of values. `schema` is a struct as DDL (JSON), JSON text (Avro) or `descriptor-file:package.Message`."""
 
     kind: str
     schema: str
 
     def decode(self, frame: DataFrame) -> DataFrame:
-        """`value` decoded, and `value_undecoded` behind the other columns. IngestError for a schema that is none."""
+        """Decode `value`, and append the column `value_undecoded`. IngestError for an invalid schema."""
         from pyspark.sql import functions as f
         value = f.col('value')
         with _explained(self.kind):
@@ -45,14 +45,14 @@ class ValueFormat:
 
 
 def _json(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]:
-    """An array is not taken for the struct that it begins with, which is what Spark would do."""
+    """Decode JSON. An array does not count as the struct that it begins with, as it would in Spark."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
     try:
         struct = StructType.fromDDL(schema)
     except PySparkException as error:
-        raise IngestError(f'--value-schema: found {schema!r}, which is no schema: {str(error).splitlines()[0]}'
+        raise IngestError(f'--value-schema: found {schema!r}, which is not a schema: {str(error).splitlines()[0]}'
                           ) from None
     if not isinstance(struct, StructType):
         raise IngestError(f'--value-schema: found {struct.simpleString()}, expected columns: "id bigint, name string"')
@@ -64,19 +64,19 @@ def _json(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]
 
 
 def _avro(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]:
-    """The value is read as a field of a record, between a boolean that is true and bytes that mark the end.
+    """Decode Avro. The value is read as a field of a record, between the boolean true and an end mark.
 
-    So one that ends early, or goes on behind the datum (as one with a schema registry's prefix does), is told apart
-    from one whose fields are all null.
+    This distinguishes a value whose fields are all null from one that ends early or has more bytes than the datum, as
+    with a schema registry's prefix.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.avro.functions import from_avro
     try:
         given = json.loads(schema)
     except ValueError as error:
-        raise IngestError(f'--value-schema: found {schema!r}, which is no JSON, expected a schema of Avro: {error}'
+        raise IngestError(f'--value-schema: found {schema!r}, which is not JSON, expected an Avro schema: {error}'
                           ) from None
-    # Without a namespace: a schema inside would inherit it.
+    # Without a namespace, which the inner schema would inherit.
     framed = {'type': 'record', 'name': 'KbrokerFramed', 'fields': [
         {'name': 'is_whole', 'type': 'boolean'}, {'name': 'value', 'type': given},
         {'name': 'end', 'type': {'type': 'fixed', 'name': 'KbrokerEnd', 'size': len(_END)}}]}
@@ -86,10 +86,10 @@ def _avro(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]
 
 
 def _protobuf(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]:
-    """Bytes of which no field comes are kept too: a message of another type may have none that is known.
+    """Decode Protobuf. A value without any known field counts as undecoded: it may be a message of another type.
 
-    What is damaged is null in Spark 4, and was a row of nulls before. Spark takes unsigned numbers for signed ones, if
-    not told otherwise: those above the middle of their range come out below zero.
+    Spark 4 returns null for a damaged value, earlier releases a row of nulls. By default, Spark reads unsigned numbers
+    as signed, so that large ones become negative.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.protobuf.functions import from_protobuf
@@ -102,7 +102,10 @@ def _protobuf(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Col
 
 
 def has_a_field(frame: DataFrame, struct: Column) -> Column:
-    """Whether some field of a struct is not null or, as a list or a map, which Spark never leaves null, not empty."""
+    """Return a column that is true if any field is set.
+
+    Spark never leaves a list or a map null, so these count as set if they are not empty.
+    """
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, MapType
     fields = frame.select(struct.alias('struct')).schema['struct'].dataType.fields  # type: ignore[attr-defined]
@@ -115,17 +118,16 @@ def has_a_field(frame: DataFrame, struct: Column) -> Column:
 
 
 def needed_package(kind: str, who: str) -> IngestError:
-    """What to say where Spark's package for Avro or Protobuf is not there."""
+    """Return the error for Spark's missing Avro or Protobuf package."""
     import pyspark
-    return IngestError(f'{who} a package of Spark that is not there: --conf spark.jars.packages='
-                       f'org.apache.spark:spark-{kind}_2.13:{pyspark.__version__} (where that is not to be had, an '
-                       'older one of the same major version may do)')
+    return IngestError(f'{who} a Spark package that is missing: give --conf spark.jars.packages='
+                       f'org.apache.spark:spark-{kind}_2.13:{pyspark.__version__} (or an older release of the same '
+                       'major version if this one is not available)')
 
 
 @contextlib.contextmanager
 def _explained(kind: str) -> Iterator[None]:
-    """IngestError where one of Spark's packages is not there, which some versions of PySpark print a page about, and
-    for what Spark says of the schema."""
+    """Turn Spark's errors about a missing package, which may be a page long, or a schema into IngestError."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     try:
@@ -138,7 +140,7 @@ def _explained(kind: str) -> Iterator[None]:
             raise needed_package(kind, 'these values need') from None
         if isinstance(error, TypeError):
             raise
-        raise IngestError(f'--value-schema: found a schema that Spark cannot read values of {kind} by: '
+        raise IngestError(f'--value-schema: found a schema by which Spark cannot read {kind} values: '
                           f'{one_line(error)}') from None
 
 

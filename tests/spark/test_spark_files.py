@@ -192,12 +192,12 @@ def test_offsets_and_times(log):
 
 @pytest.mark.parametrize(('options', 'text'), [
     ({'startingOffsets': '{"topic":{"1":0}}'}, r'startingOffsets: found topic-1, expected some of topic-0'),
-    ({'startingOffsets': '{"topic":{"0":99}}'}, 'found 99 for topic-0, which may be read up to 1'),
-    ({'endingOffsets': '{"topic":{"0":99}}'}, 'found 99 for topic-0, which may be read up to 1'),
+    ({'startingOffsets': '{"topic":{"0":99}}'}, 'found 99 for topic-0, which can be read up to 1'),
+    ({'endingOffsets': '{"topic":{"0":99}}'}, 'found 99 for topic-0, which can be read up to 1'),
     ({'endingOffsets': '{"topic":{"0":-2}}'}, 'expected an offset or -1'),
-    ({'subscribe': 'toppic'}, "found topic 'toppic', which is not there; there are topic"),
-    ({'assign': '{"topic":[0,3]}'}, 'found topic-3, which is not there; there are topic-0'),
-    ({'subscribePattern': 'top'}, "found 'top', which matches the whole name of no topic; there are topic-0"),
+    ({'subscribe': 'toppic'}, "found topic 'toppic', which does not exist; there are topic"),
+    ({'assign': '{"topic":[0,3]}'}, 'found topic-3, which does not exist; there are topic-0'),
+    ({'subscribePattern': 'top'}, "found 'top', which matches no whole topic name; there are topic-0"),
 ])
 def test_what_was_asked_for_is_checked_against_what_is_there(log, options, text):
     log.write('a')
@@ -342,9 +342,9 @@ def segmented(log):
 
 
 @pytest.mark.parametrize(('gone', 'text'), [
-    ([0, 1], 'the segment is gone, the log begins at offset 2 now; lost are records among the 1 offsets 0 to 0'),
+    ([0, 1], 'the segment is gone, the log now begins at offset 2; lost are records among the 1 offsets 0 to 0'),
     ([3], 'the segment is gone, and no cleaner has touched the one before it; lost are records among the 1 offsets 3 '),
-    (range(7), 'the segment is gone, and with it all others'),
+    (range(7), 'the segment and all others are gone'),
 ])
 def test_segments_that_vanish_after_the_plan(segmented, gone, text):
     read = planned(segmented, splitBytes='1')
@@ -388,7 +388,7 @@ def test_a_partition_in_no_log_directory_is_pinned_beside_itself(segmented):
 
 
 def test_pins_are_for_local_paths(segmented):
-    with pytest.raises(OptionError, match=r'pin: found hardlink with file://.*only for local paths'):
+    with pytest.raises(OptionError, match=r'pin: found hardlink with file://.*only local paths have'):
         rows(path=f'file://{segmented.path}', pin='hardlink')
 
 
@@ -407,16 +407,16 @@ def test_uris_many_paths_and_single_partitions(tmp_path):
 
 
 def test_what_is_no_log_directory(tmp_path):
-    for path, text in ((tmp_path, 'found no partition in .* expected a log directory with directories such as orde'),
-                       (tmp_path / 'nothing', 'is no directory that can be read'), (__file__, 'is no directory'),
-                       ('nonsense://x/y', 'is no directory that can be read')):
+    for path, text in ((tmp_path, 'found no partition in .* expected a log directory with partitions such as orde'),
+                       (tmp_path / 'nothing', 'is not a readable directory'), (__file__, 'is not a readable'),
+                       ('nonsense://x/y', 'is not a readable directory')):
         with pytest.raises(OptionError, match=text):
             rows(path=path)
 
 
 def test_internal_topics_have_to_be_named(tmp_path):
     LogFiles(tmp_path, '__consumer_offsets').write('x')
-    with pytest.raises(OptionError, match='there are only __consumer_offsets-0, whose names begin with __'):
+    with pytest.raises(OptionError, match='there are only __consumer_offsets-0, and topics whose names begin with __'):
         rows(path=tmp_path)
     assert values(path=tmp_path, subscribe='__consumer_offsets') == ['x']
 
@@ -434,7 +434,7 @@ def test_files_of_transactions_that_were_left_behind(segmented, caplog):
         for path in segmented.partition.glob(f'*.{kind}'):
             path.unlink()
     assert values(path=segmented.path) == expected
-    assert 'has no index beside it' in caplog.text
+    assert 'has no .index' in caplog.text
     for path in segmented.partition.glob('*.snapshot'):
         path.unlink()
     assert values(path=segmented.path) == expected

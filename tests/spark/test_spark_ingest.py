@@ -105,7 +105,8 @@ def test_records_lost_to_retention_are_reported_and_skipped_only_on_request(spar
     Ingest(spark, tmp_path, shared_broker.address, topic).run()
     writer.write(topic, 10, partitions=1)
     delete_records(shared_broker.address, topic, 0, 15)
-    with pytest.raises(IngestError, match=f'{topic}-0: the next offset to ingest is 11 and the log starts at 15'):
+    with pytest.raises(IngestError, match=f'{topic}-0: the next offset to ingest is 11, but retention moved '
+                                          'the log start to 15'):
         Ingest(spark, tmp_path, shared_broker.address, topic).run()
     ingest = Ingest(spark, tmp_path, shared_broker.address, topic, options={'failOnDataLoss': 'false'})
     result = ingest.run()
@@ -126,7 +127,7 @@ def test_a_recreated_topic_is_another_topic(spark, shared_broker, writer, source
     create_topic(shared_broker.address, 1, topic)
     fresh = Writer(shared_broker.address, f'fresh-{tmp_path.name}')
     fresh.write(topic, records, partitions=1)
-    with pytest.raises(IngestError, match=f'topic {topic} was made anew'):
+    with pytest.raises(IngestError, match=f'topic {topic} was recreated'):
         ingest.run()
     assert ingest.rows == before
 
@@ -229,12 +230,13 @@ def test_a_struct_without_any_field_is_distinguished_from_one_with_fields(spark)
 
 
 @pytest.mark.parametrize(('values', 'words'), [
-    (ValueFormat('json', 'id bigint,'), "--value-schema: found 'id bigint,', which is no schema"),
-    (ValueFormat('avro', 'id long'), "--value-schema: found 'id long', which is no JSON, expected a schema of Avro"),
-    (ValueFormat('avro', '{"type":"recrd"}'), '--value-schema: found a schema that Spark cannot read values of avro '
-                                              'by: '),
-    (ValueFormat('avro', '{"type":"record","name":"R","fields":[{"name":"id","type":"Other"}]}'), 'avro by: .*Other'),
-    pytest.param(ValueFormat('protobuf', __file__ + ':a.B'), 'need a package of Spark that is not there: --conf '
+    (ValueFormat('json', 'id bigint,'), "--value-schema: found 'id bigint,', which is not a schema"),
+    (ValueFormat('avro', 'id long'), "--value-schema: found 'id long', which is not JSON, expected an Avro schema"),
+    (ValueFormat('avro', '{"type":"recrd"}'), '--value-schema: found a schema by which Spark cannot read avro '
+                                              'values: '),
+    (ValueFormat('avro', '{"type":"record","name":"R","fields":[{"name":"id","type":"Other"}]}'),
+     'avro values: .*Other'),
+    pytest.param(ValueFormat('protobuf', __file__ + ':a.B'), 'need a Spark package that is missing: give --conf '
                  r'spark\.jars\.packages=org\.apache\.spark:spark-protobuf_2\.13:', marks=pytest.mark.skipif(
                      'KBROKER_SPARK_PROTOBUF_JAR' in os.environ, reason='the package is there')),
     (ValueFormat('protobuf', 'B'), "found 'B', expected DESCRIPTOR-FILE"),
@@ -284,7 +286,7 @@ def test_damage_that_a_task_meets_is_said_in_one_line(spark, broker, tmp_path):
         ingest.run()
     words = one_line(caught.value)
     assert words.startswith(f'{path}, position 0: ')
-    assert 'ook at it with kbroker-dump-log, or read with failOnDataLoss=false' in words
+    assert 'nspect it with kbroker-dump-log, or read with failOnDataLoss=false' in words
     assert '\n' not in words
     assert ingest.rows == []
     assert progress_of(ingest.state)['run'] == 0

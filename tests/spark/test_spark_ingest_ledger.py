@@ -126,7 +126,7 @@ def refused(ledger, words, facts=FACTS):
 def test_two_jobs_at_once_are_refused_by_either_directory(ledger, tmp_path):
     with ledger.locked():
         for other in (ledger, Ledger(ledger.to, tmp_path / 'other'), Ledger(tmp_path / 'other', ledger.state)):
-            with pytest.raises(IngestError, match='another ingest is running'), other.locked():
+            with pytest.raises(IngestError, match='another ingest is using it'), other.locked():
                 pass
 
 
@@ -134,7 +134,7 @@ def test_a_new_state_does_not_take_over_runs_of_another(ledger, tmp_path):
     run_once(ledger)
     other = Ledger(ledger.to, tmp_path / 'other')
     other.state.mkdir()
-    refused(other, 'found run 1 of an ingest that .* knows nothing of')
+    refused(other, 'found run 1 of an ingest that is not in')
     # as the message advises
     (other.state / 'progress.json').write_text((ledger.to / 'run=000001' / '_ingest.json').read_text())
     assert run_once(other).run == 2
@@ -160,9 +160,9 @@ def test_a_state_belongs_to_one_directory(ledger, tmp_path):
 
 @pytest.mark.parametrize(('facts', 'words'), [
     (JobFacts('broker:9092', 'cluster-b', FACTS.shape), 'found rows of cluster cluster-a, .* is cluster cluster-b'),
-    (JobFacts('/data', None, FACTS.shape), 'whether /data is the same log nothing tells'),
-    (JobFacts('broker:9092', 'cluster-a', {**FACTS.shape, 'format': 'orc'}), 'found format "parquet", now .* "orc"'),
-    (JobFacts('broker:9092', 'cluster-a', {**FACTS.shape, 'values': ['json']}), r'found values none, now .*\["json"\]'),
+    (JobFacts('/data', None, FACTS.shape), '/data has no cluster.id that shows it is the same log'),
+    (JobFacts('broker:9092', 'cluster-a', {**FACTS.shape, 'format': 'orc'}), 'found format "parquet", but .* "orc"'),
+    (JobFacts('broker:9092', 'cluster-a', {**FACTS.shape, 'values': ['json']}), r'found values none, but .*\["json"\]'),
 ])
 def test_another_source_or_shape_is_refused(ledger, facts, words):
     run_once(ledger)
@@ -194,7 +194,7 @@ def test_a_run_of_another_job_is_refused(ledger, tmp_path):
 def test_a_damaged_progress_is_named(ledger, text):
     run_once(ledger)
     (ledger.state / 'progress.json').write_text(text)
-    refused(ledger, r'progress\.json: found .* expected what an ingest writes \(version 1\)')
+    refused(ledger, r"progress\.json: found .* expected an ingest's file of version 1")
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):

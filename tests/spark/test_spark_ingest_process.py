@@ -20,7 +20,7 @@ from support.command_runner import command_line, run_command
 from kbroker.client.errors import ClientError
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker_tools.ingest import Patience
+from kbroker_tools.ingest import Retries
 
 pytestmark = pytest.mark.jvm
 SPARK = pathlib.Path(pyspark.__file__).parent
@@ -157,22 +157,22 @@ def test_what_passes_by_itself_is_waited_for(error, passes):
         pauses.append(seconds)
         clock.advance(round(seconds * 1000))
 
-    patience = Patience(200, said.append, lambda: clock.monotonic_ms() / 1000, sleep)
+    retries = Retries(200, said.append, lambda: clock.monotonic_ms() / 1000, sleep)
     with pytest.raises(type(error)):
         for _ in range(20):
-            patience.wait(error)
+            retries.wait(error)
     assert pauses == ([1, 2, 4, 8, 16, 32, 60, 60, 17] if passes else [])
-    patience.is_rewarded()
+    retries.end()
     assert [text.startswith('the source is back after 3 min 20 s') for text in said[-1:]] == ([True] if passes else [])
     if passes:
-        patience.wait(error)
+        retries.wait(error)
         assert pauses[-1] == 1
 
 
 def test_what_is_wrong_is_said_in_one_line(shared_broker, tmp_path):
     done = run_command('ingest', *arguments(shared_broker, 'no-such-topic', tmp_path), *SMALL, env=ENVIRONMENT)
     assert (done.returncode, done.stdout) == (1, '')
-    assert re.fullmatch(r"kbroker-ingest: option subscribe: found topic 'no-such-topic', which is not there.*\n",
+    assert re.fullmatch(r"kbroker-ingest: option subscribe: found topic 'no-such-topic', which does not exist.*\n",
                         done.stderr)
 
 
@@ -204,7 +204,7 @@ def test_a_package_of_spark_that_is_not_there_is_named(shared_broker, writer, tm
     done = run_command('ingest', *arguments(shared_broker, topic, tmp_path), *SMALL, '--format', 'avro',
                        env=ENVIRONMENT)
     assert (done.returncode, done.stdout) == (1, '')
-    assert re.fullmatch(r'kbroker-ingest: files of this format need a package of Spark that is not there: --conf '
+    assert re.fullmatch(r'kbroker-ingest: files of this format need a Spark package that is missing: give --conf '
                         r'spark\.jars\.packages=org\.apache\.spark:spark-avro_2\.13:4\..*\n', done.stderr)
 
 

@@ -72,7 +72,7 @@ def test_an_unknown_option_is_refused_with_a_suggestion(name, instead):
 @pytest.mark.parametrize('name', ['auto.offset.reset', 'key.deserializer', 'value.deserializer', 'enable.auto.commit',
                                   'interceptor.classes'])
 def test_settings_that_the_source_must_own_are_refused(name):
-    with pytest.raises(OptionError, match=rf'option kafka\.{name}: found .x.; it cannot be set: '):
+    with pytest.raises(OptionError, match=rf'option kafka\.{name}: found .x., but it cannot be set: '):
         parse_options({**BROKER, f'kafka.{name}': 'x'})
 
 
@@ -86,15 +86,15 @@ def test_what_a_query_of_spark_s_connector_brings_along_has_no_effect_and_says_s
 @pytest.mark.parametrize(('given', 'text'), [
     ({}, 'path: give one of path'),
     ({**FILES, **BROKER}, 'path: give one of path'),
-    ({'kafka.bootstrap.servers': 'b:1'}, 'subscribe: missing; give one of'),
-    ({**BROKER, 'assign': '{"a":[0]}'}, 'assign: given beside subscribe'),
-    ({**FILES, 'kafka.client.id': 'x'}, r'kafka\.client\.id: given beside path, where no broker is asked'),
-    ({**BROKER, 'table': 'segments'}, 'table: found segments beside kafka.bootstrap.servers'),
+    ({'kafka.bootstrap.servers': 'b:1'}, 'subscribe: missing: give one of'),
+    ({**BROKER, 'assign': '{"a":[0]}'}, 'assign: subscribe is given too'),
+    ({**FILES, 'kafka.client.id': 'x'}, r'kafka\.client\.id: path is given too, which is read without a broker'),
+    ({**BROKER, 'table': 'segments'}, 'table: found segments with kafka.bootstrap.servers'),
     ({**BROKER, 'isolation': 'read_committed', 'kafka.isolation.level': 'read_uncommitted'}, 'isolation: found'),
     ({**BROKER, 'kafka.isolation.level': 'none'}, r'kafka\.isolation\.level: found .none., expected'),
-    ({**BROKER, 'upTo': 'hw'}, 'upTo: not here: it is about files'),
-    ({**BROKER, 'verifyTxnIndex': 'true'}, 'verifyTxnIndex: not here: it is about files'),
-    ({**BROKER, 'pin': 'hardlink'}, 'pin: not here: it is about files'),
+    ({**BROKER, 'upTo': 'hw'}, 'upTo: not allowed here: it needs path'),
+    ({**BROKER, 'verifyTxnIndex': 'true'}, 'verifyTxnIndex: not allowed here: it needs path'),
+    ({**BROKER, 'pin': 'hardlink'}, 'pin: not allowed here: it needs path'),
 ])
 def test_options_that_do_not_go_together(given, text):
     with pytest.raises(OptionError, match=f'option {text}'):
@@ -108,7 +108,7 @@ def test_an_option_of_streams_or_of_batches_is_refused_in_the_other(row):
     parsed = parse_options({**FILES, row.name: TEXTS[row.name][0]})
     for is_stream, place in ((True, 'batch'), (False, 'stream')):
         if place in row.place.split():
-            with pytest.raises(OptionError, match=f'option {row.name}: not here: '):
+            with pytest.raises(OptionError, match=f'option {row.name}: not allowed here: '):
                 check_use(parsed, is_stream=is_stream)
         else:
             check_use(parsed, is_stream=is_stream)

@@ -132,12 +132,12 @@ def test_a_record_without_a_value_has_no_message(spark, shared_broker, writer, d
 def test_a_message_that_cannot_be_a_type_is_said(spark, shared_broker, writer, descriptors, tmp_path, name, words):
     topic = create_topic(shared_broker.address, 1)
     writer.write(topic, 1, partitions=1)
-    with pytest.raises(IngestError, match=f'--value-schema: found a schema .* of protobuf by: {words}'):
+    with pytest.raises(IngestError, match=f'--value-schema: found a schema .* protobuf values: {words}'):
         ingest(spark, shared_broker, topic, tmp_path, f'{descriptors}:{name}')
 
 
 def test_a_file_that_holds_no_descriptors_is_said(spark, shared_broker, writer, tmp_path):
     topic = create_topic(shared_broker.address, 1)
     writer.write(topic, 1, partitions=1)
-    with pytest.raises(IngestError, match=r'--value-schema: found a schema .* of protobuf by: Error parsing'):
+    with pytest.raises(IngestError, match=r'--value-schema: found a schema .* protobuf values: Error parsing'):
         ingest(spark, shared_broker, topic, tmp_path, f'{__file__}:shop.Order')

@@ -103,7 +103,7 @@ def test_many_paths_and_none_with_rows(spark, tmp_path):
 @pytest.mark.parametrize(('options', 'text'), [
     ({'splitByte': '1m'}, 'option splitbyte: no such option, did you mean splitBytes?'),
     ({'startingOffsets': '{"topic":{"7":0}}'}, 'found topic-7, expected some of topic-0'),
-    ({'maxOffsetsPerTrigger': '5'}, 'option maxOffsetsPerTrigger: not here: it is for spark.readStream'),
+    ({'maxOffsetsPerTrigger': '5'}, 'option maxOffsetsPerTrigger: not allowed here: it is for spark.readStream'),
 ])
 def test_errors_arrive_in_the_driver(spark, twenty, options, text):
     with pytest.raises(Exception) as error:
@@ -221,7 +221,7 @@ def test_a_stream_takes_up_new_partitions_and_misses_old_ones(spark, tmp_path):
     shutil.copytree(other.partition, log.path / 'b-0')
     assert all_of(stream.run()) == ['b0']
     shutil.rmtree(log.path / 'b-0')
-    with pytest.raises(Exception, match='b-0: the checkpoint knows offsets of it and it is not there'):
+    with pytest.raises(Exception, match='b-0: the checkpoint has offsets of it, but it does not exist'):
         stream.run()
     stream.options['failOnDataLoss'] = 'false'
     log.write('a1')
@@ -271,7 +271,7 @@ def test_streams_from_a_broker_and_from_its_directory_see_the_same(spark, start_
     assert [all_of(stream.run()) for stream in streams] == [['open']] * 2
     assert admin.delete_topics(['grows'])['grows'] is None
     for stream in streams:
-        with pytest.raises(Exception, match=r'grows-0, grows-1: the checkpoint knows offsets|found no partition in'):
+        with pytest.raises(Exception, match=r'grows-0, grows-1: the checkpoint has offsets|found no partition in'):
             stream.run()
     cluster.close()
 
