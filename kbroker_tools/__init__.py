@@ -1,1 +1,1 @@
-"""Command-line companions of kbroker: one file a command, against a live broker or offline on a log directory."""
+"""The command-line companions of kbroker, for a live broker or offline for a log directory: one file per command."""

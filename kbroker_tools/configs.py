@@ -1,4 +1,4 @@
-"""kbroker-configs: kafka-configs, with its options and its lines."""
+"""kbroker-configs: the options and the output of kafka-configs."""
 from __future__ import annotations
 
 import re
@@ -15,13 +15,13 @@ from kbroker_tools.render import Column, Output
 
 
 class EntityType(NamedTuple):
-    """What can have settings: `resource_type` on the wire, and where a setting comes from that is its own."""
+    """A type of entity with settings: its `resource_type` in the protocol, and the source of its own settings."""
 
     word: str
     title: str
     resource_type: int
     source: int | None
-    """None: all are."""
+    """None if all settings are its own."""
 
 
 ENTITY_TYPES = {entity.word: entity for entity in (
@@ -33,10 +33,10 @@ SOURCES = {1: 'DYNAMIC_TOPIC_CONFIG', 2: 'DYNAMIC_BROKER_CONFIG', 3: 'DYNAMIC_DE
            7: 'DYNAMIC_CLIENT_METRICS_CONFIG', 8: 'DYNAMIC_GROUP_CONFIG'}
 FOR_ALL_BROKERS = 3
 DEFAULT_NAME = ''
-"""The resource of the settings for all brokers."""
+"""The resource name of the settings for all brokers."""
 OFFLINE = ('topics', 'brokers', 'groups', 'client-metrics')
 MADE_BY_SETTINGS = ('groups', 'client-metrics')
-"""Brokers describe one that is not there as one without settings."""
+"""Entities that exist through their settings. Brokers describe a missing one as one without settings."""
 SHORTCUTS = {'topic': 'topics', 'broker': 'brokers', 'broker_logger': 'broker-loggers', 'group': 'groups',
              'client_metrics': 'client-metrics'}
 COLUMNS = (Column('name', 'Name'), Column('value', 'Value'), Column('source', 'Source'))
@@ -50,7 +50,7 @@ class Synonym(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A value and all that it wins over, itself first."""
+    """A value and its synonyms: itself and the values that it overrides."""
 
     name: str
     value: str | None
@@ -63,7 +63,7 @@ class Setting(NamedTuple):
 @click.option('--describe', is_flag=True, help='Print settings.')
 @click.option('--alter', is_flag=True, help='Change settings.')
 @click.option('--entity-type', type=click.Choice(list(ENTITY_TYPES)), metavar='TYPE',
-              help=f'Whose settings: {", ".join(ENTITY_TYPES)}.')
+              help=f'The type of the entity: {", ".join(ENTITY_TYPES)}.')
 @click.option('--entity-name', metavar='NAME', help='The topic, the id of the broker, the group ...')
 @click.option('--entity-default', is_flag=True, help='The settings for all brokers.')
 @click.option('--topic', metavar='NAME', help='Short for --entity-type topics --entity-name NAME.')
@@ -72,18 +72,19 @@ class Setting(NamedTuple):
 @click.option('--broker-logger', metavar='ID', help='Short for --entity-type broker-loggers --entity-name ID.')
 @click.option('--group', metavar='NAME', help='Short for --entity-type groups --entity-name NAME.')
 @click.option('--client-metrics', metavar='NAME', help='Short for --entity-type client-metrics --entity-name NAME.')
-@click.option('--add-config', metavar='NAME=VALUE,...', help='Set these; square brackets hold a value with commas.')
+@click.option('--add-config', metavar='NAME=VALUE,...',
+              help='Set these. A value with commas stands in square brackets.')
 @click.option('--add-config-file', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
-              help='Set what a properties file says.')
-@click.option('--delete-config', metavar='NAME,...', help='Back to the defaults.')
-@click.option('--all', is_flag=True, help='Print defaults and static settings, too.')
+              help='Set all settings in a properties file.')
+@click.option('--delete-config', metavar='NAME,...', help='Reset these to their defaults.')
+@click.option('--all', is_flag=True, help='Print defaults and static settings too.')
 @cluster_options
 @json_option
 @version_option
 def main(as_json: bool, **options: Any) -> None:
     """Print and change the settings of topics, brokers and groups.
 
-    The options and the lines are those of kafka-configs; names are sorted. --describe works on a log directory, too.
+    The options and the output are those of kafka-configs; names are sorted. --describe works on a log directory too.
     """
     action = actions.chosen_action(options, ('describe', 'alter'))
     entity_type, name = chosen_entity(options)
@@ -103,7 +104,7 @@ def main(as_json: bool, **options: Any) -> None:
 
 
 def chosen_entity(options: dict[str, Any]) -> tuple[EntityType, str | None]:
-    """Type and name; a name of None: all that there are. click.UsageError."""
+    """Return (type, name) of the entity; a name of None means all. click.UsageError."""
     names = ('entity_type', *SHORTCUTS, 'broker_defaults')
     chosen = actions.chosen_action(options, names)
     if chosen != 'entity_type':
@@ -129,11 +130,11 @@ def chosen_entity(options: dict[str, Any]) -> tuple[EntityType, str | None]:
 # ---- describe
 
 def describe(view: Any, output: Output, entity_type: EntityType, name: str | None, with_all: bool) -> None:
-    """ToolError if the one that was named is not there."""
+    """Print the settings. ToolError if the named entity does not exist."""
     if not view.is_live and entity_type.word not in OFFLINE:
-        raise click.UsageError(f'{entity_type.word} are asked of a broker: give --bootstrap-server')
+        raise click.UsageError(f'{entity_type.word} need a broker: give --bootstrap-server')
     if not view.is_live and with_all:
-        raise click.UsageError('--all asks a broker, who knows the defaults: give --bootstrap-server')
+        raise click.UsageError('--all needs a broker, which has the defaults: give --bootstrap-server')
     names = [name] if name is not None else all_entities(view, entity_type)
     for each in names:
         settings = live_settings(view, entity_type, each) if view.is_live else offline_settings(view, entity_type, each)
@@ -142,7 +143,7 @@ def describe(view: Any, output: Output, entity_type: EntityType, name: str | Non
         else:
             shown = [row for row in settings if with_all or entity_type.source in (None, row.source)]
         if not shown and name and entity_type.word in MADE_BY_SETTINGS and name not in all_entities(view, entity_type):
-            raise ToolError(f'{view.place}: there is no {entity_type.title} {name}, and nothing is set for one')
+            raise ToolError(f'{view.place}: there is no {entity_type.title} {name}, and it has no settings')
         show(output, entity_type, each, sorted(shown), with_all)
 
 
@@ -174,7 +175,7 @@ def live_settings(view: Any, entity_type: EntityType, name: str) -> list[Setting
 
 
 def offline_settings(view: Any, entity_type: EntityType, name: str) -> list[Setting]:
-    """What the metadata log holds: dynamic settings. ToolError for a topic that is not there."""
+    """Return the dynamic settings in the metadata log. ToolError for a missing topic."""
     if entity_type.word == 'topics':
         if name not in view.topics():
             raise ToolError(f'{view.place}: there is no topic {name}')
@@ -188,7 +189,7 @@ def offline_settings(view: Any, entity_type: EntityType, name: str) -> list[Sett
 
 def configs_of(view: Any) -> dict[tuple[int, str], dict[str, str]]:
     if view.metadata is None:
-        raise ToolError(f'{view.place}: found no metadata log (__cluster_metadata-0) that can be read')
+        raise ToolError(f'{view.place}: found no readable metadata log (__cluster_metadata-0)')
     configs: dict[tuple[int, str], dict[str, str]] = view.metadata.configs
     return configs
 
@@ -217,14 +218,14 @@ def show(output: Output, entity_type: EntityType, name: str, settings: list[Sett
 
 
 def _text(value: str | None) -> str:
-    """As Java prints it: a broker tells no value of what is sensitive or not set."""
+    """Return the value as Java prints it. A broker reports no value for a sensitive or unset setting."""
     return 'null' if value is None else value
 
 
 # ---- alter
 
 def wanted_changes(options: dict[str, Any]) -> dict[str, str | None]:
-    """New values by name, None for what goes back to its default. click.UsageError, ToolError."""
+    """Return new values by name, with None for a reset to the default. click.UsageError, ToolError."""
     changes: dict[str, str | None] = {}
     if options['add_config'] is not None:
         changes |= parse_settings(options['add_config'])
@@ -239,7 +240,7 @@ def wanted_changes(options: dict[str, Any]) -> dict[str, str | None]:
     deleted = [name.strip() for name in (options['delete_config'] or '').split(',') if name.strip()]
     both = sorted(changes.keys() & set(deleted))
     if both:
-        raise click.UsageError(f'{", ".join(both)}: found in what is added and in --delete-config')
+        raise click.UsageError(f'{", ".join(both)}: found both in the added settings and in --delete-config')
     changes |= dict.fromkeys(deleted)
     if not changes:
         raise click.UsageError('--alter needs --add-config, --add-config-file or --delete-config')
@@ -247,14 +248,14 @@ def wanted_changes(options: dict[str, Any]) -> dict[str, str | None]:
 
 
 def parse_settings(text: str) -> dict[str, str]:
-    """`a=1,b=[x,y],c=` as names and values. click.BadParameter."""
+    """Parse `a=1,b=[x,y],c=` to names and values. click.BadParameter."""
     found = {}
     position = 0
     while position < len(text):
         match = GROUPED.match(text, position)
         if match is None:
-            raise click.BadParameter(f'found {text[position:]!r}, expected NAME=VALUE,... with values that have commas '
-                                     'in square brackets', param_hint='--add-config')
+            raise click.BadParameter(f'found {text[position:]!r}, expected NAME=VALUE,... in which a value with commas '
+                                     'stands in square brackets', param_hint='--add-config')
         found[match[1].strip()] = (match[3] if match[2] is None else match[2]).strip()
         position = match.end()
     return found

@@ -1,6 +1,6 @@
-"""kbroker-consume: records of a topic on the standard output, with the options of kafka-console-consumer.
+"""kbroker-consume: records of a topic on standard output, with the options of kafka-console-consumer.
 
-Beside Kafka's: `--json`, and `--data-dir`, which reads a log directory without a broker.
+Additional options are `--json`, and `--data-dir`, which reads a log directory without a broker.
 """
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
 @click.command(cls=Command, context_settings=SETTINGS)
 @cluster_options
 @click.option('--topic', metavar='TOPIC', help='The topic to read.')
-@click.option('--include', metavar='REGEX', help='Read all topics whose whole name matches; internal ones do not.')
+@click.option('--include', metavar='REGEX', help='Read all topics whose whole name matches, without internal ones.')
 @click.option('--partition', type=click.IntRange(0, INT32_MAX), metavar='N',
               help='The partition to read, from its end unless --offset or --from-beginning is given.')
-@click.option('--offset', metavar='earliest|latest|N', help='Where to begin in the partition.')
+@click.option('--offset', metavar='earliest|latest|N', help='The first offset to read in the partition.')
 @click.option('--from-beginning', is_flag=True,
-              help='Begin with the earliest record, where the group has no offset yet. A directory is always read '
-                   'from its beginning.')
-@click.option('--max-messages', type=click.IntRange(0), metavar='N', help='End after so many records.')
-@click.option('--timeout-ms', type=click.IntRange(0), metavar='MS', help='End when no record came for so long.')
+              help='Begin with the earliest record if the group has no offset yet. A directory is always read from its '
+                   'beginning.')
+@click.option('--max-messages', type=click.IntRange(0), metavar='N', help='Stop after this many records.')
+@click.option('--timeout-ms', type=click.IntRange(0), metavar='MS', help='Stop if no record arrives for this long.')
 @click.option('--group', metavar='GROUP', help='Share the topic with the members of this group, and commit offsets.')
 @click.option('--isolation-level', type=click.Choice(ISOLATION_LEVELS),
-              help='read_committed leaves out what was aborted, and waits for what is open.  '
+              help='read_committed leaves out aborted records, and waits for open transactions.  '
                    '[default: read_uncommitted]')
 @click.option('--formatter', default='default', metavar='NAME',
-              help=f'How a record is shown: {", ".join(FORMATTERS)}; or the name of its class in Kafka.')
+              help=f'The format of a record: {", ".join(FORMATTERS)}; or the name of its class in Kafka.')
 @click.option('--formatter-property', '--property', 'formatter_property', multiple=True, metavar='NAME=VALUE',
-              help='What is shown: print.timestamp, print.partition, print.offset, print.delivery, print.epoch, '
+              help='The parts to show: print.timestamp, print.partition, print.offset, print.delivery, print.epoch, '
                    'print.headers, print.key, print.value (true), key.separator (tab), line.separator, '
                    'headers.separator (,), null.literal (null).')
 @click.option('--command-property', '--consumer-property', 'command_property', multiple=True, metavar='NAME=VALUE',
-              help="A setting of the consumer, under Kafka's name; one that is not known has no effect.")
-@click.option('--skip-message-on-error', is_flag=True, help='Tell of a record that cannot be shown, and go on.')
+              help="A setting of the consumer, under Kafka's name. An unknown one has no effect.")
+@click.option('--skip-message-on-error', is_flag=True, help='Report a record that cannot be shown, and continue.')
 @json_option
 @version_option
 def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None, topic: str | None,
@@ -57,10 +57,10 @@ def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Pa
          max_messages: int | None, timeout_ms: int | None, group: str | None, isolation_level: str | None,
          formatter: str, formatter_property: tuple[str, ...], command_property: tuple[str, ...],
          skip_message_on_error: bool, as_json: bool) -> None:
-    """Read records of a topic and write them to the standard output.
+    """Read records of a topic and write them to standard output.
 
-    Bytes are written as they are, as by Kafka's tool, and a terminal acts on escape sequences among them: --json shows
-    records that are not to be trusted.
+    Bytes are written unchanged, as by Kafka's tool, and a terminal acts on escape sequences among them. Use --json for
+    untrusted records.
     """
     overrides = parse_properties('--command-property', command_property)
     if isolation_level is not None:
@@ -128,7 +128,7 @@ def open_source(bootstrap_server: str | None, data_dir: Path | None, command_con
 
 
 class Printer:
-    """`count` is how many records were processed, shown or not."""
+    """A printer of records. `count` is the number of records processed, shown or not."""
 
     def __init__(self, shown: BatchFormatter, skips_errors: bool, max_messages: int | None):
         self.count = 0
@@ -137,7 +137,7 @@ class Printer:
         self._left = max_messages
 
     def print_all(self, source: Source) -> None:
-        """Until the source ends or enough is shown. What was not shown is given back to the source."""
+        """Print records until the source ends or enough are shown. Return unshown records to the source."""
         if self._left == 0:
             return
         for batches in source.batches():

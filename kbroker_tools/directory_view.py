@@ -61,19 +61,19 @@ class DirectoryView:
         self._only: dict[TopicPartition, str] | None = None
         """The path by the partition's name, if `data_dir` is itself a partition."""
         self._checkpoints: dict[str, tuple[int, CheckpointedOffsets]] = {}
-        self._look()
+        self._find_partitions()
 
-    def _look(self) -> None:
+    def _find_partitions(self) -> None:
         names = self._fs.listdir(self._root)
         if are_of_a_partition(names):
-            self._take_partition()
+            self._use_partition()
         elif META_PROPERTIES_FILE not in names and not self._partition_directories():
             found = ', '.join(sorted(names)[:3]) + (', ...' if len(names) > 3 else '') if names else 'nothing'
             raise LogDirectoryError(
                 f'{self.place}: found {found}; expected a log directory of a broker ({META_PROPERTIES_FILE} and '
                 'directories named <topic>-<partition>) or one partition directory (<offset>.log files)')
 
-    def _take_partition(self) -> None:
+    def _use_partition(self) -> None:
         """Use the one partition, and the log directory around it if there still is one."""
         path = self._root
         parsed = parse_directory_name(os.path.basename(path))

@@ -1,4 +1,4 @@
-"""kbroker-groups: kafka-consumer-groups, with its options and columns, and lag in records that will be delivered."""
+"""kbroker-groups: the options and columns of kafka-consumer-groups, and lag in records that will be delivered."""
 from __future__ import annotations
 
 import dataclasses
@@ -26,40 +26,41 @@ GOES_WITH = {
 
 @click.command(cls=Command, context_settings=SETTINGS)
 @click.option('--list', is_flag=True, help='Print the names of all consumer groups.')
-@click.option('--describe', is_flag=True, help='Print where the groups stand in each partition, and how far behind.')
-@click.option('--delete', is_flag=True, help='Delete the groups, their offsets included.')
-@click.option('--reset-offsets', is_flag=True, help='Move the offsets of groups without members; --topic or '
-              '--all-topics says which, one of the options from --to-earliest on where to.')
-@click.option('--delete-offsets', is_flag=True, help='Forget the offsets of a group in the topics of --topic.')
+@click.option('--describe', is_flag=True, help='Print the offset and the lag of the groups in each partition.')
+@click.option('--delete', is_flag=True, help='Delete the groups and their offsets.')
+@click.option('--reset-offsets', is_flag=True, help='Move the offsets of groups without members. --topic or '
+              '--all-topics selects them, and one of the options from --to-earliest on gives the new ones.')
+@click.option('--delete-offsets', is_flag=True, help='Delete the offsets of a group in the topics of --topic.')
 @click.option('--group', multiple=True, metavar='GROUP', help='The group; may be repeated.')
 @click.option('--all-groups', is_flag=True, help='All groups.')
 @click.option('--topic', multiple=True, metavar='TOPIC[:N,...]', help='A topic, or some partitions of it; may be '
               'repeated.')
-@click.option('--all-topics', is_flag=True, help='All partitions that the group has offsets in.')
-@click.option('--offsets', is_flag=True, help='Describe offsets and lag: what --describe does by itself.')
+@click.option('--all-topics', is_flag=True, help='All partitions in which the group has offsets.')
+@click.option('--offsets', is_flag=True, help='Describe offsets and lag. This is the default of --describe.')
 @click.option('--members', is_flag=True, help='Describe the members.')
-@click.option('--state', is_flag=False, flag_value='', metavar='[STATE,...]', help='Describe the state of the groups; '
-              'with --list print states, or only the groups in some.')
-@click.option('--type', is_flag=False, flag_value='', metavar='[TYPE,...]', help='With --list print the protocol of '
-              'each group, or only the groups of classic or consumer.')
-@click.option('--verbose', is_flag=True, help='Describe epochs and assignments, too.')
+@click.option('--state', is_flag=False, flag_value='', metavar='[STATE,...]', help='Describe the state of the groups. '
+              'With --list, print states, or only the groups in these states.')
+@click.option('--type', is_flag=False, flag_value='', metavar='[TYPE,...]', help='With --list, print the protocol of '
+              'each group, or only the groups of these protocols: classic, consumer.')
+@click.option('--verbose', is_flag=True, help='Describe epochs and assignments too.')
 @click.option('--isolation-level', type=click.Choice(['read_uncommitted', 'read_committed']),
-              help='read_committed: beside the lag in offsets, describe the records that a read_committed consumer has '
-              'still to get, and what holds back the rest. It reads the partitions from the offset of the group on.')
-@click.option('--to-earliest', is_flag=True, help='To the start of the log.')
-@click.option('--to-latest', is_flag=True, help='To the end of the log.')
-@click.option('--to-current', is_flag=True, help='To where the group is; to the end where it has no offset.')
-@click.option('--to-offset', type=int, metavar='OFFSET', help='To this offset.')
-@click.option('--shift-by', type=int, metavar='N', help='By so many offsets, backwards if negative.')
-@click.option('--to-datetime', metavar='TIME', help='To the first record from a time on: YYYY-MM-DDThh:mm:ss.sss, UTC '
-              'unless it ends in an offset.')
-@click.option('--by-duration', metavar='DURATION', help='To the first record of the last PnDTnHnMnS, as in PT1H30M.')
+              help='With read_committed, also describe the records that a read_committed consumer has yet to read, and '
+              'the transactions that hold back the rest. This reads the partitions from the offset of the group on.')
+@click.option('--to-earliest', is_flag=True, help='Reset to the start of the log.')
+@click.option('--to-latest', is_flag=True, help='Reset to the end of the log.')
+@click.option('--to-current', is_flag=True, help='Keep the current offsets; a partition without one gets the end.')
+@click.option('--to-offset', type=int, metavar='OFFSET', help='Reset to this offset.')
+@click.option('--shift-by', type=int, metavar='N', help='Move by this many offsets, backwards if negative.')
+@click.option('--to-datetime', metavar='TIME', help='Reset to the first record at or after a time, '
+              'YYYY-MM-DDThh:mm:ss.sss, which is UTC unless it ends with an offset.')
+@click.option('--by-duration', metavar='DURATION', help='Reset to the first record of the last PnDTnHnMnS, as in '
+              'PT1H30M.')
 @click.option('--from-file', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
-              help='To what a file of topic,partition,offset says, as --export prints it.')
-@click.option('--dry-run', is_flag=True, help='Print the new offsets and change nothing; the default.')
-@click.option('--execute', is_flag=True, help='Do it.')
+              help='Reset to the offsets in a file of topic,partition,offset rows, as --export prints it.')
+@click.option('--dry-run', is_flag=True, help='Print the new offsets and change nothing. This is the default.')
+@click.option('--execute', is_flag=True, help='Change the offsets.')
 @click.option('--export', is_flag=True, help='Print the new offsets as CSV.')
-@click.option('--timeout', type=click.IntRange(1), metavar='MS', help='How long to try again while a coordinator '
+@click.option('--timeout', type=click.IntRange(1), metavar='MS', help='The longest time to retry while a coordinator '
               'loads or moves.')
 @cluster_options
 @json_option
@@ -67,11 +68,11 @@ GOES_WITH = {
 def main(as_json: bool, **options: Any) -> None:
     """List and describe consumer groups, move and delete their offsets, delete groups.
 
-    The options and the columns are those of kafka-consumer-groups. --list and --describe work on a log directory, too.
+    The options and the columns are those of kafka-consumer-groups. --list and --describe work on a log directory too.
 
-    LAG counts offsets, and so do Kafka's tools: markers of transactions and aborted records are in it.
-    --isolation-level read_committed counts records: RECORDS-LEFT are delivered now, HELD once the last stable offset
-    moves, UNDECIDED once their transactions commit; HELD-BY is who holds it.
+    LAG counts offsets, as in Kafka's tools, and so includes transaction markers and aborted records.
+    --isolation-level read_committed counts records: RECORDS-LEFT can be read now, HELD once the last stable offset
+    moves, UNDECIDED once their transactions commit. HELD-BY names the transaction that holds the last stable offset.
     """
     action = actions.chosen_action(options, ACTIONS)
     check_options(action, options)

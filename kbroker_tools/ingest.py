@@ -1,4 +1,4 @@
-"""`kbroker-ingest`: topics into files by a Spark job, written once and only once.
+"""`kbroker-ingest`: a Spark job that writes topics into files, exactly once.
 
 `spark-submit .../kbroker_tools/ingest.py ARGUMENTS` runs the same on a cluster whose nodes have kbroker installed.
 """
@@ -48,12 +48,12 @@ COLUMNS = [Column('run', 'Run', 'right'), Column('rows', 'Rows', 'right'), Colum
 
 
 def _directory(context: click.Context, parameter: click.Parameter, value: str) -> Path:
-    """Not an object store: nothing there is renamed in one step, so rows and offsets could not appear together."""
+    """Refuse object stores: without an atomic rename, rows and offsets could not appear together."""
     text = value.removeprefix('file://') if value.startswith('file:///') else value
     if re.match(r'[A-Za-z][A-Za-z0-9+.-]*:/', text):
-        raise click.BadParameter(f'found {value}, expected a directory of a file system: in an object store no '
-                                 'directory is renamed in one step, so rows and offsets could not become visible '
-                                 'together. Ingest into a file system and copy the run=... directories from there')
+        raise click.BadParameter(f'found {value}, expected a directory of a file system: an object store cannot rename '
+                                 'a directory atomically, so rows and offsets could not become visible together. '
+                                 'Ingest into a file system and copy the run=... directories from there')
     return Path(text)
 
 
@@ -75,16 +75,17 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> li
 @click.option('--topics', required=True, metavar='T,T...', callback=_names, help='Topics, separated by commas.')
 @click.option('--from', 'source', required=True, metavar='BROKER|DIR',
               help='host:port of a broker, or a log directory (a path, or a URI such as s3://...).')
-@click.option('--to', required=True, callback=_directory, metavar='DIR', help='Where the files go.')
+@click.option('--to', required=True, callback=_directory, metavar='DIR', help='The directory for the files.')
 @click.option('--state', required=True, callback=_directory, metavar='DIR',
-              help='Where the job keeps how far it has come; belongs to the --to of its first run.')
+              help='The directory for the progress of the job. It belongs to the --to of the first run.')
 @click.option('--format', 'file_format', type=click.Choice(FORMATS), default='parquet', show_default=True,
-              help='Of the files; avro needs its Spark package.')
+              help='The format of the files; avro needs its Spark package.')
 @click.option('--partition-by', default='', metavar='COLUMN,...', callback=_names,
-              help='Directories by the values of columns: topic, partition, date (of the timestamp, UTC) ...')
-@click.option('--max-rows-per-file', type=click.IntRange(1), metavar='N', help='Start a new file after so many rows.')
+              help='Create directories by the values of columns: topic, partition, date (of the timestamp, UTC) ...')
+@click.option('--max-rows-per-file', type=click.IntRange(1), metavar='N',
+              help='Start a new file after this many rows.')
 @click.option('--value-format', type=click.Choice(VALUE_KINDS),
-              help='Decode values into a typed column; what the schema does not fit stays in value_undecoded.')
+              help='Decode values into a typed column; values that do not match the schema stay in value_undecoded.')
 @click.option('--value-schema', metavar='SCHEMA|@FILE',
               help='json: "id bigint, name string"; avro: its JSON; protobuf: DESCRIPTOR-FILE:package.Message.')
 @click.option('--option', 'options', multiple=True, metavar='NAME=VALUE', callback=_settings,
@@ -92,20 +93,20 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> li
 @click.option('--master', metavar='URL', help='The Spark master.  [default: local[*], or that of spark-submit]')
 @click.option('--conf', multiple=True, metavar='NAME=VALUE', callback=_settings,
               help='A setting of Spark: spark.executor.memory ...; may be repeated.')
-@click.option('--follow', is_flag=True, help='Go on, run after run, until interrupted.')
+@click.option('--follow', is_flag=True, help='Repeat the run until interrupted.')
 @click.option('--interval', type=click.FloatRange(0.0), default=10.0, show_default=True, metavar='SECONDS',
-              help='With --follow: from the end of one run to the next.')
+              help='With --follow: the pause between runs.')
 @click.option('--give-up-after', type=click.FloatRange(0.0), default=600.0, show_default=True, metavar='SECONDS',
-              help='With --follow: how long to try again, after a first run, while the broker is away.')
+              help='With --follow: the longest time to retry, after a first run, while the broker is unavailable.')
 @json_option
 @version_option
 def main(topics: list[str], source: str, to: Path, state: Path, file_format: str, partition_by: list[str],
          max_rows_per_file: int | None, value_format: str | None, value_schema: str | None, options: dict[str, str],
          master: str | None, conf: dict[str, str], follow: bool, interval: float,
          give_up_after: float, as_json: bool) -> None:
-    """Write topics into files with Spark: from where the last run stopped to the last stable offset.
+    """Write topics into files with Spark: from the end of the last run to the last stable offset.
 
-    Rows and the offsets that they cover become visible in one step; after a crash at any point a rerun continues.
+    Rows and their offsets become visible in one step. After a crash at any point, the next run continues.
     """
     if (value_format is None) != (value_schema is None):
         raise click.UsageError('give --value-format and --value-schema together')
@@ -122,23 +123,23 @@ def main(topics: list[str], source: str, to: Path, state: Path, file_format: str
 
 def ingest(job: IngestJob, master: str | None, conf: dict[str, str], output: Output, interval_s: float | None,
            give_up_after_s: float) -> None:
-    """One run, or with an interval run after run; one that finds nothing new is not worth a word then."""
+    """Run once, or repeatedly if an interval is given. Repeated runs that find nothing new are not shown."""
     with output.waiting('starting Spark ...'):
         spark = session(master, conf)
     try:
         with task_progress(spark, output):
             result = job.run(spark)
         show(output, result)
-        patience = Patience(give_up_after_s, output.note)
+        retries = Retries(give_up_after_s, output.note)
         while interval_s is not None:
             time.sleep(interval_s)
             try:
                 with task_progress(spark, output):
                     result = job.run(spark)
             except Exception as error:
-                patience.wait(error)
+                retries.wait(error)
                 continue
-            patience.is_rewarded()
+            retries.end()
             if result.run is not None:
                 show(output, result)
     except (KeyboardInterrupt, SystemExit):
@@ -150,17 +151,17 @@ def ingest(job: IngestJob, master: str | None, conf: dict[str, str], output: Out
     spark.stop()
 
 
-class Patience:
-    """With a source that is away: it is tried again, less and less often, until it has been away for too long."""
+class Retries:
+    """The retries while the source is unavailable, with growing pauses up to a time limit."""
 
-    def __init__(self, limit_s: float, tell: Callable[[str], None], now_s: Callable[[], float] = time.monotonic,
+    def __init__(self, limit_s: float, note: Callable[[str], None], now_s: Callable[[], float] = time.monotonic,
                  sleep: Callable[[float], None] = time.sleep):
-        self._limit_s, self._tell, self._now_s, self._sleep = limit_s, tell, now_s, sleep
+        self._limit_s, self._note, self._now_s, self._sleep = limit_s, note, now_s, sleep
         self._failed_first_s: float | None = None
         self._backoff_s = BACKOFF_S
 
     def wait(self, error: Exception) -> None:
-        """After a run that failed. Raises the error if it does not pass by itself, or has not for too long."""
+        """Wait after a failed run. Raise the error if it is not transient, or has lasted for too long."""
         from kbroker_tools.spark.failures import one_line, passes_by_itself
         if not passes_by_itself(error):
             raise error
@@ -171,20 +172,20 @@ class Patience:
             raise error
         pause_s = min(self._backoff_s, left_s)
         self._backoff_s = min(self._backoff_s * 2, MOST_BACKOFF_S)
-        self._tell(f'{one_line(error)}; trying again in {words_for_duration(pause_s * 1000)}, and for '
+        self._note(f'{one_line(error)}; trying again in {words_for_duration(pause_s * 1000)}, and for '
                    f'{words_for_duration(left_s * 1000)} at most')
         self._sleep(pause_s)
 
-    def is_rewarded(self) -> None:
-        """After a run that did not fail."""
+    def end(self) -> None:
+        """End a series of retries after a successful run."""
         if self._failed_first_s is not None:
-            self._tell(f'the source is back after {words_for_duration((self._now_s() - self._failed_first_s) * 1000)}')
+            self._note(f'the source is back after {words_for_duration((self._now_s() - self._failed_first_s) * 1000)}')
         self._failed_first_s, self._backoff_s = None, BACKOFF_S
 
 
 @contextmanager
 def task_progress(spark: Any, output: Output) -> Iterator[None]:
-    """A bar of the tasks that are done, on a terminal; the main thread waits for Spark, another asks."""
+    """Show a progress bar of the tasks on a terminal. A second thread polls Spark for it."""
     if not sys.stderr.isatty():
         yield
         return
@@ -202,7 +203,7 @@ def task_progress(spark: Any, output: Output) -> Iterator[None]:
                 bar.advance(done - shown)
                 shown = done
 
-    with output.progress('looking for what is new') as bar:
+    with output.progress('looking for new records') as bar:
         watcher = threading.Thread(target=watch, args=(bar,), daemon=True)
         watcher.start()
         try:
@@ -213,13 +214,13 @@ def task_progress(spark: Any, output: Output) -> Iterator[None]:
 
 
 def end_java(spark: Any) -> None:
-    """Give up what runs, without a word with Java: an answer is still on the way, or nobody is there any more.
+    """Abort the running job without a call to Java, whose answer to the last call is outstanding, or which is gone.
 
-    Threads of PySpark's print tracebacks about that; there is nothing else to be said after an interruption.
+    PySpark's threads print tracebacks about that, so stderr is closed: nothing else is printed after an interruption.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     process = getattr(spark.sparkContext._gateway, 'proc', None)
-    if process is not None:  # under spark-submit Java is our parent, and sees that we end
+    if process is not None:  # under spark-submit, Java is the parent process and ends with this one
         process.terminate()
         process.wait()
 
@@ -230,7 +231,7 @@ def text_or_file(text: str) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM ends the program as Ctrl-C does: what is under way is given up, and what was there before stays."""
+    """Let SIGTERM end the program as Ctrl-C does: the running job is aborted, and visible rows stay."""
     def end(number: int, frame: Any) -> None:
         signal.signal(number, signal.SIG_IGN)
         sys.exit(TERMINATED)
@@ -244,7 +245,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def spark_errors_in_one_line() -> Iterator[None]:
-    """ToolError for what PySpark raises, and for what was told to it by us."""
+    """Turn exceptions of PySpark, and data loss, into ToolError."""
     from kbroker.client.errors import ClientError
     try:
         yield
@@ -261,7 +262,7 @@ def spark_errors_in_one_line() -> Iterator[None]:
 
 
 def session(master: str | None, conf: dict[str, str]) -> Any:
-    """A session in UTC, so that `date` means the same everywhere; of spark-submit, where it runs under that."""
+    """Return a session in UTC, so that `date` means the same everywhere; under spark-submit, that of spark-submit."""
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
     builder = (SparkSession.builder.appName('kbroker-ingest').config('spark.sql.session.timeZone', 'UTC')
@@ -279,7 +280,7 @@ def session(master: str | None, conf: dict[str, str]) -> Any:
                    .config('spark.driver.extraJavaOptions',
                            f'-Dlog4j2.configurationFile={QUIET_LOG.as_uri()} {java_options}'.strip()))
     elif master is not None:
-        raise click.UsageError('--master is given to spark-submit, not behind the program')
+        raise click.UsageError('under spark-submit, give --master to spark-submit itself')
     for name, value in conf.items():
         builder = builder.config(name, value)
     with java_output_aside() if not is_submitted else nullcontext(), signals_put_off():
@@ -288,9 +289,9 @@ def session(master: str | None, conf: dict[str, str]) -> Any:
 
 @contextmanager
 def signals_put_off() -> Iterator[None]:
-    """Java that loses its Python while it starts stays for ever, so Ctrl-C and SIGTERM come after the block.
+    """Defer Ctrl-C and SIGTERM to the end of the block: a Java process that loses Python while it starts never ends.
 
-    PySpark's own handler of Ctrl-C goes: it would speak with Java in the midst of another call.
+    PySpark's own handler of Ctrl-C is removed, because it would call Java in the middle of another call.
     """
     came: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -306,9 +307,9 @@ def signals_put_off() -> Iterator[None]:
 
 @contextmanager
 def java_output_aside() -> Iterator[None]:
-    """A virtual machine that starts in here does not write to our stderr, where it warns of its own options.
+    """Keep a Java process that starts in the block from writing to stderr, where it warns about its own options.
 
-    ToolError with the last that it said if it does not start.
+    ToolError with its last line if it does not start.
     """
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()
@@ -318,8 +319,8 @@ def java_output_aside() -> Iterator[None]:
             yield
         except Exception as error:
             file.seek(0)
-            said = [line for line in file.read().decode('utf-8', 'replace').splitlines() if line.strip()]
-            raise ToolError(f'Spark does not start: {said[-1] if said else error}') from None
+            lines = [line for line in file.read().decode('utf-8', 'replace').splitlines() if line.strip()]
+            raise ToolError(f'Spark does not start: {lines[-1] if lines else error}') from None
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
@@ -337,8 +338,8 @@ def show(output: Output, result: IngestResult) -> None:
     for what in result.losses[:LOSSES_SHOWN]:
         output.note(f'skipped: {what}')
     if result.losses:
-        output.note(f'{words_for_count(len(result.losses), "place")} of loss, {result.lost_offsets:,} offsets in all; '
-                    f'each is in run={result.run:06d}/_ingest.json')
+        output.note(f'{words_for_count(len(result.losses), "range")} of lost records, {result.lost_offsets:,} offsets '
+                    f'in all; each is in run={result.run:06d}/_ingest.json')
 
 
 if __name__ == '__main__':

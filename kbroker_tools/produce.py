@@ -1,6 +1,6 @@
-"""kbroker-produce: lines of the standard input as records of a topic, with the options of kafka-console-producer.
+"""kbroker-produce: lines of standard input as records of a topic, with the options of kafka-console-producer.
 
-Beside Kafka's: `--partition`, and `--transactional-id`, with which the lines are written in transactions.
+Additional options are `--partition`, and `--transactional-id`, which writes the lines in transactions.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONSOLE_LINGER_MS = 1000
 INT32_MAX = 2**31 - 1
 CODECS = ('none', 'gzip', 'snappy', 'lz4', 'zstd')
 
-# Options that are another name for a setting of the producer.
+# Options that set a setting of the producer.
 SETTING_OF_OPTION = {
     'acks': 'acks', 'batch_size': 'batch.size', 'compression_codec': 'compression.type', 'timeout': 'linger.ms',
     'message_send_max_retries': 'retries', 'retry_backoff_ms': 'retry.backoff.ms',
@@ -38,25 +38,25 @@ SETTING_OF_OPTION = {
 def producer_options(function: F) -> F:
     for option in reversed((
         click.option('--acks', '--request-required-acks', 'acks', metavar='all|1|0',
-                     help='What a record has to reach before it counts as written.  [default: all]'),
+                     help='The acknowledgement after which a record counts as written.  [default: all]'),
         click.option('--batch-size', type=click.IntRange(0), metavar='BYTES',
-                     help='How large a batch of one partition gets.  [default: 16384]'),
+                     help='The largest size of a batch of one partition.  [default: 16384]'),
         click.option('--compression-codec', is_flag=False, flag_value='gzip', type=click.Choice(CODECS),
-                     help='Compression of the batches; gzip if no codec is named.'),
+                     help='The compression of batches; gzip if no codec is named.'),
         click.option('--timeout', type=click.IntRange(0), metavar='MS',
-                     help=f'How long a record may wait for others to fill a batch.  [default: {CONSOLE_LINGER_MS}]'),
+                     help=f'The longest wait of a record for others to fill a batch.  [default: {CONSOLE_LINGER_MS}]'),
         click.option('--message-send-max-retries', type=click.IntRange(0), metavar='N',
-                     help='How often a batch is sent again.  [default: until delivery.timeout.ms]'),
-        click.option('--retry-backoff-ms', type=click.IntRange(0), metavar='MS', help='How long to wait before that.'),
+                     help='The most retries of a batch.  [default: until delivery.timeout.ms]'),
+        click.option('--retry-backoff-ms', type=click.IntRange(0), metavar='MS', help='The pause before a retry.'),
         click.option('--request-timeout-ms', type=click.IntRange(1), metavar='MS',
-                     help='How long to wait for an answer.'),
+                     help='The longest wait for a response.'),
         click.option('--max-block-ms', type=click.IntRange(0), metavar='MS',
-                     help='How long to wait for a topic, a coordinator, or room in the buffer.'),
+                     help='The longest wait for a topic, a coordinator or space in the buffer.'),
         click.option('--max-memory-bytes', type=click.IntRange(0), metavar='BYTES',
-                     help='How much may be buffered.  [default: 33554432]'),
+                     help='The size of the buffer.  [default: 33554432]'),
         click.option('--command-property', '--producer-property', 'command_property', multiple=True,
-                     metavar='NAME=VALUE', help="A setting of the producer, under Kafka's name; one that is not known "
-                     'has no effect.'),
+                     metavar='NAME=VALUE', help="A setting of the producer, under Kafka's name. An unknown one has no "
+                     'effect.'),
         click.option('--command-config', '--producer.config', 'command_config', metavar='FILE',
                      type=click.Path(exists=True, dir_okay=False, path_type=Path),
                      help='Settings of the producer and the connection, as properties.'),
@@ -69,24 +69,24 @@ def producer_options(function: F) -> F:
 @click.option('--bootstrap-server', required=True, metavar='HOST:PORT,...', help='The broker to write to.')
 @click.option('--topic', required=True, metavar='TOPIC', help='The topic to write to.')
 @click.option('--partition', type=click.IntRange(0, INT32_MAX), metavar='N',
-              help='The partition for all lines.  [default: by key, or in turn a batch at a time]')
+              help='The partition for all lines.  [default: by key, else another one for each batch]')
 @click.option('--reader-property', '--property', 'reader_property', multiple=True, metavar='NAME=VALUE',
-              help='How a line is read: parse.key, key.separator (tab), parse.headers, headers.delimiter (tab), '
+              help='The parts of a line: parse.key, key.separator (tab), parse.headers, headers.delimiter (tab), '
                    'headers.separator (,), headers.key.separator (:), null.marker, ignore.error.')
-@click.option('--sync', is_flag=True, help='Wait for each line to be written before the next is read.')
+@click.option('--sync', is_flag=True, help='Wait until each line is written before reading the next one.')
 @click.option('--transactional-id', metavar='ID', help='Write the lines in transactions of this id.')
 @click.option('--commit-every', type=click.IntRange(1), metavar='N',
-              help='Commit after so many lines.  [default: once, at the end of the input]')
+              help='Commit after this many lines.  [default: once, at the end of the input]')
 @producer_options
 @version_option
 def main(bootstrap_server: str, topic: str, partition: int | None, reader_property: tuple[str, ...], sync: bool,
          commit_every: int | None, command_property: tuple[str, ...], command_config: Path | None,
          **options: Any) -> None:
-    """Write the lines of the standard input to a topic.
+    """Write the lines of standard input to a topic.
 
-    With --transactional-id the last transaction is committed at the end of the input; after an error, and after
-    Ctrl-C, the open one is aborted. A line that is in error is named by its number. Ctrl-C waits for what was read to
-    be written, a second one does not.
+    With --transactional-id, the last transaction is committed at the end of the input. After an error or Ctrl-C, the
+    open one is aborted. An error names the line by its number. Ctrl-C waits until all lines read are written; a second
+    Ctrl-C does not.
     """
     overrides = parse_properties('--command-property', command_property) | {
         SETTING_OF_OPTION[name]: str(value) for name, value in options.items() if value is not None}
@@ -111,7 +111,7 @@ def open_writer(bootstrap_server: str, command_config: Path | None, overrides: M
 
 
 class Writer:
-    """Lines on their way into a topic. As a context it leaves nothing open, however it is left."""
+    """A writer of lines to a topic. As a context manager it writes or aborts everything at its exit."""
 
     producer: Producer
 
@@ -149,25 +149,25 @@ class Writer:
             self._commit()
 
     def _refuse(self, error: KafkaError) -> None:
-        """A line over max.request.size is told and left out, as in Kafka's tool; a transaction cannot do without it."""
+        """Report and skip a line over max.request.size, as Kafka's tool does. In a transaction, raise ToolError."""
         if self.producer.transactions.is_transactional:
             raise ToolError(f'line {self._lines}: {error}')
         self._has_failed = True
         print(f'line {self._lines} was not written: {error}', file=sys.stderr)
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """Within a transaction the first failure ends the command; its error is told then, once."""
+        """Count or report the delivered lines. In a transaction, the first failure ends the command with its error."""
         if delivery.error is None:
             self._written += len(delivery.contexts)
         elif not self.producer.transactions.is_transactional:
             self._has_failed = True
-            self._tell(delivery)
+            self._report_failures(delivery)
 
     def __enter__(self) -> Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """What was read is written, or aborted; the error that is on its way is not replaced by a later one."""
+        """Write the lines read so far, or abort their transaction. A later error does not replace the first one."""
         is_open = self._is_in_transaction
         try:
             if not is_open:
@@ -185,7 +185,7 @@ class Writer:
                 print(f'The open transaction of {settings.transactional_id} could not be aborted ({error}): it stays '
                       'open, and holds up read_committed consumers, until its timeout of '
                       f'{settings.transaction_timeout_ms} ms.', file=sys.stderr)
-        self._tell_count()
+        self._report_count()
         if kind is None and self._has_failed:
             raise ToolError(f'{self._lines - self._written} of {self._lines} lines were not written')
 
@@ -199,7 +199,7 @@ class Writer:
         self._committed = self._written
 
     def _read(self) -> Iterator[list[bytes]]:
-        """The input a piece at a time; while there is none, batches that have waited for long enough are sent."""
+        """Yield the input piece by piece. While none arrives, send the batches that have waited long enough."""
         splitter = LineSplitter()
         source = sys.stdin.fileno()
         prompts = sys.stdin.isatty() and sys.stdout.isatty()
@@ -214,7 +214,7 @@ class Writer:
                 return
             yield splitter.feed(data)
 
-    def _tell(self, delivery: Delivery) -> None:
+    def _report_failures(self, delivery: Delivery) -> None:
         for index, message in delivery.record_errors.items():
             print(f'line {delivery.contexts[index]} was not written: {message}', file=sys.stderr)
         if not delivery.record_errors:
@@ -222,7 +222,7 @@ class Writer:
             lines = f'line {first} was' if first == last else f'lines {first} to {last} were'
             print(f'{lines} not written: {delivery.error}', file=sys.stderr)
 
-    def _tell_count(self) -> None:
+    def _report_count(self) -> None:
         if sys.stderr.isatty():
             transactions = f' in {self._transactions} transactions' if self._transactions else ''
             print(f'{self._written} lines written to {self._topic}{transactions}', file=sys.stderr)

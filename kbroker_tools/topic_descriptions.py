@@ -69,11 +69,11 @@ def live_descriptions(admin: Admin, names: Collection[str], partition_limit: int
     """Yield the named topics, at most `partition_limit` partitions per response. KafkaError for a missing topic."""
     configs = admin.describe_configs([(ResourceType.TOPIC, name) for name in names])
     try:
-        partitions = _asked_in_pages(admin, names, partition_limit)
+        partitions = _described_in_pages(admin, names, partition_limit)
     except KafkaError as error:
         if error.code != ErrorCode.UNSUPPORTED_VERSION:
             raise
-        partitions = _asked_for_metadata(admin, names)
+        partitions = _described_by_metadata(admin, names)
     for name in names:
         topic_id, is_internal, rows = partitions[name]
         entries = configs[ResourceType.TOPIC, name]
@@ -85,7 +85,7 @@ def live_descriptions(admin: Admin, names: Collection[str], partition_limit: int
             if entry.config_source != DEFAULT_CONFIG), int(least))
 
 
-def _asked_in_pages(admin: Admin, names: Collection[str], limit: int) -> dict[str, tuple[bytes, bool, list[Any]]]:
+def _described_in_pages(admin: Admin, names: Collection[str], limit: int) -> dict[str, tuple[bytes, bool, list[Any]]]:
     request = DescribeTopicPartitionsRequest
     found: dict[str, tuple[bytes, bool, list[PartitionDescription]]] = {}
     wanted, cursor = sorted(names), None
@@ -109,7 +109,7 @@ def _asked_in_pages(admin: Admin, names: Collection[str], limit: int) -> dict[st
     return found
 
 
-def _asked_for_metadata(admin: Admin, names: Collection[str]) -> dict[str, tuple[bytes, bool, list[Any]]]:
+def _described_by_metadata(admin: Admin, names: Collection[str]) -> dict[str, tuple[bytes, bool, list[Any]]]:
     """Read the topics with Metadata requests, for brokers before 3.7."""
     return {name: (topic.topic_id, topic.is_internal, [
         PartitionDescription(row.partition, row.leader_id, row.leader_id in admin.cluster.nodes, row.replicas,

@@ -1,4 +1,4 @@
-"""kbroker-topics: kafka-topics, with its options and its lines."""
+"""kbroker-topics: the options and the output of kafka-topics."""
 from __future__ import annotations
 
 import re
@@ -35,38 +35,38 @@ PARTITION_COLUMNS = (
 @click.option('--list', is_flag=True, help='Print the names of all topics.')
 @click.option('--describe', is_flag=True, help='Print partitions and settings of the topics.')
 @click.option('--create', is_flag=True, help='Create a topic.')
-@click.option('--alter', is_flag=True, help='Give the topics more partitions. (Settings: kbroker-configs.)')
+@click.option('--alter', is_flag=True, help='Add partitions to the topics. To change settings, use kbroker-configs.')
 @click.option('--delete', is_flag=True, help='Delete the topics.')
-@click.option('--topic', metavar='REGEX', help='A regular expression that the whole name of a topic matches; a comma '
-              'parts several. For --create the name of the new topic.')
-@click.option('--topic-id', metavar='ID', help='The topic of this id, for --describe.')
+@click.option('--topic', metavar='REGEX', help='Regular expressions for whole topic names, separated by commas. For '
+              '--create, the name of the new topic.')
+@click.option('--topic-id', metavar='ID', help='The topic with this id, for --describe.')
 @click.option('--partitions', type=click.IntRange(1, 2**31 - 1), metavar='N',
-              help='How many partitions the topic gets; the broker decides if --create is without it. More partitions '
-                   'mean that keys go to other ones.')
+              help='The number of partitions; --create without it uses the broker\'s default. Adding partitions moves '
+                   'keys to other ones.')
 @click.option('--replication-factor', type=click.IntRange(1, 32767), metavar='N',
-              help='How many replicas each partition of the new topic gets; without it the broker decides.')
-@click.option('--replica-assignment', metavar='IDS', help='The brokers of each partition: a comma parts partitions, a '
-              'colon the replicas of one, its leader first.')
+              help="The number of replicas of each new partition. The default is the broker's.")
+@click.option('--replica-assignment', metavar='IDS', help='The brokers of each partition. Commas separate partitions, '
+              'colons the replicas of a partition, its leader first.')
 @click.option('--config', multiple=True, metavar='NAME=VALUE', help='A setting of the new topic; may be repeated.')
-@click.option('--if-not-exists', is_flag=True, help='It is no error if the new topic is there already.')
-@click.option('--if-exists', is_flag=True, help='It is no error if no topic matches.')
+@click.option('--if-not-exists', is_flag=True, help='Do not fail if the new topic exists already.')
+@click.option('--if-exists', is_flag=True, help='Do not fail if no topic matches.')
 @click.option('--exclude-internal', is_flag=True, help='Leave out the internal topics of the cluster.')
 @click.option('--topics-with-overrides', is_flag=True, help='Describe only topics with settings of their own.')
 @click.option('--under-replicated-partitions', is_flag=True, help='Only partitions with a replica that is not in sync.')
-@click.option('--unavailable-partitions', is_flag=True, help='Only partitions whose leader is not there.')
+@click.option('--unavailable-partitions', is_flag=True, help='Only partitions whose leader is not available.')
 @click.option('--under-min-isr-partitions', is_flag=True, help='Only partitions with fewer replicas in sync than '
               'min.insync.replicas.')
-@click.option('--at-min-isr-partitions', is_flag=True, help='Only partitions with just min.insync.replicas in sync.')
+@click.option('--at-min-isr-partitions', is_flag=True, help='Only partitions with exactly min.insync.replicas in sync.')
 @click.option('--partition-size-limit-per-response', type=click.IntRange(1), metavar='N',
-              default=PARTITIONS_IN_AN_ANSWER, show_default=True, help='How many partitions to ask for at a time.')
+              default=PARTITIONS_IN_AN_ANSWER, show_default=True, help='The most partitions per request.')
 @cluster_options
 @json_option
 @version_option
 def main(as_json: bool, **options: Any) -> None:
     """List, describe, create, extend and delete topics.
 
-    The options and the lines are those of kafka-topics; topics are sorted by name. --list and --describe work on a log
-    directory, too.
+    The options and the output are those of kafka-topics; topics are sorted by name. --list and --describe work on a
+    log directory too.
     """
     action = actions.chosen_action(options, ACTIONS)
     actions.check_companions(action, options, GOES_WITH)
@@ -85,10 +85,10 @@ def main(as_json: bool, **options: Any) -> None:
     RUN[action](view, Output(as_json), options)
 
 
-# ---- which topics
+# ---- selection
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Of a list of regular expressions, as Kafka reads it: quotes around it and blanks in it do not count."""
+    """Compile a list of regular expressions as Kafka does, ignoring quotes around it and blanks in it."""
     words = text.replace(',', '|').replace(' ', '').lstrip('"\'').rstrip('"\'')
     try:
         return re.compile(words)
@@ -97,7 +97,7 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
 
 def chosen_topics(view: Any, options: dict[str, Any]) -> list[str]:
-    """Names of the topics that the options mean. ToolError if they name one and none is there."""
+    """Return the names of the topics that the options select. ToolError if they name one and none matches."""
     topics = view.topics()
     if options['topic_id'] is not None:
         topic_id = parse_topic_id(options['topic_id'])
@@ -108,9 +108,9 @@ def chosen_topics(view: Any, options: dict[str, Any]) -> list[str]:
                   if pattern.fullmatch(name) and not (topic.is_internal and options['exclude_internal'])]
     if not chosen and not options['if_exists'] and not options['list']:
         if options['topic_id'] is not None:
-            raise ToolError(f'{view.place}: there is no topic of id {options["topic_id"]}')
+            raise ToolError(f'{view.place}: there is no topic with id {options["topic_id"]}')
         if options['topic'] is not None:
-            raise ToolError(f"{view.place}: no topic matches '{options['topic']}'; --list prints those that there are")
+            raise ToolError(f"{view.place}: no topic matches '{options['topic']}'; --list shows the existing ones")
     return sorted(chosen)
 
 
@@ -128,7 +128,7 @@ def words_for_topic_id(topic_id: bytes) -> str:
     return urlsafe_b64encode(topic_id).decode().rstrip('=')
 
 
-# ---- what is asked
+# ---- list and describe
 
 def list_topics(view: Any, output: Output, options: dict[str, Any]) -> None:
     topics = view.topics()
@@ -208,7 +208,7 @@ def _list(brokers: tuple[int, ...] | None) -> list[int] | None:
     return None if brokers is None else list(brokers)
 
 
-# ---- what is changed
+# ---- create, alter and delete
 
 def create(view: Any, output: Output, options: dict[str, Any]) -> None:
     from kbroker.client.admin import NewTopic
@@ -238,7 +238,7 @@ def _parse_config(text: str) -> tuple[str, str]:
 
 
 def parse_assignment(text: str | None) -> list[list[int]] | None:
-    """`1:2,2:1` as [[1, 2], [2, 1]]. click.BadParameter for anything that is not one."""
+    """Parse `1:2,2:1` to [[1, 2], [2, 1]]. click.BadParameter for any other form."""
     if text is None:
         return None
     try:
@@ -270,7 +270,7 @@ def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 
 def fail_for_each(results: dict[Any, KafkaError | None]) -> None:
-    """ToolError with everything that went wrong."""
+    """ToolError with all errors."""
     errors = [str(error) for error in results.values() if error is not None]
     if errors:
         raise ToolError('; '.join(errors))

@@ -1,6 +1,6 @@
-"""kbroker-transactions: see transactions, find out what holds one up, and end it.
+"""kbroker-transactions: show transactions, explain stuck ones, and end them.
 
-The commands of Kafka's own tool (KIP-664, KIP-939), and three more: `why-stuck`, `timeline`, `history`.
+It has the commands of Kafka's own tool (KIP-664, KIP-939), and `why-stuck`, `timeline` and `history`.
 """
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from kbroker_tools.stuck.gatherer import Gatherer
 
 ELSEWHERE = {'timeline': 'kbroker_tools.timeline.command', 'history': 'kbroker_tools.history.command'}
-"""Commands in modules of their own, imported when they are called."""
+"""Commands in their own modules, imported when they are called."""
 ALSO = {'forceTerminateTransaction': 'force-terminate'}
-"""Kafka's spelling of a command whose name is not like those of the others."""
+"""Kafka's name of a command, whose form differs from the other commands' names."""
 PROGRAM = 'kbroker-transactions'
 EXPIRY_INTERVAL = 'transaction.abort.timed.out.transaction.cleanup.interval.ms'
 
@@ -38,7 +38,7 @@ TopicPartition = tuple[str, int]
 
 
 class Transactions(Group):
-    """Its own options are those of every command, so that they may stand on either side of its name, as Kafka's do."""
+    """A group whose own options belong to every command, so that they may stand before or behind its name."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return [*super().list_commands(context), *ELSEWHERE]
@@ -56,7 +56,7 @@ class Transactions(Group):
 @version_option
 @click.pass_context
 def main(context: click.Context, **common: Any) -> None:
-    """See transactions, find out what holds one up, and end it."""
+    """Show transactions, explain stuck ones, and end them."""
     given = {name: value for name, value in common.items() if value is not None}
     context.default_map = dict.fromkeys([*main.list_commands(context), *ALSO], given)
 
@@ -81,8 +81,8 @@ LISTED = [Column('transactional_id', 'TransactionalId'), Column('coordinator_id'
 
 @main.command('list')
 @click.option('--duration-filter', type=int, default=-1, metavar='MS',
-              help='Only transactions that run for longer; below 0 all.')
-@click.option('--transactional-id-pattern', metavar='REGEX', help='Only ids that the expression matches as a whole.')
+              help='Only transactions that have run for longer than this; all if negative.')
+@click.option('--transactional-id-pattern', metavar='REGEX', help='Only ids that match this expression as a whole.')
 @cluster_options
 @json_option
 def list_command(duration_filter: int, transactional_id_pattern: str | None, as_json: bool, **place: Any) -> None:
@@ -98,7 +98,7 @@ def list_command(duration_filter: int, transactional_id_pattern: str | None, as_
 
 
 def _listed_offline(view: View, duration_filter_ms: int, pattern_text: str | None) -> list[tuple[str, int, int, str]]:
-    """As a broker filters: an id without a transaction passes any duration."""
+    """Filter as a broker does. An id without a transaction passes any duration filter."""
     pattern = None
     if pattern_text:
         from kbroker.linear_pattern import LinearPattern, PatternError
@@ -148,12 +148,12 @@ def describe(transactional_id: str, as_json: bool, **place: Any) -> None:
 def _known(view: View, transactional_id: str) -> TransactionInfo:
     row = view.transaction(transactional_id)
     if row is None:
-        raise ToolError(f'found no transactional id {transactional_id!r}; `list` shows those that {view.place} knows')
+        raise ToolError(f'found no transactional id {transactional_id!r}; `list` shows those in {view.place}')
     return row
 
 
 def _partitions(view: View, row: TransactionInfo, output: Output) -> Any:
-    """Sorted for people and programs; in the order of Kafka's tool where its output is expected."""
+    """Return the partitions sorted, or in a pipe in the order of Kafka's tool."""
     names = sorted(row.partitions)
     if not output.as_json and not output.is_terminal:
         from kbroker_tools.stuck.hanging import in_java_order, partition_hash
@@ -179,7 +179,7 @@ PRODUCERS = [Column('producer_id', 'ProducerId'), Column('producer_epoch', 'Prod
 @cluster_options
 @json_option
 def describe_producers(broker_id: int | None, topic: str, partition: int, as_json: bool, **place: Any) -> None:
-    """Describe the producers that a partition knows."""
+    """Describe the producers in a partition."""
     view = _with_brokers(open_view(**place), broker_id)
     found = _producers_of(view, [(topic, partition)], broker_id)[topic, partition]
     Output(as_json).table(PRODUCERS, [
@@ -189,7 +189,7 @@ def describe_producers(broker_id: int | None, topic: str, partition: int, as_jso
 
 def _with_brokers(view: View, broker_id: int | None) -> View:
     if broker_id is not None and not view.is_live:
-        raise click.UsageError('--broker-id asks one of the brokers of a cluster; --data-dir is that of one already')
+        raise click.UsageError('--broker-id needs --bootstrap-server: a directory has only one broker')
     return view
 
 
@@ -205,7 +205,8 @@ def _producers_of(view: View, partitions: Collection[TopicPartition],
 @main.command()
 @of_topic(required=True)
 @of_partition(required=True)
-@click.option('--start-offset', type=int, metavar='OFFSET', help='Where the transaction begins on the partition.')
+@click.option('--start-offset', type=int, metavar='OFFSET',
+              help='The first offset of the transaction on the partition.')
 @click.option('--producer-id', type=int, metavar='ID', help='Its producer id, instead of the offset.')
 @click.option('--producer-epoch', type=int, metavar='EPOCH', help='Its producer epoch, with --producer-id.')
 @click.option('--coordinator-epoch', type=int, metavar='EPOCH', help='Its coordinator epoch, with --producer-id.')
@@ -214,7 +215,7 @@ def abort(topic: str, partition: int, start_offset: int | None, producer_id: int
           coordinator_epoch: int | None, **place: Any) -> None:
     """Abort a hanging transaction on one partition.
 
-    For a transaction that its coordinator has, `force-terminate` is right: it ends it on all its partitions.
+    For a transaction that its coordinator has, use `force-terminate`, which ends it on all its partitions.
     """
     if start_offset is None and producer_id is None:
         raise click.UsageError('The transaction to abort must be identified either with --start-offset, or with '
@@ -233,7 +234,7 @@ def abort(topic: str, partition: int, start_offset: int | None, producer_id: int
         producer_id, producer_epoch = found.producer_id, found.producer_epoch
         coordinator_epoch = found.coordinator_epoch
     assert producer_id is not None and producer_epoch is not None and coordinator_epoch is not None
-    # The partition may have seen no marker yet; its epoch is then the least that there is.
+    # If the partition has seen no marker yet, its coordinator epoch is -1; the lowest valid one is 0.
     view.admin.abort_transaction(topic, partition, producer_id, producer_epoch, max(0, coordinator_epoch))
 
 
@@ -248,16 +249,16 @@ HANGING = [Column('topic', 'Topic'), Column('partition', 'Partition'), Column('p
 @main.command('find-hanging')
 @click.option('--broker-id', type=int, metavar='ID', help='Search the replicas on this broker.')
 @click.option('--max-transaction-timeout', type=int, default=15, show_default=True, metavar='MINUTES',
-              help='Longer than any transaction may take: what is open for less is left out.')
+              help='The longest timeout of any transaction; those open for less are left out.')
 @of_topic(required=False)
 @of_partition(required=False)
 @cluster_options
 @json_option
 def find_hanging(broker_id: int | None, max_transaction_timeout: int, topic: str | None, partition: int | None,
                  as_json: bool, **place: Any) -> None:
-    """Find transactions that nobody will end.
+    """Find hanging transactions, which nothing will end.
 
-    Kafka's search, on a topic or a broker; a directory is searched as a whole if nothing is named.
+    The search is Kafka's, on a topic or a broker. A directory is searched as a whole by default.
     """
     if broker_id is None and topic is None and place['data_dir'] is None:
         raise click.UsageError('The `find-hanging` command requires either --topic or --broker-id to limit the scope '
@@ -273,8 +274,8 @@ def find_hanging(broker_id: int | None, max_transaction_timeout: int, topic: str
     now_ms = view.now_ms()
     output = Output(as_json)
     if found and not has_all_partitions(view):
-        output.note(f'{view.place} lacks partitions of __transaction_state: coordinators elsewhere may have what is '
-                    'listed, ask them')
+        output.note(f'{view.place} lacks partitions of __transaction_state: other coordinators may have the listed '
+                    'transactions, so ask the cluster')
     output.table(HANGING, [
         (each.topic, each.partition, each.producer.producer_id, each.producer.producer_epoch,
          each.producer.coordinator_epoch, each.producer.transaction_first_offset, each.producer.last_timestamp_ms,
@@ -305,13 +306,13 @@ def _existing(view: View, topic: str, found: Any) -> Any:
 
 @main.command('force-terminate')
 @click.option('--transactional-id', '--transactionalId', 'transactional_id', required=True, metavar='ID',
-              help='The id whose transaction is aborted.')
+              help='The id whose transaction to abort.')
 @cluster_options
 def force_terminate(transactional_id: str, **place: Any) -> None:
-    """Abort the transaction of an id as a whole.
+    """Abort the whole transaction of an id.
 
-    Its producer is fenced. Kafka's tool calls this forceTerminateTransaction --transactionalId, which is understood
-    as well. An id that does not exist is an error here; Kafka's tool creates it.
+    Its producer is fenced. Kafka's tool calls this forceTerminateTransaction --transactionalId, which works here too.
+    A missing id is an error; Kafka's tool creates it.
     """
     view = _live(open_view(**place), 'force-terminate')
     _known(view, transactional_id)
@@ -321,7 +322,7 @@ def force_terminate(transactional_id: str, **place: Any) -> None:
 
 
 def _live(view: View, command: str = '') -> LiveView:
-    """A directory cannot do what a broker has to."""
+    """Return the view of a cluster. click.UsageError for a directory."""
     if not view.is_live:
         raise click.UsageError(f'`{command}` writes through a broker: give --bootstrap-server, not --data-dir')
     return view  # type: ignore[return-value]
@@ -331,15 +332,17 @@ def _live(view: View, command: str = '') -> LiveView:
 
 @main.command('why-stuck')
 @click.argument('where', metavar='[TOPIC[:PARTITION]]', required=False)
-@click.option('--group', 'group_id', metavar='GROUP', help='Look at all that a consumer group reads, and its offsets.')
+@click.option('--group', 'group_id', metavar='GROUP',
+              help='Check all partitions that a consumer group reads, and the one with its offsets.')
 @cluster_options
 @json_option
 @click.pass_context
 def why_stuck(context: click.Context, where: str | None, group_id: str | None, as_json: bool, **place: Any) -> None:
-    """Tell what holds a partition, and what to do.
+    """Explain what holds a partition, and what to do.
 
-    Who holds its last stable offset, up to which read_committed consumers read; since when, why, and whom it keeps
-    waiting; what will happen next and when; and the command to run. Exit code 0 if nothing is held, 1 if something is.
+    The report names the transaction that holds the last stable offset, up to which read_committed consumers read. It
+    shows since when, why, and who is waiting; what will happen next and when; and the command to run. The exit code is
+    0 if nothing is held, and 1 otherwise.
     """
     if (where is None) == (group_id is None):
         raise click.UsageError('give one of TOPIC, TOPIC:PARTITION and --group GROUP')
@@ -364,7 +367,7 @@ def _parse_where(where: str) -> tuple[str, int | None]:
 
 
 def _expiry_interval(view: View, node_id: int) -> int | None:
-    """How often the coordinator looks for expired transactions; None if it does not say."""
+    """Return the interval at which the coordinator checks for expired transactions, or None if it is not reported."""
     if not view.is_live:
         return None
     from kbroker.client.admin import ResourceType
@@ -390,12 +393,12 @@ def _partitions_of_group(gatherer: Gatherer, group_id: str | None) -> list[Topic
     assert group_id is not None
     found = gatherer.group_partitions(group_id)
     if not found:
-        raise ToolError(f'found no group {group_id!r}, neither members nor offsets')
+        raise ToolError(f'found no group {group_id!r}: it has neither members nor offsets')
     return found
 
 
 def _explain(output: Output, gatherer: Gatherer, where: str, partitions: list[TopicPartition]) -> bool:
-    """Whether something is held, or could not be looked at."""
+    """Show the report. Return True if a partition is held or could not be checked."""
     from kbroker_tools.stuck.causes import judge
     from kbroker_tools.stuck.report import as_json, show, show_many
     seen, unseen = [], []
@@ -415,11 +418,11 @@ def _explain(output: Output, gatherer: Gatherer, where: str, partitions: list[To
         show(output, *seen[0])
     else:
         held = f'{len(stuck)} of {len(seen)} partitions are held' if stuck else 'no partition is held'
-        missed = f', and {len(unseen)} could not be looked at' if unseen else ''
+        missed = f', and {len(unseen)} could not be checked' if unseen else ''
         output.line(f'{where}: {held}{missed}', style='bold red' if stuck or unseen else 'bold green')
         show_many(output, stuck)
         for name, problem in unseen:
-            output.line(f'\n{name} could not be looked at: {problem}')
+            output.line(f'\n{name} could not be checked: {problem}')
     return bool(stuck or unseen)
 
 

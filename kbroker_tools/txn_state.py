@@ -1,8 +1,8 @@
 """kbroker-txn-state: the rows of `__transaction_state`, or of `__consumer_offsets`, as JSON or as a table.
 
-It mirrors kafka-console-consumer with TransactionLogMessageFormatter and its siblings, on a broker or offline on a log
-directory. The JSON is the same to the byte; each object has a line of its own, where Kafka's tool puts no end behind
-one. Partitions are read one after the other.
+It works like kafka-console-consumer with TransactionLogMessageFormatter and the related formatters, for a broker or
+offline for a log directory. The JSON is the same, byte for byte, but each object has its own line, which Kafka's tool
+does not end. Partitions are read one after another.
 """
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 TOPICS = {'transaction': TRANSACTION_STATE, 'offsets': CONSUMER_OFFSETS, 'group-metadata': CONSUMER_OFFSETS}
 NEVER_MADE = {
-    TRANSACTION_STATE: 'no transaction was ever begun there; the first transactional producer makes it',
-    CONSUMER_OFFSETS: 'no group was ever there and no offset committed; the first consumer group makes it',
+    TRANSACTION_STATE: 'no transaction was ever begun; the first transactional producer creates it',
+    CONSUMER_OFFSETS: 'no group ever joined and no offset was committed; the first consumer group creates it',
 }
 POLL_INTERVAL_S = 0.5
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
 @click.option('--formatter', 'name', type=click.Choice(tuple(TOPICS)), default='transaction', show_default=True,
-              help='Which rows: of __transaction_state, or the offsets or groups of __consumer_offsets.')
-@click.option('--from-beginning', is_flag=True, help='Every row there is. Without it only rows that are written from '
-                                                     'now on are shown, until Ctrl-C.')
-@click.option('--follow', is_flag=True, help='With --from-beginning: go on with the rows that are written later.')
+              help='The rows to show: those of __transaction_state, or the offsets or groups of __consumer_offsets.')
+@click.option('--from-beginning', is_flag=True, help='Show all existing rows. Without it, only new rows are shown, '
+                                                     'until Ctrl-C.')
+@click.option('--follow', is_flag=True, help='With --from-beginning: continue with new rows.')
 @click.option('--transactional-id', metavar='ID', help='Only rows of this transactional.id.')
-@click.option('--max-messages', type=click.IntRange(min=1), metavar='N', help='End after N rows.')
+@click.option('--max-messages', type=click.IntRange(min=1), metavar='N', help='Stop after N rows.')
 @click.option('--table', 'as_table', is_flag=True,
-              help='The current state, newest first: of each transactional.id, offset or group.')
+              help='Show the current state of each transactional.id, offset or group, newest first.')
 @click.option('--compat', type=click.Choice(('4.2', '4.3', '4.4')), default='4.3', show_default=True,
               help='The release of Kafka whose text is printed: from 4.4 on transactionStatus is a name.')
 @json_option
@@ -50,11 +50,11 @@ POLL_INTERVAL_S = 0.5
 def main(name: str, from_beginning: bool, follow: bool, transactional_id: str | None, max_messages: int | None,
          as_table: bool, compat: str, as_json: bool, bootstrap_server: str | None, data_dir: Path | None,
          command_config: Path | None) -> None:
-    """Show the rows that transactions leave in __transaction_state, as kafka-console-consumer does with
+    """Show the rows of transactions in __transaction_state, as kafka-console-consumer does with
     TransactionLogMessageFormatter.
 
-    Rows are JSON objects, one a line. With --json each also says where it stands: partition, offset and timestamp. A
-    row that cannot be read is told on stderr, and the exit code is 1 in the end.
+    Rows are JSON objects, one per line. With --json, each also has its partition, offset and timestamp. An unreadable
+    row is reported on stderr, and the exit code is then 1.
     """
     if transactional_id is not None and name != 'transaction':
         raise click.UsageError(f'--transactional-id goes with --formatter transaction, not {name}')
@@ -84,7 +84,7 @@ def main(name: str, from_beginning: bool, follow: bool, transactional_id: str | 
 
 
 def _partitions(view: View, topic: str, transactional_id: str | None) -> list[int]:
-    """Those to read. Offline all that are there: a copy may have a part of them, and not know how many there were."""
+    """Return the partitions to read. Offline these are all existing ones: a copy may lack some and their number."""
     found = view.topics().get(topic)
     if found is None:
         whole = '' if view.is_live else 'if this is all of a log directory, '
@@ -94,18 +94,18 @@ def _partitions(view: View, topic: str, transactional_id: str | None) -> list[in
             return [partition.partition for partition in found.partitions]
         from kbroker.topics.partitioner import partition_for
         return [partition_for(transactional_id, len(found.partitions))]
-    here = [partition.partition for partition in found.partitions if _is_here(view, topic, partition.partition)]
+    here = [partition.partition for partition in found.partitions if _exists(view, topic, partition.partition)]
     if not here:
         raise ToolError(f'{view.place}: none of the {len(found.partitions)} partitions of {topic} is in this directory')
     return here
 
 
-def _is_here(view: View, topic: str, partition: int) -> bool:
+def _exists(view: View, topic: str, partition: int) -> bool:
     from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
     try:
         next(iter(view.batches(topic, partition)), None)
     except CorruptLogError:
-        return True                     # who reads on will be told
+        return True                     # a later read reports the error
     except KafkaError as error:
         return error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return True

@@ -22,11 +22,11 @@ from examples import EXAMPLES, Example  # noqa: E402
 DAEMON = 'kbroker'
 LINE = 78
 DATE = '2026-11-20'
-"""Of the manual's last change in substance."""
+"""The date of the manual's last change in substance."""
 
 
 def roff(text: str) -> str:
-    """Running text, wrapped, in a language where backslashes, dashes and leading dots mean something."""
+    """Wrap text, and escape the backslashes, dashes and leading dots that have a meaning in roff."""
     lines = textwrap.wrap(escaped(text), LINE, break_long_words=False, break_on_hyphens=False)
     return '\n'.join(map(line_of_text, lines))
 
@@ -40,12 +40,12 @@ def line_of_text(line: str) -> str:
 
 
 def scripts() -> list[str]:
-    """The names of all commands."""
+    """Return the names of all commands."""
     return list(tomllib.loads((HERE.parent / 'pyproject.toml').read_text())['project']['scripts'])
 
 
 def command_of(name: str) -> click.Command:
-    """The declaration, also where the script starts with something quicker."""
+    """Return the command's declaration, even if its script starts another function first."""
     module = 'kbroker.main' if name == DAEMON else f'kbroker_tools.{name.partition("-")[2].replace("-", "_")}'
     command = importlib.import_module(module).main
     assert isinstance(command, click.Command)
@@ -57,7 +57,7 @@ def title(name: str, section: int) -> str:
 
 
 def command_page(name: str) -> str:
-    """The page of a command, whether it has subcommands or not."""
+    """Return the page of a command, with or without subcommands."""
     command = command_of(name)
     section = 8 if name == DAEMON else 1
     lines = [title(name, section), '.SH NAME', *textwrap.wrap(f'{name} \\- {summary(command)}', LINE),
@@ -81,14 +81,14 @@ def command_page(name: str) -> str:
 
 
 def summary(command: click.Command) -> str:
-    """The first sentence of the help, as apropos shows it."""
+    """Return the first sentence of the help, as apropos shows it."""
     first, *_ = paragraphs(command.help)
     text = re.split(r'\.(?: |$)|: ', ' '.join(first.split()))[0]
     return escaped(text if text.startswith('Kafka') else text[:1].lower() + text[1:])
 
 
 def paragraphs_after_summary(command: click.Command) -> list[str]:
-    """The help, without the first sentence where that is a paragraph of its own."""
+    """Return the help without the first sentence, if that is its own paragraph."""
     first, *rest = paragraphs(command.help)
     return rest if escaped(' '.join(first.split())).lower() == f'{summary(command)}.'.lower() else [first, *rest]
 
@@ -110,14 +110,14 @@ def paragraphs(text: str | None) -> list[str]:
 
 
 def subcommands(group: click.Group) -> dict[str, click.Command]:
-    """Those too that are imported when they are called."""
+    """Return all subcommands, including those imported on demand."""
     context = click.Context(group)
     found = {name: group.get_command(context, name) for name in group.list_commands(context)}
     return {name: command for name, command in found.items() if command is not None}
 
 
 def prose(texts: Iterable[str]) -> Iterator[str]:
-    """Help in click's markup: a paragraph that opens with \\b keeps its lines."""
+    """Convert help in click's markup, where a paragraph that begins with \\b keeps its lines."""
     for number, paragraph in enumerate(texts):
         if number:
             yield '.PP'
@@ -164,18 +164,18 @@ def exit_status(*rows: tuple[int, str]) -> list[str]:
 def notes() -> list[str]:
     return [
         *exit_status((0, 'Done, and nothing found wrong.'),
-                     (1, 'Failed, or found something wrong. One line on standard error says what, and what to do.'),
+                     (1, 'Failed, or found something wrong. One line on standard error says what, and how to go on.'),
                      (2, 'The command line is wrong.'), (130, 'Interrupted with Ctrl-C.'),
                      (141, 'The reader of the output went away.')),
-        '.SH ENVIRONMENT', '.TP', '.B NO_COLOR', 'No colours, on a terminal too.']
+        '.SH ENVIRONMENT', '.TP', '.B NO_COLOR', 'Use no colours, even on a terminal.']
 
 
 def daemon_notes() -> list[str]:
     return [
         '.SH SIGNALS', '.TP', '.B SIGTERM, SIGINT',
-        roff('Stop cleanly. A second one ends the process at once; the next start then recovers.'),
-        *exit_status((0, 'Stopped cleanly, or nothing to complain about.'),
-                     (1, 'The broker could not start, or the file is wrong; one line says why.'),
+        roff('Stop cleanly. A second signal ends the process at once; the next start then recovers.'),
+        *exit_status((0, 'Stopped cleanly, or the file is correct.'),
+                     (1, 'The broker could not start, or the file is wrong; one line names the reason.'),
                      (2, 'The command line is wrong.')),
         '.SH ENVIRONMENT',
         '.TP', '.B NOTIFY_SOCKET, WATCHDOG_USEC', 'The service manager, as in', '.BR sd_notify (3).',
@@ -190,12 +190,12 @@ def see_also(name: str) -> str:
 
 
 def settings_page() -> str:
-    """kbroker.properties.5"""
+    """Return the page kbroker.properties.5."""
     lines = [title('kbroker.properties', 5), '.SH NAME',
              'kbroker.properties \\- settings of the kbroker daemon', '.SH DESCRIPTION',
              roff('A file in the syntax of Java properties: a name, = and a value on each line, # before comments. '
-                  'Names are those of Apache Kafka, and so are defaults, where one node can keep them. A name that is '
-                  'not known stops the start.'), '.SH SETTINGS']
+                  'Names are those of Apache Kafka, and so are the defaults that make sense for one node. An unknown '
+                  'name prevents the start.'), '.SH SETTINGS']
     for setting in SETTINGS.values():
         if not setting.internal:
             lines += describe(setting)

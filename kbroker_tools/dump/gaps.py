@@ -38,11 +38,11 @@ class Gaps:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         if self._in_order:
-            yield from self.as_they_came()
+            yield from self.unsorted()
         else:
-            yield from sorted(dict(self.as_they_came()).items())
+            yield from sorted(dict(self.unsorted()).items())
 
-    def as_they_came(self) -> Iterator[tuple[int, int]]:
+    def unsorted(self) -> Iterator[tuple[int, int]]:
         if self._file is not None:
             self._file.seek(0)
             while data := self._file.read(2 * PAIRS_IN_MEMORY * self._pairs.itemsize):

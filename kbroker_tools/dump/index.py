@@ -128,7 +128,7 @@ class ErrorReport:
             yield from (f'Indexed offset: {index}, found log offset: {log}' for index, log in pairs)
         for path, gaps in self._non_consecutive.items():
             yield f'Non-consecutive offsets in {path}'
-            found = gaps if self._is_sorted else reversed(list(gaps.as_they_came()))
+            found = gaps if self._is_sorted else reversed(list(gaps.unsorted()))
             yield from (f'  {first} is followed by {second}' for first, second in found)
 
     def print(self, stream: IO[str]) -> None:

@@ -181,10 +181,10 @@ class Dump:
         self._drain(reader, advance)
         left = reader.end - reader.position
         if reader.at_end and left > 0 and not self.options.is_limited:
-            self._tell_of_tail(f'Found {left} invalid bytes at the end of {os.path.basename(path)}')
+            self._report_tail(f'Found {left} invalid bytes at the end of {os.path.basename(path)}')
         reader.close()
 
-    def _tell_of_tail(self, line: str) -> None:
+    def _report_tail(self, line: str) -> None:
         if self.options.json:
             self._print_error(line)
         else:
@@ -233,7 +233,7 @@ class Dump:
         reader = self._open(path)
         while True:
             following = next_segment(path)          # once it exists, this segment does not grow any more
-            if reader.look_again() < reader.next_position:
+            if reader.update_size() < reader.next_position:
                 raise CorruptLogError(f'{path}: it was truncated to {reader.end} bytes, less than was already shown')
             self._drain(reader, _nothing)
             if following is None:

@@ -53,7 +53,7 @@ cdef class SegmentReader:
         self.max_bytes = max_bytes
         self.next_position = position
         self.window_start = position
-        self.look_again()
+        self.update_size()
 
     def __dealloc__(self):
         free(self.window)
@@ -64,7 +64,7 @@ cdef class SegmentReader:
             os.close(self.fd)
             self.fd = -1
 
-    def look_again(self):
+    def update_size(self):
         """Update and return the size of the file, so that appended batches are read too."""
         size = os.fstat(self.fd).st_size
         self.end = min(<int64_t>size, self.max_bytes)

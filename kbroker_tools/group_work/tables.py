@@ -112,7 +112,7 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
         if group is None:
             missing.append(group_id)
             continue
-        tell_state(output, group)
+        note_state(output, group)
         if not (output.as_json or output.is_terminal):
             output.line()
         if options['members']:
@@ -126,7 +126,7 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
         raise ToolError(f'{view.place}: there is no group {", ".join(missing)}; --list shows the existing ones')
 
 
-def tell_state(output: Output, group: GroupInfo) -> None:
+def note_state(output: Output, group: GroupInfo) -> None:
     if group.state == 'Empty':
         output.note(f"\nConsumer group '{group.group_id}' has no active members.")
     elif group.state in REBALANCING:

@@ -15,7 +15,7 @@ from kbroker_tools.timeline.transactions_of_partition import Marker, Outcome
 UNFINISHED_AFTER_MS = 10_000
 """The time after which a decided transaction without all of its markers counts as torn."""
 
-_SAYS = {Outcome.COMMITTED: 'commit', Outcome.ABORTED: 'abort'}
+_WORDS = {Outcome.COMMITTED: 'commit', Outcome.ABORTED: 'abort'}
 
 
 class Event(NamedTuple):
@@ -48,16 +48,16 @@ def history_of(transactional_id: str, rows: list[StoredRow], evidence: list[Evid
                now_ms: int, command: str = 'kbroker-transactions') -> History:
     """Return the history of an id. `unread` names the unreadable partitions, `command` begins a command line."""
     lives, hanging = add_evidence(lives_in(rows), evidence)
-    teller = _Teller(transactional_id, evidence, now_ms, lives[-1] if lives else None, command)
+    builder = _HistoryBuilder(transactional_id, evidence, now_ms, lives[-1] if lives else None, command)
     for number, life in enumerate(lives, 1):
-        teller.tell_life(number, life)
-    teller.tell_rows(rows)
+        builder.add_life(number, life)
+    builder.add_rows(rows)
     for one in hanging:
-        teller.tell_hanging(one)
-    told = teller.history
-    told.events.sort(key=lambda event: (event.timestamp_ms, event.transaction or 0, _ORDER[event.kind]))
-    unknowns = [*_unknown_rows(rows), *unread, *teller.doubts()]
-    return History(transactional_id, told.events, told.faults, unknowns, [_title(life, now_ms) for life in lives])
+        builder.add_hanging(one)
+    history = builder.history
+    history.events.sort(key=lambda event: (event.timestamp_ms, event.transaction or 0, _ORDER[event.kind]))
+    unknowns = [*_unknown_rows(rows), *unread, *builder.unknowns()]
+    return History(transactional_id, history.events, history.faults, unknowns, [_title(life, now_ms) for life in lives])
 
 
 _ORDER = {kind: order for order, kind in enumerate((
@@ -66,7 +66,7 @@ _ORDER = {kind: order for order, kind in enumerate((
 """The order of events in the same millisecond."""
 
 
-class _Teller:
+class _HistoryBuilder:
     def __init__(self, transactional_id: str, evidence: list[Evidence], now_ms: int, youngest: Life | None,
                  command: str):
         self.history = History(transactional_id)
@@ -74,7 +74,7 @@ class _Teller:
         self._now_ms = now_ms
         self._youngest = youngest
         self._command = command
-        self._doubts: dict[str, list[int]] = {}
+        self._unknowns: dict[str, list[int]] = {}
 
     def _add(self, timestamp_ms: int, life: tuple[int, Life] | None, kind: str, where: str, offset: int | None,
              details: str, fault: str | None = None) -> None:
@@ -86,16 +86,16 @@ class _Teller:
             at = where if offset is None else f'{where} offset {offset}'
             self.history.faults.append((f'transaction {number}, ' if number else '') + f'{at}: {fault}')
 
-    def _doubt(self, number: int, what: str) -> None:
-        self._doubts.setdefault(what, []).append(number)
+    def _add_unknown(self, number: int, what: str) -> None:
+        self._unknowns.setdefault(what, []).append(number)
 
-    def doubts(self) -> list[str]:
+    def unknowns(self) -> list[str]:
         """Return the unknowns, each once for all transactions that it concerns."""
-        return [_transactions(numbers) + what for what, numbers in self._doubts.items()]
+        return [_transactions(numbers) + what for what, numbers in self._unknowns.items()]
 
     # -- rows outside of transactions
 
-    def tell_rows(self, rows: list[StoredRow]) -> None:
+    def add_rows(self, rows: list[StoredRow]) -> None:
         before: TransactionRow | None = None
         for stored in rows:
             if stored.row is None:
@@ -113,7 +113,7 @@ class _Teller:
 
     # -- one transaction
 
-    def tell_life(self, number: int, life: Life) -> None:
+    def add_life(self, number: int, life: Life) -> None:
         numbered = (number, life)
         self._add_rows_of(numbered)
         complete_ms = life.complete_ms
@@ -125,9 +125,9 @@ class _Teller:
                           f'{one.records} to offset {one.last_offset}, producer {one.producer_id} epoch '
                           f'{one.producer_epoch}')
             if part.marker is not None:
-                self._tell_marker(numbered, name, part, part.marker)
+                self._add_marker(numbered, name, part, part.marker)
             elif life.decision is not None:
-                self._tell_missing_marker(numbered, (topic, partition), part)
+                self._add_missing_marker(numbered, (topic, partition), part)
             for marker in part.repeated:
                 late_by = None if complete_ms is None else _late(marker, complete_ms)
                 self._add(marker.timestamp_ms, numbered, 'repeated', name, marker.offset, _marker_words(marker)
@@ -136,15 +136,15 @@ class _Teller:
     def _add_rows_of(self, numbered: tuple[int, Life]) -> None:
         _, life = numbered
         if not life.rows:
-            self._doubt(numbered[0], ': when it was prepared and completed, and whether it had more partitions than '
-                                     'are shown; its rows were compacted away, or it was ended by hand')
+            self._add_unknown(numbered[0], ': when it was prepared and completed, and whether it had more partitions '
+                                           'than are shown; its rows were compacted away, or it was ended by hand')
         known: frozenset[tuple[str, int]] = frozenset()
         for position, stored in enumerate(life.rows):
             row = stored.row
             assert row is not None
             where = f'{TRANSACTION_STATE}-{stored.partition}'
             if position == 0 and row.state is not TransactionState.ONGOING:
-                self._tell_what_was_compacted(numbered, row)
+                self._add_compacted(numbered, row)
             if row.state is TransactionState.ONGOING:
                 names = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(row.partitions - known))
                 self._add(stored.timestamp_ms, numbered, 'partitions' if position else 'begin', where, stored.offset,
@@ -158,14 +158,14 @@ class _Teller:
                 self._add(stored.timestamp_ms, numbered, 'complete', where, stored.offset,
                           'commit' if row.state is TransactionState.COMPLETE_COMMIT else 'abort')
 
-    def _tell_what_was_compacted(self, numbered: tuple[int, Life], row: TransactionRow) -> None:
+    def _add_compacted(self, numbered: tuple[int, Life], row: TransactionRow) -> None:
         number, life = numbered
         if row.state is TransactionState.PREPARE_ABORT and not row.partitions:
             return
         self._add(life.begin_ms, numbered, 'begin', TRANSACTION_STATE, None,
                   f'as its {row.state.title} row says; the rows of it before were compacted away')
         if life.partitions is None:
-            self._doubt(number, ': which partitions its rows named, so whether a marker is missing')
+            self._add_unknown(number, ': which partitions its rows named, so whether a marker is missing')
 
     def _unfinished(self, life: Life) -> str | None:
         if life.complete is not None:
@@ -180,19 +180,19 @@ class _Teller:
         return (f'torn: not completed for {words_for_duration(age_ms)}'
                 + (f', no marker in {lacking}' if lacking else ', though every partition has its marker'))
 
-    def _tell_marker(self, numbered: tuple[int, Life], name: str, part: Part, marker: Marker) -> None:
+    def _add_marker(self, numbered: tuple[int, Life], name: str, part: Part, marker: Marker) -> None:
         life = numbered[1]
         complete_ms = life.complete_ms
         fault = None
         if life.decision is not marker.outcome:
-            says = _SAYS[life.decision] if life.decision else 'nothing'
-            fault = f'torn: the rows say {says}, the marker says {_SAYS[marker.outcome]}'
+            says = _WORDS[life.decision] if life.decision else 'nothing'
+            fault = f'torn: the rows say {says}, the marker says {_WORDS[marker.outcome]}'
         elif complete_ms is not None:
             fault = _late(marker, complete_ms)
         nothing = '' if part.transaction is not None else '; no records of it are here'
         self._add(marker.timestamp_ms, numbered, 'marker', name, marker.offset, _marker_words(marker) + nothing, fault)
 
-    def _tell_missing_marker(self, numbered: tuple[int, Life], topic_partition: tuple[str, int], part: Part) -> None:
+    def _add_missing_marker(self, numbered: tuple[int, Life], topic_partition: tuple[str, int], part: Part) -> None:
         number, life = numbered
         name = '{}-{}'.format(*topic_partition)
         complete_ms = life.complete_ms
@@ -206,14 +206,14 @@ class _Teller:
         else:
             reason = 'its log was compacted' if found.has_gaps else None
         if reason is not None:
-            self._doubt(number, f', {name}: whether it had its marker; {reason}')
+            self._add_unknown(number, f', {name}: whether it had its marker; {reason}')
             return
         fault = 'missing: the transaction is complete and there is no marker'
         if part.transaction is not None:
             fault += f'; it is open from offset {part.transaction.first_offset} on. {self._remedy(*topic_partition)}'
         self._add(complete_ms, numbered, 'marker', name, None, 'none', fault)
 
-    def tell_hanging(self, hanging: Hanging) -> None:
+    def add_hanging(self, hanging: Hanging) -> None:
         one = hanging.transaction
         self._add(one.begin_timestamp_ms, None, 'hanging', f'{hanging.topic}-{hanging.partition}', one.first_offset,
                   f'{words_for_count(one.records, "record")}, producer {one.producer_id} epoch {one.producer_epoch}, '
@@ -232,7 +232,7 @@ def _title(life: Life, now_ms: int) -> str:
     if life.decision is None:
         return f'open for {words_for_duration(now_ms - life.begin_ms)}'
     if life.complete_ms is None:
-        return f'{_SAYS[life.decision]} decided, not complete'
+        return f'{_WORDS[life.decision]} decided, not complete'
     return f'{life.decision.value}, {words_for_duration(life.complete_ms - life.begin_ms)} in all'
 
 
@@ -273,7 +273,7 @@ def _prepare_words(row: TransactionRow, life: Life) -> str:
 
 
 def _marker_words(marker: Marker) -> str:
-    return f'{_SAYS[marker.outcome]}, epoch {marker.producer_epoch}, coordinator epoch {marker.coordinator_epoch}'
+    return f'{_WORDS[marker.outcome]}, epoch {marker.producer_epoch}, coordinator epoch {marker.coordinator_epoch}'
 
 
 def _late(marker: Marker, complete_ms: int) -> str | None:

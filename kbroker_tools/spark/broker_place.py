@@ -172,7 +172,7 @@ class Fetches:
                 position, connection = self._behind_loss(position, error), None
                 continue
             records = memoryview(row.records or b'')
-            reached = self._look_through(row, records, position)
+            reached = self._note_markers(row, records, position)
             idle = 0 if reached > position else idle + 1
             if self._is_over(row, position, idle):
                 return
@@ -183,7 +183,7 @@ class Fetches:
             position = reached
             yield records, self._rule(row)
 
-    def _look_through(self, row: Any, records: memoryview, position: int) -> int:
+    def _note_markers(self, row: Any, records: memoryview, position: int) -> int:
         """Return the offset behind the last whole batch, and note the markers of aborted transactions.
 
         The response names the first offsets of the aborted transactions in it. The markers are their ends. A marker

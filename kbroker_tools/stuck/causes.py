@@ -183,7 +183,7 @@ def _follows_its_marker(facts: Facts) -> bool:
     return log is not None and log.last_marker is not None and log.last_marker.producer_epoch >= facts.epoch
 
 
-def _came_late(facts: Facts) -> bool:
+def _was_late(facts: Facts) -> bool:
     return _follows_its_marker(facts) and (
         _is_dated_before_marker(facts) or _marker(facts).producer_epoch > facts.epoch)
 
@@ -454,7 +454,7 @@ def _ask_the_cluster(facts: Facts) -> Advice:
     return Advice('ask the cluster, not this directory', command)
 
 
-def _look_at_replicas(_: Facts) -> Advice:
+def _check_replicas(_: Facts) -> Advice:
     return Advice('ask again; if nothing changes, check the in-sync replicas of the partition')
 
 
@@ -517,7 +517,7 @@ CAUSES: tuple[Cause, ...] = (
           _why_healthy, _as_before, _nothing, is_stuck=False),
     Cause('unreplicated', lambda facts: facts.holder is None,
           lambda facts: f'is held at offset {facts.offsets.last_stable_offset}, and yet no transaction is open',
-          _why_unreplicated, _on_replication, _look_at_replicas),
+          _why_unreplicated, _on_replication, _check_replicas),
     # No transactional.id has the producer id now.
     Cause('coordinator-unseen', _is_unseen, _held('it cannot be seen from here whether it hangs'), _why_unseen,
           _unknown_end, _ask_the_cluster),
@@ -556,7 +556,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause('marker-lost', _has_lost_marker, _held(HANGING), _why_marker_lost, *_BY_HAND),
     Cause('add-skipped', _skipped_add, _held(HANGING), _why_add_skipped, *_BY_HAND,
           known_as=('KAFKA-18575', 'KAFKA-18654')),
-    Cause('late-write', _came_late, _held(HANGING), _why_late, *_BY_HAND, known_as=('KIP-890', 'KAFKA-14884')),
+    Cause('late-write', _was_late, _held(HANGING), _why_late, *_BY_HAND, known_as=('KIP-890', 'KAFKA-14884')),
     Cause('ended-early', _follows_its_marker, _held(HANGING), _why_ended_early, *_BY_HAND, known_as=('KIP-890',)),
     Cause('mid-sequence', _begins_mid_sequence, _held(HANGING), _why_mid_sequence, *_BY_HAND,
           known_as=('KAFKA-18202',)),

@@ -12,7 +12,7 @@ const byLane = data.lanes.map(() => []);
 rows.forEach(row => byLane[row[LANE]].push(row));
 
 const lanesSvg = document.getElementById('lanes'), overview = document.getElementById('overview');
-const detail = document.getElementById('detail'), said = document.getElementById('said');
+const detail = document.getElementById('detail'), announcement = document.getElementById('announcement');
 const state = {axis: 'offset', from: 0, to: 1, chosen: null};
 let box = {};
 
@@ -293,7 +293,7 @@ function choose(row) {
     look((begin + end - wide) / 2, (begin + end + wide) / 2);
   } else if (begin < state.from || begin > state.to) look(begin - span / 10, begin + span * .9);
   else requestDraw();
-  said.textContent = [nameOf(row), ...facts(row).map(pair => pair.join(' '))].join('; ');
+  announcement.textContent = [nameOf(row), ...facts(row).map(pair => pair.join(' '))].join('; ');
 }
 function step(direction, accept = () => true) {
   let index = rows.indexOf(state.chosen);

@@ -37,7 +37,7 @@ def read_timeline(view: View, topic: str, partition: int, bounds: Bounds, output
         found = replay(batches, bounds.to_offset, bounds.since_ms)
     else:
         with output.progress(f'{topic}-{partition}', max(1, offsets.high_watermark - start_offset)) as progress:
-            found = replay(_told(batches, progress.advance), bounds.to_offset, bounds.since_ms)
+            found = replay(_counted(batches, progress.advance), bounds.to_offset, bounds.since_ms)
     if start_offset > offsets.log_start_offset:
         _extend_to_the_left(found, view, topic, partition, start_offset)
     transactions = found.transactions
@@ -64,7 +64,7 @@ def _names(view: View, output: Output | None) -> dict[int, str]:
         return {}
 
 
-def _told(batches: Iterator[tuple[BatchHeader, memoryview]],
+def _counted(batches: Iterator[tuple[BatchHeader, memoryview]],
           advance: Callable[[int], None]) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yield the batches, and report the offsets that they cover to `advance`, a thousand batches at a time."""
     covered = 0

@@ -191,7 +191,7 @@ def test_on_a_terminal_it_says_what_it_is_at_and_leaves_the_table(shared_broker,
     os.close(master)
     assert process.wait(LIMIT_S) == 0
     shown = text.decode()
-    phases = [shown.index(words) for words in ('starting Spark ...', 'looking for what is new', 'Transactions')]
+    phases = [shown.index(words) for words in ('starting Spark ...', 'looking for new records', 'Transactions')]
     assert phases == sorted(phases)
     assert '%' not in shown and 'Traceback' not in shown
     last = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', shown).splitlines()[-1].split()
@@ -209,7 +209,7 @@ def test_a_package_of_spark_that_is_not_there_is_named(shared_broker, writer, tm
 
 
 @pytest.mark.parametrize(('more', 'words'), [
-    (['--to', 's3://bucket/a'], 'in an object store no directory is renamed in one step'),
+    (['--to', 's3://bucket/a'], 'an object store cannot rename a directory atomically'),
     (['--to', '/tmp/a', '--option', 'x'], "found 'x', expected NAME=VALUE"),
     (['--to', '/tmp/a', '--value-schema', 'a int'], 'give --value-format and --value-schema together'),
     (['--to', '/tmp/a', '--max-rows-per-file', '0'], 'max-rows-per-file'),

@@ -29,7 +29,7 @@ def test_what_is_no_setting_is_wrong_usage(text):
     (['--describe', '--topic', 'a', '--add-config', 'a=1'], '--add-config goes with --alter'),
     (['--alter', '--topic', 'a'], '--alter needs --add-config'),
     (['--alter', '--entity-type', 'topics', '--add-config', 'a=1'], '--alter needs a name'),
-    (['--alter', '--topic', 'a', '--add-config', 'a=1', '--delete-config', 'a'], 'found in what is added'),
+    (['--alter', '--topic', 'a', '--add-config', 'a=1', '--delete-config', 'a'], 'found both in the added settings'),
     (['--alter', '--topic', 'a', '--add-config', 'a=1', '--data-dir', '/'], 'needs a broker'),
     (['--describe', '--broker', 'one'], 'expected the id of a broker'),
     (['--describe', '--entity-type', 'topics', '--entity-default'], 'goes with --entity-type brokers'),

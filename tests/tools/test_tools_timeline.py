@@ -473,7 +473,7 @@ def test_a_browser_draws_a_bar_for_each_transaction_on_both_axes(shown):
 @pytest.mark.browser
 def test_a_browser_tells_all_ids_of_the_chosen_transaction(shown):
     dom = dump_dom(shown(small_view()), '#select=9')
-    said = re.search(r'<p id="said"[^>]*>(.*?)</p>', dom)[1]
+    said = re.search(r'<p id="announcement"[^>]*>(.*?)</p>', dom)[1]
     for words in ('payments-2: aborted', 'producer 1001, epoch 0', 'offsets 9 to 18', 'records 6',
                   'marker offset 19, epoch 1', 'duration 270 ms', 'began 2023-11-14 22:13:20.030Z'):
         assert words in said

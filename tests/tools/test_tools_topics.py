@@ -120,7 +120,7 @@ def test_only_topics_with_settings_of_their_own(directory):
 def test_a_topic_that_is_not_there_is_reported_in_one_line(directory):
     missing = run_command('topics', '--data-dir', directory, '--describe', '--topic', 'nothing')
     assert (missing.returncode, missing.stdout) == (1, '')
-    assert missing.stderr.endswith("no topic matches 'nothing'; --list prints those that there are\n")
+    assert missing.stderr.endswith("no topic matches 'nothing'; --list shows the existing ones\n")
     wanted = run_command('topics', '--data-dir', directory, '--describe', '--topic', 'nothing', '--if-exists')
     assert (wanted.returncode, wanted.stderr) == (0, '')
     wrong = run_command('topics', '--data-dir', directory, '--describe', '--topic', '[')

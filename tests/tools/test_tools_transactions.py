@@ -176,8 +176,8 @@ def test_partitions_that_could_not_be_looked_at_are_counted_in_the_verdict(direc
     arguments = ['why-stuck', 'orders', '--data-dir', str(directory)]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 1
-    assert done.stdout.splitlines()[0] == 'orders: 1 of 1 partitions are held, and 1 could not be looked at'
-    assert done.stdout.splitlines()[-1] == 'orders-1 could not be looked at: it is gone'
+    assert done.stdout.splitlines()[0] == 'orders: 1 of 1 partitions are held, and 1 could not be checked'
+    assert done.stdout.splitlines()[-1] == 'orders-1 could not be checked: it is gone'
     assert json.loads(CliRunner().invoke(main, [*arguments, '--json']).stdout)['not_seen'] == {'orders-1': 'it is gone'}
 
 

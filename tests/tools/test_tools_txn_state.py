@@ -368,7 +368,7 @@ def test_wrong_usage_exits_with_2(arguments):
 
 @pytest.mark.parametrize(('name', 'expected'), [
     ('transaction', 'no topic __transaction_state: if this is all of a log directory, no transaction was ever begun'),
-    ('offsets', 'no topic __consumer_offsets: if this is all of a log directory, no group was ever there')])
+    ('offsets', 'no topic __consumer_offsets: if this is all of a log directory, no group ever joined')])
 def test_a_topic_that_was_never_made_is_reported(tmp_path, name, expected):
     topic = Topic(tmp_path, 'orders', 1)
     topic.close()
