@@ -11,7 +11,7 @@ PACKAGE, TOOLS = ROOT / 'kbroker', ROOT / 'kbroker_tools'
 
 LAYERS = [
     {'errors'},
-    {'clock', 'internal_topics', 'linear_pattern', 'metrics', 'properties', 'tls_settings'},
+    {'clock', 'completion', 'internal_topics', 'linear_pattern', 'metrics', 'properties', 'tls_settings'},
     {'settings'},
     {'config', 'tls'},
     {'wire'},

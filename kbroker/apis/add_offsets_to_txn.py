@@ -10,18 +10,20 @@ from typing import Any
 
 from kbroker.apis.producer_fencing import told_to_producer
 from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode
+from kbroker.completion import Callback
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AddOffsetsToTxnResponse
 
 FIRST_VERSION_WITH_FENCED = 2
 
 
-def handle(request: Request, body: Any) -> Any:
+def handle(request: Request, body: Any) -> None:
+    def added(error: KafkaError | None, _: None) -> None:
+        request.reply(respond(ErrorCode.NONE if error is None else error.code, request.version))
+
     request.node.transactions.add_offsets(
-        body.transactional_id, body.producer_id, body.producer_epoch, body.group_id,
-        lambda code: request.reply(respond(code, request.version)))
-    return None
+        body.transactional_id, body.producer_id, body.producer_epoch, body.group_id, Callback(added))
 
 
 def respond(code: ErrorCode, version: int) -> Any:

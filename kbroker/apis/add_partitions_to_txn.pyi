@@ -3,14 +3,14 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.apis.request import Api, Handler, Request
+from kbroker.completion import Completion
 from kbroker.errors import ErrorCode
 from kbroker.transaction.state import TopicPartition
 
 FIRST_VERSION_WITH_FENCED: int
 API: Api
 
-class AddingUnderWay:
-    def added(self, code: ErrorCode) -> None: ...
+class AddingUnderWay(Completion): ...
 
 class AddPartitionsHandler(Handler): ...
 

@@ -21,6 +21,7 @@ from libc.string cimport memcpy
 from kbroker.apis.answer_bytes cimport put_count, put_no_tags
 from kbroker.apis.request cimport Api, Handler, Request
 from kbroker.apis.request_bytes cimport skip_tags, take_count, take_string
+from kbroker.completion cimport Callback, Completion
 from kbroker.transaction.coordinator cimport TransactionCoordinator
 from kbroker.wire.bytes cimport (
     Cursor, put_unsigned_varint, read_int16, read_int32, read_int64, take, write_int16, write_int32,
@@ -52,9 +53,11 @@ cdef object NONE = ErrorCode.NONE
 
 
 @cython.final
-cdef class AddingUnderWay:
-    """An AddPartitionsToTxn request whose answer is not known yet. It will repeat the topics, with a code for each
-    partition."""
+cdef class AddingUnderWay(Completion):
+    """An AddPartitionsToTxn request whose reply is due when its partitions are in the transaction.
+
+    The reply repeats the topics, with a code for each partition.
+    """
     cdef Request request
     cdef bytes topics               # as they came
     cdef list wanted                # (topic, partition) of each partition
@@ -75,11 +78,11 @@ cdef class AddingUnderWay:
         self.topics = PyBytes_FromStringAndSize(<const char *>start, cursor.at - start)
         return 0
 
-    def added(self, code):
-        self.tell(code, None)
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
+        return self.reply(NONE if error is None else error.code, None)
 
-    cdef int tell(self, object code, dict results) except -1:
-        """Answer with the same code for each partition, or by `results`."""
+    cdef int reply(self, object code, dict results) except -1:
+        """Reply with the same code for each partition, or by `results`."""
         return self.request.send(self.encoded(code, results))
 
     cdef bytes encoded(self, object code, dict results):
@@ -148,12 +151,12 @@ cdef class AddPartitionsHandler(Handler):
         under_way.read_topics(body)
         partitions, refused = resolve(request.node.topics, under_way.wanted)
         if length == 0:
-            return under_way.tell(ErrorCode.INVALID_REQUEST, None)
+            return under_way.reply(ErrorCode.INVALID_REQUEST, None)
         if refused:
-            return under_way.tell(NONE, all_or_nothing(under_way.wanted, refused))
+            return under_way.reply(NONE, all_or_nothing(under_way.wanted, refused))
         coordinator.add_partitions_in_turn(
             PyUnicode_DecodeUTF8(<const char *>text, length, NULL), producer_id, producer_epoch,
-            coordinator.set_of_partitions(partitions), 0, under_way.added)
+            coordinator.set_of_partitions(partitions), 0, under_way)
         return 0
 
 
@@ -176,7 +179,7 @@ cdef tuple resolve(topics, list wanted):
 
 
 def handle_batched(request, body):
-    """Answer when the last transaction has its result."""
+    """Reply when the last transaction has its result."""
     response = AddPartitionsToTxnResponse(results_by_transaction=[])
     unanswered = len(body.transactions)
 
@@ -205,7 +208,8 @@ def add_or_verify(request, transaction, done):
     elif transaction.verify_only:
         done(coordinator.verify_partitions(*who, wanted))
     else:
-        coordinator.add_partitions(*who, wanted, EPOCH_BUMPS_FROM, lambda code: done(each(wanted, code)))
+        coordinator.add_partitions(*who, wanted, EPOCH_BUMPS_FROM, Callback(
+            lambda error, _: done(each(wanted, NONE if error is None else error.code))))
 
 
 def partitions_of(topics):

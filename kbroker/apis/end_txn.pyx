@@ -14,8 +14,9 @@ from libc.stdint cimport int16_t, int64_t, uint8_t
 from kbroker.apis.answer_bytes cimport put_no_tags
 from kbroker.apis.request cimport Api, Handler, Request
 from kbroker.apis.request_bytes cimport take_string
-from kbroker.transaction.coordinator cimport Asker, TransactionCoordinator
-from kbroker.transaction.state cimport EPOCH_BUMPS_FROM
+from kbroker.completion cimport Completion
+from kbroker.transaction.coordinator cimport TransactionCoordinator
+from kbroker.transaction.state cimport EPOCH_BUMPS_FROM, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionRow
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int64, take, write_int16, write_int32, write_int64
 
 from kbroker.apis.producer_fencing import told_to_producer
@@ -29,8 +30,6 @@ cdef enum:
     VERSION_WITH_BUMP = 5
     MOST_ANSWER_BYTES = 32
 
-cdef object NONE = ErrorCode.NONE
-
 
 cdef struct EndTxnFields:
     int64_t producer_id
@@ -39,13 +38,18 @@ cdef struct EndTxnFields:
 
 
 @cython.final
-cdef class EndTxnUnderWay(Asker):
-    """An EndTxn request whose answer is not known yet."""
+cdef class EndTxnUnderWay(Completion):
+    """An EndTxn request whose reply is due when the decision is durable."""
     cdef Request request
 
-    cdef int answered(self, object error, int64_t producer_id, int16_t producer_epoch) except -1:
-        cdef int16_t code = 0 if error is NONE else told_to_producer(error, self.request.version, VERSION_WITH_FENCED)
-        return self.request.send(encoded(self.request, code, producer_id, producer_epoch))
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
+        cdef TransactionRow row
+        if error is not None:
+            return self.request.send(encoded(
+                self.request, told_to_producer(error.code, self.request.version, VERSION_WITH_FENCED),
+                NO_PRODUCER_ID, NO_PRODUCER_EPOCH))
+        row = result
+        return self.request.send(encoded(self.request, 0, row.producer_id, row.producer_epoch))
 
 
 cdef str read_request(Cursor *cursor, int version, EndTxnFields *fields):
@@ -82,8 +86,8 @@ cdef class EndTxnHandler(Handler):
         cdef EndTxnFields fields
         transactional_id = read_request(body, request.version, &fields)
         under_way.request = request
-        coordinator.end_txn(transactional_id, fields.producer_id, fields.producer_epoch, fields.committed,
-                            EPOCH_BUMPS_FROM if request.version >= VERSION_WITH_BUMP else 0, under_way)
+        coordinator.ender.end_txn(transactional_id, fields.producer_id, fields.producer_epoch, fields.committed,
+                                  EPOCH_BUMPS_FROM if request.version >= VERSION_WITH_BUMP else 0, under_way)
         return 0
 
 

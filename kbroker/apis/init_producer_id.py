@@ -12,28 +12,30 @@ from typing import Any
 
 from kbroker.apis.producer_fencing import told_to_producer
 from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode
+from kbroker.completion import Callback
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import InitProducerIdResponse
-from kbroker.transaction.coordinator import ProducerAnswer
+from kbroker.transaction.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionRow
 
 FIRST_VERSION_WITH_FENCED = 4
 
 
-def handle(request: Request, body: Any) -> Any:
+def handle(request: Request, body: Any) -> None:
     request.node.transactions.init_producer_id(
         body.transactional_id, body.transaction_timeout_ms, body.producer_id, body.producer_epoch,
-        lambda answer: request.reply(respond(answer, request.version)))
-    return None
+        Callback(lambda error, row: request.reply(respond(error, row, request.version))))
 
 
-def respond(answer: ProducerAnswer, version: int) -> Any:
-    return InitProducerIdResponse(error_code=told_to_producer(answer.error, version, FIRST_VERSION_WITH_FENCED),
-                                  producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+def respond(error: KafkaError | None, row: TransactionRow, version: int) -> Any:
+    if error is not None:
+        return error_response(None, error.code, '', version)
+    return InitProducerIdResponse(producer_id=row.producer_id, producer_epoch=row.producer_epoch)
 
 
 def error_response(_body: Any, code: ErrorCode, _message: str, version: int) -> Any:
-    return respond(ProducerAnswer(code), version)
+    return InitProducerIdResponse(error_code=told_to_producer(code, version, FIRST_VERSION_WITH_FENCED),
+                                  producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
 
 
 API = Api(ApiKey.INIT_PRODUCER_ID, 0, 5, handle, error_response)

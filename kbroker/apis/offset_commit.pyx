@@ -4,8 +4,11 @@ Answered when the offsets are durable. Versions 2-4 may set a retention of their
 7 static membership (KIP-345), 9 GROUP_ID_NOT_FOUND for a generation of an unknown group (KIP-848); 10 names topics by
 id (KIP-848): UNKNOWN_TOPIC_ID. Partitions that do not exist are refused one by one, the others are committed.
 """
+cimport cython
+
 from kbroker.apis.request cimport Api, Request
 from kbroker.apis.offset_commits cimport offsets_to_commit
+from kbroker.completion cimport Completion
 from kbroker.group.offsets cimport Commit
 
 from kbroker.errors import ErrorCode
@@ -21,21 +24,34 @@ cdef object TopicResponse = OffsetCommitResponse.OffsetCommitResponseTopic
 cdef object PartitionResponse = OffsetCommitResponse.OffsetCommitResponsePartition
 
 
+@cython.final
+cdef class OffsetCommitUnderWay(Completion):
+    """An OffsetCommit whose reply is due when its offsets are durable. `hosted`: each topic as it was, or None."""
+    cdef Request request
+    cdef list topics
+    cdef list hosted
+
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
+        self.request.reply(answer(self.topics, self.hosted, result, self.request.version))
+        return 0
+
+
 def handle(Request request not None, body):
+    cdef OffsetCommitUnderWay under_way
     topics = request.node.topics
-    # Found once: a topic may be deleted while the disk is awaited.
+    # Looked up once: a topic may be deleted while the commit waits for the disk.
     if request.version >= VERSION_WITH_IDS:
         hosted = [topics.topic_by_id(topic.topic_id) for topic in body.topics]
     else:
         hosted = [topics.topic(topic.name) for topic in body.topics]
 
-    def done(results):
-        request.reply(answer(body.topics, hosted, results, request.version))
-
     offsets = offsets_to_commit(body.topics, hosted)
     if not offsets:
-        done({})
-        return
+        return answer(body.topics, hosted, {}, request.version)
+    under_way = OffsetCommitUnderWay.__new__(OffsetCommitUnderWay)
+    under_way.request = request
+    under_way.topics = body.topics
+    under_way.hosted = hosted
     request.node.groups.commit(
         Commit(
             body.group_id,
@@ -46,7 +62,7 @@ def handle(Request request not None, body):
             body.retention_time_ms,
         ),
         request.version,
-        done,
+        under_way,
     )
 
 
@@ -56,7 +72,7 @@ cdef object answer(list topics, list hosted, dict results, int version):
 
 
 cdef object answer_topic(topic, known, dict results, int version):
-    """A topic of the answer; `known` is it as it was hosted, or None."""
+    """Return a topic of the answer. `known` is the topic as it was hosted, or None."""
     if known is None:
         return refuse_topic(topic, UNKNOWN_TOPIC_ID if version >= VERSION_WITH_IDS else UNKNOWN_TOPIC_OR_PARTITION)
     name = known.name

@@ -27,6 +27,7 @@ from kbroker.apis.answer_bytes cimport put_count, put_no_tags
 from kbroker.apis.request cimport Api, Handler, Request
 from kbroker.apis.request_bytes cimport LONGEST_STRING_BYTES, skip_tags, take_count, take_length, take_string
 from kbroker.clock cimport Clock
+from kbroker.completion cimport Completion
 from kbroker.log.append cimport (
     ORIGIN_CLIENT, WRITE_LATER, WRITE_LATER_BORROWED, WRITE_NOW, Append, WriteMode, begin_append,
 )
@@ -37,7 +38,7 @@ from kbroker.record.batch cimport (
 from kbroker.record.records cimport ProduceRules, prepare
 from kbroker.topics.partition cimport Partition
 from kbroker.topics.topic cimport Topic
-from kbroker.transaction.coordinator cimport TransactionCoordinator, WriteAsker
+from kbroker.transaction.coordinator cimport TransactionCoordinator
 from kbroker.wire.bytes cimport (
     Cursor, put_unsigned_varint, read_int16, read_int32, take, unsigned_varint_size, write_int16, write_int32,
     write_int64,
@@ -58,6 +59,7 @@ WITHOUT_LOG_START_OFFSET = frozenset({
 
 cdef enum:
     ACKS_ALL = -1
+    VERIFICATION = -1               # the part of a ProduceUnderWay that is not the number of a partition
     LOG_START_OFFSET_VERSION = 5
     ZSTD_VERSION = 7
     ERROR_MESSAGE_VERSION = 8
@@ -93,14 +95,13 @@ cdef struct Part:
 
 
 @cython.final
-cdef class ProduceUnderWay(WriteAsker):
-    """One request: its partitions, what is still awaited, and the answer that grows."""
+cdef class ProduceUnderWay(Completion):
+    """One request: its partitions, how many results are still awaited, and what the answer says so far."""
     cdef Request request
     cdef int version
     cdef str transactional_id
     cdef int16_t acks
     cdef bint failed
-    cdef bint parked
     cdef Py_ssize_t unanswered
     cdef WriteMode write_mode       # of appends whose answer waits for the disk
     cdef bytearray kept
@@ -306,13 +307,12 @@ cdef class ProduceUnderWay(WriteAsker):
                 partitions.append(<Partition>part.partition)
         self.keep_batches()
         self.write_mode = WRITE_LATER
-        self.parked = True
         (<TransactionCoordinator?>self.request.node.transactions).add_or_verify_partitions(
-            self.transactional_id, producer_id, producer_epoch, partitions, self.version, self)
+            self.transactional_id, producer_id, producer_epoch, partitions, self.version, self, VERIFICATION)
         return False
 
     cdef int keep_batches(self) except -1:
-        """The frame is the connection's: what waits for the coordinator must not be in it."""
+        """Copy the batches: the frame belongs to the connection, and cannot wait for the coordinator."""
         cdef Py_ssize_t number, size_bytes = 0
         cdef Part *part
         cdef uint8_t *at
@@ -329,20 +329,35 @@ cdef class ProduceUnderWay(WriteAsker):
                 at += part.size_bytes
         return 0
 
-    cdef int verified(self, dict errors) except -1:
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
+        """Take the coordinator's answer, or the end of the wait for the partition with the number `part`."""
+        if part == VERIFICATION:
+            return self.verified(error, result)
+        self.unanswered -= 1
+        if error is not None:
+            self.refuse(&self.parts[part], error)
+        if self.unanswered == 0:
+            self.request.send(self.encoded())
+        return 0
+
+    cdef int verified(self, object refusal, dict refusals) except -1:
+        """Append what the coordinator allows. It refused all batches that needed it with `refusal`, or some by
+        `refusals`, which has a KafkaError by (topic, partition)."""
         cdef Py_ssize_t number
         cdef Part *part
-        if errors:
+        if refusal is not None or refusals:
             for number in range(self.parts_count):
                 part = &self.parts[number]
                 if part.guard != NULL:
-                    error = errors.get(((<Topic>part.topic).name, part.index))
+                    error = refusal
+                    if refusals:
+                        error = refusals.get(((<Topic>part.topic).name, part.index))
                     if error is not None:
                         self.refuse(part, error)
         return self.append_all()
 
     cdef int append_all(self) except -1:
-        """Append every batch. Answer, unless the disk is awaited or no answer is wanted."""
+        """Append every batch. Send the reply, unless it waits for the disk or the client wants none."""
         cdef Py_ssize_t number
         cdef int64_t now_ms = (<Clock?>self.request.node.clock).wall_ms()
         self.unanswered = 1
@@ -357,8 +372,7 @@ cdef class ProduceUnderWay(WriteAsker):
         elif self.unanswered == 0:
             self.request.send(self.encoded())
         else:
-            # Everything this request does is done and in order; only the disk is awaited, so that the next may pass.
-            self.parked = True
+            # Everything this request does is done, and in order. It only waits for the disk, so the next one may pass.
             self.request.let_next_pass()
         return 0
 
@@ -394,15 +408,6 @@ cdef class ProduceUnderWay(WriteAsker):
         if awaits and (partition.high_watermark <= append.last_offset or partition.is_deleted):
             self.unanswered += 1
             partition.await_durable(append.last_offset + 1, self, number)
-        return 0
-
-    cdef int durable(self, Py_ssize_t part, object error) except -1:
-        """Take note that one partition's bytes are on the disk, or that the write has failed."""
-        self.unanswered -= 1
-        if error is not None:
-            self.refuse(&self.parts[part], error)
-        if self.unanswered == 0 and self.parked:
-            self.request.send(self.encoded())
         return 0
 
     cdef int refuse_all(self, error) except -1:

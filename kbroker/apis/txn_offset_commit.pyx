@@ -6,8 +6,11 @@ of `__consumer_offsets` to the transaction by itself (KIP-890); up to 4 AddOffse
 the offsets are durable. Versions 0-1 get COORDINATOR_NOT_AVAILABLE for COORDINATOR_LOAD_IN_PROGRESS, which their
 clients do not know.
 """
+cimport cython
+
 from kbroker.apis.request cimport Api, Request
 from kbroker.apis.offset_commits cimport offsets_to_commit
+from kbroker.completion cimport Completion
 from kbroker.group.offsets cimport Commit
 from kbroker.group.shard cimport TransactionalProducer
 
@@ -19,6 +22,7 @@ from kbroker.transaction.verification import TXN_OFFSET_COMMIT_VERSION_THAT_ADDS
 
 cdef enum:
     VERSION_WITH_LOAD_IN_PROGRESS = 2
+    VERIFICATION = -1               # the part of a TxnOffsetCommitUnderWay that the transaction coordinator completes
 
 cdef object UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 cdef object COORDINATOR_LOAD_IN_PROGRESS = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -27,34 +31,49 @@ cdef object TopicResponse = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 cdef object PartitionResponse = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 
 
+@cython.final
+cdef class TxnOffsetCommitUnderWay(Completion):
+    """A TxnOffsetCommit. The transaction coordinator verifies it, then the group coordinator stores its offsets."""
+    cdef Request request
+    cdef object body
+    cdef Commit commit
+    cdef TransactionalProducer producer
+
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
+        if part != VERIFICATION:
+            return self.reply(result)
+        try:
+            if error is not None:
+                raise coordinator_error(error)
+            self.request.node.groups.commit_transactional(self.commit, self.producer, self)
+        except KafkaError as refused:
+            return self.reply(dict.fromkeys(self.commit.offsets, refused.code))
+        return 0
+
+    cdef int reply(self, dict results) except -1:
+        self.request.reply(respond(self.body, results, self.request.version))
+        return 0
+
+
 def handle(Request request not None, body):
+    cdef TxnOffsetCommitUnderWay under_way
     groups, topics = request.node.groups, request.node.topics
     cdef dict offsets = offsets_to_commit(body.topics, [topics.topic(topic.name) for topic in body.topics])
     if not offsets:
         return respond(body, offsets, request.version)
     if not body.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, 'the group id is empty')
-    commit = Commit(body.group_id, offsets, body.generation_id, body.member_id, body.group_instance_id)
-
-    def done(results):
-        request.reply(respond(body, results, request.version))
-
-    def verified(error):
-        try:
-            if error is not None:
-                raise coordinator_error(error)
-            groups.commit_transactional(
-                commit, TransactionalProducer(body.producer_id, body.producer_epoch, guard), done
-            )
-        except KafkaError as refused:
-            done(dict.fromkeys(offsets, refused.code))
-
     guard = groups.start_verification(
         body.group_id, body.producer_id, body.producer_epoch,
         supports_epoch_bump=request.version >= TXN_OFFSET_COMMIT_VERSION_THAT_ADDS
     )
+    under_way = TxnOffsetCommitUnderWay.__new__(TxnOffsetCommitUnderWay)
+    under_way.request = request
+    under_way.body = body
+    under_way.commit = Commit(body.group_id, offsets, body.generation_id, body.member_id, body.group_instance_id)
+    under_way.producer = TransactionalProducer(body.producer_id, body.producer_epoch, guard)
     if guard is None:  # the transaction is open in this partition already
-        verified(None)
+        under_way.complete(None, VERIFICATION, None)
     else:
         request.node.transactions.add_or_verify_offsets_partition(
             body.transactional_id,
@@ -62,7 +81,8 @@ def handle(Request request not None, body):
             body.producer_epoch,
             groups.partition_of(body.group_id),
             request.version,
-            verified,
+            under_way,
+            VERIFICATION,
         )
     return None
 

@@ -28,7 +28,7 @@ def handle(request: Request, body: Any) -> Any:
     waits: list[Callable[[], None]] = []
     unanswered = 1
 
-    def settle(result: Any, error: KafkaError | None) -> None:
+    def finish(result: Any, error: KafkaError | None) -> None:
         nonlocal unanswered
         if error is not None:
             result.error_code = int(error.code)
@@ -41,19 +41,19 @@ def handle(request: Request, body: Any) -> Any:
             for result in topic_result.partitions:
                 unanswered += 1
                 waits.append(append(request, marker, topic_result.name, result.partition_index,
-                                    partial(settle, result)))
+                                    partial(finish, result)))
     for wait in waits:
         wait()
-    settle(None, None)
+    finish(None, None)
     return None
 
 
 def append(request: Request, marker: Any, topic: str, partition_index: int,
-           settle: Callable[[KafkaError | None], None]) -> Callable[[], None]:
-    """Append one marker. Returns what waits for it."""
+           finish: Callable[[KafkaError | None], None]) -> Callable[[], None]:
+    """Append one marker. Return the function that waits for it."""
     if marker.producer_id < 0:
         error = KafkaError(ErrorCode.INVALID_REQUEST, f'a producer id expected, found {marker.producer_id}')
-        return partial(settle, error)
+        return partial(finish, error)
     batch = encode_end_txn_marker(
         commit=marker.transaction_result, producer_id=marker.producer_id, producer_epoch=marker.producer_epoch,
         coordinator_epoch=marker.coordinator_epoch, timestamp_ms=request.node.clock.wall_ms())
@@ -61,8 +61,8 @@ def append(request: Request, marker: Any, topic: str, partition_index: int,
         partition = request.node.topics.get(topic, partition_index)
         appended = partition.append_batch(batch, transaction_version=marker.transaction_version)
     except KafkaError as error:
-        return partial(settle, error)
-    return partial(partition.when_durable, appended.last_offset + 1, settle)
+        return partial(finish, error)
+    return partial(partition.when_durable, appended.last_offset + 1, finish)
 
 
 def respond(body: Any, code: ErrorCode) -> Any:

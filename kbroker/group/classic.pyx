@@ -86,9 +86,9 @@ cdef class ClassicGroup:
 
     `state_since_ms`: wall time of the last transition; None when loaded from a row that does not know it. `members` by
     id; `static_member_ids` by group.instance.id (KIP-345). `pending_members`: timers by ids given out with
-    MEMBER_ID_REQUIRED that have not joined yet (KIP-394). `stored_generation`: the one whose assignments were appended: a
-    leader that syncs twice does not overrule itself. `subscribed_topics`: None if the members' metadata does not tell.
-    `member_added`: somebody joined since the initial rebalance delay was last extended.
+    MEMBER_ID_REQUIRED that have not joined yet (KIP-394). `stored_generation`: the one whose assignments were appended,
+    so that a leader that syncs twice does not overrule itself. `subscribed_topics`: None if they cannot be read from
+    the members' metadata. `member_added`: a member has joined since the initial rebalance delay was last extended.
     """
 
     def __init__(self, str group_id not None, *, state_since_ms=None, state=GroupState.EMPTY, int32_t generation=0,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbroker.clock import Clock, Timers
+from kbroker.completion import Completion
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import ClassicGroup, GroupState
 from kbroker.group.membership import Membership
@@ -134,10 +135,10 @@ class GroupCoordinator:
 
     # Offsets: an empty group id is as good as any here, for the sake of old consumers without a group
 
-    def commit(self, commit: Commit, version: int, done: CommitDone) -> None:
+    def commit(self, commit: Commit, version: int, done: Completion) -> None:
         self._part(commit.group_id).offsets.commit(commit, version, done)
 
-    def commit_transactional(self, commit: Commit, producer: TransactionalProducer, done: CommitDone) -> None:
+    def commit_transactional(self, commit: Commit, producer: TransactionalProducer, done: Completion) -> None:
         self._member_part(commit.group_id).offsets.commit_transactional(commit, producer, done)
 
     def start_verification(

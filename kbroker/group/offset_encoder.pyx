@@ -1,9 +1,10 @@
-"""The batch of an offset commit as bytes: what `protocol.rows` and `record.batch` would make of it, without an object
-for each row.
+"""The batch of an offset commit as bytes, encoded without an object for each row. `protocol.rows` and `record.batch`
+would encode the same bytes.
 
 A record: length, attributes, timestamp delta, offset delta, key, value, count of headers. The key: type int16, group,
-topic, partition int32. The value in version 4: version int16, offset int64, leader epoch int32, metadata, commit timestamp
-int64, and the topic's id as a tagged field; in version 1: version, offset, metadata, commit and expiry timestamp.
+topic, partition int32. The value in version 4: version int16, offset int64, leader epoch int32, metadata, commit
+timestamp int64, and the topic's id as a tagged field. In version 1: version, offset, metadata, commit timestamp and
+expiry timestamp.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -50,9 +51,9 @@ cdef Text text_of(str value) except *:
 
 
 cdef bytearray encode_offsets(list keys, list offsets, int64_t now_ms, int64_t producer_id, int16_t producer_epoch):
-    """`offsets` has a CommittedOffset for each OffsetKey. `producer_id`: -1, or of the transaction that they are part of.
+    """Encode the batch of a commit: `offsets` has a CommittedOffset for each OffsetKey.
 
-    Offset and leader epoch of the batch are the log's to place.
+    `producer_id` is that of the transaction, or -1. The log places the batch's offset and leader epoch.
     """
     cdef Py_ssize_t i, used = HEADER_BYTES
     cdef BatchFields fields

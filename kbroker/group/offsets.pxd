@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker.clock cimport Clock
+from kbroker.completion cimport Completion
 from kbroker.group.classic cimport ClassicGroup
 from kbroker.group.records cimport OffsetKey
 from kbroker.group.sessions cimport Sessions
@@ -41,9 +42,9 @@ cdef class Offsets:
     cdef int64_t _retention_ms
     cdef Clock _clock
 
-    cpdef commit(self, Commit commit, int version, done)
-    cpdef commit_transactional(self, Commit commit, TransactionalProducer producer, done)
+    cpdef commit(self, Commit commit, int version, Completion done)
+    cpdef commit_transactional(self, Commit commit, TransactionalProducer producer, Completion done)
     cdef ClassicGroup group_of(self, Commit commit, missing)
-    cdef append(self, Commit commit, done, TransactionalProducer producer)
+    cdef append(self, Commit commit, Completion done, TransactionalProducer producer)
     cpdef dict fetch(self, str group_id, partitions, bint require_stable)
     cdef FetchedOffset fetch_one(self, OffsetKey key, bint require_stable)

@@ -2,11 +2,11 @@
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 
 from kbroker.clock cimport Clock
+from kbroker.completion cimport Completion
 from kbroker.group.classic cimport ClassicGroup
 from kbroker.group.records cimport CommittedOffset, OffsetKey, offset_key
 from kbroker.group.sessions cimport Sessions
 from kbroker.group.shard cimport Shard, TransactionalProducer
-from kbroker.topics.partition cimport DurableWaiter
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import CONSUMER_PROTOCOL_TYPE, GroupState
@@ -79,23 +79,19 @@ cdef FetchedOffset NO_OFFSET = FetchedOffset()
 cdef FetchedOffset UNSTABLE = FetchedOffset(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
-cdef class OffsetsUnderWay(DurableWaiter):
-    """What a commit waits for the disk with."""
+cdef class OffsetsUnderWay(Completion):
+    """A commit that waits for its flush."""
     cdef list keys
     cdef dict results           # an error code for each partition
-    cdef object done
+    cdef Completion done
 
-    def __call__(self, error):
-        self.durable(0, error)
-
-    cdef int durable(self, Py_ssize_t part, object error) except -1:
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         cdef OffsetKey key
         if error is not None:
             code = coordinator_error(error).code
             for key in self.keys:
                 self.results[key.topic, key.partition] = code
-        self.done(self.results)
-        return 0
+        return self.done.complete(None, 0, self.results)
 
 
 cdef class Offsets:
@@ -110,8 +106,8 @@ cdef class Offsets:
 
     # Commit
 
-    cpdef commit(self, Commit commit, int version, done):
-        """OffsetCommit. `done` gets an error code for each partition, once the offsets are durable.
+    cpdef commit(self, Commit commit, int version, Completion done):
+        """OffsetCommit. `done` completes with an error code for each partition, once the offsets are durable.
 
         For all partitions: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS,
         COORDINATOR_NOT_AVAILABLE; GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before version 9) for a generation of no
@@ -123,7 +119,7 @@ cdef class Offsets:
             self._sessions.touch(group, commit.member_id)
         self.append(commit, done, None)
 
-    cpdef commit_transactional(self, Commit commit, TransactionalProducer producer, done):
+    cpdef commit_transactional(self, Commit commit, TransactionalProducer producer, Completion done):
         """TxnOffsetCommit, when the transaction holds the partition: the offsets are pending until the marker. `done`
         as in `commit`.
 
@@ -145,7 +141,7 @@ cdef class Offsets:
             raise KafkaError(missing, f'group {commit.group_id} does not exist')
         return group
 
-    cdef append(self, Commit commit, done, TransactionalProducer producer):
+    cdef append(self, Commit commit, Completion done, TransactionalProducer producer):
         cdef int64_t now_ms = self._clock.wall_ms()
         cdef CommittedOffset committed
         cdef NewOffset new
@@ -154,7 +150,7 @@ cdef class Offsets:
         cdef OffsetsUnderWay under_way
         expire_timestamp_ms = None
         if commit.retention_ms != -1:
-            expire_timestamp_ms = INT64_MAX if commit.retention_ms > INT64_MAX - now_ms else now_ms + commit.retention_ms
+            expire_timestamp_ms = now_ms + min(commit.retention_ms, INT64_MAX - now_ms)
         for partition, new in commit.offsets.items():
             metadata = new.metadata or ''
             if len(metadata) > self._longest_metadata:
@@ -172,7 +168,7 @@ cdef class Offsets:
             keys.append(offset_key(commit.group_id, partition[0], partition[1]))
             offsets.append(committed)
         if not keys:
-            done(results)
+            done.complete(None, 0, results)
             return
         under_way = OffsetsUnderWay.__new__(OffsetsUnderWay)
         under_way.keys = keys

@@ -2,9 +2,11 @@
 from libc.stdint cimport int16_t, int64_t
 
 from kbroker.clock cimport Clock
+from kbroker.completion cimport Completion
 from kbroker.group.offset_table cimport OffsetTable
 from kbroker.group.records cimport CommittedOffset, GroupRow, OffsetKey
 from kbroker.record.batch cimport BatchHeader
+from kbroker.topics.partition cimport Partition
 
 
 cdef class TransactionalProducer:
@@ -14,7 +16,7 @@ cdef class TransactionalProducer:
 
 
 cdef class Shard:
-    cdef readonly object partition
+    cdef readonly Partition partition
     cdef readonly dict groups               # ClassicGroup by group id
     cdef readonly OffsetTable offsets
     cdef public object on_group_row
@@ -23,7 +25,7 @@ cdef class Shard:
     cdef Py_ssize_t _max_batch_bytes
     cdef bint _loading
 
-    cpdef append_offsets(self, list keys, list offsets, done, TransactionalProducer producer)
+    cpdef append_offsets(self, list keys, list offsets, Completion done, TransactionalProducer producer)
     cdef bytearray encode(self, list keys, list offsets, TransactionalProducer producer)
     cdef replay_appended(self, BatchHeader header, list keys, list offsets)
     cdef replay_records(self, BatchHeader header, batch)

@@ -3,11 +3,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kbroker.clock import Clock
+from kbroker.completion import Completion
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import ClassicGroup
 from kbroker.group.offset_table import OffsetTable
 from kbroker.group.records import CommittedOffset, OffsetKey, Row
 from kbroker.record.batch import BatchHeader
+from kbroker.topics.partition import Partition
 
 Done = Callable[[KafkaError | None], None]
 
@@ -22,13 +24,13 @@ class TransactionalProducer:
     def __init__(self, producer_id: int, producer_epoch: int, guard: Any = None) -> None: ...
 
 class Shard:
-    partition: Any
+    partition: Partition
     groups: dict[str, ClassicGroup]
     offsets: OffsetTable
     on_group_row: Callable[[ClassicGroup, Any], None]
-    def __init__(self, partition: Any, clock: Clock, max_batch_bytes: int) -> None: ...
+    def __init__(self, partition: Partition, clock: Clock, max_batch_bytes: int) -> None: ...
     def load(self) -> None: ...
     def append(self, rows: Sequence[Row], done: Done) -> None: ...
-    def append_offsets(self, keys: list[OffsetKey], offsets: list[CommittedOffset], done: Done,
+    def append_offsets(self, keys: list[OffsetKey], offsets: list[CommittedOffset], done: Completion,
                        producer: TransactionalProducer | None) -> None: ...
     def replay(self, header: BatchHeader, batch: memoryview) -> None: ...

@@ -5,12 +5,14 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from kbroker.clock cimport Clock
+from kbroker.completion cimport Completion
 from kbroker.group.offset_encoder cimport encode_offsets
 from kbroker.group.offset_table cimport OffsetTable
 from kbroker.group.records cimport CommittedOffset, GroupRow, OffsetKey, OffsetRow, read_row, row_bytes
 from kbroker.log.append cimport read_whole
 from kbroker.log.producer_state cimport COMMIT_MARKER, NO_MARKER, Marker, MarkerKind, read_marker
 from kbroker.record.batch cimport CONTROL_BIT, TRANSACTIONAL_BIT, BatchFields, BatchHeader
+from kbroker.topics.partition cimport Partition
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import ClassicGroup
@@ -46,7 +48,7 @@ cdef class Shard:
     `_appended` has what is on its way to the disk: (offset in the log, keys, committed offsets).
     """
 
-    def __init__(self, partition, Clock clock not None, Py_ssize_t max_batch_bytes):
+    def __init__(self, Partition partition not None, Clock clock not None, Py_ssize_t max_batch_bytes):
         self.partition = partition
         self.groups = {}
         self.offsets = OffsetTable()
@@ -82,9 +84,11 @@ cdef class Shard:
         self.partition.when_durable(
             end_offset, lambda error: done(None if error is None else coordinator_error(error)))
 
-    cpdef append_offsets(self, list keys, list offsets, done, TransactionalProducer producer):
-        """Append a CommittedOffset for each OffsetKey as one batch: all of them become durable, or none; `done` then,
-        with the partition's error. Nobody else may have the offsets: they are told what offset in the log they have."""
+    cpdef append_offsets(self, list keys, list offsets, Completion done, TransactionalProducer producer):
+        """Append a CommittedOffset for each OffsetKey as one batch: all of them become durable, or none.
+
+        `done` completes then, with the partition's error. Takes ownership of `offsets` and sets their `log_offset`.
+        """
         cdef bint transactional = producer is not None
         cdef CommittedOffset committed
         cdef bytearray batch = self.encode(keys, offsets, producer)
@@ -102,9 +106,9 @@ cdef class Shard:
             self._appended.remove(appended)
             for key in keys:
                 self.offsets.note_landed(key, transactional)
-            done(error)
+            done.complete(error, 0, None)
             return
-        self.partition.when_durable(log_offset, done)
+        self.partition.await_durable(log_offset, done, 0)
 
     cdef bytearray encode(self, list keys, list offsets, TransactionalProducer producer):
         cdef int64_t now_ms = self._clock.wall_ms()

@@ -2,6 +2,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t
 
+from kbroker.completion cimport Completion
 from kbroker.log.append cimport Appender
 from kbroker.log.log cimport Log
 from kbroker.log.log_slice cimport LogSlice
@@ -14,14 +15,10 @@ cdef struct WaiterLink:
     PyObject *waiter            # borrowed: a waiter takes its link out before it goes
 
 
-cdef class DurableWaiter:
-    cdef int durable(self, Py_ssize_t part, object error) except -1
-
-
 cdef struct Awaited:
     int64_t offset
     Py_ssize_t part
-    PyObject *waiter                # owned
+    PyObject *completion            # owned
 
 
 cdef class DurableQueue:
@@ -30,9 +27,9 @@ cdef class DurableQueue:
     cdef Py_ssize_t end
     cdef Py_ssize_t capacity
 
-    cdef int put(self, int64_t offset, object waiter, Py_ssize_t part) except -1
+    cdef int put(self, int64_t offset, Completion completion, Py_ssize_t part) except -1
     cdef int make_room(self) except -1
-    cdef int answer_first(self, object error) except -1
+    cdef int complete_first(self, object error) except -1
 
 
 cdef class FetchWaiter:
@@ -78,7 +75,7 @@ cdef class Partition(Appender):
     cdef int end_tick(self) except -1
     cdef bint answers_from_page_cache(self) noexcept
     cdef int _written(self) except -1
-    cdef int await_durable(self, int64_t offset, DurableWaiter waiter, Py_ssize_t part) except -1
+    cdef int await_durable(self, int64_t offset, Completion completion, Py_ssize_t part) except -1
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
     cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset)
     cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,

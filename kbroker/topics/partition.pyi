@@ -11,7 +11,6 @@ from kbroker.log.producer_state import ActiveProducer, Verification
 from kbroker.record.batch import BatchHeader
 from kbroker.topics.flusher import Flusher
 
-class DurableWaiter: ...
 class DurableQueue: ...
 
 class FetchWaiter:

@@ -24,6 +24,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.string cimport memmove
 
+from kbroker.completion cimport Callback, Completion
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.append cimport DUPLICATE, UNWRITTEN, Append, Appender
 from kbroker.log.log cimport Log
@@ -33,26 +34,19 @@ from kbroker.log.unwritten cimport WriteArena
 from kbroker.record.batch import read_header
 
 
-cdef class DurableWaiter:
-    """Who waits for the disk in several places at once: `durable` is called with the number that each place was given."""
-
-    cdef int durable(self, Py_ssize_t part, object error) except -1:
-        raise NotImplementedError
-
-
 cdef class DurableQueue:
-    """Who waits for which offset, by offset and then in order of arrival.
+    """The completions that wait for an offset to be durable, by offset, then in order of arrival.
 
-    Nearly always the one who comes last waits for the highest offset; who waits for a duplicate does not.
+    Nearly always the last to arrive waits for the highest offset. One that waits for a duplicate does not.
     """
 
     def __dealloc__(self):
         while self.first < self.end:
-            Py_DECREF(<object>self.awaited[self.first].waiter)
+            Py_DECREF(<object>self.awaited[self.first].completion)
             self.first += 1
         PyMem_Free(self.awaited)
 
-    cdef int put(self, int64_t offset, object waiter, Py_ssize_t part) except -1:
+    cdef int put(self, int64_t offset, Completion completion, Py_ssize_t part) except -1:
         cdef Py_ssize_t at
         if self.end == self.capacity:
             self.make_room()
@@ -60,8 +54,8 @@ cdef class DurableQueue:
         while at > self.first and self.awaited[at - 1].offset > offset:
             self.awaited[at] = self.awaited[at - 1]
             at -= 1
-        Py_INCREF(waiter)
-        self.awaited[at] = Awaited(offset, part, <PyObject *>waiter)
+        Py_INCREF(completion)
+        self.awaited[at] = Awaited(offset, part, <PyObject *>completion)
         self.end += 1
         return 0
 
@@ -80,18 +74,15 @@ cdef class DurableQueue:
         self.capacity = max(16, 2 * self.capacity)
         return 0
 
-    cdef int answer_first(self, object error) except -1:
-        """Take the first one out, then tell it: it may come back."""
+    cdef int complete_first(self, object error) except -1:
+        """Remove the first completion, then complete it: it may wait again."""
         cdef Awaited head = self.awaited[self.first]
-        cdef object waiter = <object>head.waiter
-        Py_DECREF(waiter)
+        cdef Completion completion = <Completion>head.completion
+        Py_DECREF(completion)
         self.first += 1
         if self.first == self.end:
             self.first = self.end = 0
-        if isinstance(waiter, DurableWaiter):
-            return (<DurableWaiter>waiter).durable(head.part, error)
-        waiter(error)
-        return 0
+        return completion.complete(error, head.part, None)
 
 
 # Its links must be whole until __dealloc__ has taken them out, also when the garbage collector ends it.
@@ -303,7 +294,7 @@ cdef class Partition(Appender):
         if self._replayer is not None:
             self._replay()
         while queue.first < queue.end and queue.awaited[queue.first].offset <= self.high_watermark:
-            queue.answer_first(None)
+            queue.complete_first(None)
         return self.wake_fetch_waiters()
 
     cdef int wake_fetch_waiters(self) except -1:
@@ -322,28 +313,21 @@ cdef class Partition(Appender):
         return 0
 
     def when_durable(self, int64_t offset, done):
-        """Call `done(None)` once the high watermark has reached `offset`, which may be before this returns.
+        """Call `done(error)` as `await_durable` completes."""
+        self.await_durable(offset, Callback(lambda error, _: done(error)), 0)
 
-        `done(error)` is called instead when the log directory fails or the partition is deleted first.
+    cdef int await_durable(self, int64_t offset, Completion completion, Py_ssize_t part) except -1:
+        """Complete `part` of `completion` once the high watermark has reached `offset`.
+
+        The error is None then. It is a KafkaError if the log directory fails or the partition is deleted first.
         """
         if self.is_deleted:
-            done(self._deleted_error())
-        elif self.high_watermark >= offset:
-            done(None)
-        elif self._log.failure is not None:
-            done(self._log.failure)
-        else:
-            self._durable_queue.put(offset, done, 0)
-
-    cdef int await_durable(self, int64_t offset, DurableWaiter waiter, Py_ssize_t part) except -1:
-        """As `when_durable`, for one place of a waiter that may have several."""
-        if self.is_deleted:
-            return waiter.durable(part, self._deleted_error())
+            return completion.complete(self._deleted_error(), part, None)
         if self.high_watermark >= offset:
-            return waiter.durable(part, None)
+            return completion.complete(None, part, None)
         if self._log.failure is not None:
-            return waiter.durable(part, self._log.failure)
-        return self._durable_queue.put(offset, waiter, part)
+            return completion.complete(self._log.failure, part, None)
+        return self._durable_queue.put(offset, completion, part)
 
     def set_replayer(self, callback):
         """Have `callback(header, batch)` called for each batch from now on, in order, once it is durable."""
@@ -433,7 +417,7 @@ cdef class Partition(Appender):
         """The directory failed: answer everyone who waits for the disk."""
         cdef DurableQueue queue = self._durable_queue
         while queue.first < queue.end:
-            queue.answer_first(error)
+            queue.complete_first(error)
         self.wake_fetch_waiters()
 
     def mark_deleted(self):

@@ -2,11 +2,11 @@
 from libc.stdint cimport int64_t, uint8_t
 
 from kbroker.log.append cimport ORIGIN_COORDINATOR, WRITE_LATER, Append, begin_append, read_whole
-from kbroker.topics.partition cimport DurableWaiter, Partition
+from kbroker.topics.partition cimport Partition
 
 
 cdef int64_t append_batch(Partition partition, uint8_t *data, Py_ssize_t size, int transaction_version) except -1:
-    """Append one batch and return the offset behind it, for `await_durable`. Raises KafkaError.
+    """Append one batch and return the offset behind it, up to which the caller waits for the disk. Raises KafkaError.
 
     The bytes are the caller's again afterwards.
     """
@@ -16,8 +16,3 @@ cdef int64_t append_batch(Partition partition, uint8_t *data, Py_ssize_t size, i
     append.transaction_version = transaction_version
     partition.append(&append)
     return append.last_offset + 1
-
-
-cdef int await_durable(Partition partition, int64_t offset, DurableWaiter waiter, Py_ssize_t part) except -1:
-    """Have `waiter.durable(part, error)` called, as `Partition.await_durable` does."""
-    return partition.await_durable(offset, waiter, part)

@@ -1,25 +1,26 @@
-"""The transaction coordinator: who may write under a transactional.id, in what transaction, and how it ended.
+"""The transaction coordinator: producer ids, the partitions of transactions, and the transactional ids themselves.
 
-Each operation decides against the row in force, appends the next row, and answers when that row is durable; see
-`state` for the states and `endings` for the decisions of EndTxn. Operations take `done` and call it exactly once,
-possibly before they return; they do not raise.
+Each operation decides against the row in force, appends the next row, and completes when that row is durable. `state`
+has the states; `end_transaction` ends transactions. Operations with a completion do not raise.
 """
 import logging
-from typing import NamedTuple
 
 from libc.stdint cimport int16_t, int64_t
 
-from kbroker.clock cimport Clock, Timer, Timers
-from kbroker.topics.partition cimport DurableWaiter
+from kbroker.clock cimport Clock, Timers
+from kbroker.completion cimport Completion
 from kbroker.topics.partitioner cimport partition_for
-from kbroker.transaction.endings cimport claimed, decide_with_bump, decide_without_bump, is_overflow_retry
-from kbroker.transaction.markers cimport MarkerSender
-from kbroker.transaction.state cimport (
-    EPOCH_BUMPS_FROM, EXHAUSTED_PRODUCER_EPOCH, NEVER_TIMES_OUT_MS, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, STATUS_ONGOING,
-    STATUS_PREPARE_ABORT, STATUS_PREPARE_EPOCH_FENCE, PartitionSet, TransactionMetadata, TransactionRow,
-    is_idle, is_prepared, set_of,
+from kbroker.transaction.checks cimport (
+    busy, check_epoch, check_not_busy, check_producer_id, check_row_can_hold, known,
 )
-from kbroker.transaction.store cimport StatePartition, Step, TransactionStore
+from kbroker.transaction.end_transaction cimport TransactionEnder
+from kbroker.transaction.state cimport (
+    EPOCH_BUMPS_FROM, EXHAUSTED_PRODUCER_EPOCH, NEVER_TIMES_OUT_MS, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, STATUS_EMPTY,
+    STATUS_ONGOING, STATUS_PREPARE_EPOCH_FENCE, PartitionSet, TransactionMetadata, TransactionRow, is_idle, is_prepared,
+    set_of,
+)
+from kbroker.transaction.store cimport StatePartition, TransactionStore
+from kbroker.transaction.waiting_adds cimport WaitingAdds
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS
@@ -28,15 +29,12 @@ from kbroker.transaction.verification import Mode, error_for_produce, error_for_
 
 logger = logging.getLogger(__name__)
 
-ADD_RETRY_BACKOFF_MS = 20
-"""Kafka's add.partitions.to.txn.retry.backoff.ms; the completion of a transaction cuts it short."""
 ADD_RETRY_MAX_MS = 100
 """Kafka's add.partitions.to.txn.retry.backoff.max.ms."""
 
-
 cdef enum:
     NO_DEADLINE = -1
-    PRODUCE_VERSIONS = 32           # more than there are: what the last is, is every one after it
+    PRODUCE_VERSIONS = 32           # more than there are; the versions above have the mode of the last
 
 cdef object NONE = ErrorCode.NONE
 cdef object CONCURRENT_TRANSACTIONS = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -44,115 +42,40 @@ cdef object ADD = Mode.ADD
 cdef tuple MODES = tuple(map(Mode.of_produce, range(PRODUCE_VERSIONS)))
 
 
-class ProducerAnswer(NamedTuple):
-    """What InitProducerId and EndTxn answer: an error, or the producer id and epoch to go on with."""
+cdef class Adding(Completion):
+    """Partitions that are to join a transaction.
 
-    error: ErrorCode
-    producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = NO_PRODUCER_EPOCH
-
-
-cdef class Asker:
-    """Who asks from C for what others are told as a ProducerAnswer."""
-
-    cdef int answered(self, object error, int64_t producer_id, int16_t producer_epoch) except -1:
-        raise NotImplementedError
-
-
-cdef class WriteAsker(DurableWaiter):
-    """Who asks from C for what others are told by a dict."""
-
-    cdef int verified(self, dict errors) except -1:
-        """`errors`: by (topic, partition), a KafkaError where the coordinator refused."""
-        raise NotImplementedError
-
-
-cdef int answer(object done, object error, TransactionRow row) except -1:
-    """Tell `done` the error, or the producer of `row`."""
-    cdef int64_t producer_id = NO_PRODUCER_ID
-    cdef int16_t producer_epoch = NO_PRODUCER_EPOCH
-    if error is NONE:
-        producer_id, producer_epoch = row.producer_id, row.producer_epoch
-    if isinstance(done, Asker):
-        return (<Asker>done).answered(error, producer_id, producer_epoch)
-    done(ProducerAnswer(error, producer_id, producer_epoch))
-    return 0
-
-
-cdef class Ending(Step):
-    """A decision on its way to the log, the markers, and the Complete row. `done` is told when the first is durable.
-
-    `is_unstored_fence`: if the row cannot be appended, a fence was in force in memory and nowhere else.
-    """
-
-    cdef int appended(self, object code) except -1:
-        """From the moment the Prepare row is durable the ending is certain: answer, and see it through."""
-        cdef TransactionRow prepared
-        if code is not NONE:
-            if self.is_unstored_fence:
-                self.metadata.has_failed_epoch_fence = True
-            return answer(self.done, code, None)
-        prepared = self.metadata.current
-        self.metadata.prepare_complete(self.coordinator._clock.wall_ms())
-        answer(self.done, NONE, self.metadata.pending)
-        return self.send_markers(prepared)
-
-    cdef int send_markers(self, TransactionRow prepared) except -1:
-        """Nothing else can happen to the id until the Complete row, which is pending already, is in the log."""
-        return self.coordinator._markers.send(self, prepared)
-
-    cdef int markers_durable(self) except -1:
-        if self.owned.is_lost:
-            return 0
-        self.store.settle(self.owned, self.metadata)
-        return self.coordinator.wake_waiting_adds(self.metadata.transactional_id)
-
-
-cdef class Adding(Step):
-    """Partitions that are to join a transaction. `done` is told the error code or, for a write in some `mode`, a dict
-    of the partitions that are refused.
-
-    Until `deadline_ms` what is under way for the id is waited for.
+    Until `deadline_ms`, an attempt that meets a change under way is repeated. `error_for_mode`, if any, translates an
+    error for a write in `mode`.
     """
 
     cpdef attempt(self):
         self.coordinator.add(self)
 
-    cdef int appended(self, object code) except -1:
-        if (code is CONCURRENT_TRANSACTIONS and self.deadline_ms != NO_DEADLINE
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
+        """The Ongoing row is durable, or no row was needed, or the attempt has failed."""
+        if error is None:
+            return self.done.complete(None, self.part, None)
+        if (error.code is CONCURRENT_TRANSACTIONS and self.deadline_ms != NO_DEADLINE
                 and self.coordinator._clock.monotonic_ms() < self.deadline_ms):
-            return self.coordinator.add_later(self.transactional_id, self.attempt)
-        if self.mode is None:
-            self.done(code)
-        elif code is NONE:
-            tell(self.done, {})
-        else:
-            told = error_for_produce(self.mode, code)
-            tell(self.done, {partition: KafkaError(told) for partition in self.partitions.members})
-        return 0
+            return self.coordinator._waiting_adds.wait(self.transactional_id, self.attempt)
+        if self.error_for_mode is not None:
+            error = KafkaError(self.error_for_mode(self.mode, error.code))
+        return self.done.complete(error, self.part, None)
 
 
-cdef int tell(object done, dict errors) except -1:
-    """Tell who asked for a write which partitions are refused."""
-    if isinstance(done, WriteAsker):
-        return (<WriteAsker>done).verified(errors)
-    done(errors)
-    return 0
+cdef class FencedFirst(Completion):
+    """An InitProducerId that had to abort the open transaction: its client asks again until the abort is complete."""
+    cdef Completion done
 
-
-cdef class Initialising(Step):
-    """The Empty row of an InitProducerId."""
-    cdef object done
-
-    cdef int appended(self, object code) except -1:
-        return answer(self.done, code, self.row)
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
+        return self.done.complete(KafkaError(CONCURRENT_TRANSACTIONS) if error is None else error, 0, None)
 
 
 cdef class TransactionCoordinator:
-    """Owns the state of every transactional.id. `transaction_version` is the finalized level of that feature, which no
-    request changes while the broker runs.
+    """Owns the state of every transactional.id.
 
-    Of `_waiting_adds`: by transactional.id, the timers of what waits for its previous transaction to be complete.
+    `transaction_version` is the finalized level of that feature, which no request changes while the broker runs.
     """
 
     def __init__(self, config, Clock clock, Timers timers, topics, producer_ids, *, int transaction_version):
@@ -162,16 +85,17 @@ cdef class TransactionCoordinator:
         self._topics = topics
         self._producer_ids = producer_ids
         self._transaction_version = transaction_version
-        self._markers = MarkerSender(topics, clock, timers)
-        self.store = TransactionStore(config, clock, timers, topics, self._resume)
+        self._waiting_adds = WaitingAdds(timers)
+        self.store = TransactionStore(config, clock, timers, topics, self._on_loaded)
         self.store.row_version = value_version(transaction_version)
-        self._waiting_adds = {}
+        self.ender = TransactionEnder(self.store, clock, timers, topics, producer_ids, self._waiting_adds,
+                                      transaction_version=transaction_version)
         self._alone = {}
         topics.on_topic_deleted.append(self._on_topic_deleted)
         self._stops = []
 
     def start(self):
-        """Load what `__transaction_state` says, finish what was decided, and begin to watch the time."""
+        """Load `__transaction_state`, finish the decided transactions, and start the periodic checks."""
         self.store.start()
         config = self._config
         self._stops = [
@@ -182,53 +106,55 @@ cdef class TransactionCoordinator:
         ]
 
     def close(self):
-        """End all activity while the log is sound: what waits to be written with something else is written."""
+        """Write the held rows, then stop. For a log that is sound."""
         self.store.append_held()
         self.stop()
 
     def stop(self):
-        """End all activity, and write nothing. What is under way is taken up at the next start."""
+        """Stop, and write nothing. The next start finishes what is under way."""
         for stop in self._stops:
             stop()
         self._stops = []
-        self._markers.stop()
+        self.ender.stop()
         self.store.stop()
+
+    def _on_loaded(self, StatePartition owned not None):
+        self.ender.resume(owned)
 
     # -- InitProducerId ------------------------------------------------------------------------------------------
 
     def init_producer_id(self, str transactional_id, int64_t timeout_ms, int64_t producer_id, int16_t producer_epoch,
-                         done):
-        """A producer id and epoch for a new producer, or the next epoch for one that names its own (KIP-360).
+                         Completion done not None):
+        """Give a producer id and epoch to a new producer, or the next epoch to one that names its own (KIP-360).
 
-        Whoever held the transactional.id before is fenced, and its open transaction aborted; a client is told
-        CONCURRENT_TRANSACTIONS then, and asks again until the abort is complete.
+        The result is a TransactionRow that has them. The previous owner of the transactional.id is fenced, and its open
+        transaction is aborted: the client gets CONCURRENT_TRANSACTIONS then, and asks again until that is complete.
         """
         cdef TransactionRow row
-        cdef Initialising initialising
+        cdef FencedFirst fenced
         try:
             if (producer_id == NO_PRODUCER_ID) != (producer_epoch == NO_PRODUCER_EPOCH):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'found producer id {producer_id} with epoch '
                                  f'{producer_epoch}, expected both or neither')
-            if transactional_id is None:
-                fresh = ProducerAnswer(NONE, self._producer_ids.next(), 0)
+            if transactional_id is None:        # a row for the answer alone
+                row = TransactionRow(STATUS_EMPTY, self._producer_ids.next(), 0, 0, self._clock.wall_ms())
             else:
                 owned, metadata = self._to_initialise(transactional_id, timeout_ms)
                 row = self._prepare_init(metadata, timeout_ms, producer_id, producer_epoch)
         except KafkaError as error:
-            done(ProducerAnswer(error.code))
+            done.complete(error, 0, None)
             return
         if transactional_id is None:
-            done(fresh)
+            done.complete(None, 0, row)
         elif row.status == STATUS_PREPARE_EPOCH_FENCE:
-            self.abort_fenced(owned, metadata, lambda answer: done(ProducerAnswer(
-                CONCURRENT_TRANSACTIONS if answer.error is NONE else answer.error)))
+            fenced = FencedFirst.__new__(FencedFirst)
+            fenced.done = done
+            self.ender.abort_fenced(owned, metadata, fenced)
         else:
-            initialising = Initialising.__new__(Initialising)
-            initialising.done = done
-            self.store.append(owned, metadata, initialising)
+            self.store.append(owned, metadata, done, 0)
 
     def _to_initialise(self, str transactional_id, int64_t timeout_ms):
-        """The id's metadata, made in memory if there is none; the row that InitProducerId appends is its first."""
+        """Return the id's state partition and metadata. A new id gets metadata in memory; its first row follows."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, 'the transactional.id is empty')
         longest_ms = self._config.transaction_max_timeout_ms
@@ -246,8 +172,8 @@ cdef class TransactionCoordinator:
                       int16_t producer_epoch):
         """Prepare the Empty row, or the fence where a transaction is open.
 
-        While one is open the epoch that the client names is not compared (as in Kafka): the abort is harmless to
-        whoever holds the current epoch and repeats the request, and the other learns then that it was fenced.
+        While one is open, the client's epoch is not compared (as in Kafka). A client with the current epoch repeats the
+        request, so the abort does it no harm. Any other client learns from the repetition that it was fenced.
         """
         cdef TransactionRow current = metadata.current
         check_not_busy(metadata)
@@ -270,22 +196,21 @@ cdef class TransactionCoordinator:
     # -- partitions ----------------------------------------------------------------------------------------------
 
     cpdef add_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions,
-                         int client_transaction_version, done):
-        """Make `partitions`, which exist, part of the producer's transaction; begin one if none is open.
+                         int client_transaction_version, Completion done):
+        """Add `partitions`, which exist, to the producer's transaction; begin one if none is open.
 
-        `done` with an ErrorCode; CONCURRENT_TRANSACTIONS while anything is under way for the id. That comes first, as
-        the producer may hold already the producer id and epoch that the pending row will bring into force.
+        CONCURRENT_TRANSACTIONS while any change is under way for the id.
         """
         self.add(self.adding(transactional_id, producer_id, producer_epoch, set_of(partitions),
                              client_transaction_version, done))
 
     cpdef add_partitions_in_turn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
-                                 PartitionSet partitions, int client_transaction_version, done):
-        """`add_partitions`, but what is under way is waited for, up to ADD_RETRY_MAX_MS, before it is refused.
+                                 PartitionSet partitions, int client_transaction_version, Completion done):
+        """Do as `add_partitions`, but wait up to ADD_RETRY_MAX_MS for a change under way before it is refused.
 
-        A producer hears of its ending before that is complete, and may be back with its next transaction by then.
-        Kafka waits so on behalf of TV2 writes (KAFKA-18575). Older clients would sit out a backoff that is many times
-        as long as the completion takes, in each transaction, so they are waited for as well.
+        A producer gets the reply to its EndTxn before the transaction is complete, and may be back with its next
+        transaction by then. Kafka waits so on behalf of TV2 writes (KAFKA-18575). Older clients would sit out a backoff
+        many times as long as the completion takes, in each transaction, so kbroker waits for them as well.
         """
         cdef Adding adding = self.adding(transactional_id, producer_id, producer_epoch, partitions,
                                          client_transaction_version, done)
@@ -293,7 +218,7 @@ cdef class TransactionCoordinator:
         self.add(adding)
 
     cdef Adding adding(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, PartitionSet partitions,
-                       int client_transaction_version, done):
+                       int client_transaction_version, Completion done):
         cdef Adding adding = Adding.__new__(Adding)
         adding.coordinator = self
         adding.transactional_id = transactional_id
@@ -310,12 +235,12 @@ cdef class TransactionCoordinator:
         cdef TransactionMetadata metadata
         cdef TransactionRow current
         try:
-            owned = self.owner(adding.transactional_id)
+            owned = self.store.owner(adding.transactional_id)
             metadata = known(owned, adding.transactional_id)
             check_not_busy(metadata)
             check_producer_id(metadata, adding.producer_id)
             check_epoch(metadata, adding.producer_epoch)
-            self.check_row_can_hold(adding.client_transaction_version)
+            check_row_can_hold(adding.client_transaction_version, self._transaction_version)
             current = metadata.current
             if is_prepared(current.status):
                 raise busy(metadata)
@@ -323,17 +248,20 @@ cdef class TransactionCoordinator:
                 metadata.prepare_partitions(adding.partitions, adding.client_transaction_version,
                                             self._clock.wall_ms())
         except KafkaError as error:
-            return adding.appended(error.code)
-        if metadata.pending is None:
-            return adding.appended(NONE)
-        return self.store.append(owned, metadata, adding)
+            return adding.complete(error, 0, None)
+        if metadata.pending is None:        # the partitions are in the transaction already
+            return adding.complete(None, 0, None)
+        return self.store.append(owned, metadata, adding, 0)
 
     def verify_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions):
-        """Whether each partition is in the producer's transaction: NONE or TRANSACTION_ABORTABLE (KIP-890 part 1)."""
+        """Return for each partition whether it is in the producer's transaction (KIP-890 part 1).
+
+        NONE or TRANSACTION_ABORTABLE, or for all partitions the error of the first check that fails.
+        """
         cdef TransactionMetadata metadata
         wanted = list(partitions)
         try:
-            metadata = known(self.owner(transactional_id), transactional_id)
+            metadata = known(self.store.owner(transactional_id), transactional_id)
             check_producer_id(metadata, producer_id)
             check_epoch(metadata, producer_epoch)
             if is_prepared(metadata.current.status):
@@ -343,20 +271,21 @@ cdef class TransactionCoordinator:
         return {partition: NONE if partition in metadata.current.partitions else ErrorCode.TRANSACTION_ABORTABLE
                 for partition in wanted}
 
-    def add_offsets(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, str group_id, done):
+    def add_offsets(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, str group_id,
+                    Completion done not None):
         """Make the partition of `__consumer_offsets` that holds `group_id` part of the transaction."""
         partitions = len(self._topics.ensure_internal(CONSUMER_OFFSETS).partitions)
         self.add_partitions_in_turn(transactional_id, producer_id, producer_epoch,
                                     set_of([(CONSUMER_OFFSETS, partition_for(group_id, partitions))]), 0, done)
 
-    # -- what a transactional write asks first -------------------------------------------------------------------
+    # -- the check before a transactional write ------------------------------------------------------------------
 
     cpdef add_or_verify_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
-                                   list partitions, int produce_version, done):
-        """Have Partitions of a Produce added to the transaction (TV2) or verified; `done` with those refused, and why: a
-        WriteAsker, or called with what that is told.
+                                   list partitions, int produce_version, Completion done, Py_ssize_t part):
+        """Add the Partitions of a Produce to the transaction (TV2), or verify that they are in it.
 
-        Ask only for partitions where this producer has no open transaction.
+        The error of `done` refuses all of them. The result, if any, has a KafkaError by (topic, partition) for each
+        that is refused. The caller asks only for partitions in which the producer has no open transaction.
         """
         cdef PartitionSet written = self.set_of_partitions(partitions)
         cdef Adding adding
@@ -365,16 +294,18 @@ cdef class TransactionCoordinator:
             adding = self.adding(transactional_id, producer_id, producer_epoch, written, EPOCH_BUMPS_FROM, done)
             adding.deadline_ms = self._clock.monotonic_ms() + ADD_RETRY_MAX_MS
             adding.mode = mode
+            adding.error_for_mode = error_for_produce
+            adding.part = part
             self.add(adding)
         elif self._config.transaction_partition_verification_enable:
-            answers = self.verify_partitions(transactional_id, producer_id, producer_epoch, written.members)
-            tell(done, {partition: KafkaError(error_for_produce(mode, code))
-                        for partition, code in answers.items() if code is not NONE})
+            codes = self.verify_partitions(transactional_id, producer_id, producer_epoch, written.members)
+            done.complete(None, part, {partition: KafkaError(error_for_produce(mode, code))
+                                       for partition, code in codes.items() if code is not NONE})
         else:
-            tell(done, {})
+            done.complete(None, part, None)
 
     cdef PartitionSet set_of_partitions(self, list partitions):
-        """Of Partitions. Nearly every write is to one, and the set of it alone is made once."""
+        """Return the set of these Partitions. Nearly every write has one, and the set of one alone is kept."""
         cdef PartitionSet alone
         if len(partitions) != 1:
             return set_of([(partition.topic, partition.partition) for partition in partitions])
@@ -387,116 +318,29 @@ cdef class TransactionCoordinator:
     def _on_topic_deleted(self, _):
         self._alone.clear()
 
-    def add_or_verify_offsets_partition(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
-                                        int partition, int request_version, done):
-        """The same for a TxnOffsetCommit and its partition of `__consumer_offsets`; the client does the waiting."""
+    cpdef add_or_verify_offsets_partition(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
+                                          int partition, int request_version, Completion done, Py_ssize_t part):
+        """Do the same for a TxnOffsetCommit and its partition of `__consumer_offsets`. Here the client waits itself."""
+        cdef Adding adding
         mode = Mode.of_txn_offset_commit(request_version)
         wanted = (CONSUMER_OFFSETS, partition)
-
-        def finish(code):
-            done(None if code is NONE else KafkaError(error_for_write(mode, code)))
-
         if mode is ADD:
-            self.add_partitions(transactional_id, producer_id, producer_epoch, [wanted], EPOCH_BUMPS_FROM, finish)
-        elif self._config.transaction_partition_verification_enable:
-            finish(self.verify_partitions(transactional_id, producer_id, producer_epoch, [wanted])[wanted])
-        else:
-            done(None)
-
-    cdef int add_later(self, str transactional_id, add) except -1:
-        """Call `add` when the transaction under way is complete, or in a while if something else is under way."""
-        waiting = [timer for timer in self._waiting_adds.get(transactional_id, ()) if timer.callback is not None]
-        self._waiting_adds[transactional_id] = [*waiting, self._timers.after(ADD_RETRY_BACKOFF_MS, add)]
-        return 0
-
-    cdef int wake_waiting_adds(self, str transactional_id) except -1:
-        cdef Timer timer
-        if not self._waiting_adds:
-            return 0
-        for timer in self._waiting_adds.pop(transactional_id, ()):
-            add = timer.callback
-            if add is not None:
-                timer.cancel()
-                add()
-        return 0
-
-    # -- endings -------------------------------------------------------------------------------------------------
-
-    cpdef end_txn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, bint committed,
-                  int client_transaction_version, done):
-        """Commit or abort. Answers when the decision is durable; the partitions learn of it afterwards.
-
-        The answer carries the producer id and epoch for the next transaction, which TV2 clients go on with. `done` is
-        an Asker, or called with a ProducerAnswer.
-        """
-        cdef StatePartition owned
-        cdef TransactionMetadata metadata
-        try:
-            owned = self.owner(transactional_id)
-            metadata = known(owned, transactional_id)
-            self.check_row_can_hold(client_transaction_version)
-            if client_transaction_version >= EPOCH_BUMPS_FROM:
-                decision = ending_with_bump(metadata, producer_id, producer_epoch, committed)
-            else:
-                decision = ending_without_bump(metadata, producer_id, producer_epoch, committed)
-            if type(decision) is not ErrorCode:
-                self.prepare_end(metadata, decision, client_transaction_version)
-            elif decision is not NONE:
-                raise KafkaError(decision)
-        except KafkaError as error:
-            answer(done, error.code, None)
+            adding = self.adding(transactional_id, producer_id, producer_epoch, set_of([wanted]), EPOCH_BUMPS_FROM,
+                                 done)
+            adding.mode = mode
+            adding.error_for_mode = error_for_write
+            adding.part = part
+            self.add(adding)
             return
-        if decision is NONE:
-            answer(done, NONE, metadata.current)
-        else:
-            self.append_decision(owned, metadata, done, False)
+        code = NONE
+        if self._config.transaction_partition_verification_enable:
+            code = self.verify_partitions(transactional_id, producer_id, producer_epoch, [wanted])[wanted]
+        done.complete(None if code is NONE else KafkaError(error_for_write(mode, code)), part, None)
 
-    cdef int abort_fenced(self, StatePartition owned, TransactionMetadata metadata, done) except -1:
-        """Abort in the producer's place, at the epoch of the pending fence; NONE once the decision is durable."""
-        assert metadata.pending is not None and metadata.current.status == STATUS_ONGOING
-        try:
-            self.prepare_end(metadata, STATUS_PREPARE_ABORT, self._transaction_version)
-        except KafkaError as error:
-            metadata.abandon()
-            return answer(done, error.code, None)
-        return self.append_decision(owned, metadata, done, self._transaction_version < EPOCH_BUMPS_FROM)
-
-    cdef int prepare_end(self, TransactionMetadata metadata, int status, int transaction_version) except -1:
-        """With TV2 the bump of an exhausted epoch needs the producer id that comes after it (KAFKA-18660, 20090)."""
-        cdef int64_t next_producer_id = NO_PRODUCER_ID
-        if transaction_version >= EPOCH_BUMPS_FROM and metadata.current.is_exhausted():
-            next_producer_id = self._producer_ids.next()
-        metadata.prepare_end(status, transaction_version, next_producer_id, self._clock.wall_ms())
-        return 0
-
-    cdef int append_decision(self, StatePartition owned, TransactionMetadata metadata, done,
-                             bint is_unstored_fence) except -1:
-        cdef Ending ending = Ending.__new__(Ending)
-        ending.coordinator = self
-        ending.done = done
-        ending.is_unstored_fence = is_unstored_fence
-        return self.store.append(owned, metadata, ending)
-
-    def _resume(self, StatePartition owned not None):
-        """After a load: a decision whose completion is not in the log is carried out again, whole."""
-        cdef TransactionMetadata metadata
-        cdef TransactionRow prepared
-        cdef Ending ending
-        for metadata in owned.transactions.values():
-            if is_prepared(metadata.current.status):
-                prepared = metadata.current
-                metadata.prepare_complete(self._clock.wall_ms())
-                ending = Ending.__new__(Ending)
-                ending.coordinator = self
-                ending.store = self.store
-                ending.owned = owned
-                ending.metadata = metadata
-                ending.send_markers(prepared)
-
-    # -- what tools ask ------------------------------------------------------------------------------------------
+    # -- questions of tools --------------------------------------------------------------------------------------
 
     def describe(self, str transactional_id):
-        """The row in force. Raises INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND, and what an unloaded id raises."""
+        """Return the row in force. Raises INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND, and as `store.owner`."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, 'the transactional.id is empty')
         _, metadata = self.store.find(transactional_id)
@@ -505,7 +349,7 @@ cdef class TransactionCoordinator:
         return metadata.current
 
     def list_transactions(self):
-        """Every transactional.id and its row in force. Raises COORDINATOR_LOAD_IN_PROGRESS until all are loaded."""
+        """Return each transactional.id and its row. Raises COORDINATOR_LOAD_IN_PROGRESS until all are loaded."""
         if self.store.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return ((metadata.transactional_id, metadata.current) for owned in self.store.loaded()
@@ -514,7 +358,7 @@ cdef class TransactionCoordinator:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def abort_timed_out(self):
-        """Fence and abort each transaction that is open for longer than its timeout."""
+        """Fence and abort each transaction that has been open for longer than its timeout."""
         cdef StatePartition owned
         cdef TransactionMetadata metadata
         cdef TransactionRow current
@@ -529,10 +373,10 @@ cdef class TransactionCoordinator:
                                 'ms', metadata.transactional_id, current.producer_id, current.producer_epoch,
                                 current.start_timestamp_ms, current.timeout_ms)
                     metadata.prepare_epoch_fence()
-                    self.abort_fenced(owned, metadata, lambda answer: None)
+                    self.ender.abort_fenced(owned, metadata, None)
 
     def remove_expired(self):
-        """Forget each id that was idle for longer than transactional.id.expiration.ms."""
+        """Forget each id that has been idle for longer than transactional.id.expiration.ms."""
         horizon_ms = self._clock.wall_ms() - self._config.transactional_id_expiration_ms
         for owned in self.store.loaded():
             self.store.remove(owned, [
@@ -540,69 +384,6 @@ cdef class TransactionCoordinator:
                 if is_idle((<TransactionMetadata>metadata).current.status) and metadata.pending is None
                 and metadata.current.last_update_timestamp_ms <= horizon_ms])
 
-    # -- checks --------------------------------------------------------------------------------------------------
-
-    cdef StatePartition owner(self, str transactional_id):
-        if not transactional_id:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, 'the transactional.id is empty')
-        return self.store.owner(transactional_id)
-
-    cdef int check_row_can_hold(self, int client_transaction_version) except -1:
-        if self._transaction_version == 0 and client_transaction_version > 0:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'found a client of transaction version '
-                             f'{client_transaction_version}, but transaction.version is finalized at 0')
-        return 0
-
-
-cdef TransactionMetadata known(StatePartition owned, str transactional_id):
-    cdef TransactionMetadata metadata = owned.transactions.get(transactional_id)
-    if metadata is None or not metadata.was_born():
-        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f'{transactional_id!r} is not known')
-    return metadata
-
 
 cdef bint holds(PartitionSet partitions, PartitionSet wanted) except -1:
     return wanted is partitions or wanted.members <= partitions.members
-
-
-cdef object busy(TransactionMetadata metadata):
-    return KafkaError(CONCURRENT_TRANSACTIONS, f'{metadata.transactional_id!r} is in '
-                      f'{metadata.current.state.title}, a change is under way')
-
-
-cdef int check_not_busy(TransactionMetadata metadata) except -1:
-    if metadata.pending is not None:
-        raise busy(metadata)
-    return 0
-
-
-cdef int check_producer_id(TransactionMetadata metadata, int64_t producer_id) except -1:
-    if producer_id != metadata.current.producer_id:
-        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f'found producer id {producer_id} for '
-                         f'{metadata.transactional_id!r}, expected {metadata.current.producer_id}')
-    return 0
-
-
-cdef int check_epoch(TransactionMetadata metadata, int16_t producer_epoch) except -1:
-    if producer_epoch != metadata.current.producer_epoch:
-        raise KafkaError(ErrorCode.PRODUCER_FENCED, f'found producer epoch {producer_epoch} for '
-                         f'{metadata.transactional_id!r}, expected {metadata.current.producer_epoch}')
-    return 0
-
-
-cdef object ending_without_bump(TransactionMetadata metadata, int64_t producer_id, int16_t producer_epoch,
-                                bint committed):
-    """A client's epoch must be the very one in force, also where it is higher (KAFKA-9600)."""
-    check_producer_id(metadata, producer_id)
-    check_epoch(metadata, producer_epoch)
-    check_not_busy(metadata)
-    return decide_without_bump(metadata.current.status, committed)
-
-
-cdef object ending_with_bump(TransactionMetadata metadata, int64_t producer_id, int16_t producer_epoch,
-                             bint committed):
-    """What is pending comes first: the client may hold already what the Complete row will say (KAFKA-18464)."""
-    check_not_busy(metadata)
-    if not is_overflow_retry(metadata.current, producer_id, producer_epoch):
-        check_producer_id(metadata, producer_id)
-    return decide_with_bump(metadata.current.status, claimed(metadata.current, producer_id, producer_epoch), committed)

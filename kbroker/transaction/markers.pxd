@@ -1,15 +1,11 @@
 # cython: language_level=3
-from kbroker.clock cimport Clock, Timers
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from kbroker.record.batch cimport HEADER_BYTES
 from kbroker.transaction.state cimport TransactionRow
-from kbroker.transaction.store cimport Step
+
+cdef enum:
+    MARKER_BYTES = HEADER_BYTES + 17
 
 
-cdef class MarkerSender:
-    cdef object topics
-    cdef Clock clock
-    cdef Timers timers
-    cdef set sendings
-    cdef dict found                 # Partition by (topic, partition), as far as asked for
-
-    cdef int send(self, Step ending, TransactionRow prepared) except -1
-    cdef object partition(self, tuple topic_partition)
+cdef int write_marker(uint8_t *at, TransactionRow prepared, int32_t coordinator_epoch, int64_t now_ms) except -1

@@ -66,7 +66,8 @@ cdef class RowBatch:
         at = self.start + self.size
         value = at + RECORD_OVERHEAD_BYTES + key_bytes
         value_bytes = put_value(value, row, topics, version) - value
-        record_bytes = (2 + unsigned_varint_size(zigzag(self.count)) + unsigned_varint_size(zigzag(key_bytes)) + key_bytes
+        record_bytes = (2 + unsigned_varint_size(zigzag(self.count))
+                        + unsigned_varint_size(zigzag(key_bytes)) + key_bytes
                         + unsigned_varint_size(zigzag(value_bytes)) + value_bytes + 1)
         at = put_unsigned_varint(at, zigzag(record_bytes))
         at[0] = at[1] = 0               # attributes, timestamp delta
@@ -141,7 +142,8 @@ cdef uint8_t *put_value(uint8_t *at, TransactionRow row, list topics, int versio
 cdef bytes checked(str text):
     cdef bytes encoded = text.encode()
     if len(encoded) > MAX_STRING_BYTES:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f'found a string of {len(encoded)} bytes, expected {MAX_STRING_BYTES} at most')
+        raise KafkaError(ErrorCode.INVALID_REQUEST,
+                         f'found a string of {len(encoded)} bytes, expected {MAX_STRING_BYTES} at most')
     return encoded
 
 

@@ -71,9 +71,11 @@ cdef class TransactionMetadata:
     cdef public bint has_failed_epoch_fence
 
     cdef bint was_born(self) noexcept
-    cpdef TransactionRow prepare_partitions(self, PartitionSet partitions, int client_transaction_version, int64_t now_ms)
-    cpdef TransactionRow prepare_end(self, int status, int transaction_version, int64_t next_producer_id, int64_t now_ms)
+    cpdef TransactionRow prepare_partitions(self, PartitionSet partitions, int client_transaction_version,
+                                            int64_t now_ms)
+    cpdef TransactionRow prepare_end(self, int status, int transaction_version, int64_t next_producer_id,
+                                     int64_t now_ms)
     cpdef TransactionRow prepare_complete(self, int64_t now_ms)
-    cpdef TransactionRow complete(self)
+    cpdef TransactionRow adopt(self)
     cdef TransactionRow prepare(self, TransactionRow row)
     cdef TransactionRow take_fence(self)

@@ -24,10 +24,10 @@ A durable Prepare row is the point of no return: from there a restart can only f
 from Empty or Complete* is the empty abort of TV2, which exists to bump the epoch (KIP-890). PrepareEpochFence is what
 InitProducerId and the timeout put into `pending` before they abort in the producer's place.
 
-A step is *prepared* (`pending` holds the next row), appended to the log, and *completed* (adopted) once the row is
-durable, or *abandoned*; a Complete row, which only repeats what is durable, at once. While a row is pending nothing
-else may happen to the id. `complete` refuses what no sound step can produce: that is a fault of this program, never of
-a client.
+A step is *prepared* (`pending` holds the next row), appended to the log, and *adopted* once the row is durable, or
+*abandoned*. A Complete row, which only repeats what is durable, is adopted at once. While a row is pending, nothing
+else may happen to the id. `adopt` refuses what no sound step can produce: that is a fault of this program, never of a
+client.
 """
 import enum
 
@@ -267,7 +267,8 @@ cdef class TransactionMetadata:
         row.last_producer_epoch = self.current.producer_epoch if keep_last_epoch else NO_PRODUCER_EPOCH
         return self.prepare(row)
 
-    cpdef TransactionRow prepare_partitions(self, PartitionSet partitions, int client_transaction_version, int64_t now_ms):
+    cpdef TransactionRow prepare_partitions(self, PartitionSet partitions, int client_transaction_version,
+                                            int64_t now_ms):
         """`partitions` join the open transaction, or begin one."""
         cdef TransactionRow row = self.current.copy()
         if is_idle(row.status):
@@ -334,7 +335,7 @@ cdef class TransactionMetadata:
 
     # -- what follows a step -------------------------------------------------------------------------------------
 
-    cpdef TransactionRow complete(self):
+    cpdef TransactionRow adopt(self):
         """Adopt the pending row, now that it is durable. Raises IllegalTransition where no sound step leads to it."""
         cdef TransactionRow row = self.pending
         if row is None or row.status == STATUS_DEAD or row.status == STATUS_PREPARE_EPOCH_FENCE:

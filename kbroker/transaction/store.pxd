@@ -2,13 +2,14 @@
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker.clock cimport Clock, Timer, Timers
-from kbroker.topics.partition cimport DurableWaiter
+from kbroker.completion cimport Completion
+from kbroker.topics.partition cimport Partition
 from kbroker.transaction.row_encoder cimport RowBatch
 from kbroker.transaction.state cimport TransactionMetadata, TransactionRow
 
 
 cdef class StatePartition:
-    cdef readonly object partition
+    cdef readonly Partition partition
     cdef readonly int32_t coordinator_epoch
     cdef readonly bint is_loading
     cdef readonly bint is_lost
@@ -16,15 +17,17 @@ cdef class StatePartition:
     cdef RowBatch held              # Complete rows that are in force and not in the log yet
 
 
-cdef class Step(DurableWaiter):
-    cdef TransactionStore store
+cdef class RowAppend(Completion):
     cdef StatePartition owned
     cdef TransactionMetadata metadata
     cdef TransactionRow row
+    cdef Completion then
+    cdef Py_ssize_t part
 
-    cdef int finish(self, object code) except -1
-    cdef int appended(self, object code) except -1
-    cdef int markers_durable(self) except -1
+
+cdef class Tombstones(Completion):
+    cdef StatePartition owned
+    cdef list batch                 # TransactionMetadata
 
 
 cdef class TransactionStore:
@@ -40,8 +43,9 @@ cdef class TransactionStore:
     cdef Timer _held_timer          # None: not armed
 
     cpdef StatePartition owner(self, str transactional_id)
-    cdef int append(self, StatePartition owned, TransactionMetadata metadata, Step step) except -1
-    cdef int settle(self, StatePartition owned, TransactionMetadata metadata) except -1
+    cdef int append(self, StatePartition owned, TransactionMetadata metadata, Completion then,
+                    Py_ssize_t part) except -1
+    cdef int hold_complete(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int add(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int64_t write(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int64_t append_rows(self, StatePartition owned) except -1

@@ -1,7 +1,7 @@
 """The transactional.ids in memory, by the partition of `__transaction_state` that each belongs to.
 
-Memory is the replay of the partitions: they are read once, when the broker starts or the topic is created, and from
-then on a row is adopted when it is durable.
+Memory is the replay of these partitions. They are read once, when the broker starts or the topic is created. From then
+on a row is adopted when it is durable, and a Complete row by the rule of `TransactionStore.hold_complete`.
 """
 import logging
 
@@ -9,9 +9,10 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t
 
 from kbroker.clock cimport Clock, Timer, Timers
-from kbroker.topics.partition cimport DurableWaiter
+from kbroker.completion cimport Completion
+from kbroker.topics.partition cimport Partition
 from kbroker.topics.partitioner cimport partition_for
-from kbroker.transaction.appends cimport append_batch, await_durable
+from kbroker.transaction.appends cimport append_batch
 from kbroker.transaction.row_encoder cimport RowBatch
 from kbroker.transaction.state cimport (
     STATUS_COMPLETE_ABORT, STATUS_COMPLETE_COMMIT, TransactionMetadata, TransactionRow,
@@ -29,22 +30,20 @@ logger = logging.getLogger(__name__)
 TOMBSTONE_OVERHEAD_BYTES = 40
 """More than what a record without a value needs beside its key."""
 HELD_MS = 5
-"""How long a Complete row waits for another row to go into the log with."""
+"""How long a Complete row waits for another row to share its write."""
 HELD_RETRY_BACKOFF_MS = 100
 MOST_TOGETHER_BYTES = 16384
-"""A batch of more than one row is not larger, nor than a segment."""
-
-cdef object NONE = ErrorCode.NONE
+"""The largest batch of more than one row. Where a segment is smaller, its size is the limit."""
 
 
 cdef class StatePartition:
     """One partition of `__transaction_state` that this broker leads.
 
-    `coordinator_epoch` is its leader epoch: data partitions refuse markers of a lower one. `is_lost`: it is not this
-    coordinator's any more.
+    `coordinator_epoch` is its leader epoch: data partitions refuse markers of a lower one. `is_lost`: it no longer
+    belongs to this coordinator.
     """
 
-    def __init__(self, partition):
+    def __init__(self, Partition partition not None):
         self.partition = partition
         self.coordinator_epoch = partition.leader_epoch
         self.is_loading = True
@@ -52,38 +51,26 @@ cdef class StatePartition:
         self.held = RowBatch.__new__(RowBatch)
 
 
-cdef class Step(DurableWaiter):
-    """The pending row of an id on its way to the log. Subclasses say in `appended` what follows."""
+cdef class RowAppend(Completion):
+    """A pending row on its way to the disk. `then` completes once the row is adopted or abandoned."""
 
-    cdef int durable(self, Py_ssize_t part, object error) except -1:
-        return self.finish(told(self.owned.partition, error))
-
-    cdef int finish(self, object code) except -1:
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         if self.owned.is_lost or self.metadata.pending is not self.row:
-            return self.appended(ErrorCode.NOT_COORDINATOR)
-        if code is NONE:
-            self.metadata.complete()
-        else:
+            return self.then.complete(KafkaError(ErrorCode.NOT_COORDINATOR), self.part, None)
+        if error is not None:
             self.metadata.abandon()
-        return self.appended(code)
-
-    cdef int appended(self, object code) except -1:
-        """The row is durable and adopted: NONE. Or it is abandoned, or lost: the error for the client."""
-        raise NotImplementedError
-
-    cdef int markers_durable(self) except -1:
-        """Of an ending whose markers were sent: every partition knows."""
-        raise NotImplementedError
+            return self.then.complete(error_for_client(self.owned.partition, error), self.part, None)
+        self.metadata.adopt()
+        return self.then.complete(None, self.part, self.row)
 
 
-cdef class Tombstones(DurableWaiter):
+cdef class Tombstones(Completion):
     """Ids that are forgotten once their tombstones are durable."""
-    cdef StatePartition owned
-    cdef list batch                 # TransactionMetadata
 
-    cdef int durable(self, Py_ssize_t part, object error) except -1:
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         cdef TransactionMetadata metadata
-        told(self.owned.partition, error)
+        if error is not None:
+            log_failure(self.owned.partition, error)
         for metadata in self.batch:
             if error is None:
                 del self.owned.transactions[metadata.transactional_id]
@@ -93,7 +80,10 @@ cdef class Tombstones(DurableWaiter):
 
 
 cdef class TransactionStore:
-    """Finds transactions, and makes their pending rows durable. `row_version` is the version of the rows' values."""
+    """Finds transactions, and makes their pending rows durable. `row_version` is the version of the rows' values.
+
+    `on_loaded` is called with each StatePartition once it is loaded.
+    """
 
     def __init__(self, config, Clock clock, Timers timers, topics, on_loaded):
         self._config = config
@@ -107,15 +97,15 @@ cdef class TransactionStore:
         topics.on_topic_deleted.append(self._on_topic_deleted)
 
     def start(self):
-        """Load every state partition: ids are found from when all that was read of their partition is durable."""
+        """Load every state partition. The ids of a partition are found once everything read of it is durable."""
         topic = self._topics.topic(TRANSACTION_STATE)
         if topic is not None:
             self._on_topic_created(topic)
 
     def stop(self):
-        """Forget everything: what is still on its way to the disk has no effect here any more.
+        """Forget everything. A row that is still on its way to the disk has no effect here any more.
 
-        Complete rows that are held are forgotten, too; `append_held` comes before if the log is still sound.
+        Held Complete rows are forgotten, too. If the log is sound, the caller calls `append_held` first.
         """
         cdef StatePartition owned
         for owned in self._owned:
@@ -134,8 +124,14 @@ cdef class TransactionStore:
         return [owned for owned in self._owned if not owned.is_loading]
 
     cpdef StatePartition owner(self, str transactional_id):
-        """The partition of an id. Raises NOT_COORDINATOR without one, COORDINATOR_LOAD_IN_PROGRESS until it is read."""
+        """Return the partition of an id.
+
+        Raises INVALID_REQUEST for an empty id, NOT_COORDINATOR without `__transaction_state`, and
+        COORDINATOR_LOAD_IN_PROGRESS until the partition is loaded.
+        """
         cdef StatePartition owned
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, 'the transactional.id is empty')
         if not self._owned:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f'{TRANSACTION_STATE} does not exist')
         owned = self._owned[partition_for(transactional_id, len(self._owned))]
@@ -144,49 +140,58 @@ cdef class TransactionStore:
         return owned
 
     def find(self, str transactional_id):
-        """The partition of an id and what it knows of it, None if nothing. Raises as `owner`."""
+        """Return the partition of an id and the id's metadata, None if it has none. Raises as `owner`."""
         owned = self.owner(transactional_id)
         return owned, owned.transactions.get(transactional_id)
 
-    cdef int append(self, StatePartition owned, TransactionMetadata metadata, Step step) except -1:
-        """Append the pending row of `metadata`. Once it is durable it is adopted, then `step.appended(NONE)`.
+    cdef int append(self, StatePartition owned, TransactionMetadata metadata, Completion then,
+                    Py_ssize_t part) except -1:
+        """Append the pending row of `metadata`. Once it is durable, adopt it and complete `part` of `then` with it.
 
-        If it cannot be made durable it is abandoned, then `step.appended` with the error for the client.
-        NOT_COORDINATOR if the partition was lost meanwhile; then nothing changes here.
+        If it cannot be made durable, abandon it and complete with the error for the client: NOT_COORDINATOR if the
+        partition was lost meanwhile.
         """
         cdef int64_t end_offset
-        step.store = self
-        step.owned = owned
-        step.metadata = metadata
-        step.row = metadata.pending
+        cdef RowAppend row_append = RowAppend.__new__(RowAppend)
+        row_append.owned = owned
+        row_append.metadata = metadata
+        row_append.row = metadata.pending
+        row_append.then = then
+        row_append.part = part
         try:
             end_offset = self.write(owned, metadata)
         except KafkaError as error:
-            return step.durable(0, error)
-        return await_durable(owned.partition, end_offset, step, 0)
+            return row_append.complete(error, 0, None)
+        return owned.partition.await_durable(end_offset, row_append, 0)
 
-    cdef int settle(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Adopt the pending Complete row at once, and hold it for the next row of its partition to take into the log.
+    cdef int hold_complete(self, StatePartition owned, TransactionMetadata metadata) except -1:
+        """Adopt the pending Complete row now, and hold it for the next row of its partition.
 
-        It is the one row that is adopted before it is durable, because it says nothing new: it follows from the Prepare
-        row and the markers, all of which are. A start that finds it missing sends the markers again, which changes
-        nothing, and comes to the same row. What is built on it goes into the same log with it or behind it, so that none
-        of that can be there without it. Nobody else needs it in the log, so it need not have a write, or a sync, of its
-        own: the next row takes it along, within the same batch, and a timer appends it if none comes.
+        The rule of the house: no reader, no reply and no later record may depend on a record that a crash could still
+        take away. The Complete row is adopted before it is durable, and keeps the rule for two reasons:
+
+        - It says nothing that a crash could take away. Everything in it follows from the Prepare row and the markers,
+          and they are durable. A start that finds it missing writes the markers again, which changes nothing, and
+          comes to the same row.
+        - No later row is in the log without it. Every row of the partition is appended behind the held rows, in their
+          batch or after it.
+
+        So it needs no write and no sync of its own. The next row takes it along; `append_held` writes it after
+        HELD_MS if none comes, and at a clean stop.
         """
         assert metadata.pending.status in (STATUS_COMPLETE_COMMIT, STATUS_COMPLETE_ABORT)
         try:
             self.add(owned, metadata)
-        except KafkaError as error:         # of those that were held before it
-            told(owned.partition, error)
+        except KafkaError as error:         # of the rows held before it
+            log_failure(owned.partition, error)
             owned.held.add(metadata.key, metadata.pending, self.row_version)
-        metadata.complete()
+        metadata.adopt()
         return self.append_held_later(HELD_MS)
 
     cdef int add(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Put the pending row behind what is held. Where both are too much for one batch, what is held goes first.
+        """Add the pending row to the held rows. If they are too large for one batch, append the held rows first.
 
-        Raises KafkaError if that fails, or for a row that cannot be.
+        Raises KafkaError if that append fails, or for a row that cannot be encoded.
         """
         if metadata.key is None:
             metadata.key = encode_key(metadata.transactional_id)
@@ -198,9 +203,9 @@ cdef class TransactionStore:
         return 0
 
     cdef int64_t write(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Append the pending row and what is held, and return the offset behind it: durable it is later.
+        """Append the held rows and, behind them, the pending row. Return the offset behind it.
 
-        Raises KafkaError; what is held stays so.
+        Raises KafkaError. The held rows are still held then.
         """
         self.add(owned, metadata)
         try:
@@ -210,11 +215,11 @@ cdef class TransactionStore:
             raise
 
     cdef int64_t append_rows(self, StatePartition owned) except -1:
-        """Append what is held as one batch, and return the offset behind it. Raises KafkaError; it is still held then."""
+        """Append the held rows as one batch, and return the offset behind it. Raises KafkaError, and holds them on."""
         cdef RowBatch rows = owned.held
         cdef int64_t end_offset
         rows.seal(self._clock.wall_ms())
-        # Whoever hears of it within the append may have the next row to hold.
+        # A completion that is called within the append may hold the next row.
         owned.held = RowBatch.__new__(RowBatch) if self._spare is None else self._spare
         self._spare = None
         try:
@@ -232,7 +237,7 @@ cdef class TransactionStore:
         return 0
 
     def append_held(self):
-        """Append the Complete rows that no other row took along; what fails is tried again, as no request would do it."""
+        """Append the Complete rows that no other row took along. A failure is retried: no request would do it."""
         cdef StatePartition owned
         if self._held_timer is not None:
             self._held_timer.cancel()
@@ -242,7 +247,7 @@ cdef class TransactionStore:
                 try:
                     self.append_rows(owned)
                 except KafkaError as error:
-                    told(owned.partition, error)
+                    log_failure(owned.partition, error)
                     self.append_held_later(HELD_RETRY_BACKOFF_MS)
 
     def remove(self, StatePartition owned not None, expired):
@@ -261,7 +266,7 @@ cdef class TransactionStore:
             self._append_tombstones(owned, batch)
 
     def _append_tombstones(self, StatePartition owned, list batch):
-        """What is held is of ids that are forgotten now, or of others: it goes first."""
+        """Append the tombstones of `batch`, behind the held rows."""
         cdef Tombstones tombstones = Tombstones.__new__(Tombstones)
         cdef int64_t end_offset, now_ms = self._clock.wall_ms()
         cdef bytearray encoded = encode_batch(
@@ -274,12 +279,12 @@ cdef class TransactionStore:
             end_offset = append_batch(owned.partition, <uint8_t *>PyByteArray_AS_STRING(encoded),
                                       PyByteArray_GET_SIZE(encoded), 0)
         except KafkaError as error:
-            tombstones.durable(0, error)
+            tombstones.complete(error, 0, None)
         else:
-            await_durable(owned.partition, end_offset, tombstones, 0)
+            owned.partition.await_durable(end_offset, tombstones, 0)
 
     def _on_topic_created(self, topic):
-        """Partitions that are added later change nothing until the next start: ids would belong elsewhere at once."""
+        """Partitions that are added later change nothing until the next start: at once, ids would change partitions."""
         if topic.name != TRANSACTION_STATE or self._owned:
             return
         self._owned = [StatePartition(partition) for partition in topic.partitions]
@@ -291,7 +296,7 @@ cdef class TransactionStore:
             self.stop()
 
     def _load(self, StatePartition owned):
-        """Read the partition once all of it is durable: a decision may not be acted on before it cannot be lost."""
+        """Read the partition once all of it is durable: a decision that a crash could take away is not acted on."""
         def read(error):
             if owned.is_lost:
                 return
@@ -306,9 +311,12 @@ cdef class TransactionStore:
         owned.partition.when_durable(owned.partition.log_end_offset, read)
 
 
-cdef object told(object partition, object error):
-    """What a client is told when an append, or its way to the disk, has failed; NONE where `error` is None."""
-    if error is None:
-        return NONE
+cdef object error_for_client(Partition partition, object error):
+    """Return the KafkaError for the client after an append, or its way to the disk, has failed."""
+    log_failure(partition, error)
+    return KafkaError(APPEND_ERRORS.get(error.code, error.code), str(error))
+
+
+cdef int log_failure(Partition partition, object error) except -1:
     logger.warning('appending to %s-%d failed: %s', TRANSACTION_STATE, partition.partition, error)
-    return APPEND_ERRORS.get(error.code, error.code)
+    return 0

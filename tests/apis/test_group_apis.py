@@ -23,6 +23,8 @@ from kbroker.apis import (
 from kbroker.apis.dispatch import Dispatcher
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
+from kbroker.transaction.coordinator import TransactionCoordinator
+from kbroker.transaction.producer_ids import ProducerIds
 
 NAMES = {
     delete_groups: 'DeleteGroups',
@@ -40,16 +42,27 @@ NAMES = {
 }
 
 
-class Transactions:
-    """Stands for the transaction coordinator: keeps what it was asked, and answers when told."""
+LAST_VERSION_THAT_VERIFIES = 4
 
-    def __init__(self):
+
+class Transactions(TransactionCoordinator):
+    """Records what it is asked, and verifies every partition, or none if the test sets `error`."""
+
+    def __init__(self, world):
+        super().__init__(
+            world.config, world.clock, world.timers, world.topics, ProducerIds(None), transaction_version=2
+        )
         self.asked = []
         self.error = None
 
-    def add_or_verify_offsets_partition(self, transactional_id, producer_id, producer_epoch, partition, version, done):
+    def add_or_verify_offsets_partition(self, transactional_id, producer_id, producer_epoch, partition, version, *done):
         self.asked.append((transactional_id, producer_id, producer_epoch, partition, version))
-        done(self.error)
+        super().add_or_verify_offsets_partition(
+            transactional_id, producer_id, producer_epoch, partition, min(version, LAST_VERSION_THAT_VERIFIES), *done
+        )
+
+    def verify_partitions(self, transactional_id, producer_id, producer_epoch, partitions):
+        return dict.fromkeys(partitions, ErrorCode.NONE if self.error is None else self.error.code)
 
 
 class AskedOnce(InProcessConnection):
@@ -71,7 +84,7 @@ class Wire:
 
     def __init__(self, **settings):
         self.world = World(**settings)
-        self.transactions = Transactions()
+        self.transactions = Transactions(self.world)
         self.node = SimpleNamespace(
             config=self.world.config,
             clock=self.world.clock,

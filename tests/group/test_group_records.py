@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support.held_partitions import HeldRegistry
 
 from kbroker.clock import ManualClock
+from kbroker.completion import Callback
 from kbroker.errors import CorruptLogError
 from kbroker.group.classic import GroupState
 from kbroker.group.records import (
@@ -76,7 +77,8 @@ def appended(keys, offsets, producer=None):
     (partition,) = registry.create('__consumer_offsets', 1).partitions
     partition.append_batch(encode_batch([(T, b'', b'')] * 70))
     answers = []
-    Shard(partition, clock, 1000).append_offsets(keys, offsets, answers.append, producer)
+    Shard(partition, clock, 1000).append_offsets(
+        keys, offsets, Callback(lambda error, _: answers.append(error)), producer)
     assert answers == [None]
     assert [offset.log_offset for offset in offsets] == list(range(70, 70 + len(offsets)))
     return partition.stored[1]

@@ -46,7 +46,7 @@ def test_an_expiring_commit_says_the_same_before_and_after_a_restart():
     """Its row has no room for a leader epoch: what was fetched before a restart must not know more than after it."""
     world = World()
     answer = Answer()
-    world.groups.commit(Commit(GROUP, {ORDERS: NewOffset(5, 9)}, retention_ms=1000), 4, answer)
+    world.groups.commit(Commit(GROUP, {ORDERS: NewOffset(5, 9)}, retention_ms=1000), 4, answer.completion())
     assert answer.code is ErrorCode.NONE
     before = world.fetched(ORDERS)
     world.restart()

@@ -8,6 +8,7 @@ from typing import Any
 from support.held_partitions import HeldPartition, HeldRegistry
 
 from kbroker.clock import ManualClock, Timers
+from kbroker.completion import Callback
 from kbroker.config import Config
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.coordinator import GroupCoordinator
@@ -97,7 +98,7 @@ class World:
         answer = Answer()
         answer.attempt(
             lambda: self.groups.commit(
-                Commit(group_id, {partition: new}, retention_ms=retention_ms, **member), version, answer
+                Commit(group_id, {partition: new}, retention_ms=retention_ms, **member), version, answer.completion()
             )
         )
         return answer
@@ -111,7 +112,8 @@ class World:
         )
         answer.attempt(
             lambda: self.groups.commit_transactional(
-                commit, TransactionalProducer(producer_id, 0, self.verification(group_id, producer_id)), answer
+                commit, TransactionalProducer(producer_id, 0, self.verification(group_id, producer_id)),
+                answer.completion(),
             )
         )
         return answer
@@ -186,6 +188,10 @@ class Answer:
     def __call__(self, value: Any) -> None:
         assert not self.came, f'answered twice: {self.value}, {value}'
         self.came, self.value = True, value
+
+    def completion(self) -> Callback:
+        """For operations that complete: their result is the answer."""
+        return Callback(lambda error, result: self(result))
 
     def attempt(self, operation: Any) -> None:
         try:

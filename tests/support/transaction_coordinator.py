@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import NamedTuple
 
 from support.held_partitions import HeldPartition, HeldRegistry
 
 from kbroker.clock import ManualClock, Timers
+from kbroker.completion import Callback
 from kbroker.config import Config
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS
@@ -16,6 +18,7 @@ from kbroker.record.records import decode_records
 from kbroker.transaction import state_log
 from kbroker.transaction.coordinator import TransactionCoordinator
 from kbroker.transaction.producer_ids import ProducerIds
+from kbroker.transaction.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kbroker.transaction.store import HELD_MS
 
 
@@ -55,6 +58,26 @@ def markers_of(partition: HeldPartition) -> list[tuple[str, int, int, int]]:
     return found
 
 
+class ProducerAnswer(NamedTuple):
+    """What an InitProducerId or EndTxn answers."""
+
+    error: ErrorCode
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+
+
+def producer_to(answers: list[ProducerAnswer]) -> Callback:
+    """A completion that appends the ProducerAnswer to `answers`."""
+    return Callback(lambda error, row: answers.append(
+        ProducerAnswer(ErrorCode.NONE, row.producer_id, row.producer_epoch) if error is None
+        else ProducerAnswer(error.code)))
+
+
+def code_to(answers: list[ErrorCode]) -> Callback:
+    """A completion that appends the error code to `answers`."""
+    return Callback(lambda error, _: answers.append(ErrorCode.NONE if error is None else error.code))
+
+
 class World:
     """Everything around one coordinator. Client operations return the answer, None while it is not there."""
 
@@ -82,18 +105,19 @@ class World:
 
     def init(self, transactional_id='tx-1', producer_id=-1, producer_epoch=-1, timeout_ms=60000):
         answers = []
-        self.coordinator.init_producer_id(transactional_id, timeout_ms, producer_id, producer_epoch, answers.append)
+        self.coordinator.init_producer_id(transactional_id, timeout_ms, producer_id, producer_epoch,
+                                          producer_to(answers))
         return only(answers)
 
     def add(self, producer, *partitions, version=0, transactional_id='tx-1'):
         answers = []
         self.coordinator.add_partitions(transactional_id, *producer, partitions or [('orders', 0), ('orders', 1)],
-                                        version, answers.append)
+                                        version, code_to(answers))
         return only(answers)
 
     def end(self, producer, committed, version=0, transactional_id='tx-1'):
         answers = []
-        self.coordinator.end_txn(transactional_id, *producer, committed, version, answers.append)
+        self.coordinator.ender.end_txn(transactional_id, *producer, committed, version, producer_to(answers))
         return only(answers)
 
     def write(self, producer, topic='orders', partition=0):
@@ -171,4 +195,4 @@ def only(answers):
     return answers[0] if answers else None
 
 
-__all__ = ['STATE_TOPIC', 'Blocks', 'World', 'markers_of', 'producer_of']
+__all__ = ['STATE_TOPIC', 'Blocks', 'World', 'code_to', 'markers_of', 'producer_of', 'producer_to']

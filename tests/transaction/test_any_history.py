@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.held_partitions import HeldPartition
 from support.transaction_coordinator import STATE_TOPIC, World, markers_of
 
+from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import iter_batches
 from kbroker.record.control import ControlType, read_end_txn_marker
@@ -60,12 +61,12 @@ class Histories(RuleBasedStateMachine):
     def init_client(self, client, producer, flushes):
         client.producer, client.has_added, client.ending = None, False, None
 
-        def answered(answer):
+        def answered(error, row):
             self.unanswered -= 1
-            if answer.error is ErrorCode.NONE:
-                client.producer = answer.producer_id, answer.producer_epoch
+            if error is None:
+                client.producer = row.producer_id, row.producer_epoch
         self.unanswered += 1
-        self.world.coordinator.init_producer_id(client.transactional_id, 60000, *producer, answered)
+        self.world.coordinator.init_producer_id(client.transactional_id, 60000, *producer, Callback(answered))
         self.go_on(flushes)
 
     def go_on(self, flushes):
@@ -82,16 +83,17 @@ class Histories(RuleBasedStateMachine):
         if producer is None or client.ending is not None:
             return
 
-        def added(error):
+        def added(error, _):
             self.unanswered -= 1
-            if error is ErrorCode.NONE and client.producer == producer and client.ending is None:
+            if error is None and client.producer == producer and client.ending is None:
                 client.has_added = True
                 try:
                     self.world.write(producer, *partition)
                 except KafkaError as refused:
                     assert refused.code in (ErrorCode.INVALID_PRODUCER_EPOCH, *DISK_FAULTS)
         self.unanswered += 1
-        self.world.coordinator.add_partitions(client.transactional_id, *producer, [partition], client.version, added)
+        self.world.coordinator.add_partitions(client.transactional_id, *producer, [partition], client.version,
+                                              Callback(added))
         self.go_on(flushes)
 
     @rule(data=st.data(), committed=st.booleans(), flushes=MOSTLY)
@@ -107,19 +109,20 @@ class Histories(RuleBasedStateMachine):
             client.ending = client.producer, committed
         producer, committed = client.ending                  # a client repeats its own request only
         self.unanswered += 1
-        self.world.coordinator.end_txn(client.transactional_id, *producer, committed, client.version,
-                                       lambda answer: self.ended(client, producer, committed, answer))
+        self.world.coordinator.ender.end_txn(
+            client.transactional_id, *producer, committed, client.version,
+            Callback(lambda error, row: self.ended(client, producer, committed, error, row)))
         self.go_on(flushes)
 
-    def ended(self, client, producer, committed, answer):
+    def ended(self, client, producer, committed, error, row):
         self.unanswered -= 1
         if client.ending != (producer, committed):
             return
-        if answer.error is ErrorCode.NONE:
-            client.producer, client.has_added, client.ending = tuple(answer[1:]), False, None
+        if error is None:
+            client.producer, client.has_added, client.ending = (row.producer_id, row.producer_epoch), False, None
             if client.version == 2:
                 self.decided[client.transactional_id, *producer] = committed
-        elif not answer.error.retriable:
+        elif not error.code.retriable:
             client.producer, client.has_added, client.ending = None, False, None
 
     @rule(data=st.data(), partitions=st.lists(st.sampled_from(PARTITIONS), min_size=1, max_size=3),

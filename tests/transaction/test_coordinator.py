@@ -1,7 +1,8 @@
 """Producers and the coordinator: initialisation, partitions, endings, fences, time."""
 import pytest
-from support.transaction_coordinator import STATE_TOPIC, World
+from support.transaction_coordinator import STATE_TOPIC, World, code_to, producer_to
 
+from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.transaction.state import TransactionState
 
@@ -44,7 +45,7 @@ def test_a_producer_without_a_transactional_id_gets_an_id_of_its_own_at_once(slo
 
 def test_a_producer_id_is_given_only_once_its_row_is_durable(slow):
     answers = []
-    slow.coordinator.init_producer_id('tx-1', 60000, -1, -1, answers.append)
+    slow.coordinator.init_producer_id('tx-1', 60000, -1, -1, producer_to(answers))
     assert answers == []
     slow.flush()
     assert answers == [(NONE, 1000, 0)]
@@ -72,17 +73,17 @@ def test_a_timeout_outside_the_bounds_is_refused(world, timeout_ms):
 
 def test_nothing_else_happens_while_a_row_is_on_its_way(slow):
     answers = []
-    slow.coordinator.init_producer_id('tx-1', 60000, -1, -1, answers.append)
+    slow.coordinator.init_producer_id('tx-1', 60000, -1, -1, producer_to(answers))
     assert slow.init().error is ErrorCode.CONCURRENT_TRANSACTIONS
     slow.flush()
-    slow.coordinator.add_partitions('tx-1', 1000, 0, [('orders', 0)], 0, answers.append)
+    slow.coordinator.add_partitions('tx-1', 1000, 0, [('orders', 0)], 0, code_to(answers))
     for busy in (slow.init().error, slow.add((1000, 0)), slow.end((1000, 0), True).error,
                  slow.end((1000, 0), True, version=2).error):
         assert busy is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def test_an_id_whose_first_row_never_was_durable_is_known_to_nobody(slow):
-    slow.coordinator.init_producer_id('tx-1', 60000, -1, -1, lambda answer: None)
+    slow.coordinator.init_producer_id('tx-1', 60000, -1, -1, producer_to([]))
     slow.state_partition().fail(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
     assert slow.add((1000, -1)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert slow.end((1000, -1), False, version=2).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -91,7 +92,7 @@ def test_an_id_whose_first_row_never_was_durable_is_known_to_nobody(slow):
         slow.row()
     assert refused.value.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     answers = []
-    slow.coordinator.init_producer_id('tx-1', 60000, 77, 5, answers.append)
+    slow.coordinator.init_producer_id('tx-1', 60000, 77, 5, producer_to(answers))
     slow.flush()
     assert answers == [(NONE, 1000, 0)]
 
@@ -235,7 +236,7 @@ def test_a_verification_answers_for_each_partition(world):
 def test_the_offsets_of_a_group_join_by_the_partition_that_holds_the_group(world):
     producer = producer_of(world.init())
     answers = []
-    world.coordinator.add_offsets('tx-1', *producer, 'g1', answers.append)
+    world.coordinator.add_offsets('tx-1', *producer, 'g1', code_to(answers))
     assert answers == [NONE]
     assert world.row().partitions == {('__consumer_offsets', 2)}
 
@@ -285,7 +286,7 @@ def test_an_ending_is_answered_when_the_decision_is_durable_and_not_before(slow)
     slow.add((1000, 0))
     slow.flush()
     answers = []
-    slow.coordinator.end_txn('tx-1', 1000, 0, True, 0, answers.append)
+    slow.coordinator.ender.end_txn('tx-1', 1000, 0, True, 0, producer_to(answers))
     assert answers == []
     assert slow.markers() == []
     slow.flush(STATE_TOPIC)
@@ -377,7 +378,7 @@ def test_an_abort_right_behind_a_commit_waits_until_that_is_finished(slow):
     slow.add((1000, 0), version=2)
     slow.flush()
     answers = []
-    slow.coordinator.end_txn('tx-1', 1000, 0, True, 2, answers.append)
+    slow.coordinator.ender.end_txn('tx-1', 1000, 0, True, 2, producer_to(answers))
     slow.flush(STATE_TOPIC)
     assert answers == [(NONE, 1000, 1)]
     assert slow.end((1000, 1), False, version=2).error is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -397,17 +398,18 @@ def test_a_producer_that_is_told_of_its_next_producer_id_may_use_it_before_that_
     slow.add((1000, EXHAUSTED), version=2)
     slow.flush()
     answers = []
-    slow.coordinator.end_txn('tx-1', 1000, EXHAUSTED, True, 2, answers.append)
+    slow.coordinator.ender.end_txn('tx-1', 1000, EXHAUSTED, True, 2, producer_to(answers))
     slow.flush(STATE_TOPIC)
     assert answers == [(NONE, 1001, 0)]
     assert slow.add((1001, 0), version=2) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert slow.end((1001, 0), False, version=2).error is ErrorCode.CONCURRENT_TRANSACTIONS
     written = []
     slow.coordinator.add_or_verify_partitions(
-        'tx-1', 1001, 0, [slow.topics.get('orders', 0)], 12, written.append)
+        'tx-1', 1001, 0, [slow.topics.get('orders', 0)], 12,
+        Callback(lambda error, refused: written.append((error, refused))), 0)
     for _ in range(4):
         slow.flush()
-    assert written == [{}]
+    assert written == [(None, None)]
     assert (slow.row().state, slow.row().producer_id) == (S.ONGOING, 1001)
 
 
@@ -481,7 +483,7 @@ def test_a_row_that_never_became_durable_changes_nothing(slow):
     slow.init()
     slow.flush()
     answers = []
-    slow.coordinator.add_partitions('tx-1', 1000, 0, [('orders', 0)], 0, answers.append)
+    slow.coordinator.add_partitions('tx-1', 1000, 0, [('orders', 0)], 0, code_to(answers))
     slow.state_partition().fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
     assert answers == [ErrorCode.NOT_COORDINATOR]
     assert slow.row().state is S.EMPTY

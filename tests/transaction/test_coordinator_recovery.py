@@ -4,6 +4,7 @@ import itertools
 import pytest
 from support.transaction_coordinator import STATE_TOPIC, World, producer_of
 
+from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
@@ -31,10 +32,11 @@ class Story:
             lambda: self.flush_data(2), self.flush_state]
 
     def init(self):
-        self.world.coordinator.init_producer_id('tx-1', 60000, -1, -1, self.initialised)
+        self.world.coordinator.init_producer_id('tx-1', 60000, -1, -1, Callback(self.initialised))
 
-    def initialised(self, answer):
-        self.producer = answer.producer_id, answer.producer_epoch
+    def initialised(self, error, row):
+        assert error is None
+        self.producer = row.producer_id, row.producer_epoch
 
     def add(self):
         self.world.add(self.producer, *PARTITIONS, version=self.version)
@@ -44,13 +46,14 @@ class Story:
             self.world.write(self.producer, topic, partition)
 
     def end_txn(self):
-        self.world.coordinator.end_txn('tx-1', *self.producer, self.committed, self.version, self.answered)
+        self.world.coordinator.ender.end_txn('tx-1', *self.producer, self.committed, self.version,
+                                             Callback(self.answered))
 
     def time_out(self):
         self.world.pass_time(80_000)
 
-    def answered(self, answer):
-        self.answer = answer
+    def answered(self, error, row):
+        self.answer = error, row
 
     def flush_state(self):
         self.world.flush(STATE_TOPIC)

@@ -1,6 +1,6 @@
 """The rows of whole transactions, byte for byte as Kafka 4.3 writes them."""
 import pytest
-from support.transaction_coordinator import STATE_TOPIC, World
+from support.transaction_coordinator import STATE_TOPIC, World, producer_to
 
 from kbroker.errors import ErrorCode
 from kbroker.transaction.state import MAX_PRODUCER_EPOCH, TransactionMetadata, TransactionRow, TransactionState
@@ -81,7 +81,7 @@ def test_an_abort_at_an_exhausted_epoch_reserves_the_next_producer_id_and_goes_o
                               frozenset({('orders', 0)}), client_transaction_version=2))
     world.clock.advance(9)
     answers = []
-    world.coordinator.end_txn('tx-1', 1000, MAX_PRODUCER_EPOCH - 1, False, 2, answers.append)
+    world.coordinator.ender.end_txn('tx-1', 1000, MAX_PRODUCER_EPOCH - 1, False, 2, producer_to(answers))
     world.clock.advance(3)
     world.flush(STATE_TOPIC)
     assert answers == [(ErrorCode.NONE, 2000, 0)]

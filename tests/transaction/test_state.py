@@ -99,7 +99,7 @@ def test_a_row_that_does_not_follow_is_not_adopted(current, pending):
     metadata = TransactionMetadata('tx-1', current)
     metadata.pending = pending
     with pytest.raises(IllegalTransition):
-        metadata.complete()
+        metadata.adopt()
     assert metadata.current == current
 
 
@@ -122,9 +122,9 @@ def test_an_abort_found_at_the_largest_epoch_keeps_it_and_goes_over_to_the_next_
     metadata = TransactionMetadata('tx-1', ONGOING._replace(producer_epoch=32767))
     prepared = metadata.prepare_end(S.PREPARE_ABORT, 2, 8, 200)
     assert (prepared.producer_id, prepared.producer_epoch, prepared.next_producer_id) == (7, 32767, 8)
-    metadata.complete()
+    metadata.adopt()
     metadata.prepare_complete(300)
-    completed = metadata.complete()
+    completed = metadata.adopt()
     assert (completed.producer_id, completed.producer_epoch, completed.previous_producer_id) == (8, 0, 7)
 
 

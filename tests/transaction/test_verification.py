@@ -2,6 +2,7 @@
 import pytest
 from support.transaction_coordinator import STATE_TOPIC, World
 
+from kbroker.completion import Callback
 from kbroker.errors import ErrorCode
 from kbroker.transaction.verification import Mode, error_for_produce, error_for_write
 
@@ -13,14 +14,16 @@ def ask(world, producer, version, partitions=(ORDERS,), transactional_id='tx-1')
     answers = []
     world.coordinator.add_or_verify_partitions(
         transactional_id, *producer, [world.topics.get(*partition) for partition in partitions], version,
-        lambda errors: answers.append({partition: error.code for partition, error in errors.items()}))
+        Callback(lambda error, refused: answers.append(
+            {partition: refusal.code for partition, refusal in (refused or {}).items()} if error is None
+            else dict.fromkeys(partitions, error.code))), 0)
     return answers
 
 
 def ask_for_offsets(world, producer, version):
     answers = []
     world.coordinator.add_or_verify_offsets_partition(
-        'tx-1', *producer, 3, version, lambda error: answers.append(error and error.code))
+        'tx-1', *producer, 3, version, Callback(lambda error, _: answers.append(error and error.code)), 0)
     return answers
 
 

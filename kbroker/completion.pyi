@@ -1,0 +1,11 @@
+"""Types of completion.pyx; the documentation stands there."""
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.errors import KafkaError
+
+class Completion: ...
+
+class Callback(Completion):
+    function: Callable[[KafkaError | None, Any], object]
+    def __init__(self, function: Callable[[KafkaError | None, Any], object]) -> None: ...

@@ -1,0 +1,28 @@
+"""How the result of an operation comes back to its caller."""
+
+
+cdef class Completion:
+    """The caller of an operation that may finish later. A subclass continues in `complete`.
+
+    The operation calls `complete` exactly once, possibly before it returns. It does not raise.
+    """
+
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
+        """Take a result.
+
+        `error` is None or a KafkaError. `part` is the number that the caller gave to the operation: one completion may
+        wait for several operations. `result` is what the operation returns; it is None after an error, and where the
+        operation returns nothing.
+        """
+        raise NotImplementedError
+
+
+cdef class Callback(Completion):
+    """A completion for callers in Python: it calls `function(error, result)`."""
+
+    def __init__(self, function):
+        self.function = function
+
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
+        self.function(error, result)
+        return 0

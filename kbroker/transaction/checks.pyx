@@ -1,0 +1,56 @@
+"""What a request must fulfil before it may change a transaction. Each check raises KafkaError."""
+from libc.stdint cimport int16_t, int64_t
+
+from kbroker.transaction.state cimport TransactionMetadata
+from kbroker.transaction.store cimport StatePartition
+
+from kbroker.errors import ErrorCode, KafkaError
+
+cdef object CONCURRENT_TRANSACTIONS = ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+cdef TransactionMetadata known(StatePartition owned, str transactional_id):
+    """Return the metadata of an id that had a row in force. INVALID_PRODUCER_ID_MAPPING for any other."""
+    cdef TransactionMetadata metadata = owned.transactions.get(transactional_id)
+    if metadata is None or not metadata.was_born():
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f'{transactional_id!r} is not known')
+    return metadata
+
+
+cdef object busy(TransactionMetadata metadata):
+    """Return the refusal while a change of the id is under way."""
+    return KafkaError(CONCURRENT_TRANSACTIONS, f'{metadata.transactional_id!r} is in '
+                      f'{metadata.current.state.title}, a change is under way')
+
+
+cdef int check_not_busy(TransactionMetadata metadata) except -1:
+    """CONCURRENT_TRANSACTIONS while a row is pending.
+
+    This check comes first: the producer may already hold the producer id and epoch of the pending row (KAFKA-18464).
+    """
+    if metadata.pending is not None:
+        raise busy(metadata)
+    return 0
+
+
+cdef int check_producer_id(TransactionMetadata metadata, int64_t producer_id) except -1:
+    if producer_id != metadata.current.producer_id:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f'found producer id {producer_id} for '
+                         f'{metadata.transactional_id!r}, expected {metadata.current.producer_id}')
+    return 0
+
+
+cdef int check_epoch(TransactionMetadata metadata, int16_t producer_epoch) except -1:
+    """PRODUCER_FENCED unless the epoch is exactly the one in force: a higher one is refused, too (KAFKA-9600)."""
+    if producer_epoch != metadata.current.producer_epoch:
+        raise KafkaError(ErrorCode.PRODUCER_FENCED, f'found producer epoch {producer_epoch} for '
+                         f'{metadata.transactional_id!r}, expected {metadata.current.producer_epoch}')
+    return 0
+
+
+cdef int check_row_can_hold(int client_transaction_version, int transaction_version) except -1:
+    """UNSUPPORTED_VERSION if rows of the finalized `transaction_version` have no field for the client's version."""
+    if transaction_version == 0 and client_transaction_version > 0:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'found a client of transaction version '
+                         f'{client_transaction_version}, but transaction.version is finalized at 0')
+    return 0

@@ -1,0 +1,54 @@
+# cython: language_level=3
+from libc.stdint cimport int16_t, int64_t
+
+from kbroker.clock cimport Clock, Timers
+from kbroker.completion cimport Completion
+from kbroker.topics.partition cimport Partition
+from kbroker.transaction.state cimport TransactionMetadata, TransactionRow
+from kbroker.transaction.store cimport StatePartition, TransactionStore
+from kbroker.transaction.waiting_adds cimport WaitingAdds
+
+
+cdef class TransactionEnder:
+    cdef TransactionStore store
+    cdef Clock clock
+    cdef Timers timers
+    cdef object topics
+    cdef object producer_ids
+    cdef int transaction_version
+    cdef WaitingAdds waiting_adds
+    cdef set under_way              # every Ending that writes markers
+    cdef dict found                 # Partition by (topic, partition), as far as it was needed
+
+    cpdef end_txn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, bint committed,
+                  int client_transaction_version, Completion done)
+    cdef int abort_fenced(self, StatePartition owned, TransactionMetadata metadata, Completion done) except -1
+    cdef int prepare(self, TransactionMetadata metadata, int status, int transaction_version) except -1
+    cdef Ending ending(self, StatePartition owned, TransactionMetadata metadata, Completion done)
+    cdef int resume(self, StatePartition owned) except -1
+    cdef int stop(self) except -1
+    cdef Partition partition(self, tuple topic_partition)
+
+
+cdef class Ending(Completion):
+    cdef TransactionEnder ender
+    cdef StatePartition owned
+    cdef TransactionMetadata metadata
+    cdef Completion done            # None: no client asked for this ending
+    cdef bint is_unstored_fence
+    cdef TransactionRow prepared
+    cdef tuple partitions           # of (topic, partition)
+    cdef bytearray is_marked        # 0 or 1, by number of the partition
+    cdef Py_ssize_t unmarked
+    cdef list to_retry              # numbers; None: the retry is not scheduled
+    cdef bint is_over
+
+    cdef int append_prepare(self) except -1
+    cdef int prepare_appended(self, object error, TransactionRow prepared) except -1
+    cdef int write_markers(self, TransactionRow prepared) except -1
+    cdef int write_markers_of(self, list numbers) except -1
+    cdef int marker_appended(self, Py_ssize_t number, object error) except -1
+    cdef int schedule_retry(self, Py_ssize_t number, object error, object reaction) except -1
+    cdef int drop_topic(self, str topic) except -1
+    cdef int count_down(self, Py_ssize_t number) except -1
+    cdef int complete_if_marked(self) except -1

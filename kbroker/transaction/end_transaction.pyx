@@ -1,0 +1,316 @@
+"""Ending a transaction: the protocol from top to bottom.
+
+    1  decide              by the tables of `endings`; a fence always decides to abort
+    2  append Prepare      once this row is durable, the transaction *will* end this way
+    3  reply               the client learns the decision, and goes on with its next transaction
+    4  write the markers   one to each partition, repeated until it is durable there
+    5  append Complete     held for a few milliseconds: it shares the write of the next row (see `store`)
+
+A start that finds a Prepare row goes on at step 4. A marker that is written twice does no harm. A marker that is never
+written would leave the partition's last stable offset stuck, so every failure that is not known to be final is retried.
+
+Between Kafka's brokers, WriteTxnMarkers carries the markers. With one broker they are appended directly, under the same
+rules.
+"""
+import logging
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from libc.stdint cimport int16_t, int64_t, uint8_t
+from libc.string cimport memset
+
+from kbroker.clock cimport Clock, Timers
+from kbroker.completion cimport Completion
+from kbroker.topics.partition cimport Partition
+from kbroker.transaction.appends cimport append_batch
+from kbroker.transaction.checks cimport check_epoch, check_not_busy, check_producer_id, check_row_can_hold, known
+from kbroker.transaction.endings cimport claimed, decide_with_bump, decide_without_bump, is_overflow_retry
+from kbroker.transaction.markers cimport MARKER_BYTES, write_marker
+from kbroker.transaction.state cimport (
+    EPOCH_BUMPS_FROM, NO_PRODUCER_ID, STATUS_ONGOING, STATUS_PREPARE_ABORT, TransactionMetadata, TransactionRow,
+    is_prepared,
+)
+from kbroker.transaction.store cimport StatePartition, TransactionStore
+from kbroker.transaction.waiting_adds cimport WaitingAdds
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.transaction.markers import REACTIONS, Reaction
+
+logger = logging.getLogger(__name__)
+
+RETRY_BACKOFF_MS = 100
+
+cdef enum:
+    PREPARE_ROW = -1                # the part of an Ending that is not the number of a partition
+
+cdef object NONE = ErrorCode.NONE
+
+
+cdef class TransactionEnder:
+    """Ends transactions, and keeps track of those whose markers are being written."""
+
+    def __init__(self, TransactionStore store, Clock clock, Timers timers, topics, producer_ids,
+                 WaitingAdds waiting_adds, *, int transaction_version):
+        self.store = store
+        self.clock = clock
+        self.timers = timers
+        self.topics = topics
+        self.producer_ids = producer_ids
+        self.waiting_adds = waiting_adds
+        self.transaction_version = transaction_version
+        self.under_way = set()
+        self.found = {}
+        topics.on_topic_deleted.append(self._on_topic_deleted)
+
+    # -- 1: decide -----------------------------------------------------------------------------------------------
+
+    cpdef end_txn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, bint committed,
+                  int client_transaction_version, Completion done):
+        """Commit or abort for a client. `done` completes when the decision is durable; the markers follow.
+
+        The result is a TransactionRow with the producer id and epoch for the next transaction, which TV2 clients use.
+        """
+        cdef StatePartition owned
+        cdef TransactionMetadata metadata
+        try:
+            owned = self.store.owner(transactional_id)
+            metadata = known(owned, transactional_id)
+            check_row_can_hold(client_transaction_version, self.transaction_version)
+            if client_transaction_version >= EPOCH_BUMPS_FROM:
+                decision = ending_with_bump(metadata, producer_id, producer_epoch, committed)
+            else:
+                decision = ending_without_bump(metadata, producer_id, producer_epoch, committed)
+            if type(decision) is not ErrorCode:
+                self.prepare(metadata, decision, client_transaction_version)
+            elif decision is not NONE:
+                raise KafkaError(decision)
+        except KafkaError as error:
+            done.complete(error, 0, None)
+            return
+        if decision is NONE:        # a repeated request: it has ended so already
+            done.complete(None, 0, metadata.current)
+        else:
+            self.ending(owned, metadata, done).append_prepare()
+
+    cdef int abort_fenced(self, StatePartition owned, TransactionMetadata metadata, Completion done) except -1:
+        """Abort in the producer's place, at the epoch of the pending fence. `done` completes as in `end_txn`.
+
+        `done` is None for a transaction that has timed out.
+        """
+        cdef Ending ending
+        assert metadata.pending is not None and metadata.current.status == STATUS_ONGOING
+        try:
+            self.prepare(metadata, STATUS_PREPARE_ABORT, self.transaction_version)
+        except KafkaError as error:
+            metadata.abandon()
+            return 0 if done is None else done.complete(error, 0, None)
+        ending = self.ending(owned, metadata, done)
+        ending.is_unstored_fence = self.transaction_version < EPOCH_BUMPS_FROM
+        return ending.append_prepare()
+
+    cdef int prepare(self, TransactionMetadata metadata, int status, int transaction_version) except -1:
+        """Make the Prepare row pending. With TV2 the bump of an exhausted epoch reserves the next producer id
+        (KAFKA-18660, KAFKA-20090)."""
+        cdef int64_t next_producer_id = NO_PRODUCER_ID
+        if transaction_version >= EPOCH_BUMPS_FROM and metadata.current.is_exhausted():
+            next_producer_id = self.producer_ids.next()
+        metadata.prepare_end(status, transaction_version, next_producer_id, self.clock.wall_ms())
+        return 0
+
+    cdef Ending ending(self, StatePartition owned, TransactionMetadata metadata, Completion done):
+        cdef Ending ending = Ending.__new__(Ending)
+        ending.ender = self
+        ending.owned = owned
+        ending.metadata = metadata
+        ending.done = done
+        return ending
+
+    # -- beside the protocol -------------------------------------------------------------------------------------
+
+    cdef int resume(self, StatePartition owned) except -1:
+        """After a load: carry out again, from step 4 on, each decision whose Complete row is not in the log."""
+        cdef TransactionMetadata metadata
+        cdef TransactionRow prepared
+        for metadata in owned.transactions.values():
+            if is_prepared(metadata.current.status):
+                prepared = metadata.current
+                metadata.prepare_complete(self.clock.wall_ms())
+                self.ending(owned, metadata, None).write_markers(prepared)
+        return 0
+
+    cdef int stop(self) except -1:
+        """Leave everything as it is: no marker is written any more."""
+        cdef Ending ending
+        for ending in self.under_way:
+            ending.is_over = True
+        self.under_way.clear()
+        return 0
+
+    cdef Partition partition(self, tuple topic_partition):
+        """Return the partition, or None where it does not exist. It is looked up once, until a topic is deleted."""
+        partition = self.found.get(topic_partition)
+        if partition is None:
+            partition = self.topics.find(*topic_partition)
+            if partition is not None:
+                self.found[topic_partition] = partition
+        return partition
+
+    def _on_topic_deleted(self, topic):
+        self.found.clear()
+        for ending in list(self.under_way):
+            (<Ending>ending).drop_topic(topic.name)
+
+
+cdef object ending_without_bump(TransactionMetadata metadata, int64_t producer_id, int16_t producer_epoch,
+                                bint committed):
+    """Return the decision for a TV0 or TV1 client."""
+    check_producer_id(metadata, producer_id)
+    check_epoch(metadata, producer_epoch)
+    check_not_busy(metadata)
+    return decide_without_bump(metadata.current.status, committed)
+
+
+cdef object ending_with_bump(TransactionMetadata metadata, int64_t producer_id, int16_t producer_epoch,
+                             bint committed):
+    """Return the decision for a TV2 client. A pending row comes first: see `check_not_busy`."""
+    check_not_busy(metadata)
+    if not is_overflow_retry(metadata.current, producer_id, producer_epoch):
+        check_producer_id(metadata, producer_id)
+    return decide_with_bump(metadata.current.status, claimed(metadata.current, producer_id, producer_epoch), committed)
+
+
+cdef class Ending(Completion):
+    """One transaction on its way through steps 2 to 5.
+
+    `is_unstored_fence`: if the Prepare row cannot be appended, a fence is in force in memory and nowhere else.
+    `is_over`: all markers are durable, or the coordinator has stopped.
+    """
+
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
+        if part == PREPARE_ROW:
+            return self.prepare_appended(error, result)
+        return self.marker_appended(part, error)
+
+    # -- 2: append the Prepare row -------------------------------------------------------------------------------
+
+    cdef int append_prepare(self) except -1:
+        return self.ender.store.append(self.owned, self.metadata, self, PREPARE_ROW)
+
+    # -- 3: reply ------------------------------------------------------------------------------------------------
+
+    cdef int prepare_appended(self, object error, TransactionRow prepared) except -1:
+        """The decision is durable, or was abandoned. Reply, and go on with the markers.
+
+        The Complete row becomes pending here, so that nothing else can happen to the id before it is adopted.
+        """
+        if error is not None:
+            if self.is_unstored_fence:
+                self.metadata.has_failed_epoch_fence = True
+            return 0 if self.done is None else self.done.complete(error, 0, None)
+        self.metadata.prepare_complete(self.ender.clock.wall_ms())
+        if self.done is not None:
+            self.done.complete(None, 0, self.metadata.pending)
+        return self.write_markers(prepared)
+
+    # -- 4: write the markers ------------------------------------------------------------------------------------
+
+    cdef int write_markers(self, TransactionRow prepared) except -1:
+        """Append the marker of `prepared`, which is durable, to each of its partitions."""
+        self.prepared = prepared
+        self.partitions = prepared.partition_set.in_order()
+        self.unmarked = len(self.partitions)
+        self.is_marked = PyByteArray_FromStringAndSize(NULL, self.unmarked)
+        memset(PyByteArray_AS_STRING(self.is_marked), 0, self.unmarked)
+        self.ender.under_way.add(self)
+        return self.write_markers_of(None)
+
+    cdef int write_markers_of(self, list numbers) except -1:
+        """Append the markers to the partitions with these `numbers`, None: to all, as far as they still need one.
+
+        All are appended first and waited for afterwards, so that they share a flush. A partition that does not exist
+        any more needs no marker.
+        """
+        cdef list waits = None
+        cdef Py_ssize_t i, number, count = len(self.partitions) if numbers is None else len(numbers)
+        cdef int64_t end_offset
+        cdef Partition partition
+        cdef uint8_t marker[MARKER_BYTES]
+        for i in range(count):
+            number = i if numbers is None else numbers[i]
+            if self.is_marked[number]:
+                continue
+            partition = self.ender.partition(self.partitions[number])
+            if partition is None:
+                self.count_down(number)
+                continue
+            write_marker(marker, self.prepared, self.owned.coordinator_epoch, self.ender.clock.wall_ms())
+            try:
+                end_offset = append_batch(partition, marker, MARKER_BYTES, self.prepared.client_transaction_version)
+            except KafkaError as error:
+                self.marker_appended(number, error)
+                continue
+            if count == 1:
+                return partition.await_durable(end_offset, self, number)
+            if waits is None:
+                waits = []
+            waits.append((number, partition, end_offset))
+        if waits is not None:
+            for number, found, end_offset in waits:
+                (<Partition?>found).await_durable(end_offset, self, number)
+        return self.complete_if_marked()
+
+    cdef int marker_appended(self, Py_ssize_t number, object error) except -1:
+        """One marker is durable, or has failed."""
+        if self.is_over or self.is_marked[number]:
+            return 0
+        if error is not None:
+            reaction = REACTIONS.get(error.code, Reaction.RETRY)
+            if reaction is not Reaction.DONE:
+                return self.schedule_retry(number, error, reaction)
+        self.count_down(number)
+        return self.complete_if_marked()
+
+    cdef int schedule_retry(self, Py_ssize_t number, object error, object reaction) except -1:
+        topic, partition = self.partitions[number]
+        logger.warning('%s: the %s marker of producer %d epoch %d failed on %s-%d: %s; will %s',
+                       self.metadata.transactional_id, self.prepared.state.title, self.prepared.producer_id,
+                       self.prepared.producer_epoch, topic, partition, error, reaction.value)
+        if reaction is Reaction.RETRY:
+            if self.to_retry is None:
+                self.to_retry = []
+                self.ender.timers.after(RETRY_BACKOFF_MS, self.retry)
+            self.to_retry.append(number)
+        return 0
+
+    def retry(self):
+        """Append again the markers that failed."""
+        if not self.is_over:
+            numbers, self.to_retry = self.to_retry, None
+            self.write_markers_of(numbers)
+
+    cdef int drop_topic(self, str topic) except -1:
+        """The topic was deleted: its partitions have no transaction to end any more."""
+        cdef Py_ssize_t number
+        for number in range(len(self.partitions)):
+            if self.partitions[number][0] == topic:
+                self.count_down(number)
+        return self.complete_if_marked()
+
+    cdef int count_down(self, Py_ssize_t number) except -1:
+        """The partition with this number needs no marker any more."""
+        if not self.is_marked[number]:
+            self.is_marked[number] = 1
+            self.unmarked -= 1
+        return 0
+
+    # -- 5: append the Complete row ------------------------------------------------------------------------------
+
+    cdef int complete_if_marked(self) except -1:
+        """Once every partition has its marker, adopt the Complete row and let the next transaction begin."""
+        if self.unmarked > 0 or self.is_over:
+            return 0
+        self.is_over = True
+        self.ender.under_way.discard(self)
+        if self.owned.is_lost:
+            return 0
+        self.ender.store.hold_complete(self.owned, self.metadata)
+        return self.ender.waiting_adds.wake(self.metadata.transactional_id)
