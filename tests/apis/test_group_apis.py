@@ -1,4 +1,4 @@
-"""The group APIs over the wire: each request is encoded, decoded, handled, and its answer encoded and decoded again."""
+"""The group APIs over the wire: each request and each answer is encoded and decoded."""
 
 from types import SimpleNamespace
 
@@ -66,7 +66,7 @@ class Transactions(TransactionCoordinator):
 
 
 class AskedOnce(InProcessConnection):
-    """`came` has the answer once it has come."""
+    """A connection for one request. `came` holds the answer once it has arrived."""
 
     def __init__(self, request, version):
         super().__init__(1)
@@ -98,7 +98,7 @@ class Wire:
         self.client_id = 'client'
 
     def ask(self, module, version, **fields):
-        """The answer, or None while it is parked: then `self.came` is where it will be."""
+        """Send a request. Return the answer, or None while it is parked; it will be in `self.came`."""
         name = NAMES[module]
         request = getattr(messages, f'{name}Request')(**fields)
         connection = AskedOnce(request, version)
@@ -244,7 +244,7 @@ def test_offsets_are_committed_and_fetched_in_every_version(wire, version):
 
 
 def fetch(wire, version, partitions, require_stable=False, group_id=GROUP):
-    """(topic, partition) -> (offset, error code)."""
+    """Return (offset, error code) by (topic, partition)."""
     request = messages.OffsetFetchRequest
     if version < 8:
         topics = (
@@ -296,7 +296,7 @@ def test_an_unknown_group_has_no_offsets_and_that_is_no_error(wire, version):
 
 
 @pytest.mark.parametrize('version', range(7, 11))
-def test_a_client_that_requires_stable_offsets_is_told_to_retry(wire, version):
+def test_a_client_that_requires_stable_offsets_has_to_retry(wire, version):
     wire.world.commit_transactional(('orders', 0), 5, 1000)
     assert fetch(wire, version, {'orders': [0]}, require_stable=True) == {
         ('orders', 0): (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)

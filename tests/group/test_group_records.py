@@ -1,4 +1,4 @@
-"""Rows of `__consumer_offsets` byte for byte."""
+"""The exact bytes of rows of `__consumer_offsets`."""
 
 import struct
 
@@ -70,7 +70,7 @@ GROUP_V3 = (
 
 
 def appended(keys, offsets, producer=None):
-    """The batch that a shard appends for these offsets."""
+    """Return the batch that a shard appends for these offsets."""
     clock = ManualClock()
     clock.set_wall_ms(T + 5)
     registry = HeldRegistry(clock)
@@ -107,13 +107,13 @@ COMMITTED = st.tuples(
     st.builds(OffsetKey, NAMES, NAMES, st.integers(0, 2**31 - 1)),
     st.builds(CommittedOffset, OFFSETS, st.integers(-1, 2**31 - 1), NAMES, TIMES, st.none(),
               st.just(bytes(16)) | st.binary(min_size=16, max_size=16))
-    # A row with an expiry has neither leader epoch nor topic id.
+    # A row with an expiry has no leader epoch and no topic id.
     | st.builds(CommittedOffset, OFFSETS, st.just(-1), NAMES, TIMES, st.integers(0, 2**63 - 1)),
 )
 
 
 def as_messages(key, committed):
-    """The row as the tables and the codec write it."""
+    """Return the row as the tables and the codec write it."""
     key = OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)
     value = OffsetCommitValue(
         offset=committed.offset, leader_epoch=committed.leader_epoch, metadata=committed.metadata,
@@ -140,7 +140,7 @@ def test_the_batch_of_a_commit_is_what_the_codec_makes_of_its_rows(committed, pr
 
 @given(COMMITTED)
 def test_what_is_appended_is_what_a_load_would_read(committed):
-    """Offsets are adopted as the coordinator made them, not read back from the log: both must come to the same."""
+    """The coordinator adopts offsets as it made them, not as read from the log. Both must be equal."""
     key, offset = committed
     (record,) = decode_records(appended([key], [offset]))
     assert read_row(record.key, record.value, record.offset) == OffsetRow(key, offset)
@@ -262,6 +262,6 @@ def test_topics_are_read_from_a_subscription_of_any_version():
 
 
 @pytest.mark.parametrize('metadata', [b'', b'\0', b'\0\0', struct.pack('>hi', 0, 2**31 - 1), struct.pack('>hi', 0, -2)])
-def test_metadata_that_is_no_subscription_is_told_apart(metadata):
+def test_metadata_that_is_no_subscription_is_distinguished(metadata):
     with pytest.raises(ValueError):
         topics_of_subscription(metadata)

@@ -1,4 +1,4 @@
-"""Committed offsets: when they count, who may commit, how they go."""
+"""Committed offsets: visibility, permission to commit, deletion and expiry."""
 
 import pytest
 from support.group_coordinator import GROUP, Answer, Client, World, stable_group, subscription
@@ -43,7 +43,7 @@ def test_a_commit_is_not_visible_before_it_is_durable():
 
 
 def test_an_expiring_commit_says_the_same_before_and_after_a_restart():
-    """Its row has no room for a leader epoch: what was fetched before a restart must not know more than after it."""
+    """Its row has no field for a leader epoch, so a fetch must not return one before a restart either."""
     world = World()
     answer = Answer()
     world.groups.commit(Commit(GROUP, {ORDERS: NewOffset(5, 9)}, retention_ms=1000), 4, answer.completion())
@@ -109,7 +109,7 @@ def test_a_commit_of_another_generation_or_member_is_refused(world):
 
 
 def test_a_commit_passes_while_a_rebalance_is_prepared_and_not_while_it_completes(world):
-    """Members commit what they did before they give up their partitions; once they have joined it is too late."""
+    """Members commit before they give up their partitions. Once they have joined, it is too late."""
     (client,) = stable_group(world, Client(world))
     joining = Client(world, 'b').join()
     assert world.commit(ORDERS, 5, **client.identity).code is ErrorCode.NONE
@@ -178,7 +178,7 @@ def test_of_two_transactions_the_later_commit_counts_whatever_the_order_of_marke
 
 
 def test_a_transactional_commit_that_is_not_durable_makes_the_partition_unstable():
-    """It has passed the check of its generation: a successor that read the older offset would do its work again."""
+    """The commit has passed its generation check. A successor that read the older offset would repeat its work."""
     world = World(immediate=False)
     world.commit_transactional(ORDERS, 5, 1000)
     assert world.fetched(ORDERS, require_stable=True).error is ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -237,7 +237,7 @@ def test_a_transactional_commit_passes_during_a_rebalance(world):
 # Deletion
 
 
-def test_offsets_of_topics_that_nobody_reads_can_be_deleted(world):
+def test_offsets_of_topics_without_a_reader_can_be_deleted(world):
     (client,) = stable_group(world, Client(world, protocols=[('range', subscription('orders'))]))
     world.commit(ORDERS, 5, **client.identity)
     world.commit(PAYMENTS, 6, **client.identity)
@@ -333,7 +333,7 @@ def test_a_deleted_topic_takes_its_offsets_along(world):
 
 def test_offsets_of_a_topic_deleted_just_before_a_crash_are_gone_after_it(world):
     world.commit(ORDERS, 5)
-    world.topics.on_topic_deleted.clear()  # the tombstones did not make it
+    world.topics.on_topic_deleted.clear()  # the tombstones are lost
     world.topics.delete('orders')
     world.topics.create('orders', 4)
     world.restart()

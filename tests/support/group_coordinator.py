@@ -1,4 +1,4 @@
-"""A group coordinator whose clock, disk and topics a test holds in its hands, and clients to talk to it."""
+"""A group coordinator whose clock, disk and topics a test controls, and clients of it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ GROUP = 'g1'
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer that subscribes to `topics` sends, written with struct: version 0, topics, null user data."""
+    """Encode a subscription to `topics` with struct: version 0, topics, null user data."""
     names = b''.join(struct.pack('>h', len(topic)) + topic.encode() for topic in topics)
     return struct.pack('>hi', 0, len(topics)) + names + struct.pack('>i', -1)
 
 
 class World:
-    """`immediate=False`: nothing is durable until `flush`."""
+    """A group coordinator on held partitions. With `immediate=False`, nothing is durable until `flush`."""
 
     def __init__(self, *, immediate: bool = True, **settings: Any):
         self.clock = ManualClock()
@@ -48,11 +48,11 @@ class World:
 
     @property
     def partition(self) -> HeldPartition:
-        """The one partition of `__consumer_offsets`."""
+        """The only partition of `__consumer_offsets`."""
         return self.topics.get(OFFSETS_TOPIC, 0)
 
     def restart(self) -> None:
-        """The power fails and the broker starts again: it finds what was durable."""
+        """Lose everything that is not durable, and start again."""
         self.groups.close()
         self.topics.on_topic_created.clear()
         self.topics.on_topic_deleted.clear()
@@ -65,7 +65,7 @@ class World:
         self.partition.flush()
 
     def advance(self, ms: int) -> None:
-        """Time goes by, and every deadline on the way is met when it is due."""
+        """Advance the clock, and run every timer when it is due."""
         end_ms = self.clock.monotonic_ms() + ms
         while True:
             self.timers.run_due()
@@ -77,7 +77,7 @@ class World:
             self.clock.advance(delay_ms)
 
     def run_due(self) -> None:
-        """Let the timers run that are due now."""
+        """Run the timers that are due now."""
         self.advance(0)
 
     # Offsets
@@ -147,7 +147,7 @@ class World:
             return 'none'
 
     def sees(self) -> dict[str, Any]:
-        """All that clients can see and that a restart must not change."""
+        """Return the state that clients can see, which a restart must not change."""
         seen: dict[str, Any] = {}
         for listing in self.groups.list_groups():
             group = self.groups.describe(listing.group_id)
@@ -178,7 +178,7 @@ class World:
 
 
 class Answer:
-    """An answer under way: called at most once."""
+    """A callback for one answer. A second call fails."""
 
     def __init__(self) -> None:
         self.value: Any = None
@@ -197,12 +197,12 @@ class Answer:
         try:
             operation()
         except KafkaError as error:
-            assert not self.came, 'answered, and raised'
+            assert not self.came, 'answered and raised'
             self.came, self.error = True, error.code
 
     @property
     def code(self) -> ErrorCode:
-        """Of the whole answer, or of the single partition in it."""
+        """The error code of the answer, or of the single partition in it."""
         assert self.came, 'no answer yet'
         if self.error is not None:
             return self.error
@@ -213,7 +213,7 @@ class Answer:
 
 
 class Client:
-    """A member of a group, as a consumer's library would act it; each call returns its Answer."""
+    """A member of a group that acts like a consumer library. Each call returns its Answer."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class Client:
         return answer
 
     def joined(self, answer: Answer) -> Client:
-        """The join came back well: remember who and when we are."""
+        """Adopt the member id and generation of a successful join."""
         assert answer.code is ErrorCode.NONE
         self.member_id, self.generation = answer.value.member_id, answer.value.generation_id
         return self
@@ -300,12 +300,12 @@ class Client:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """For a commit as this member."""
+        """Return the arguments of a commit by this member."""
         return {'member_id': self.member_id, 'generation': self.generation, 'group_instance_id': self.instance}
 
 
 def stable_group(world: World, *clients: Client) -> list[Client]:
-    """Have the clients form a stable group; the first leads. Each is assigned its own name."""
+    """Let the clients form a stable group, led by the first one. The assignment of each is its own name."""
     answers = [client.join() for client in clients]
     world.run_due()
     for _ in range(3):

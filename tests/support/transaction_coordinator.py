@@ -1,4 +1,4 @@
-"""A coordinator over real partitions whose flushes, failures and power cuts a test decides."""
+"""A transaction coordinator on real partitions whose flushes, failures and power cuts a test controls."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ from kbroker.transaction.store import HELD_MS
 
 
 class Blocks:
-    """A controller that survives crashes: it never gives an id twice."""
+    """A stand-in for the controller that survives crashes and never allocates an id twice."""
 
     def __init__(self, first: int = 1000, length: int = 1000):
         self.next_block, self.length = first, length
@@ -38,7 +38,7 @@ class Blocks:
 
 
 def producer_of(partition: HeldPartition, producer_id: int) -> SimpleNamespace:
-    """Epoch and open transaction of a producer, as the batches of the partition say."""
+    """Return the epoch and the open transaction of a producer from the batches of a partition."""
     state = SimpleNamespace(epoch=-1, is_open=False)
     for header, _ in partition.batches():
         if header.producer_id == producer_id:
@@ -48,7 +48,7 @@ def producer_of(partition: HeldPartition, producer_id: int) -> SimpleNamespace:
 
 
 def markers_of(partition: HeldPartition) -> list[tuple[str, int, int, int]]:
-    """(ABORT or COMMIT, producer id, producer epoch, coordinator epoch) of each marker."""
+    """Return (ABORT or COMMIT, producer id, producer epoch, coordinator epoch) of each marker."""
     found = []
     for header, batch in partition.batches():
         if header.is_control:
@@ -79,7 +79,7 @@ def code_to(answers: list[ErrorCode]) -> Callback:
 
 
 class World:
-    """Everything around one coordinator. Client operations return the answer, None while it is not there."""
+    """A coordinator and everything it needs. Client operations return the answer, or None before it."""
 
     def __init__(self, *, immediate: bool = True, transaction_version: int = 2, settings: dict[str, str] | None = None):
         self.clock = ManualClock()
@@ -121,7 +121,7 @@ class World:
         return only(answers)
 
     def write(self, producer, topic='orders', partition=0):
-        """A transactional batch of `producer`, past the coordinator: it must have been asked before."""
+        """Append a transactional batch of `producer` directly. The coordinator must know its transaction."""
         batch = encode_batch([(self.clock.wall_ms(), b'k', b'v')], producer_id=producer[0], producer_epoch=producer[1],
                              base_sequence=0, transactional=True)
         return self.topics.get(topic, partition).append_batch(batch)
@@ -133,7 +133,7 @@ class World:
         for topic, partition in partitions:
             self.write(producer, topic, partition)
 
-    # -- what is seen
+    # -- state
 
     def row(self, transactional_id='tx-1'):
         return self.coordinator.describe(transactional_id)
@@ -142,7 +142,7 @@ class World:
         return self.coordinator.store.owner(transactional_id).partition
 
     def records(self, transactional_id='tx-1'):
-        """(key, value) bytes of every stored record of the id's state partition."""
+        """Return (key, value) bytes of every stored record in the id's state partition."""
         return [(record.key, record.value) for _, batch in self.state_partition(transactional_id).batches()
                 for record in decode_records(batch)]
 
@@ -159,19 +159,19 @@ class World:
     def endings(self, topic='orders', partition=0):
         return [kind for kind, *_ in self.markers(topic, partition)]
 
-    # -- the disk and the time
+    # -- disk and clock
 
     def partitions(self):
         return self.topics.partitions()
 
     def flush(self, *names) -> None:
-        """Make everything durable that was appended to the named topics, or to all, until nothing more follows."""
+        """Flush the named topics, or all, until no further append follows."""
         for partition in self.partitions():
             if not names or partition.topic in names:
                 partition.flush()
 
     def run_until_idle(self) -> None:
-        """Flush and let timers run until nothing moves."""
+        """Flush and run timers until idle."""
         for _ in range(10):
             self.flush()
             self.pass_time(100)
@@ -181,11 +181,11 @@ class World:
         self.timers.run_due()
 
     def write_held(self) -> None:
-        """Let the time pass after which a Complete row is written although no other row came to take it along."""
+        """Advance the clock past the time after which a held Complete row is written without another row."""
         self.pass_time(HELD_MS)
 
     def crash(self, kept_batches: int = 0) -> None:
-        """The power fails; what was not flushed is lost, but for `kept_batches` of each partition."""
+        """Lose everything that is not flushed, except `kept_batches` of each partition, and start again."""
         self.topics.power_loss(kept_batches)
         self.start()
 

@@ -1,4 +1,4 @@
-"""Random clients, old and new, random failures of disk and power: what must hold whatever the history."""
+"""Invariants that hold in every history of random old and new clients and random failures of disk and power."""
 from __future__ import annotations
 
 import functools
@@ -26,7 +26,7 @@ S = TransactionState
 
 
 class Client:
-    """A producer under a transactional.id: what it was told, and what it may rely on. Others may share the id."""
+    """A producer with a transactional.id, and the answers that it relies on. Others may share the id."""
 
     def __init__(self, transactional_id: str, version: int):
         self.transactional_id = transactional_id
@@ -45,7 +45,7 @@ class Histories(RuleBasedStateMachine):
                         for client_version in versions]
         self.given: set[tuple[int, int]] = set()
         self.decided: dict[tuple[str, int, int], bool] = {}
-        """(transactional.id, producer id, epoch of the data) -> whether a client was told that it is committed."""
+        """The answers to EndTxn, True for a commit, by (transactional.id, producer id, epoch of the data)."""
         self.unanswered = 0
 
     def client(self, data):
@@ -55,7 +55,7 @@ class Histories(RuleBasedStateMachine):
     def init(self, data, names_itself, flushes, has_a_producer):
         client = self.client(data)
         if client.producer is not None and has_a_producer:
-            return                                           # it rarely comes again out of nothing
+            return                                           # a client with a producer id rarely starts without it
         self.init_client(client, client.producer if names_itself and client.producer else (-1, -1), flushes)
 
     def init_client(self, client, producer, flushes):
@@ -107,7 +107,7 @@ class Histories(RuleBasedStateMachine):
             if not client.has_added:
                 return
             client.ending = client.producer, committed
-        producer, committed = client.ending                  # a client repeats its own request only
+        producer, committed = client.ending                  # a client repeats only its own request
         self.unanswered += 1
         self.world.coordinator.ender.end_txn(
             client.transactional_id, *producer, committed, client.version,
@@ -159,7 +159,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.world.version == 2)
     @rule(transactional_id=st.sampled_from(IDS), epoch=st.sampled_from([32766, 32765]))
     def age(self, transactional_id, epoch):
-        """Skip the boring years of a producer id: only where that cannot be told from having lived them."""
+        """Raise the epoch of a producer id, if the state is the same as after as many real transactions."""
         try:
             _, metadata = self.world.coordinator.store.find(transactional_id)
         except KafkaError:
@@ -181,7 +181,7 @@ class Histories(RuleBasedStateMachine):
             if client.producer is None:
                 client.ending = None
 
-    # -- what must hold at any time
+    # -- invariants
 
     @invariant()
     def no_marker_is_there_before_its_decision_is_durable(self):
@@ -219,7 +219,7 @@ class Histories(RuleBasedStateMachine):
                                for header, batch in partition.batches()), (transactional_id, topic, index)
 
     def teardown(self):
-        """Let everything come to rest: then each open transaction is over, and no data is left undecided."""
+        """Run until idle. Check that each transaction has ended, and that no data is undecided."""
         if not hasattr(self, 'world'):
             return
         for partition in self.world.partitions():
@@ -235,7 +235,7 @@ class Histories(RuleBasedStateMachine):
         self.everything_that_was_promised_is_kept()
 
     def everything_that_was_promised_is_kept(self):
-        """Data is followed by the marker of its transaction; where a TV2 client was told which, it is that one."""
+        """Check that a marker follows the data of each transaction, and that it agrees with the answer to EndTxn."""
         owner = {row.producer_id: transactional_id for transactional_id, row, _ in self.rows()}
         for partition in self.data_partitions():
             undecided: dict[int, int] = defaultdict(lambda: -1)
@@ -253,7 +253,7 @@ class Histories(RuleBasedStateMachine):
         return [self.world.topics.get(*partition) for partition in PARTITIONS]
 
     def rows(self):
-        """(transactional.id, row, whether it is durable) in the order of each state partition."""
+        """Yield (transactional.id, row, True if it is durable) in the order of each state partition."""
         if not hasattr(self, 'world'):
             return
         for partition in self.world.topics.topic(STATE_TOPIC).partitions:
@@ -264,7 +264,7 @@ class Histories(RuleBasedStateMachine):
 
 @functools.cache
 def rows_of(stored):
-    """(transactional.id, row, last offset of its batch) of each record of a stored batch."""
+    """Return (transactional.id, row, last offset of its batch) of each record in a stored batch."""
     (header, batch), = iter_batches(stored)
     return [(*decode_row(record.key, record.value), header.last_offset) for record in decode_records(batch)]
 

@@ -1,4 +1,4 @@
-"""Producers and the coordinator: initialisation, partitions, endings, fences, time."""
+"""Producers and the coordinator: initialisation, partitions, endings, fences and timeouts."""
 import pytest
 from support.transaction_coordinator import STATE_TOPIC, World, code_to, producer_to
 
@@ -18,7 +18,7 @@ def world():
 
 @pytest.fixture
 def slow():
-    """Nothing is durable before a flush."""
+    """A coordinator whose appends are durable only after a flush."""
     return World(immediate=False)
 
 
@@ -28,7 +28,7 @@ def producer_of(answer):
 
 
 def at_epoch(world, epoch, last_epoch=-1):
-    """A producer whose id has reached `epoch`, without the way there."""
+    """Return a producer whose id is set to `epoch` directly."""
     world.init()
     _, metadata = world.coordinator.store.find('tx-1')
     metadata.current = metadata.current._replace(producer_epoch=epoch, last_producer_epoch=last_epoch)
@@ -125,7 +125,7 @@ def test_an_exhausted_epoch_goes_over_to_a_new_producer_id(world):
 
 
 def test_a_producer_that_names_an_exhausted_epoch_goes_over_too_and_may_repeat_itself(world):
-    """KAFKA-19367: asking again at 32766 must not bump twice."""
+    """KAFKA-19367: a repeated request at epoch 32766 must not bump twice."""
     exhausted = at_epoch(world, EXHAUSTED)
     assert world.init('tx-1', *exhausted) == (NONE, 1001, 0)
     assert world.init('tx-1', *exhausted) == (NONE, 1001, 0)
@@ -272,7 +272,7 @@ def test_an_ending_without_a_transaction_is_a_wrong_state(world):
 
 @pytest.mark.parametrize('epoch', [0, 2])
 def test_an_ending_needs_the_very_epoch_in_force(world, epoch):
-    """KAFKA-9600: a higher epoch than the coordinator's was let through."""
+    """KAFKA-9600: a higher epoch than the coordinator's was accepted."""
     world.init()
     running = producer_of(world.init())
     world.transaction(running)
@@ -313,7 +313,7 @@ def test_with_tv2_each_ending_bumps_the_epoch_and_the_marker_carries_it(world, c
 
 @pytest.mark.parametrize('committed', [True, False])
 @pytest.mark.parametrize('restart', [False, True])
-def test_a_producer_that_lost_the_answer_to_its_ending_learns_the_epoch_by_asking_again(world, committed, restart):
+def test_a_producer_that_lost_the_answer_to_its_ending_gets_the_epoch_by_asking_again(world, committed, restart):
     producer = producer_of(world.init())
     world.transaction(producer, version=2)
     world.end(producer, committed, version=2)
@@ -357,7 +357,7 @@ def test_an_ending_at_the_last_epoch_is_not_decided_without_the_next_producer_id
 
 @pytest.mark.parametrize('before', ['Empty', 'CompleteCommit', 'CompleteAbort'])
 def test_an_abort_with_nothing_to_abort_bumps_the_epoch(world, before):
-    """KAFKA-18464: straight after a commit it must not fence its own producer."""
+    """KAFKA-18464: directly after a commit, it must not fence its own producer."""
     producer = producer_of(world.init())
     if before != 'Empty':
         world.transaction(producer, version=2)
@@ -372,7 +372,7 @@ def test_an_abort_with_nothing_to_abort_bumps_the_epoch(world, before):
 
 
 def test_an_abort_right_behind_a_commit_waits_until_that_is_finished(slow):
-    """KAFKA-18575: the next transaction began while the previous one was being finished."""
+    """KAFKA-18575: the next transaction began before the previous one was complete."""
     slow.init()
     slow.flush()
     slow.add((1000, 0), version=2)
@@ -389,8 +389,8 @@ def test_an_abort_right_behind_a_commit_waits_until_that_is_finished(slow):
     assert slow.row().producer_epoch == 2
 
 
-def test_a_producer_that_is_told_of_its_next_producer_id_may_use_it_before_that_is_in_force(slow):
-    """The new producer id is unknown until the Complete row is durable: that is no reason to end the producer."""
+def test_a_producer_may_use_its_next_producer_id_before_that_is_in_force(slow):
+    """The new producer id is unknown until the Complete row is durable. This must not be fatal to the producer."""
     slow.init()
     slow.flush()
     _, metadata = slow.coordinator.store.find('tx-1')
@@ -428,7 +428,7 @@ def test_a_delayed_ending_cannot_end_a_later_transaction(world):
 
 
 def test_a_commit_that_races_an_abort_of_the_coordinator_is_fenced(world):
-    """KAFKA-20785: it was told INVALID_TXN_STATE, which is fatal to clients that could go on."""
+    """KAFKA-20785: it got INVALID_TXN_STATE, which is fatal to clients that could continue."""
     producer = producer_of(world.init())
     world.transaction(producer, version=2)
     world.pass_time(70_000)
@@ -534,7 +534,7 @@ def test_a_transaction_past_its_timeout_is_aborted_and_its_producer_fenced(versi
 
 
 def test_a_timeout_at_the_last_epoch_goes_over_to_a_new_producer_id(world):
-    """KAFKA-20090: it was fenced to 32767 and stayed there; a late abort then left the transaction open for good."""
+    """KAFKA-20090: it was fenced to 32767 and stayed there. A late abort then left the transaction open forever."""
     exhausted = at_epoch(world, EXHAUSTED)
     world.transaction(exhausted, version=2)
     world.pass_time(80_000)

@@ -1,4 +1,4 @@
-"""The power fails at every point of a transaction: whatever was decided is finished, and partitions always agree."""
+"""The power fails at every point of a transaction: decided transactions complete, and partitions always agree."""
 import itertools
 
 import pytest
@@ -17,7 +17,7 @@ PARTITIONS = (('orders', 0), ('orders', 1), ('audit', 0))
 
 
 class Story:
-    """One transaction over three partitions, cut into steps between which the power may fail."""
+    """One transaction over three partitions, in steps between which the power may fail."""
 
     def __init__(self, committed, version, ends_by):
         self.world = World(immediate=False)
@@ -111,7 +111,7 @@ def test_a_restart_sends_every_marker_again_with_the_new_coordinator_epoch(kept_
 
 
 def test_a_marker_that_comes_twice_is_taken_although_it_carries_the_epoch_in_force():
-    """KAFKA-19999: the strict rule of TV2 refused the repetition, and the transaction was never complete."""
+    """KAFKA-19999: the strict rule of TV2 refused the repetition, and the transaction never completed."""
     story = Story(False, 2, 'end_txn')
     for step in story.steps[:11]:
         step()
@@ -203,7 +203,7 @@ def test_control_batches_of_the_state_partition_are_skipped():
 
 
 def world_at_the_end_of_a_transaction(**options):
-    """Every marker is durable, and the Complete row is held."""
+    """A transaction whose markers are durable and whose Complete row is held."""
     world = World(immediate=False, **options)
     world.init()
     world.flush()
@@ -219,7 +219,7 @@ def world_at_the_end_of_a_transaction(**options):
 
 @pytest.mark.parametrize(('kept_batches', 'state'), [(0, 'CompleteCommit'), (1, 'Ongoing')])
 def test_a_transaction_that_begins_takes_the_complete_row_of_the_last_one_into_the_log(kept_batches, state):
-    """It need not wait for that row, which a replay comes to without it as well; and is never there without it."""
+    """The new row need not wait for the Complete row, which a replay restores. It is never in the log without it."""
     world = world_at_the_end_of_a_transaction()
     batches = len(world.state_partition().stored)
     assert world.add((1000, 1), ('orders', 1), version=2) is None       # answered once its row is durable

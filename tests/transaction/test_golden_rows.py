@@ -1,4 +1,4 @@
-"""The rows of whole transactions, byte for byte as Kafka 4.3 writes them."""
+"""The rows of whole transactions are byte for byte those that Kafka 4.3 writes."""
 import pytest
 from support.transaction_coordinator import STATE_TOPIC, World, producer_to
 
@@ -31,7 +31,7 @@ def values(world):
 
 
 def put(world, row):
-    """Let `row` be in force without a history."""
+    """Set `row` as the current one, without a history."""
     owned = world.coordinator.store.owner('tx-1')
     owned.transactions['tx-1'] = TransactionMetadata('tx-1', row)
 

@@ -1,4 +1,4 @@
-"""Which step may follow which, and what the adoption of a row refuses."""
+"""The allowed sequences of steps, and the rows that may not be adopted."""
 import itertools
 
 import pytest

@@ -1,4 +1,4 @@
-"""What a Produce or TxnOffsetCommit hears from the coordinator before its first write."""
+"""The coordinator's answer to a Produce or TxnOffsetCommit before its first write."""
 import pytest
 from support.transaction_coordinator import STATE_TOPIC, World
 
@@ -10,7 +10,7 @@ ORDERS = ('orders', 0)
 
 
 def ask(world, producer, version, partitions=(ORDERS,), transactional_id='tx-1'):
-    """A Produce. Returns the list that its answer, partition -> error code, comes into."""
+    """Ask as a Produce does. Return a list that receives the answer, the error codes by partition."""
     answers = []
     world.coordinator.add_or_verify_partitions(
         transactional_id, *producer, [world.topics.get(*partition) for partition in partitions], version,
@@ -36,7 +36,7 @@ def world():
 
 @pytest.fixture
 def finishing():
-    """The decision of tx-1 is durable, its marker is not."""
+    """A coordinator with a durable decision for tx-1 whose marker is not durable."""
     world = World(immediate=False)
     world.init()
     world.flush()
@@ -71,7 +71,7 @@ def test_verification_can_be_switched_off_and_the_implicit_add_cannot():
 
 
 @pytest.mark.parametrize('version', [3, 11, 12])
-def test_a_fenced_producer_is_told_that_its_epoch_is_invalid(world, version):
+def test_a_fenced_producer_gets_an_invalid_epoch(world, version):
     world.init()
     assert ask(world, (1000, 0), version) == [{ORDERS: ErrorCode.INVALID_PRODUCER_EPOCH}]
 
@@ -110,7 +110,7 @@ def test_of_many_that_wait_each_is_answered_once(finishing):
     assert answers[0] == [{}]
 
 
-def test_a_producer_does_not_hear_of_coordinators():
+def test_a_producer_gets_no_error_about_coordinators():
     world = World()
     world.coordinator.stop()
     assert ask(world, (1000, 0), 12) == [{ORDERS: ErrorCode.NOT_ENOUGH_REPLICAS}]
@@ -146,11 +146,11 @@ def test_an_offset_commit_is_not_kept_waiting(finishing, version):
         ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_EPOCH)],
     (Mode.ADD, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
 ])
-def test_each_error_as_a_producer_hears_it(mode, code, told):
+def test_each_error_as_a_producer_gets_it(mode, code, told):
     assert error_for_produce(mode, code) is told
 
 
 @pytest.mark.parametrize('mode', Mode)
-def test_an_offset_commit_hears_of_coordinators(mode):
+def test_an_offset_commit_gets_errors_about_coordinators(mode):
     for code in (ErrorCode.NOT_COORDINATOR, ErrorCode.CONCURRENT_TRANSACTIONS):
         assert error_for_write(mode, code) is code
