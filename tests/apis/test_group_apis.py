@@ -46,7 +46,7 @@ LAST_VERSION_THAT_VERIFIES = 4
 
 
 class Transactions(TransactionCoordinator):
-    """Records what it is asked, and verifies every partition, or none if the test sets `error`."""
+    """A coordinator that records the requests and verifies every partition, or none if the test sets `error`."""
 
     def __init__(self, world):
         super().__init__(

@@ -190,7 +190,7 @@ class Answer:
         self.came, self.value = True, value
 
     def completion(self) -> Callback:
-        """For operations that complete: their result is the answer."""
+        """Return a completion whose result is the answer."""
         return Callback(lambda error, result: self(result))
 
     def attempt(self, operation: Any) -> None:

@@ -59,7 +59,7 @@ def markers_of(partition: HeldPartition) -> list[tuple[str, int, int, int]]:
 
 
 class ProducerAnswer(NamedTuple):
-    """What an InitProducerId or EndTxn answers."""
+    """The answer to an InitProducerId or EndTxn."""
 
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -67,14 +67,14 @@ class ProducerAnswer(NamedTuple):
 
 
 def producer_to(answers: list[ProducerAnswer]) -> Callback:
-    """A completion that appends the ProducerAnswer to `answers`."""
+    """Return a completion that appends the ProducerAnswer to `answers`."""
     return Callback(lambda error, row: answers.append(
         ProducerAnswer(ErrorCode.NONE, row.producer_id, row.producer_epoch) if error is None
         else ProducerAnswer(error.code)))
 
 
 def code_to(answers: list[ErrorCode]) -> Callback:
-    """A completion that appends the error code to `answers`."""
+    """Return a completion that appends the error code to `answers`."""
     return Callback(lambda error, _: answers.append(ErrorCode.NONE if error is None else error.code))
 
 

@@ -82,7 +82,7 @@ def test_nothing_else_happens_while_a_row_is_on_its_way(slow):
         assert busy is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
-def test_an_id_whose_first_row_never_was_durable_is_known_to_nobody(slow):
+def test_an_id_whose_first_row_never_was_durable_is_unknown(slow):
     slow.coordinator.init_producer_id('tx-1', 60000, -1, -1, producer_to([]))
     slow.state_partition().fail(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
     assert slow.add((1000, -1)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
