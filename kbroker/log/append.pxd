@@ -30,15 +30,15 @@ cdef struct Append:
     BatchFields batch
     AppendOrigin origin
     WriteMode write_mode
-    # set by the caller where it differs from what `begin_append` sets
-    PyObject *guard                 # borrowed; what `start_verification` returned, NULL: the append needs no verification
+    # set by `begin_append` to nothing, and by the caller as needed
+    PyObject *guard                 # borrowed, from `start_verification`; NULL: no verification is required
     int transaction_version         # of a marker's coordinator
     int32_t leader_epoch            # set by the Partition
     # set by the append
     AppendOutcome outcome
     int64_t base_offset
     int64_t last_offset
-    int64_t append_time_ms          # -1 unless the topic stamps records with it; for a duplicate, that batch's timestamp
+    int64_t append_time_ms          # -1 unless the topic stamps records with it; of a duplicate the first timestamp
     int64_t log_start_offset
 
 

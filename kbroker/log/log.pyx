@@ -1,8 +1,9 @@
 """A partition's log: segments, producer state and leader epochs behind one interface.
 
-An append is judged against the producer state, gets its offset and epoch, rolls the segment if that is due, is written and
-then adopted. A failed write or sync adopts nothing and takes the log offline: only the next recovery knows what the disk
-holds. An append that may be written later is adopted first, and lies in the unwritten tail until then (see `unwritten`).
+An append is judged against the producer state, gets its offset and epoch, rolls the segment if that is due, is
+written and then adopted. A failed write or sync adopts nothing and takes the log offline: only the next recovery
+knows what the disk holds. An append that may be written later is adopted first, and lies in the unwritten tail until
+then (see `unwritten`).
 """
 import logging
 import os
@@ -42,9 +43,9 @@ cdef enum:
 cdef class Log(Appender):
     """An open log. Its constructor creates a missing directory and recovers the log after an unclean stop.
 
-    Every method may raise KafkaError KAFKA_STORAGE_ERROR. Either the disk failed: then `failure` is set, and every later
-    call raises it. Or no file descriptor was left, and the next call may succeed. The constructor raises OSError, and
-    CorruptLogError for damage that it cannot mend, or must not (`refuse_damage`).
+    Every method may raise KafkaError KAFKA_STORAGE_ERROR. Either the disk failed: then `failure` is set, and every
+    later call raises it. Or no file descriptor was left, and the next call may succeed. The constructor raises
+    OSError, and CorruptLogError for damage that it cannot repair, or must not (`refuse_damage`).
     """
 
     def __init__(self, fs, str directory, str topic, int32_t partition, config, clock, options=None):
@@ -94,7 +95,7 @@ cdef class Log(Appender):
 
     @property
     def awaits_recovery(self) -> bool:
-        """Whether `finish_recovery` is due."""
+        """True until `finish_recovery`, if something was recovered."""
         return self.recovery is not None
 
     def update_config(self, config) -> None:
@@ -196,8 +197,8 @@ cdef class Log(Appender):
     cdef int write_unwritten(self) except -1:
         """Write what appends have left unwritten.
 
-        A failed write refuses all of it and takes the log offline. The state stays as if it had been written: an offline
-        log answers nothing until a recovery has built that state again.
+        A failed write refuses all of it and takes the log offline. The state stays as if it had been written: an
+        offline log answers nothing until a recovery has built that state again.
         """
         self.check_online()
         if self.unwritten.size_bytes == 0:
@@ -219,7 +220,7 @@ cdef class Log(Appender):
 
     @property
     def is_made(self) -> bool:
-        """Whether the log has a directory."""
+        """False for a new log that has no directory yet."""
         return self.maker is None
 
     def roll(self) -> None:
@@ -281,7 +282,8 @@ cdef class Log(Appender):
     cdef bint must_flush(self) noexcept:
         """Return whether a log that answers from the page cache needs a flush all the same.
 
-        It does after a roll, so that recovery after a crash need not begin at the first segment, and after flush.messages.
+        It does after a roll, so that recovery after a crash need not begin at the first segment, and after
+        flush.messages.
         """
         return len(self.unsynced.rolled) > 0 or self.log_end_offset - self.flushed_offset >= self.flush_messages
 
@@ -289,8 +291,8 @@ cdef class Log(Appender):
     def recovery_point(self) -> int:
         """The base offset of the oldest segment that was not synced since it was closed.
 
-        A flush syncs the batches of the active segment but not its indexes, so a segment that was flushed to its end and
-        then closed still has to be recovered after a power cut.
+        A flush syncs the batches of the active segment but not its indexes, so a segment that was flushed to its end
+        and then closed still has to be recovered after a power cut.
         """
         cdef Segment oldest = self.unsynced.rolled[0] if self.unsynced.rolled else self.active
         return min(self.flushed_offset, oldest.base_offset)
@@ -348,8 +350,8 @@ cdef class Log(Appender):
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
         """Return whole batches of one segment from `offset` on, None if there are none.
 
-        They end below `upper_bound_offset` and have at most `max_bytes`. With `min_one_batch` the first one is returned even if it is larger. Raises
-        KafkaError OFFSET_OUT_OF_RANGE.
+        They end below `upper_bound_offset` and have at most `max_bytes`. With `min_one_batch` the first one is
+        returned even if it is larger. Raises KafkaError OFFSET_OUT_OF_RANGE.
         """
         self.write_unwritten()
         if offset < self.log_start_offset or offset > self.log_end_offset:
@@ -398,7 +400,8 @@ cdef class Log(Appender):
         return found
 
     def batches(self, int64_t start_offset=0):
-        """Yield (header, copy of the batch) of each batch that ends at or above `start_offset`, up to the current end."""
+        """Yield (header, copy of the batch) of each batch that ends at or above `start_offset`, up to the current
+        end."""
         cdef Segment segment
         cdef Place place
         cdef int64_t end_offset = self.log_end_offset
@@ -529,7 +532,7 @@ cdef class Log(Appender):
 
     @property
     def is_touched(self) -> bool:
-        """Whether a clean stop has something to write. A log without appends is left as it is."""
+        """True if a clean stop has something to write. A log without appends is left as it is."""
         return self.maker is None and self.failure is None and (
             self.is_unclosed or len(self.unsynced.rolled) > 0 or self.flushed_offset < self.log_end_offset
             or self.leader_epochs.is_unsynced or (self.unsynced.names_changed_at >= 0 and self.log_end_offset > 0)

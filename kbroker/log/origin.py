@@ -1,15 +1,15 @@
-"""Where an append comes from: it decides which checks of the producer state apply."""
+"""The origin of an append, which decides which checks of the producer state apply."""
 import enum
 
 
 class Origin(enum.IntEnum):
-    """The values are those that the log compares in C."""
+    """The origin of an append. The values are those of AppendOrigin in append.pxd."""
 
     CLIENT = 0
     """A Produce request: all checks."""
     COORDINATOR = 1
     """Transaction markers and the rows of internal topics: epochs are checked, sequences are not."""
     REPLICATION = 2
-    """Batches that are in a log already: what they say is taken over."""
+    """Batches that are in a log already: adopted as they are."""
     RAFT_LEADER = 3
     """The metadata log."""

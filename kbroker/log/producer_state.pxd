@@ -59,11 +59,11 @@ cdef class ProducerStateTable:
     cdef readonly dict verifications
     cdef PyObject *first_open           # borrowed: producers with an open transaction, in order of its first offset
     cdef PyObject *last_open
-    cdef Completed *completed           # from first_completed to end_completed; both offsets grow: see complete_transaction
+    cdef Completed *completed           # from first_completed to end_completed; both offsets grow
     cdef Py_ssize_t first_completed
     cdef Py_ssize_t end_completed
     cdef Py_ssize_t completed_room
-    cdef ProducerEntry recent           # the one that was asked for last, still in entries
+    cdef ProducerEntry recent           # the last one that `find` returned, still in entries
     cdef readonly int64_t end_offset
     cdef public int64_t expiration_ms
 

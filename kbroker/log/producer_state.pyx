@@ -1,7 +1,8 @@
-"""What a partition knows about its producers: the rules of idempotence and of transactions (KIP-98, KIP-360, KIP-890).
+"""The producer state of a partition: the rules of idempotence and of transactions (KIP-98, KIP-360, KIP-890).
 
-`check` judges a batch and changes nothing; `adopt` takes over a batch that is in the log. Between them lies the write, so that a
-failed write leaves this table as it was. `replay` is `adopt` for what a log holds already.
+`check` judges a batch and changes nothing. `adopt` applies a batch that is in the log, or in its unwritten tail. A
+batch that cannot be written in between leaves this table as it was. `replay` is `adopt` for batches that a log
+already holds.
 """
 from typing import NamedTuple
 
@@ -15,15 +16,15 @@ from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.append cimport ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_REPLICATION, Append
 from kbroker.log.transaction_index import AbortedTransaction
 from kbroker.record.batch cimport (
-    CONTROL_BIT, HEADER_BYTES, HEADER_READ, TRANSACTIONAL_BIT, BatchFields, batch_last_offset, batch_size_bytes, parse_header,
-    refuse_header, sequence_after)
+    CONTROL_BIT, HEADER_BYTES, HEADER_READ, TRANSACTIONAL_BIT, BatchFields, batch_last_offset, batch_size_bytes,
+    parse_header, refuse_header, sequence_after)
 from kbroker.wire.bytes cimport (
     Cursor, read_int16, read_int32, read_int64, take, take_varint, take_varlong, write_int16, write_int32, write_int64)
 from kbroker.wire.crc32c cimport crc32c_update
 
 cdef enum:
     SNAPSHOT_VERSION = 1
-    SNAPSHOT_HEAD_BYTES = 10    # int16 version, uint32 CRC-32C of all that follows it, int32 count
+    SNAPSHOT_HEAD_BYTES = 10    # int16 version, uint32 CRC-32C of everything after it, int32 count
     SNAPSHOT_CRC_FROM = 6
     SNAPSHOT_ENTRY_BYTES = 46
     LAST_EPOCH = 32767
@@ -33,7 +34,7 @@ cdef enum:
 
 
 class ActiveProducer(NamedTuple):
-    """One producer as DescribeProducers shows it; -1 where a value is not known."""
+    """One producer as DescribeProducers reports it. -1 stands for an unknown value."""
 
     producer_id: int
     producer_epoch: int
@@ -44,7 +45,7 @@ class ActiveProducer(NamedTuple):
 
 
 cdef MarkerKind read_marker(const uint8_t *batch, int64_t size, const BatchFields *fields, Marker *marker) except *:
-    """Read the one record of a control batch. Other control types, and a batch emptied by compaction, are no marker.
+    """Read the record of a control batch. Other control types, and batches that compaction emptied, are NO_MARKER.
 
     Raises ProtocolError when the record reaches beyond the batch.
     """
@@ -61,7 +62,7 @@ cdef MarkerKind read_marker(const uint8_t *batch, int64_t size, const BatchField
     take(&cursor, 1)                                                # attributes
     marker.timestamp_ms = fields.base_timestamp_ms + take_varlong(&cursor)
     take_varint(&cursor)                                            # offset delta
-    key = take(&cursor, max(4, take_varint(&cursor)))               # int16 version, int16 type; longer in later versions
+    key = take(&cursor, max(4, take_varint(&cursor)))               # int16 version, int16 type, perhaps more
     control_type = read_int16(key + 2)
     if control_type != 0 and control_type != 1:
         return NO_MARKER
@@ -72,7 +73,7 @@ cdef MarkerKind read_marker(const uint8_t *batch, int64_t size, const BatchField
 
 
 cdef class ProducerEntry:
-    """One producer id: its epoch, its last batches (at most five, of one epoch), its open transaction."""
+    """The state of one producer id: its epoch, its last batches (at most five, of one epoch), its open transaction."""
 
     def __init__(self, int64_t producer_id):
         self.producer_id = producer_id
@@ -82,7 +83,7 @@ cdef class ProducerEntry:
         self.transaction_first_offset = -1
 
     cdef const CachedBatch *last_batch(self) noexcept:
-        """NULL when none is known."""
+        """Return the last batch, NULL if none is known."""
         return &self.window[self.newest] if self.cached else NULL
 
     cdef int take_epoch(self, int16_t producer_epoch) noexcept:
@@ -105,7 +106,7 @@ cdef class ProducerEntry:
         return 0
 
     cdef const CachedBatch *find_duplicate(self, const BatchFields *batch) noexcept:
-        """The cached batch of the same epoch with the same first and last sequence, or NULL."""
+        """Return the cached batch of the same epoch with the same first and last sequence, or NULL."""
         cdef int i
         cdef const CachedBatch *slot
         if batch.producer_epoch != self.producer_epoch:
@@ -119,17 +120,17 @@ cdef class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """Of the last data batch of the current epoch, -1 when none is known."""
+        """The last sequence of the last data batch of the current epoch, -1 if none is known."""
         return self.window[self.newest].last_sequence if self.cached else -1
 
     @property
     def last_offset(self) -> int:
-        """Of the last data batch of the current epoch, -1 when none is known."""
+        """The last offset of the last data batch of the current epoch, -1 if none is known."""
         return self.window[self.newest].last_offset if self.cached else -1
 
     @property
     def batches(self) -> list[tuple[int, int, int, int]]:
-        """(last sequence, last offset, offset delta, timestamp in ms) of the batches known, oldest first."""
+        """(last sequence, last offset, offset delta, timestamp in ms) of each cached batch, oldest first."""
         cdef CachedBatch slot
         found = []
         for i in range(self.cached - 1, -1, -1):
@@ -139,9 +140,9 @@ cdef class ProducerEntry:
 
 
 cdef class Verification:
-    """A producer that asked whether its transaction holds this partition, and has not appended since.
+    """The guard of a producer that asked whether its transaction includes this partition, and has not appended since.
 
-    The entry itself is the guard: an append must bring the very object that is stored here (KIP-890).
+    An append must bring the very object that the table holds (KIP-890).
     """
 
     cdef int16_t producer_epoch
@@ -151,7 +152,7 @@ cdef class Verification:
 
 
 cdef class ProducerStateTable:
-    """All producers of a partition. `end_offset`: batches below it are in here."""
+    """All producers of a partition, after the batches below `end_offset`."""
 
     def __init__(self, int64_t expiration_ms=DEFAULT_EXPIRATION_MS):
         self.expiration_ms = expiration_ms
@@ -170,7 +171,8 @@ cdef class ProducerStateTable:
         self.end_offset = end_offset
 
     cdef ProducerEntry find(self, int64_t producer_id):
-        """The entry, or None. A producer sends batch after batch, and each is asked for twice."""
+        """Return the entry or None. Remembers the last one: each batch needs its entry twice, and batches come in
+        runs."""
         if self.recent is None or self.recent.producer_id != producer_id:
             entry = self.entries.get(producer_id)
             if entry is None:
@@ -198,8 +200,9 @@ cdef class ProducerStateTable:
                 refuse_epoch(batch, entry.producer_epoch)
             if append.guard != NULL and not is_control and (
                     self.verifications.get(batch.producer_id) is not <object>append.guard):
-                raise KafkaError(ErrorCode.INVALID_TXN_STATE, f'producer {batch.producer_id} epoch {batch.producer_epoch}: '
-                                 'found no verification of the partition for this append, expected one')
+                raise KafkaError(ErrorCode.INVALID_TXN_STATE,
+                                 f'producer {batch.producer_id} epoch {batch.producer_epoch}: found no verification '
+                                 'of the partition for this append, expected one')
         if is_control:
             if marker.kind != NO_MARKER:
                 self.check_marker(entry, batch, marker, origin, append.transaction_version)
@@ -213,8 +216,9 @@ cdef class ProducerStateTable:
         if origin == ORIGIN_CLIENT:
             self.check_sequence(entry, batch)
         if entry is not None and entry.transaction_first_offset >= 0 and not batch.attributes & TRANSACTIONAL_BIT:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, f'producer {batch.producer_id}: found a batch outside the transaction '
-                             f'open since offset {entry.transaction_first_offset}, expected a transactional one')
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE,
+                             f'producer {batch.producer_id}: found a batch outside the transaction open since offset '
+                             f'{entry.transaction_first_offset}, expected a transactional one')
         return 0
 
     cdef int check_sequence(self, ProducerEntry entry, const BatchFields *batch) except -1:
@@ -239,7 +243,7 @@ cdef class ProducerStateTable:
 
     cdef int check_marker(self, ProducerEntry entry, const BatchFields *batch, const Marker *marker, int origin,
                           int transaction_version) except -1:
-        """KIP-890: a coordinator of transaction version 2 raises the epoch with each marker.
+        """Judge a marker. A coordinator of transaction version 2 raises the epoch with each marker (KIP-890).
 
         It may repeat a marker whose answer was lost: the same epoch passes while no transaction is open (KAFKA-19999).
         """
@@ -250,18 +254,19 @@ cdef class ProducerStateTable:
                 and entry.transaction_first_offset >= 0 and batch.producer_epoch != LAST_EPOCH):
             refuse_epoch(batch, entry.producer_epoch)
         if marker.coordinator_epoch < entry.coordinator_epoch:
-            raise KafkaError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, f'producer {batch.producer_id}: found coordinator epoch '
-                             f'{marker.coordinator_epoch}, expected {entry.coordinator_epoch} or above')
+            raise KafkaError(ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                             f'producer {batch.producer_id}: found coordinator epoch {marker.coordinator_epoch}, '
+                             f'expected {entry.coordinator_epoch} or above')
         return 0
 
     cpdef bint has_open_transaction(self, int64_t producer_id, int16_t producer_epoch):
-        """Whether the producer has a transaction open here in exactly this epoch."""
+        """Return whether the producer has an open transaction here in exactly this epoch."""
         return has_open(self.find(producer_id), producer_epoch)
 
-    # ---- taking over a batch that is in the log ----
+    # ---- adopting a batch ----
 
     cdef object completed_by(self, const BatchFields *batch):
-        """The row that an ABORT marker adds to the transaction index, or None where it ends no open transaction."""
+        """Return the row that an ABORT marker adds to the transaction index, None if it ends no open transaction."""
         cdef ProducerEntry entry = self.find(batch.producer_id)
         cdef int64_t marker_offset = batch_last_offset(batch)
         if entry is None or entry.transaction_first_offset < 0:
@@ -270,7 +275,7 @@ cdef class ProducerStateTable:
                                   self.stable_offset_without(entry.producer_id, marker_offset))
 
     cdef int adopt(self, const BatchFields *batch, const Marker *marker) except -1:
-        """Take over an appended batch; its offsets are final. Lack of memory is all that could fail."""
+        """Adopt an appended batch, whose offsets are final. Only a lack of memory can make this fail."""
         cdef ProducerEntry entry
         self.end_offset = batch_last_offset(batch) + 1
         if batch.producer_id < 0 or batch.attributes & CONTROL_BIT and marker.kind == NO_MARKER:
@@ -293,11 +298,11 @@ cdef class ProducerStateTable:
             self.complete_transaction(entry, batch_last_offset(batch))
         return 0
 
-    # Open transactions are a chain through their producers, the earliest first: it begins and ends anywhere in no time, however
-    # many are open.
+    # Open transactions are a chain through their producers, the earliest first. A transaction begins and ends in
+    # constant time, however many are open.
 
     cdef int open_transaction(self, ProducerEntry entry, int64_t first_offset) noexcept:
-        """Behind all others: offsets grow."""
+        """Open a transaction behind all others: offsets grow."""
         entry.transaction_first_offset = first_offset
         entry.previous_open = self.last_open
         entry.next_open = NULL
@@ -321,8 +326,11 @@ cdef class ProducerStateTable:
         return 0
 
     cdef int complete_transaction(self, ProducerEntry entry, int64_t marker_offset) except -1:
-        """A completed transaction leaves when the high watermark passes its marker. One that began later and whose marker is
-        lower can never again be the first: it is forgotten at once, and the first that is left is the earliest."""
+        """Keep a completed transaction until the high watermark passes its marker.
+
+        One that began later and has a lower marker can never be the first again. It is dropped now, so that the first
+        one left is the earliest.
+        """
         while (self.end_completed > self.first_completed
                and self.completed[self.end_completed - 1].first_offset >= entry.transaction_first_offset):
             self.end_completed -= 1
@@ -333,7 +341,7 @@ cdef class ProducerStateTable:
         return self.close_transaction(entry)
 
     cdef int make_room(self) except -1:
-        """Move down, or grow once more than half is in use."""
+        """Move the rows down, or grow if more than half of the memory is in use."""
         cdef Py_ssize_t room = max(<Py_ssize_t>LEAST_ROOM, 2 * self.completed_room)
         cdef Completed *larger
         if self.first_completed > self.completed_room // 2:
@@ -358,15 +366,15 @@ cdef class ProducerStateTable:
         return found
 
     cdef int replay(self, const uint8_t *data, const BatchFields *batch) except -1:
-        """Take over a batch found in the log; `data` is the whole of it."""
+        """Adopt a batch found in the log. `data` is the whole batch."""
         cdef Marker marker
         read_marker(data, <int64_t>batch.batch_length + 12, batch, &marker)
         return self.adopt(batch, &marker)
 
     def replay_batch(self, const uint8_t[::1] batch not None):
-        """Take over a batch found in the log. Returns the row of the transaction index if it is a marker that aborts, else None.
+        """Adopt a batch found in the log. Return the row of the transaction index for an ABORT marker, else None.
 
-        Raises CorruptBatchError when it is no batch.
+        Raises CorruptBatchError for bytes that are no batch.
         """
         cdef BatchFields fields
         cdef Marker marker
@@ -380,11 +388,11 @@ cdef class ProducerStateTable:
 
     # ---- verification (KIP-890, part 1) ----
 
-    cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint supports_epoch_bump,
-                             int64_t now_ms):
-        """The guard that the append must bring, or None when the transaction is open here already.
+    cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
+                             bint supports_epoch_bump, int64_t now_ms):
+        """Return the guard that the append must bring, or None if the transaction is open here already.
 
-        Raises KafkaError INVALID_PRODUCER_EPOCH when the producer has been seen with a later epoch.
+        Raises KafkaError INVALID_PRODUCER_EPOCH if the log has seen a later epoch of the producer.
         """
         cdef ProducerEntry entry = self.find(producer_id)
         cdef Verification verification
@@ -409,8 +417,8 @@ cdef class ProducerStateTable:
         return verification
 
     cdef int clear_verification(self, int64_t producer_id, int16_t producer_epoch, bint by_marker) except -1:
-        """After an append. A marker leaves an entry of its own epoch alone where each transaction raises the epoch:
-        that entry belongs to the next transaction (KAFKA-18654)."""
+        """Drop the verification after an append. If each transaction raises the epoch, a marker leaves a verification
+        of its own epoch alone: that one belongs to the next transaction (KAFKA-18654)."""
         cdef Verification verification = self.verifications.get(producer_id)
         if verification is None or (
                 by_marker and verification.supports_epoch_bump and verification.producer_epoch == producer_epoch):
@@ -418,10 +426,11 @@ cdef class ProducerStateTable:
         del self.verifications[producer_id]
         return 0
 
-    # ---- what the last stable offset is made of ----
+    # ---- the last stable offset ----
 
     cdef int64_t first_unstable(self) noexcept:
-        """The first offset of the earliest transaction that is open, or whose marker the high watermark has not passed; -1: none."""
+        """Return the first offset of the earliest transaction that is open, or whose marker the high watermark has not
+        passed; -1: none."""
         cdef int64_t first = -1
         cdef int64_t completed
         if self.first_open != NULL:
@@ -433,12 +442,12 @@ cdef class ProducerStateTable:
         return first
 
     def first_unstable_offset(self) -> int | None:
-        """Where the last stable offset stands because of a transaction: see `first_unstable`."""
+        """Return `first_unstable`, None if there is no such transaction."""
         cdef int64_t first = self.first_unstable()
         return None if first < 0 else first
 
     cdef int64_t stable_offset_without(self, int64_t producer_id, int64_t marker_offset) noexcept:
-        """The last stable offset once the marker at `marker_offset` has ended this producer's transaction."""
+        """Return the last stable offset once the marker at `marker_offset` has ended this producer's transaction."""
         cdef PyObject *first = self.first_open
         if first != NULL and (<ProducerEntry>first).producer_id == producer_id:
             first = (<ProducerEntry>first).next_open
@@ -455,17 +464,18 @@ cdef class ProducerStateTable:
     # ---- lists and expiry ----
 
     def active_producers(self) -> list[ActiveProducer]:
-        """All producers known, for DescribeProducers."""
+        """Return all known producers, for DescribeProducers."""
         return [ActiveProducer(entry.producer_id, entry.producer_epoch, entry.last_sequence, entry.last_timestamp_ms,
-                               entry.coordinator_epoch, entry.transaction_first_offset) for entry in self.entries.values()]
+                               entry.coordinator_epoch, entry.transaction_first_offset)
+                for entry in self.entries.values()]
 
     def get(self, int64_t producer_id) -> ProducerEntry | None:
         return self.entries.get(producer_id)
 
     def remove_expired(self, int64_t now_ms) -> int:
-        """Forget producers idle for `expiration_ms` or longer with no transaction open, and as old verifications.
+        """Remove producers that were idle for `expiration_ms` and have no open transaction, and verifications as old.
 
-        Returns how many producers went.
+        Returns the number of removed producers.
         """
         cdef Verification verification
         expired = [entry.producer_id for entry in self.entries.values() if self.is_expired(entry, now_ms)]
@@ -481,12 +491,14 @@ cdef class ProducerStateTable:
         return entry.transaction_first_offset < 0 and now_ms - entry.last_timestamp_ms >= self.expiration_ms
 
     # ---- snapshots ----
-    # Entry: int64 producer_id, int16 producer_epoch, int32 last_sequence, int64 last_offset, int32 offset_delta, int64 timestamp,
-    # int32 coordinator_epoch, int64 transaction_first_offset. Only the last batch is kept: sequence and offset are -1 without one.
+    # Entry: int64 producer_id, int16 producer_epoch, int32 last_sequence, int64 last_offset, int32 offset_delta,
+    # int64 timestamp, int32 coordinator_epoch, int64 transaction_first_offset. Only the last batch is kept: sequence
+    # and offset are -1 without one.
 
     def encode_snapshot(self) -> bytes:
-        """The content of an `<end_offset>.snapshot` file."""
-        cdef bytes data = PyBytes_FromStringAndSize(NULL, SNAPSHOT_HEAD_BYTES + SNAPSHOT_ENTRY_BYTES * len(self.entries))
+        """Return the content of an `<end_offset>.snapshot` file."""
+        cdef bytes data = PyBytes_FromStringAndSize(
+            NULL, SNAPSHOT_HEAD_BYTES + SNAPSHOT_ENTRY_BYTES * len(self.entries))
         cdef uint8_t *start = <uint8_t *>PyBytes_AS_STRING(data)
         cdef uint8_t *at = start + SNAPSHOT_HEAD_BYTES
         cdef ProducerEntry entry
@@ -508,9 +520,9 @@ cdef class ProducerStateTable:
         return data
 
     def load_snapshot(self, bytes data not None, int64_t end_offset, int64_t now_ms) -> None:
-        """Become what a snapshot of `end_offset` says, without the producers that have expired since.
+        """Replace the state by a snapshot of `end_offset`, without the producers that have expired since.
 
-        Raises CorruptLogError, and then holds nothing.
+        Raises CorruptLogError, and is then empty.
         """
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
@@ -519,12 +531,14 @@ cdef class ProducerStateTable:
         cdef ProducerEntry entry
         self.clear(end_offset)
         if size < SNAPSHOT_HEAD_BYTES or read_int16(at) != SNAPSHOT_VERSION:
-            raise CorruptLogError(f'producer snapshot: found {size} bytes beginning with {data[:2].hex() or "nothing"}, expected version 1')
+            raise CorruptLogError(f'producer snapshot: found {size} bytes beginning with '
+                                  f'{data[:2].hex() or "nothing"}, expected version 1')
         if size != SNAPSHOT_HEAD_BYTES + <int64_t>SNAPSHOT_ENTRY_BYTES * read_int32(at + 6):
             raise CorruptLogError(f'producer snapshot: found {size} bytes, expected {read_int32(at + 6)} entries')
         crc = crc32c_update(0, at + SNAPSHOT_CRC_FROM, size - SNAPSHOT_CRC_FROM)
         if crc != <uint32_t>read_int32(at + 2):
-            raise CorruptLogError(f'producer snapshot: found CRC {<uint32_t>read_int32(at + 2):#010x}, expected {crc:#010x}')
+            raise CorruptLogError(
+                f'producer snapshot: found CRC {<uint32_t>read_int32(at + 2):#010x}, expected {crc:#010x}')
         open_transactions = []
         for number in range(read_int32(at + 6)):
             entry = read_snapshot_entry(at + SNAPSHOT_HEAD_BYTES + number * SNAPSHOT_ENTRY_BYTES)
@@ -561,5 +575,6 @@ cdef int refuse_epoch(const BatchFields *batch, int current) except -1:
 
 
 cdef int refuse_sequence(const BatchFields *batch, int64_t expected) except -1:
-    raise KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f'producer {batch.producer_id} epoch {batch.producer_epoch}: '
-                     f'found sequence {batch.base_sequence}, expected {expected}')
+    raise KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                     f'producer {batch.producer_id} epoch {batch.producer_epoch}: found sequence '
+                     f'{batch.base_sequence}, expected {expected}')

@@ -14,7 +14,7 @@ cdef struct Place:
     int64_t offset              # its first offset, or the one that follows the segment's last
 
 
-cdef struct HeaderWindow:       # what a search has read of the file
+cdef struct HeaderWindow:       # the part of the file that a search has read
     int64_t position
     int64_t size
     uint8_t data[SEARCH_BYTES]
@@ -48,7 +48,8 @@ cdef class Segment:
     cdef File file(self)
     cdef int was_synced(self) noexcept
     cdef int cut_unadopted(self, int64_t unwritten_bytes) except -1
-    cdef bint must_roll(self, const BatchFields *batch, int64_t size, int64_t segment_bytes, int64_t segment_ms, int64_t now_ms) except -1
+    cdef bint must_roll(self, const BatchFields *batch, int64_t size, int64_t segment_bytes, int64_t segment_ms,
+                        int64_t now_ms) except -1
     cdef int reserve(self, int64_t size) except -1
     cdef int write(self, const uint8_t *data, int64_t size) except -1
     cdef int adopt(self, const BatchFields *batch, int64_t size) except -1

@@ -1,4 +1,4 @@
-"""One segment of a log: batches end to end in `<base offset>.log`, and the indexes beside it."""
+"""One segment of a log: batches end to end in `<base offset>.log`, and their indexes in files of the same name."""
 import os
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -32,7 +32,7 @@ cdef enum:
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """Kafka names files by offset: 20 digits, then what they are."""
+    """Return the name that Kafka gives a file: 20 digits for the offset, then the suffix."""
     return f'{offset:020d}{suffix}'
 
 
@@ -41,12 +41,12 @@ cdef inline int64_t mark_of(const Place *place, bint by_position) noexcept:
 
 
 cdef inline int slot_of(int64_t offset) noexcept:
-    """Readers take steps of one size: their offsets have to be spread."""
+    """Return a slot by a hash: readers advance in equal steps, whose offsets would share slots."""
     return <int>((<uint64_t>offset * <uint64_t>0x9E3779B97F4A7C15) >> (64 - REMEMBERED_END_BITS))
 
 
 class RecoveryResult:
-    """What a recovery found. `damage` is None when every byte belongs to a valid batch."""
+    """The findings of a recovery. `damage` is None when every byte belongs to a valid batch."""
 
     def __init__(self, batches: int, valid_bytes: int, file_bytes: int, damage: str | None, next_valid_position: int):
         self.batches = batches
@@ -54,18 +54,19 @@ class RecoveryResult:
         self.file_bytes = file_bytes
         self.damage = damage
         self.next_valid_position = next_valid_position
-        """Where a valid batch begins behind the damage: bit rot, not a torn tail. -1 when there is none."""
+        """The position of a valid batch behind the damage, which is then bit rot and not a torn tail. -1: none."""
 
 
 cdef class Segment:
-    """Files are opened when they are first needed. Raises OSError, and CorruptLogError for bytes that are no batch.
+    """A file of batches and its indexes, each opened when it is first needed.
 
-    `next_offset` is known for a segment that was recovered or whose end was found, and for one made in this process.
+    Methods raise OSError, and CorruptLogError for bytes that are no batch. `next_offset` is known for a segment that
+    was recovered, whose end was found, or that was created in this process.
     """
 
-    def __init__(self, fs, str directory, int64_t base_offset, config, int64_t created_ms, *, dict file_sizes=None, str suffix='',
-                 str index_suffix=''):
-        """`file_sizes`: the sizes of this segment's files by suffix, where they exist.
+    def __init__(self, fs, str directory, int64_t base_offset, config, int64_t created_ms, *, dict file_sizes=None,
+                 str suffix='', str index_suffix=''):
+        """`file_sizes` has the sizes of the existing files of this segment, by suffix.
 
         `suffix` is added to all names, `index_suffix` to those of the indexes.
         """
@@ -84,11 +85,12 @@ cdef class Segment:
         self.allocation_limit_bytes = config.segment_bytes
         self.allocates_all = config.preallocate
         stem = self.path('')
-        self.offset_index = OffsetIndex(fs, f'{stem}{OFFSET_INDEX_SUFFIX}{suffix}{index_suffix}', base_offset, config.segment_index_bytes,
-                                        file_bytes=sizes.get(OFFSET_INDEX_SUFFIX, -1))
-        self.time_index = TimeIndex(fs, f'{stem}{TIME_INDEX_SUFFIX}{suffix}{index_suffix}', base_offset, config.segment_index_bytes,
-                                    file_bytes=sizes.get(TIME_INDEX_SUFFIX, -1))
-        self.transactions = TransactionIndex(fs, f'{stem}{TRANSACTION_INDEX_SUFFIX}{suffix}{index_suffix}', base_offset,
+        ends = f'{suffix}{index_suffix}'
+        self.offset_index = OffsetIndex(fs, f'{stem}{OFFSET_INDEX_SUFFIX}{ends}', base_offset,
+                                        config.segment_index_bytes, file_bytes=sizes.get(OFFSET_INDEX_SUFFIX, -1))
+        self.time_index = TimeIndex(fs, f'{stem}{TIME_INDEX_SUFFIX}{ends}', base_offset,
+                                    config.segment_index_bytes, file_bytes=sizes.get(TIME_INDEX_SUFFIX, -1))
+        self.transactions = TransactionIndex(fs, f'{stem}{TRANSACTION_INDEX_SUFFIX}{ends}', base_offset,
                                              exists=TRANSACTION_INDEX_SUFFIX in sizes)
         self.log_file = LazyFile(fs, f'{stem}{LOG_SUFFIX}{suffix}')
         if LOG_SUFFIX not in sizes:
@@ -112,11 +114,11 @@ cdef class Segment:
         self.transactions.lazy_file.awaits_sync = False
         return 0
 
-    # ---- append: `reserve` and `write` may fail and change nothing that counts, `adopt` cannot fail ----
+    # ---- append: `reserve` and `write` may fail and change nothing visible, `adopt` cannot fail ----
 
     cdef bint must_roll(self, const BatchFields *batch, int64_t size, int64_t segment_bytes, int64_t segment_ms,
                         int64_t now_ms) except -1:
-        """Whether the batch has to go to a new segment. A segment that still is empty always takes it."""
+        """Return whether the batch needs a new segment. An empty segment takes any batch."""
         cdef int64_t age_ms
         if self.size_bytes == 0:
             return False
@@ -133,7 +135,7 @@ cdef class Segment:
         return age_ms > segment_ms - self.jitter_ms
 
     def first_timestamp(self) -> int:
-        """The greatest timestamp of the first batch in ms, -1 when unknown: the age of a segment is measured from there."""
+        """Return the greatest timestamp of the first batch in ms, -1 if unknown. The age of a segment begins there."""
         cdef BatchWalk walk
         if self.first_timestamp_ms < 0 and self.size_bytes:
             walk = walk_batches(self.file(), 0, self.size_bytes, SEARCH_BYTES)
@@ -142,7 +144,8 @@ cdef class Segment:
         return self.first_timestamp_ms
 
     cdef int reserve(self, int64_t size) except -1:
-        """Make room for a batch: in the indexes if it will be indexed, and on the disk, in chunks that grow with the segment."""
+        """Make room for a batch: in the indexes if it will be indexed, and on the disk, in chunks that grow with the
+        segment."""
         cdef int64_t chunk
         if self.bytes_since_entry > self.index_interval_bytes:
             self.offset_index.make_room()
@@ -164,7 +167,7 @@ cdef class Segment:
         return file.pwrite(data, size, self.size_bytes)
 
     cdef int adopt(self, const BatchFields *batch, int64_t size) except -1:
-        """The batch just written is part of the segment. `reserve` has made sure that no index has to write."""
+        """Make the batch part of the segment. `reserve` has made sure that no index has to write."""
         self.note_timestamp(batch)
         self.index_batch(batch, self.size_bytes, size)
         if self.size_bytes == 0:
@@ -176,7 +179,7 @@ cdef class Segment:
         return 0
 
     cdef int remember(self, int64_t base_offset) except -1:
-        """Keep where the last batches begin: what consumers at the tail ask for needs no index and no read."""
+        """Remember where a batch begins. A consumer at the tail then needs no index and no read."""
         if self.recent == NULL:
             self.recent = <Place *>malloc(RECENT_BATCHES * sizeof(Place))
             if self.recent == NULL:
@@ -186,7 +189,7 @@ cdef class Segment:
         return 0
 
     cdef const Place *recall(self, int64_t target, bint by_position) noexcept:
-        """The last remembered batch that begins at or below an offset (or position); NULL when it is none of those."""
+        """Return the last remembered batch that begins at or below an offset (or position), NULL if none does."""
         cdef int64_t low = max(<int64_t>0, self.remembered - RECENT_BATCHES), high = self.remembered, middle
         if low == high or mark_of(&self.recent[low % RECENT_BATCHES], by_position) > target:
             return NULL
@@ -230,7 +233,7 @@ cdef class Segment:
     # ---- search ----
 
     cdef int place_of(self, int64_t offset, Place *place) except -1:
-        """The first batch whose last offset is at or above `offset`, else the end of the segment."""
+        """Find the first batch whose last offset is at or above `offset`, else the end of the segment."""
         cdef HeaderWindow window
         cdef BatchFields batch
         cdef const Place *known
@@ -254,9 +257,10 @@ cdef class Segment:
         return 0
 
     cdef int place_below(self, int64_t position, Place *place) except -1:
-        """A place between two batches at or below `position`: the last one, unless the disk had to be waited for to find it.
+        """Find the last place between two batches at or below `position`, without waiting for the disk.
 
-        Then it is one that the index knows, which holds the last offset of the batch there and not its first.
+        If that would need the disk, the place is one from the index, with the last offset of the batch there and not
+        its first.
         """
         cdef HeaderWindow window
         cdef BatchFields batch
@@ -283,7 +287,7 @@ cdef class Segment:
         return self.remember_end(place)
 
     cdef int place_behind(self, const Place *batch_place, Place *place) except -1:
-        """Where the batch that begins at a place ends."""
+        """Find the end of the batch that begins at `batch_place`."""
         cdef HeaderWindow window
         cdef BatchFields batch
         window.position = window.size = 0
@@ -293,26 +297,29 @@ cdef class Segment:
         return self.remember_end(place)
 
     cdef bint read_header_at(self, int64_t position, HeaderWindow *window, bint waits, BatchFields *batch) except -1:
-        """Read the header of the batch at `position`. False if it is not in the page cache and nobody `waits` for the disk."""
+        """Read the header of the batch at `position`. Return False if it is not in the page cache and `waits` is
+        False."""
         cdef File file
         cdef int64_t size = min(<int64_t>SEARCH_BYTES, self.size_bytes - position)
         if position < window.position or position + HEADER_BYTES > window.position + window.size:
             file = self.file()
             window.position = position
-            window.size = file.pread(window.data, size, position) if waits else file.pread_cached(window.data, size, position)
+            window.size = (file.pread(window.data, size, position) if waits
+                           else file.pread_cached(window.data, size, position))
             if not waits and window.size < HEADER_BYTES <= size:
                 return False
-        if (parse_header(window.data + (position - window.position), window.position + window.size - position, batch) != HEADER_READ
+        if (parse_header(window.data + (position - window.position), window.position + window.size - position,
+                         batch) != HEADER_READ
                 or batch_size_bytes(batch) > self.size_bytes - position):
             raise CorruptLogError(f'{self.file().path}: found no batch at {position}, expected one before the end at '
                                   f'{self.size_bytes}')
         return True
 
-    # Who reads on asks for the offset with which his last slice ended. These go with the segment, so that no truncation,
-    # compaction or deletion needs to know of them.
+    # A reader that continues asks for the offset at which its last slice ended. These ends belong to the segment, so
+    # that truncation, compaction and deletion need not know about them.
 
     cdef int remember_end(self, const Place *place) except -1:
-        """Keep where a slice ended."""
+        """Remember where a slice ended."""
         if self.ends == NULL:
             self.ends = <Place *>calloc(REMEMBERED_ENDS, sizeof(Place))
             if self.ends == NULL:
@@ -321,7 +328,7 @@ cdef class Segment:
         return 0
 
     cdef const Place *recall_end(self, int64_t offset) noexcept:
-        """The place of a slice that ended with `offset`; NULL if there was none lately."""
+        """Return where a recent slice ended with `offset`, NULL if none did."""
         cdef const Place *place
         if self.ends == NULL:
             return NULL
@@ -335,7 +342,7 @@ cdef class Segment:
         return 0
 
     def batch_at_or_after(self, int64_t offset):
-        """(position, header, batch) of the first batch whose last offset is at or above `offset`, None at the end."""
+        """Return (position, header, batch) of the first batch that ends at or above `offset`, None at the end."""
         cdef Place place
         cdef BatchWalk walk
         self.place_of(offset, &place)
@@ -346,7 +353,8 @@ cdef class Segment:
         return place.position, header_of(&walk.fields), memoryview(batch)
 
     def batch_with_timestamp(self, int64_t timestamp_ms, int64_t start_offset):
-        """(header, batch) of the first batch that ends at or above `start_offset` and has a record of that time or later."""
+        """Return (header, batch) of the first batch that ends at or above `start_offset` and has a record at or after
+        `timestamp_ms`, None if there is none."""
         cdef BatchWalk walk
         cdef Place place
         if self.max_timestamp_ms < timestamp_ms:
@@ -361,22 +369,23 @@ cdef class Segment:
         return None
 
     def walk(self, int64_t position=0) -> BatchWalk:
-        """The batches from `position` on, for `for header, batch in ...`."""
+        """Return the batches from `position` on, for `for header, batch in ...`."""
         return walk_batches(self.file(), position, self.size_bytes, SCAN_BYTES)
 
     # ---- opening ----
 
     def is_bare(self) -> bool:
-        """Whether there are no batches, and no index that speaks of some: nothing to check, nor to recover."""
-        return self.size_bytes == 0 and not self.offset_index.entries and not self.time_index.entries and not self.transactions.exists
+        """Return whether neither the file nor an index mentions a batch: there is nothing to check or recover."""
+        return (self.size_bytes == 0 and not self.offset_index.entries and not self.time_index.entries
+                and not self.transactions.exists)
 
     @property
     def is_appended_to(self) -> bool:
-        """Whether there was an append since it was opened, which sealing has still to follow."""
+        """True after an append since the segment was opened or sealed."""
         return self.remembered > 0
 
     def close_file(self) -> None:
-        """Give the descriptor back until the segment is next used."""
+        """Close the descriptor until the segment is next used."""
         self.log_file.close()
 
     def check_indexes(self) -> None:
@@ -391,13 +400,14 @@ cdef class Segment:
             self.max_timestamp_offset = self.base_offset + relative_offset
 
     def find_end(self) -> None:
-        """Set `next_offset` of a segment that was closed cleanly: by the headers behind its last index entry."""
+        """Set `next_offset` of a segment that was closed cleanly, from the headers behind its last index entry."""
         cdef BatchWalk walk
         cdef int64_t position = 0
         if self.offset_index.entries:
             position = self.offset_index[self.offset_index.entries - 1][1]
         if position > self.size_bytes:
-            raise CorruptLogError(f'{self.offset_index.path}: found position {position}, expected one below {self.size_bytes}')
+            raise CorruptLogError(
+                f'{self.offset_index.path}: found position {position}, expected one below {self.size_bytes}')
         if self.size_bytes:
             walk = walk_batches(self.file(), position, self.size_bytes, SEARCH_BYTES)
             while walk.next():
@@ -406,13 +416,14 @@ cdef class Segment:
             self.expect_end(walk)
 
     def set_next_offset(self, int64_t next_offset) -> None:
-        """What the base offset of the next segment says about this one."""
+        """Set the end of this segment to the base offset of the next one."""
         self.next_offset = next_offset
 
     def recover(self, ProducerStateTable producers not None, leader_epochs) -> RecoveryResult:
         """Check every batch, rebuild the three indexes, and replay into `producers` and `leader_epochs` (not written).
 
-        Stops before the first bytes that are no valid batch and sets the segment's end there; `truncate_file` then cuts them.
+        Stops before the first bytes that are no valid batch, and sets the end of the segment there. `truncate_file`
+        then cuts them.
         """
         cdef BatchWalk walk = walk_batches(self.file(), 0, self.size_bytes, SCAN_BYTES)
         cdef int64_t file_bytes = self.size_bytes, batches = 0
@@ -428,7 +439,8 @@ cdef class Segment:
             if not walk.crc_matches():
                 damage = 'a wrong checksum'
                 break
-            if walk.fields.base_offset < self.next_offset or batch_last_offset(&walk.fields) - self.base_offset > MAX_RELATIVE_OFFSET:
+            if (walk.fields.base_offset < self.next_offset
+                    or batch_last_offset(&walk.fields) - self.base_offset > MAX_RELATIVE_OFFSET):
                 damage = f'offset {walk.fields.base_offset} after {self.next_offset - 1}'
                 break
             if read_marker(walk.data(), batch_size_bytes(&walk.fields), &walk.fields, &marker) == ABORT_MARKER:
@@ -441,7 +453,7 @@ cdef class Segment:
             producers.adopt(&walk.fields, &marker)
             self.adopt(&walk.fields, batch_size_bytes(&walk.fields))
             batches += 1
-        self.forget()   # compaction leaves gaps between batches: only what is appended here is known to have none
+        self.forget()   # compaction leaves gaps between batches; only appends of this process leave none
         return RecoveryResult(batches, walk.position, file_bytes, damage,
                               -1 if damage is None else find_batch(self.file(), walk.position + 1, file_bytes))
 
@@ -459,7 +471,7 @@ cdef class Segment:
         return 0
 
     def replay(self, ProducerStateTable producers not None, int64_t start_offset) -> None:
-        """Show `producers` the batches from `start_offset` on."""
+        """Replay the batches from `start_offset` on into `producers`."""
         cdef Place place
         cdef BatchWalk walk
         self.place_of(start_offset, &place)
@@ -471,12 +483,12 @@ cdef class Segment:
     # ---- closing ----
 
     def seal(self) -> None:
-        """Nothing will be appended: the last time entry is added, indexes are trimmed, reserved space is given back."""
+        """Close the segment for appends: add the last time entry, trim the indexes, release the reserved space."""
         self.seal_indexes()
         self.truncate_file()
 
     def seal_indexes(self) -> None:
-        """What sealing does beside the log."""
+        """Add the last time entry and trim the indexes."""
         if self.max_timestamp_ms >= 0:
             self.time_index.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
         self.forget()
@@ -484,12 +496,13 @@ cdef class Segment:
         self.time_index.seal()
 
     def truncate_file(self) -> None:
-        """Cut the file where the segment ends, and give back what was reserved behind it."""
+        """Cut the file where the segment ends, which releases the space reserved behind it."""
         self.file().truncate(self.size_bytes)
         self.allocated_bytes = self.size_bytes
 
     def files_to_sync(self, *, sealed: bool) -> list[File]:
-        """The transaction index before the log whose markers it explains; the other indexes only when they are complete."""
+        """Return the transaction index before the log whose markers it explains, and the other indexes once
+        complete."""
         files = [self.transactions.file()] if self.transactions.exists else []
         if sealed:
             files += [self.offset_index.sync_file(), self.time_index.sync_file()]
@@ -505,5 +518,5 @@ cdef class Segment:
         return self.fs.modified_ms(self.path(LOG_SUFFIX))
 
     def existing_files(self) -> list[str]:
-        """The names of this segment's files."""
+        """Return the names of the files of this segment."""
         return [os.path.basename(self.path(suffix)) for suffix in SEGMENT_SUFFIXES if self.fs.exists(self.path(suffix))]

@@ -1,4 +1,4 @@
-"""What a failed append to an internal topic means to a client of the coordinator that keeps its state there."""
+"""The errors that a coordinator returns to its clients when an append to its internal topic fails."""
 from kbroker.errors import ErrorCode
 
 APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {

@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from kbroker.topics.partition import Partition
 
 PARTITIONS_AT_ONCE = 8
-"""How many are handed over before one is back. More would only wait in the threads' queue, and what is appended to them
-meanwhile would have to wait for the sync after that."""
+"""The most syncs under way. More would only wait in the queue of the threads, and appends made meanwhile would have
+to wait for the sync after that."""
 
 
 class Flusher:
-    """Collects partitions with unflushed appends; `kick`, called when the loop would sleep, begins to sync them.
+    """Collects partitions with unflushed appends. `kick`, called at the end of each tick, begins to sync them.
 
-    Each partition is on its own: its waiters do not wait for the disk to be through with the others. While its sync
-    runs, appends gather for its next one: the busier the disk, the larger the group.
+    Each partition has a sync of its own, so its waiters do not wait for other partitions. Appends made while it runs
+    wait for the next one: the busier the disk, the larger the group.
     """
 
     def __init__(self, sync: Sync = sync_inline, on_failure: Callable[[BaseException], object] = lambda error: None,
                  on_shortage: Callable[[OSError], object] = lambda error: None):
-        """`on_failure` is called when a sync has failed, and the flusher halts; `on_shortage` when no file descriptor
-        is left to open what is to be synced: to `kick` again a little later is then the caller's part."""
+        """`on_failure` is called after a failed sync, and the flusher halts. `on_shortage` is called when no file
+        descriptor is left to open the files: the caller then has to `kick` again a little later."""
         self._sync = sync
         self._on_failure = on_failure
         self._on_shortage = on_shortage
@@ -35,21 +35,21 @@ class Flusher:
         self._halted = False
 
     def halt(self) -> None:
-        """Flush nothing any more: the directory is offline, and what was not flushed yet never will be."""
+        """Flush no more: the directory is offline, and unflushed appends are lost."""
         self._halted = True
         self._dirty = {}
 
     def sync_inline(self) -> None:
-        """From here on sync where `kick` is called: a stop is about to close the threads, and what the sync under way
-        completes may append once more."""
+        """Sync in the thread that calls `kick` from now on. A stop is about to close the sync threads, and a sync
+        under way may complete something that appends again."""
         self._sync = sync_inline
 
     def request(self, partition: Partition) -> None:
-        """`partition` has bytes that are not on the disk."""
+        """Sync `partition`, which has unflushed appends, at the next `kick`."""
         self._dirty[partition] = None
 
     def kick(self) -> None:
-        """Begin to sync what was appended, the longest waiting partition first, as far as the disk should have it."""
+        """Begin the syncs of up to PARTITIONS_AT_ONCE partitions, the longest waiting one first."""
         while self._dirty and len(self._under_way) < PARTITIONS_AT_ONCE:
             partition = next((each for each in self._dirty if each not in self._under_way), None)
             if partition is None:
@@ -59,7 +59,8 @@ class Flusher:
                 return
 
     def _begin(self, partition: Partition) -> bool:
-        """Whether it could: where no file descriptor is left, nothing is lost yet, and it waits on."""
+        """Begin a sync and return whether that worked. Without a file descriptor nothing is lost: the partition
+        waits."""
         try:
             files, offset = partition.files_to_sync()
         except OSError as error:
@@ -75,10 +76,10 @@ class Flusher:
 
     def _finished(self, partition: Partition, offset: int, error: OSError | None) -> None:
         self._under_way.discard(partition)
-        if self._halted:        # the directory is offline: everyone is told that it failed, or was already
+        if self._halted:        # the directory is offline, and its waiters get or got the failure
             return
         if error is not None:
-            # After a failed fdatasync the page cache may have dropped the pages: trying again would report a success
+            # After a failed fdatasync the page cache may have dropped the pages. A second one would report a success
             # that never happened.
             self._fail(error)
             return

@@ -1,4 +1,4 @@
-"""The topics of this broker: metadata says what exists, the log manager holds the files, a Partition joins the two."""
+"""The topics of this broker: metadata lists them, the log manager holds the files, and a Partition joins the two."""
 from __future__ import annotations
 
 import logging
@@ -22,7 +22,7 @@ from kbroker.topics.topic import Topic
 logger = logging.getLogger('kbroker.topics')
 
 OpenLog = Callable[[str, int, bytes, LogConfig], Log]
-"""LogManager.open_log, or create_log for what is new."""
+"""LogManager.open_log, or create_log for a new partition."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class TopicRegistry:
         self.log_manager.sync_recovered()
         self.log_manager.high_watermark = self._high_watermark_of
         self.log_manager.high_watermarks = self._high_watermarks
-        self.log_manager.on_start_moved = self._tell_start_moved
+        self.log_manager.on_start_moved = self._report_start_moved
 
     def topics(self) -> list[Topic]:
         return list(self._by_name.values())
@@ -86,7 +86,7 @@ class TopicRegistry:
         return self._opened(self.controller.create_topic(name, partitions, configs))
 
     def create_many(self, new_topics: list[NewTopic], *, validate_only: bool = False) -> list[TopicImage | KafkaError]:
-        """Create what can be created in one metadata batch. The results are in the order of the request."""
+        """Create the valid ones of `new_topics` in one metadata batch. The results have the order of the request."""
         results = self.controller.create_topics(new_topics, validate_only=validate_only)
         if not validate_only:
             for image in results:
@@ -95,7 +95,7 @@ class TopicRegistry:
         return results
 
     def ensure_internal(self, name: str) -> Topic:
-        """The internal topic `name`, created at its first use with the configs that Kafka gives it."""
+        """Return the internal topic `name`, created at its first use with Kafka's configs."""
         found = self._by_name.get(name)
         if found is not None:
             return found
@@ -118,7 +118,7 @@ class TopicRegistry:
         return self.create(name, count, configs)
 
     def delete(self, name: str) -> Topic:
-        """Delete a topic durably; its files go after file.delete.delay.ms. Raises KafkaError."""
+        """Delete a topic durably. Its files are removed after file.delete.delay.ms. Raises KafkaError."""
         topic = self._by_name.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'topic {name!r} does not exist')
@@ -134,7 +134,7 @@ class TopicRegistry:
         return topic
 
     def add_partitions(self, name: str, count: int) -> None:
-        """Raise the number of partitions to `count`. Raises KafkaError INVALID_PARTITIONS when it is not a raise."""
+        """Raise the number of partitions to `count`. Raises KafkaError INVALID_PARTITIONS for a lower number."""
         image = self.controller.create_partitions(name, count)
         topic = self._by_name[name]
         for partition_image in image.partitions[len(topic.partitions):]:
@@ -143,24 +143,24 @@ class TopicRegistry:
         topic.metadata = None
 
     def flush_by_time(self) -> None:
-        """Flush what topics with a flush.ms hold unflushed. The caller's interval is the precision, as in Kafka."""
+        """Flush the partitions of topics with a flush.ms. The caller's interval is the precision, as in Kafka."""
         for topic in self._by_name.values():
             if topic.config.flush_ms < LONG_MAX:
                 for partition in topic.partitions:
                     partition.request_flush()
 
     def configure(self, config: Config) -> None:
-        """The broker's defaults changed: every topic sees them where it has no override."""
+        """Apply changed defaults of the broker to every topic that does not override them."""
         self.config = config
         for topic in self._by_name.values():
             self._apply(topic, topic.overrides)
 
     def configure_topic(self, name: str) -> None:
-        """The topic's configs changed in the metadata image."""
+        """Apply the configs of a topic that changed in the metadata image."""
         self._apply(self._by_name[name], self._overrides(name))
 
     def _set_strays_aside(self) -> None:
-        """Directories of no topic, or of another topic of the same name, make room, as they do in Kafka."""
+        """Rename directories of no topic, or of another topic of the same name, as Kafka does."""
         image = self.controller.image
         for name, partition in sorted(self.log_manager.found):
             topic = image.topics.get(name)
@@ -176,7 +176,7 @@ class TopicRegistry:
         return {(topic.name, partition.partition): partition.high_watermark
                 for topic in self._by_name.values() for partition in topic.partitions}
 
-    def _tell_start_moved(self, log: Log) -> None:
+    def _report_start_moved(self, log: Log) -> None:
         partition = self.find(log.topic, log.partition)
         if partition is not None:
             partition.start_moved()

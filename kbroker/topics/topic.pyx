@@ -1,4 +1,4 @@
-"""A topic as the broker's hot paths see it: reached by its name or id, read from C."""
+"""A topic for the hot paths of the broker: found by its name or id, read from C."""
 
 
 cdef class Topic:
