@@ -8,8 +8,10 @@ from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
+from kbroker.record.records import decode_records
+from kbroker.topics.partitioner import partition_for
 from kbroker.transaction.state import TransactionState
-from kbroker.transaction.state_log import encode_row
+from kbroker.transaction.state_log import decode_row, encode_row
 from kbroker.transaction.store import HELD_MS, HELD_RETRY_BACKOFF_MS
 
 S = TransactionState
@@ -217,6 +219,54 @@ def world_at_the_end_of_a_transaction(**options):
     return world
 
 
+def name_in_the_partition_of_tx_1(world):
+    return next(name for name in map('other-{}'.format, range(100))
+                if world.coordinator.store.owner(name) is world.coordinator.store.owner('tx-1'))
+
+
+def all_rows(world):
+    """(transactional.id, state) of each row in the partition of tx-1, in the order of its log. A tombstone has None."""
+    decoded = [decode_row(key, value) for key, value in world.records()]
+    return [(transactional_id, row and row.state) for transactional_id, row in decoded]
+
+
+LATER_ROWS = {
+    'the next transaction': lambda world: world.add((1000, 1), ('orders', 1), version=2),
+    'an abort with nothing to abort': lambda world: world.end((1000, 1), False, version=2),
+    'a new producer': lambda world: world.init(),
+    'another id': lambda world: world.init(name_in_the_partition_of_tx_1(world)),
+    'a tombstone': lambda world: (world.clock.advance(10**12), world.coordinator.remove_expired()),
+    'no row': lambda world: None,
+    'the timer': lambda world: world.write_held(),
+}
+
+
+@pytest.mark.parametrize('segment_bytes', ['1048576', '180'])       # 180: two rows do not share a batch
+@pytest.mark.parametrize('kept_batches', [0, 1, 2])
+@pytest.mark.parametrize('later_row', LATER_ROWS)
+def test_nothing_depends_on_a_complete_row_that_a_crash_could_take_away(later_row, kept_batches, segment_bytes):
+    """No record is in the log without it, and a start comes to the row that replies and readers have seen."""
+    world = world_at_the_end_of_a_transaction(settings={'transaction.state.log.segment.bytes': segment_bytes})
+    prepare, seen = len(all_rows(world)) - 1, world.row()
+    assert world.state_partition().high_watermark == world.state_partition().log_end_offset
+    assert world.topics.get('orders', 0).high_watermark == world.topics.get('orders', 0).log_end_offset
+    answer = world.end((1000, 0), True, version=2)
+    assert answer == (ErrorCode.NONE, 1000, 1)
+    LATER_ROWS[later_row](world)
+    assert all_rows(world)[prepare] == ('tx-1', S.PREPARE_COMMIT)
+    world.topics.power_loss(kept_batches)
+    kept = [decode_row(record.key, record.value) for _, batch in world.topics.topic(STATE_TOPIC).partitions[
+        partition_for('tx-1', 5)].batches() for record in decode_records(batch)][prepare + 1:]
+    assert not kept or (kept[0][0], kept[0][1].state) == ('tx-1', S.COMPLETE_COMMIT)
+    world.start()
+    world.run_until_idle()
+    if len(kept) <= 1:
+        assert world.end((1000, 0), True, version=2) == answer
+        assert world.row()._replace(last_producer_epoch=0, last_update_timestamp_ms=0) == seen._replace(
+            last_producer_epoch=0, last_update_timestamp_ms=0)
+    assert set(world.endings()) == {'COMMIT'}
+
+
 @pytest.mark.parametrize(('kept_batches', 'state'), [(0, 'CompleteCommit'), (1, 'Ongoing')])
 def test_a_transaction_that_begins_takes_the_complete_row_of_the_last_one_into_the_log(kept_batches, state):
     """The new row need not wait for the Complete row, which a replay restores. It is never in the log without it."""
@@ -237,8 +287,7 @@ def test_a_transaction_that_begins_takes_the_complete_row_of_the_last_one_into_t
 
 def test_a_row_of_another_id_takes_a_complete_row_along():
     world = world_at_the_end_of_a_transaction()
-    other = next(name for name in map('other-{}'.format, range(100))
-                 if world.coordinator.store.owner(name) is world.coordinator.store.owner('tx-1'))
+    other = name_in_the_partition_of_tx_1(world)
     world.init(other)
     assert world.states()[-1] == 'CompleteCommit'
     assert world.states(other) == ['Empty']
