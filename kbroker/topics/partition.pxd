@@ -55,7 +55,7 @@ cdef class Partition(Appender):
     cdef readonly int32_t partition
     cdef readonly bytes topic_id
     cdef public int32_t leader_epoch
-    cdef Log _log                     # nobody else reaches into it: tests/test_layers.py
+    cdef Log _log                     # private to topics/, which tests/test_layers.py checks
     cdef readonly int64_t high_watermark
     cdef readonly bint is_deleted
     cdef bint _page_cache
@@ -65,7 +65,7 @@ cdef class Partition(Appender):
     cdef DurableQueue _durable_queue
     cdef WaiterLink _fetch_waiters    # the head of a ring
     cdef object _replayer
-    cdef object _not_replayed         # deque of (header, batch copy) above the high watermark, only with a replayer
+    cdef object _not_replayed         # deque of (header, batch copy) above the high watermark; None without a replayer
 
     cdef int64_t start_offset(self) noexcept
     cdef int64_t end_offset(self) noexcept

@@ -1,8 +1,8 @@
 """One partition: the door into its log, its high watermark, its last stable offset, and the waiters for both.
 
-A single node has no followers, so the disk is the replica: the high watermark is the end of what has been flushed (or, with
-kbroker.durability=page-cache, of what has been written). One mechanism, a waiter on the high watermark, serves Produce with
-acks=all, both coordinators, and Fetch.
+A single node has no followers, so the disk is the replica: the high watermark is the end of what has been flushed
+(or, with kbroker.durability=page-cache, of what has been written). One mechanism, a waiter on the high watermark,
+serves Produce with acks=all, both coordinators, and Fetch.
 
 No reader, no acknowledgement and no later record may depend on a record that a crash could still take away, unless a
 restart derives the same record again from what is durable. Here is what keeps that true:
@@ -60,7 +60,7 @@ cdef class DurableQueue:
         return 0
 
     cdef int make_room(self) except -1:
-        """Move down, or grow once more than half is in use."""
+        """Move the rows down, or grow if more than half of the memory is in use."""
         cdef Awaited *larger
         if self.first > self.capacity // 2:
             memmove(self.awaited, self.awaited + self.first, (self.end - self.first) * sizeof(Awaited))
@@ -85,12 +85,12 @@ cdef class DurableQueue:
         return completion.complete(error, head.part, None)
 
 
-# Its links must be whole until __dealloc__ has taken them out, also when the garbage collector ends it.
+# The links must stay valid until __dealloc__ has removed them, also when the garbage collector frees the waiter.
 @cython.no_gc_clear
 cdef class FetchWaiter:
-    """Somebody who waits for a bound of a fetch to move, or for the partition to go away. Subclasses say what `wake` does.
+    """Waits for a bound of a fetch to move, or for the partition to be deleted. Subclasses define `wake`.
 
-    A partition wakes a waiter once and forgets it; who wants to hear more waits again, but not out of `wake`.
+    A partition wakes a waiter once and forgets it. A waiter may wait again, but not from `wake`.
     """
 
     def __init__(self, Partition partition=None):
@@ -100,7 +100,7 @@ cdef class FetchWaiter:
         self.stop_waiting()
 
     cdef int wait(self) except -1:
-        """Be woken by the next move of `partition`."""
+        """Wait for the next move of `partition`."""
         cdef WaiterLink *head = &self.partition._fetch_waiters
         if self.link.next == NULL:
             self.link.waiter = <PyObject *>self
@@ -121,9 +121,9 @@ cdef class FetchWaiter:
 
 
 cdef class Tick:
-    """The pass of the event loop that runs: its partitions with unwritten appends, in order of the first of each.
+    """The current pass of the event loop: its partitions with unwritten appends, in the order of their first ones.
 
-    True while there is one.
+    True while there are any.
     """
 
     def __cinit__(self):
@@ -145,7 +145,7 @@ cdef class Tick:
         return self.arena.end_loan()
 
     cpdef write(self):
-        """Write what is unwritten, also what that makes others append, until nothing is left."""
+        """Write all unwritten appends, those made by completions of the first ones included."""
         cdef Py_ssize_t i = 0
         cdef Partition partition
         if self.partitions:
@@ -157,16 +157,16 @@ cdef class Tick:
             self.partitions.clear()
 
     def end(self):
-        """Write what is unwritten; the next append is of the next tick."""
+        """Write all unwritten appends. The next append belongs to the next tick."""
         self.write()
         self.arena.end_tick()
 
 
 cdef class Partition(Appender):
-    """A log and those who wait for it.
+    """A log and its waiters.
 
-    With `page_cache`, a written append is durable. Otherwise `flusher` syncs it and calls `flushed` when the bytes are on
-    the disk. Without a `tick` each append is written at once.
+    With `page_cache`, a written append is durable. Otherwise `flusher` syncs it and calls `flushed` once the bytes
+    are on the disk. Without a `tick` each append is written at once.
     """
 
     def __init__(self, Log log, bytes topic_id, int32_t leader_epoch, flusher, bint page_cache, Tick tick=None):
@@ -175,7 +175,7 @@ cdef class Partition(Appender):
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
         self._log = log
-        # Recovery has walked, and a clean stop has flushed, everything that the log holds.
+        # Recovery has read, or a clean stop has flushed, everything in the log.
         self.high_watermark = log.log_end_offset
         log.on_high_watermark(self.high_watermark)
         self._page_cache = page_cache
@@ -197,7 +197,7 @@ cdef class Partition(Appender):
 
     @property
     def is_offline(self):
-        """Whether the log directory has failed."""
+        """True once the log directory has failed."""
         return self._log.failure is not None
 
     @property
@@ -215,7 +215,8 @@ cdef class Partition(Appender):
 
     @property
     def last_stable_offset(self):
-        """Where the earliest open transaction begins, never below the log start; without one, the high watermark (KIP-98)."""
+        """The first offset of the earliest open transaction, but not below the log start; else the high watermark
+        (KIP-98)."""
         return self.stable_offset()
 
     cdef int64_t start_offset(self) noexcept:
@@ -234,14 +235,14 @@ cdef class Partition(Appender):
         return max(first_unstable, self._log.log_start_offset)
 
     cdef int append(self, Append *append) except -1:
-        """Append to the log. An append that is durable once it is written moves the high watermark before this returns,
-        unless its outcome is UNWRITTEN: then `end_tick` does."""
+        """Append to the log. If a written append is durable, this moves the high watermark; for the outcome UNWRITTEN,
+        `end_tick` does."""
         append.leader_epoch = self.leader_epoch
         self._log.append(append)
         if append.outcome == DUPLICATE:
             return 0
         if self._replayer is not None:
-            # The caller's buffer is only borrowed; what waits for the disk needs a copy.
+            # The caller's buffer is only borrowed, and the replay waits until the batch is durable.
             kept = PyBytes_FromStringAndSize(<char *>append.data, append.size)
             self._not_replayed.append((read_header(kept), memoryview(kept)))
         if append.outcome == UNWRITTEN:
@@ -249,7 +250,7 @@ cdef class Partition(Appender):
         return self._written()
 
     cdef int end_tick(self) except -1:
-        """Write what appends of this tick left unwritten, or answer those who wait for it with the error."""
+        """Write the unwritten appends of this tick. After a failed write, complete all waiters with the error."""
         try:
             self._log.write_unwritten()
         except KafkaError as error:
@@ -258,7 +259,7 @@ cdef class Partition(Appender):
         return self._written()
 
     cdef bint answers_from_page_cache(self) noexcept:
-        """Whether what is written counts as durable."""
+        """Return whether a written append is durable."""
         return self._page_cache
 
     cdef int _written(self) except -1:
@@ -288,7 +289,7 @@ cdef class Partition(Appender):
 
     cdef int _advance(self, int64_t high_watermark) except -1:
         cdef DurableQueue queue = self._durable_queue
-        # State first (replay), then those who were promised it, then readers: nobody sees an offset before its state.
+        # The replay first, then acknowledgements, then readers: none of them sees an offset before the state has it.
         self.high_watermark = high_watermark
         self._log.on_high_watermark(high_watermark)
         if self._replayer is not None:
@@ -330,12 +331,12 @@ cdef class Partition(Appender):
         return self._durable_queue.put(offset, completion, part)
 
     def set_replayer(self, callback):
-        """Have `callback(header, batch)` called for each batch from now on, in order, once it is durable."""
+        """Call `callback(header, batch)` for each batch from now on, in order, once it is durable."""
         self._not_replayed = deque()
         self._replayer = callback
 
     def batches(self, int64_t start_offset=0):
-        """The batches that end at or after `start_offset`, as (header, memoryview), for loading."""
+        """Return the batches that end at or after `start_offset`, as (header, memoryview)."""
         return self._log.batches(max(start_offset, self._log.log_start_offset))
 
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
@@ -391,7 +392,7 @@ cdef class Partition(Appender):
         self._log.update_config(config)
 
     def add_fetch_waiter(self, FetchWaiter waiter not None):
-        """Call `waiter.wake()`, once, when either bound of a fetch moves, or when the partition goes away."""
+        """Call `waiter.wake()` once: when either bound of a fetch moves, or when the partition is deleted."""
         waiter.stop_waiting()
         waiter.partition = self
         waiter.wait()
@@ -410,18 +411,18 @@ cdef class Partition(Appender):
         self.start_moved()
 
     def start_moved(self):
-        """The log begins at a higher offset now: sessions tell it, and readers below it are out of range."""
+        """Wake the readers after the log start moved: sessions report it, and readers below it are out of range."""
         self.wake_fetch_waiters()
 
     def fail(self, error):
-        """The directory failed: answer everyone who waits for the disk."""
+        """Complete all waiters with the error of a directory that failed."""
         cdef DurableQueue queue = self._durable_queue
         while queue.first < queue.end:
             queue.complete_first(error)
         self.wake_fetch_waiters()
 
     def mark_deleted(self):
-        """The topic is gone: nobody reads or writes here again."""
+        """Fail all waiters of a topic that was deleted, and refuse reads from now on."""
         self.is_deleted = True
         self.fail(self._deleted_error())
 
