@@ -114,7 +114,8 @@ class Broker:
     def _max_connections(self) -> int:
         """Return the limit that leaves the log some file descriptors: it closes files on demand, but needs a few."""
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return min(self.config.max_connections, descriptors - descriptors // FILES_LEAST_SHARE)
+        most: int = self.config.max_connections
+        return min(most, descriptors - descriptors // FILES_LEAST_SHARE)
 
     def _endpoints(self) -> list[Endpoint]:
         listeners = self.config.bound_listeners

@@ -42,7 +42,7 @@ def _parameters(option: Option) -> dict[str, Any]:
 @table_options
 @version_option
 @click.pass_context
-def main(context: click.Context, paths: tuple[str, ...], **values: Any) -> None:
+def main(context: click.Context, /, paths: tuple[str, ...], **values: Any) -> None:
     """Print the contents of a partition's files: batches and records of .log and .checkpoint files, entries of .index,
     .timeindex, .txnindex and .snapshot files. The output is that of kafka-dump-log 4.3, byte for byte.
 

@@ -11,6 +11,7 @@ from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol import messages
 from kbroker.protocol.codec import decode_prefix
+from kbroker.protocol.plan import Message
 from kbroker.record.batch import BatchHeader
 from kbroker_tools.view import (
     GroupInfo,
@@ -155,7 +156,7 @@ class LiveView:
         return None
 
 
-def _unless_missing(found: tuple[int, messages.Message] | KafkaError) -> tuple[int, messages.Message] | None:
+def _unless_missing(found: tuple[int, Message] | KafkaError) -> tuple[int, Message] | None:
     if not isinstance(found, KafkaError):
         return found
     if found.code == ErrorCode.GROUP_ID_NOT_FOUND:

@@ -4,8 +4,8 @@ It has the commands of Kafka's own tool (KIP-664, KIP-939), and `why-stuck`, `ti
 """
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -35,6 +35,7 @@ PROGRAM = 'kbroker-transactions'
 EXPIRY_INTERVAL = 'transaction.abort.timed.out.transaction.cleanup.interval.ms'
 
 TopicPartition = tuple[str, int]
+FC = TypeVar('FC', bound=Callable[..., Any])
 
 
 class Transactions(Group):
@@ -55,17 +56,17 @@ class Transactions(Group):
 @cluster_options
 @version_option
 @click.pass_context
-def main(context: click.Context, **common: Any) -> None:
+def main(context: click.Context, /, **common: Any) -> None:
     """Show transactions, explain stuck ones, and end them."""
     given = {name: value for name, value in common.items() if value is not None}
     context.default_map = dict.fromkeys([*main.list_commands(context), *ALSO], given)
 
 
-def of_topic(required: bool) -> Any:
+def of_topic(required: bool) -> Callable[[FC], FC]:
     return click.option('--topic', required=required, metavar='TOPIC', help='Name of the topic.')
 
 
-def of_partition(required: bool) -> Any:
+def of_partition(required: bool) -> Callable[[FC], FC]:
     return click.option('--partition', type=click.IntRange(min=0), required=required, metavar='NUMBER',
                         help='Number of the partition.')
 
@@ -337,7 +338,8 @@ def _live(view: View, command: str = '') -> LiveView:
 @cluster_options
 @json_option
 @click.pass_context
-def why_stuck(context: click.Context, where: str | None, group_id: str | None, as_json: bool, **place: Any) -> None:
+def why_stuck(context: click.Context, /, where: str | None, group_id: str | None, as_json: bool,
+              **place: Any) -> None:
     """Explain what holds a partition, and what to do.
 
     The report names the transaction that holds the last stable offset, up to which read_committed consumers read. It

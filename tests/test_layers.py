@@ -11,7 +11,7 @@ PACKAGE, TOOLS = ROOT / 'kbroker', ROOT / 'kbroker_tools'
 
 LAYERS = [
     {'errors'},
-    {'clock', 'completion', 'internal_topics', 'linear_pattern', 'metrics', 'properties', 'tls_settings'},
+    {'clock', 'completion', 'internal_topics', 'linear_pattern', 'properties', 'tls_settings'},
     {'settings'},
     {'config', 'tls'},
     {'wire'},
@@ -19,7 +19,7 @@ LAYERS = [
     {'log'},
     {'metadata'},
     {'topics'},
-    {'group', 'transaction', 'security'},
+    {'group', 'transaction'},
     {'apis'},
     {'network'},
     {'client'},
@@ -32,8 +32,8 @@ LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 
 # Lower rooms that these rooms still must not import: the network knows no API, and the client knows no broker.
 NEVER = {
-    'network': {'apis', 'group', 'transaction', 'security', 'metadata', 'topics'},
-    'client': {'apis', 'group', 'transaction', 'security', 'metadata', 'topics', 'log', 'network', 'config'},
+    'network': {'apis', 'group', 'transaction', 'metadata', 'topics'},
+    'client': {'apis', 'group', 'transaction', 'metadata', 'topics', 'log', 'network', 'config'},
 }
 
 TOOL_LAYERS = [
@@ -48,7 +48,7 @@ TOOL_LAYERS = [
 ]
 TOOL_LAYER = {room: number for number, rooms in enumerate(TOOL_LAYERS) for room in rooms}
 # The parts of a running broker. The tools read its files and send it requests. They share its log, rows and names.
-NEVER_FOR_TOOLS = {'apis', 'network', 'logs', 'node', 'systemd', 'broker', 'main', '__main__', 'metrics', 'security'}
+NEVER_FOR_TOOLS = {'apis', 'network', 'logs', 'node', 'systemd', 'broker', 'main', '__main__'}
 # The only import upwards: `dump/start` passes all but plain calls to the command.
 UPWARD = {('dump', 'dump_log')}
 
@@ -114,6 +114,11 @@ INTO_A_LOG = re.compile(r'\bcimport\b.*\b(?:Log|Segment)\b|(?<!self)\._log\b|\bp
 def test_a_partition_is_the_one_door_into_a_log(path):
     if LAYER.get(room_of(path), 0) > LAYER['topics']:
         assert INTO_A_LOG.findall(path.read_text()) == []
+
+
+def test_each_room_that_is_named_exists():
+    assert {*LAYER, *NEVER_FOR_TOOLS}.union(NEVER, *NEVER.values()) <= {room_of(path) for path in sources(PACKAGE)}
+    assert TOOL_LAYER.keys() <= {room_of(path, TOOLS) for path in sources(TOOLS)}
 
 
 def test_the_broker_does_not_know_the_tools():

@@ -43,7 +43,8 @@ def passes(body: Any, row: TransactionRow, now_ms: int) -> bool:
         return False
     if body.producer_id_filters and row.producer_id not in body.producer_id_filters:
         return False
-    return body.duration_filter < 0 or now_ms - row.start_timestamp_ms > body.duration_filter
+    shortest_ms: int = body.duration_filter
+    return shortest_ms < 0 or now_ms - row.start_timestamp_ms > shortest_ms
 
 
 API = Api(ApiKey.LIST_TRANSACTIONS, 0, 2, handle)

@@ -455,7 +455,8 @@ class Admin:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{what}: no answer for {_words(min(missing))}')
             return found
 
-        return self._retrying(run, what)
+        answers: dict[Partition, Any] = self._retrying(run, what)
+        return answers
 
 
 def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:

@@ -111,7 +111,8 @@ class Connection:
         `min_version` excludes versions that would silently omit a field, such as a filter.
         """
         wanted: Any = request_class
-        first, last = wanted.versions
+        versions: tuple[int, int] = wanted.versions
+        first, last = versions
         first = max(first, min_version)
         if max_version is not None:
             last = min(last, max_version)

@@ -40,7 +40,7 @@ def then_answer(operation: Callable[Concatenate[Membership, P], R]) -> Callable[
     """Answers wait for the end of the operation."""
 
     @functools.wraps(operation)
-    def wrapped(self: Membership, *args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapped(self: Membership, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return operation(self, *args, **kwargs)
         finally:

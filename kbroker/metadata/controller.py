@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbroker.clock import Clock
-from kbroker.config import TOPIC_SETTINGS, Config, Listener, validate_broker_configs, validate_topic_configs
+from kbroker.config import Config, Listener, validate_broker_configs, validate_topic_configs
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.fs import FileSystem
 from kbroker.metadata.batches import MAX_BATCH_BYTES, MAX_RECORDS, encode_control, encode_data
@@ -64,6 +64,7 @@ from kbroker.protocol.messages import (
     TopicRecord,
     VotersRecord,
 )
+from kbroker.settings import TOPIC_SETTINGS
 
 PRODUCER_ID_BLOCK = 1000
 MAX_PRODUCER_ID = 2**63 - 1

@@ -74,7 +74,8 @@ def _struct_class(
         },
     )
     made._layout = Layout(made, names, [_default(field, classes) for field in struct.fields])
-    return made
+    created: type[Message] = made
+    return created
 
 
 def _default(field: schema.Field, classes: dict[str, type[Message]]) -> object:
@@ -85,8 +86,9 @@ def _default(field: schema.Field, classes: dict[str, type[Message]]) -> object:
 
 def _add_plan(struct_class: Any, struct: schema.Struct, version: int, flexible: bool) -> Plan:
     """Return the plan of a struct in a version, including its nested structs; created once."""
-    if version in struct_class._plans:
-        return struct_class._plans[version]
+    plans: dict[int, Plan] = struct_class._plans
+    if version in plans:
+        return plans[version]
     steps, tagged, absent = [], [], []
     for index, field in enumerate(struct.fields):
         if version not in field.versions:
@@ -102,7 +104,7 @@ def _add_plan(struct_class: Any, struct: schema.Struct, version: int, flexible: 
             absent.append(index)
         else:
             steps.append(step)
-    plan = struct_class._plans[version] = Plan(
+    plan = plans[version] = Plan(
         struct_class, flexible, steps, sorted(tagged, key=lambda row: row[0]), absent
     )
     return plan

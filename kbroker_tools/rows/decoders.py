@@ -228,7 +228,7 @@ class RowDecoder:
 
 
 def _row_type(key: Message) -> int:
-    found: int = key.row_type  # type: ignore[attr-defined]
+    found: int = key.row_type
     return found
 
 

@@ -193,7 +193,7 @@ def _written(storage: Storage, name: str) -> bytes:
     data = b''
     with storage.open(name) as file:
         while True:
-            more = file.read_at(storage.window_bytes, len(data))
+            more: bytes = file.read_at(storage.window_bytes, len(data))
             data += more
             if len(more) < storage.window_bytes or more.endswith(bytes(INDEX_ENTRY_BYTES)):
                 break

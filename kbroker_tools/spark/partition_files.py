@@ -324,7 +324,7 @@ def next_sound_batch(file: Any, position: int, end: int, low: int, high: int = N
         return position + size
     position += 1
     while position + HEADER_BYTES <= end:
-        data = file.read_at(min(READ_BYTES, end - position), position)
+        data: bytes = file.read_at(min(READ_BYTES, end - position), position)
         at = data.find(MAGIC_BYTE, MAGIC_AT)
         while 0 <= at <= len(data) - HEADER_BYTES + MAGIC_AT:
             header = _header_or_none(data, at - MAGIC_AT)

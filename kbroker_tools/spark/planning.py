@@ -222,4 +222,5 @@ def split_bytes(slices_bytes: int, options: Options) -> int:
         return most
     if not options.is_given('splitBytes'):
         most = MOST_SPLIT_BYTES
-    return min(most, max(1, slices_bytes // options['minPartitions']))
+    tasks: int = options['minPartitions']
+    return min(most, max(1, slices_bytes // tasks))

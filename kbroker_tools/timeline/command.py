@@ -24,7 +24,7 @@ _DURATION = re.compile(r'(\d+)\s*(ms|s|min|m|h|d)')
 _UNITS_MS = {'ms': 1, 's': 1000, 'm': 60_000, 'min': 60_000, 'h': 3_600_000, 'd': 86_400_000}
 
 
-class TopicPartition(click.ParamType):
+class TopicPartition(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
     """The parameter type of `orders:0`; the last colon separates."""
 
     name = 'TOPIC:PARTITION'
@@ -36,7 +36,7 @@ class TopicPartition(click.ParamType):
         return topic, int(partition)
 
 
-class Moment(click.ParamType):
+class Moment(click.ParamType):  # type: ignore[type-arg]
     """The parameter type of a time (ISO 8601, UTC by default) in milliseconds; an age becomes negative milliseconds."""
 
     name = 'TIME'
