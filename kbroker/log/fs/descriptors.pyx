@@ -28,8 +28,9 @@ cdef class Reopenable:
 cdef class OpenFiles:
     """The open files that can be opened again. At most `limit` stay open: connections need descriptors too.
 
-    `release` keeps a file that was used since it last passed (the clock algorithm: a use costs one store, and no move in
-    a list). It also keeps a file with bytes whose sync is awaited: reopening a file can lose an earlier write error.
+    `release` keeps a file that was used since it last passed. This is the clock algorithm: a use costs one store, and
+    no move in a list. It also keeps a file with bytes whose sync is awaited: reopening a file can lose an earlier write
+    error.
     """
 
     def __init__(self):

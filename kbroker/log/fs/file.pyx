@@ -131,8 +131,8 @@ cdef class File:
     cdef int64_t pread_cached(self, uint8_t *into, size_t size, int64_t position) except -1:
         """Read up to `size` bytes that are in the page cache from `position` on. Never wait for the disk.
 
-        A result below `size`, 0 included, means that the next bytes are not cached (`warm` fetches them) or that the file
-        ends there. Read as `pread` does if the file system cannot report what it has cached.
+        A result below `size`, 0 included, means that the file ends there, or that the next bytes are not cached: `warm`
+        fetches them. Read as `pread` does if the file system cannot report what it has cached.
         """
         cdef size_t total = 0
         cdef int code
