@@ -60,7 +60,7 @@ cdef class Member:
         self.assignment = assignment
 
     def as_it_is(self):
-        """What a JoinGroup said of it, to go back to."""
+        """Return a copy of the fields that a JoinGroup sets, to restore them after a failure."""
         return Member(self.member_id, self.group_instance_id, self.client_id, self.client_host,
                       self.rebalance_timeout_ms, self.session_timeout_ms, self.protocols, self.assignment)
 
@@ -74,7 +74,7 @@ cdef class Member:
         return not self.is_new and (self.join_done is not None or self.sync_done is not None)
 
     def metadata(self, protocol_name):
-        """What the member sent for this assignor; empty when it does not know it."""
+        """Return the metadata that the member sent for this assignor, empty if it does not know the assignor."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata

@@ -409,7 +409,7 @@ class Membership:
 
     @then_answer
     def _expire_syncs(self, group: ClassicGroup, generation: int) -> None:
-        """Who joined but did not sync within the rebalance timeout is gone: the others rebalance (KAFKA-13435)."""
+        """Remove members that joined but did not sync in time, so that the others rebalance (KAFKA-13435)."""
         if group.generation != generation or not group.is_in(GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             return
         if not group.unsynced_member_ids:

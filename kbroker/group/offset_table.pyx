@@ -6,7 +6,7 @@ from kbroker.group.records cimport CommittedOffset, OffsetKey
 
 
 cdef class OffsetTable:
-    """What replay of the partition makes of its offset rows and markers.
+    """The offsets that a replay of the partition's rows and markers gives.
 
     What is in flight is no part of that state: it remembers appends that are not durable, so that what is decided
     meanwhile (deletion, expiry, stability) takes them into account.

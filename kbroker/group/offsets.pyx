@@ -21,7 +21,7 @@ cdef object ILLEGAL_GENERATION = ErrorCode.ILLEGAL_GENERATION
 
 
 cdef class NewOffset:
-    """What a client commits for one partition. `topic_id` is that of the topic that exists now."""
+    """A client's offset commit for one partition. `topic_id` is that of the existing topic."""
 
     def __init__(self, int64_t offset, int32_t leader_epoch=-1, str metadata='', bytes topic_id not None=NO_TOPIC_ID):
         self.offset = offset

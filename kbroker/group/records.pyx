@@ -47,7 +47,7 @@ cdef dict value_classes = {
 
 
 cdef class OffsetKey:
-    """Whose offset it is. Sorts by group, topic and partition."""
+    """The group, topic and partition of an offset. Sorts in this order."""
 
     def __init__(self, str group_id not None, str topic not None, int32_t partition):
         self.group_id = group_id
@@ -97,7 +97,7 @@ cdef class CommittedOffset:
 
 
 cdef class OffsetRow:
-    """Of a tombstone `committed` is None."""
+    """A row of an offset. `committed` is None in a tombstone."""
 
     def __init__(self, OffsetKey key not None, CommittedOffset committed):
         self.key = key
@@ -191,7 +191,7 @@ cdef CommittedOffset committed_of(found, int64_t log_offset):
 
 
 cpdef Py_ssize_t row_bytes(tuple row) except -1:
-    """What the row takes in a batch, or a little more."""
+    """Return the size of the row in a batch in bytes, or slightly more."""
     key, value = row
     return len(key) + len(value or b'') + 32
 

@@ -25,7 +25,7 @@ COORDINATOR_ERRORS = APPEND_ERRORS | {
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What a failed append or transaction check means to a client of the coordinator: Kafka's mapping."""
+"""Kafka's mapping from errors of appends and transaction checks to errors for the coordinator's clients."""
 
 
 def coordinator_error(error):
@@ -34,7 +34,7 @@ def coordinator_error(error):
 
 
 cdef class TransactionalProducer:
-    """Who appends within a transaction, and the guard that its verification gave (KIP-890)."""
+    """The producer of an append within a transaction, and the guard from its verification (KIP-890)."""
 
     def __init__(self, int64_t producer_id, int16_t producer_epoch, guard=None):
         self.producer_id = producer_id
@@ -183,7 +183,7 @@ cdef class Shard:
 
 
 cdef MarkerKind kind_of(batch) except *:
-    """Of a control batch; compaction may leave an empty one, which is no marker."""
+    """Return the kind of marker in a control batch. Compaction may leave an empty batch, which is no marker."""
     cdef Py_buffer view
     cdef BatchFields fields
     cdef Marker marker

@@ -1,4 +1,4 @@
-"""What a request must fulfil before it may change a transaction. Each check raises KafkaError."""
+"""Checks of a request before it may change a transaction. Each check raises KafkaError."""
 from libc.stdint cimport int16_t, int64_t
 
 from kbroker.transaction.state cimport TransactionMetadata

@@ -1,4 +1,4 @@
-"""What EndTxn leads to: the decision tables, apart from everything that carries a decision out.
+"""The decision tables of EndTxn, without the code that carries out a decision.
 
 Only a client's request needs them: the coordinator's own aborts, by fence or timeout, are of an Ongoing transaction
 at or above its epoch, and that always ends in PrepareAbort.
@@ -86,7 +86,7 @@ cpdef decide_with_bump(int state, int claim, bint committed):
 
 
 cpdef bint is_overflow_retry(TransactionRow current, int64_t producer_id, int16_t producer_epoch) noexcept:
-    """Whether the pair is the last one of the producer id that the current one replaced."""
+    """Return True if the pair is the last one of the producer id that the current one replaced."""
     return (current.previous_producer_id == producer_id and producer_epoch == EXHAUSTED_PRODUCER_EPOCH
             and current.producer_epoch == 0)
 

@@ -26,7 +26,7 @@ cdef enum:
 
 
 class Reaction(enum.Enum):
-    """What the coordinator does after one partition's marker has failed.
+    """The coordinator's reaction to a failed marker of one partition.
 
     GIVE_UP: another coordinator has decided about this producer. The transaction stays prepared until the next load.
     """

@@ -8,7 +8,7 @@ from kbroker.errors import ErrorCode, KafkaError
 
 
 class ProducerIdBlocks(Protocol):
-    """What is asked of the controller: a block is durable when it is returned, and is never returned again."""
+    """The controller's allocation of producer ids. A returned block is durable, and is never returned again."""
 
     def allocate_producer_id_block(self) -> range: ...
 

@@ -223,12 +223,12 @@ cdef class TransactionMetadata:
 
     @property
     def is_born(self):
-        """Whether a row of it was ever in force: until then no producer can know of it."""
+        """True if the id ever had a current row. Until then, no producer can know the id."""
         return self.was_born()
 
     @property
     def is_dying(self):
-        """Whether it is about to expire: to everybody but the coordinator it is gone."""
+        """True if the id is about to expire. Only the coordinator still knows it."""
         return self.pending is not None and self.pending.status == STATUS_DEAD
 
     def __repr__(self):

@@ -36,7 +36,7 @@ def encode_tombstone(transactional_id: str) -> Row:
 
 
 def read_all(partition: Partition) -> dict[str, TransactionRow]:
-    """What the partition says of each transactional.id: its last row wins, one without a value forgets the id."""
+    """Return the last row of each transactional.id in the partition. A row without a value removes the id."""
     found: dict[str, TransactionRow] = {}
     for transactional_id, row in _read_rows(partition):
         if row is None:

@@ -16,7 +16,7 @@ TXN_OFFSET_COMMIT_VERSION_THAT_ADDS = 5
 
 
 class Mode(enum.Enum):
-    """What is asked before the first write to a partition in a transaction."""
+    """The kind of check before the first write to a partition in a transaction."""
 
     ADD = 'add'
     """TV2: the partition joins the transaction, no request of the client's own was needed."""
@@ -44,7 +44,7 @@ _UNREACHABLE = dict.fromkeys((ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR
 
 
 def error_for_write(mode: Mode, code: ErrorCode) -> ErrorCode:
-    """What a TxnOffsetCommit in `mode` makes of the coordinator's answer."""
+    """Return the error code that a TxnOffsetCommit in `mode` answers for the coordinator's error code."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and mode is Mode.VERIFY_LEGACY:
@@ -53,7 +53,10 @@ def error_for_write(mode: Mode, code: ErrorCode) -> ErrorCode:
 
 
 def error_for_produce(mode: Mode, code: ErrorCode) -> ErrorCode:
-    """What a Produce in `mode` makes of the coordinator's answer. Only TV2 producers know CONCURRENT_TRANSACTIONS."""
+    """Return the error code that a Produce in `mode` answers for the coordinator's error code.
+
+    Only TV2 producers know CONCURRENT_TRANSACTIONS.
+    """
     code = error_for_write(mode, code)
     if code is ErrorCode.CONCURRENT_TRANSACTIONS and mode is not Mode.ADD:
         return ErrorCode.NOT_ENOUGH_REPLICAS

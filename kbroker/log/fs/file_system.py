@@ -10,7 +10,7 @@ from kbroker.log.fs import record_lock
 from kbroker.log.fs.file import Directory, File, WholeFileSystem
 
 SYNCFS_IS_SILENT = tuple(int(number) for number in re.findall(r'\d+', os.uname().release)[:2]) < (5, 8)
-"""Whether the kernel's syncfs hides write errors."""
+"""True if the kernel's syncfs hides write errors."""
 
 
 def sync_inline(files: Iterable[File], done: Callable[[OSError | None], object]) -> None:
