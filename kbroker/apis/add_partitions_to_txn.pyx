@@ -32,6 +32,7 @@ from kbroker.errors import ErrorCode
 from kbroker.internal_topics import INTERNAL_TOPICS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AddPartitionsToTxnResponse
+from kbroker.protocol.schema import first_version, flexible_from
 from kbroker.transaction.state import EPOCH_BUMPS_FROM
 
 TransactionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
@@ -41,11 +42,11 @@ PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 FIRST_VERSION_WITH_FENCED = 2
 
 cdef enum:
-    FIRST_BATCHED = 4
-    FLEXIBLE_VERSION = 3
     LEAST_ANSWER_BYTES = 16         # more than everything beside the topics
     PARTITION_ANSWER_BYTES = 3      # of a partition, beside what the request has of it
 
+cdef int FLEXIBLE_VERSION = flexible_from('AddPartitionsToTxnRequest')
+cdef int FIRST_BATCHED = first_version('AddPartitionsToTxnRequest', 'transactions')
 cdef object NONE = ErrorCode.NONE
 
 
@@ -247,5 +248,5 @@ def error_response(body, code, _message, version):
     return respond_to_one(topics, each(partitions_of(topics), code), version)
 
 
-API = Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, {(0, 3): AddPartitionsHandler(), (FIRST_BATCHED, 5): handle_batched},
-          error_response)
+API = Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5,
+          {(0, FIRST_BATCHED - 1): AddPartitionsHandler(), (FIRST_BATCHED, 5): handle_batched}, error_response)

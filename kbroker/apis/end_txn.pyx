@@ -23,12 +23,14 @@ from kbroker.apis.producer_fencing import told_to_producer
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import EndTxnResponse
+from kbroker.protocol.schema import first_version, flexible_from
 
 cdef enum:
     VERSION_WITH_FENCED = 2
-    FLEXIBLE_VERSION = 3
-    VERSION_WITH_BUMP = 5
     MOST_ANSWER_BYTES = 32
+
+cdef int FLEXIBLE_VERSION = flexible_from('EndTxnRequest')
+cdef int VERSION_WITH_BUMP = first_version('EndTxnResponse', 'producer_epoch')
 
 
 cdef struct EndTxnFields:

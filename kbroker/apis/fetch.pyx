@@ -18,12 +18,15 @@ from kbroker.wire.bytes cimport Cursor
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.schema import first_version
 from kbroker.topics.partition cimport Partition
 from kbroker.topics.topic cimport Topic
 
 cdef enum:
-    TOPIC_IDS = 13              # the first version that has them
     READ_COMMITTED = 1
+
+cdef int SESSIONS = first_version('FetchRequest', 'session_id')
+cdef int TOPIC_IDS = first_version('FetchRequest', 'topics.topic_id')
 
 
 @cython.final
@@ -203,7 +206,7 @@ cdef class FetchHandler(Handler):
 def error_response(body, code, message, version):
     """Return the answer to a request that failed as a whole, by an unexpected error."""
     response = messages.FetchResponse
-    if version >= 7:
+    if version >= SESSIONS:
         return response(error_code=int(code))
     return response(responses=[
         response.FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[

@@ -7,23 +7,29 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 
 from kbroker.errors import ProtocolError
+from kbroker.protocol.schema import first_version, flexible_from
 from kbroker.apis cimport request_bytes
 from kbroker.wire.bytes cimport Cursor, read_int32, read_int64, take, take_unsigned_varint
 
 cdef enum:
-    SESSIONS = 7                # the first version that has it
-    LEADER_EPOCHS = 9
-    RACKS = 11
-    FLEXIBLE = 12
-    TOPIC_IDS = 13
-    REPLICA_STATE = 15
-    REPLICA_DIRECTORIES = 17
-    HIGH_WATERMARKS = 18
     CLUSTER_ID_TAG = 0
     REPLICA_STATE_TAG = 1
     REPLICA_DIRECTORY_TAG = 0
     HIGH_WATERMARK_TAG = 1
+    UNKNOWN_TAG = 2
     TOPIC_ID_BYTES = 16
+
+# The first versions with a field.
+cdef int FLEXIBLE = flexible_from('FetchRequest')
+cdef int SESSIONS = first_version('FetchRequest', 'session_id')
+cdef int RACKS = first_version('FetchRequest', 'rack_id')
+cdef int REPLICA_STATE = first_version('FetchRequest', 'replica_state')
+cdef int TOPIC_IDS = first_version('FetchRequest', 'topics.topic_id')
+cdef int LEADER_EPOCHS = first_version('FetchRequest', 'topics.partitions.current_leader_epoch')
+cdef int LAST_FETCHED_EPOCHS = first_version('FetchRequest', 'topics.partitions.last_fetched_epoch')
+cdef int LOG_START_OFFSETS = first_version('FetchRequest', 'topics.partitions.log_start_offset')
+cdef int REPLICA_DIRECTORIES = first_version('FetchRequest', 'topics.partitions.replica_directory_id')
+cdef int HIGH_WATERMARKS = first_version('FetchRequest', 'topics.partitions.high_watermark')
 
 
 cdef int read_request(FetchRequest *request, const uint8_t *at, const uint8_t *end, int version) except -1:
@@ -97,8 +103,8 @@ cdef int take_partition(Cursor *cursor, int version, AskedPartition *partition) 
     partition.index = read_int32(take(cursor, 4))
     partition.current_leader_epoch = read_int32(take(cursor, 4)) if version >= LEADER_EPOCHS else -1
     partition.fetch_offset = read_int64(take(cursor, 8))
-    partition.last_fetched_epoch = read_int32(take(cursor, 4)) if version >= FLEXIBLE else -1
-    if version >= 5:
+    partition.last_fetched_epoch = read_int32(take(cursor, 4)) if version >= LAST_FETCHED_EPOCHS else -1
+    if version >= LOG_START_OFFSETS:
         take(cursor, 8)         # the log start of a follower
     partition.max_bytes = read_int32(take(cursor, 4))
     if version >= FLEXIBLE:
@@ -112,7 +118,7 @@ cdef int take_tag(Cursor *cursor, Cursor *value) except -1:
     cdef Py_ssize_t size = <Py_ssize_t>take_unsigned_varint(cursor, 5)
     value.at = take(cursor, size)
     value.end = value.at + size
-    return <int>min(tag, <uint64_t>HIGH_WATERMARKS)
+    return <int>min(tag, <uint64_t>UNKNOWN_TAG)
 
 
 cdef int expect_end_of_tag(Cursor *value) except -1:

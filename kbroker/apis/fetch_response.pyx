@@ -14,18 +14,22 @@ from kbroker.apis.fetch_sessions cimport WantedPartition, WantedTopic
 from kbroker.apis.request cimport Request
 from kbroker.wire.bytes cimport put_unsigned_varint, write_int16, write_int32, write_int64
 
+from kbroker.protocol.schema import first_version, flexible_from
+
 cdef enum:
-    LOG_START_OFFSETS = 5       # the first version that has it
-    SESSIONS = 7
-    PREFERRED_REPLICAS = 11
-    FLEXIBLE = 12
-    TOPIC_IDS = 13
     VARINT_BYTES = 5            # of a length, at most
     HEAD_BYTES = 32
     PARTITION_BYTES = 96        # without its aborted transactions
     ABORTED_BYTES = 16          # one in the transaction index's own form: producer id and first offset
     NO_REPLICA = -1
     KEPT_BYTES = 65536
+
+# The first versions with a field.
+cdef int FLEXIBLE = flexible_from('FetchResponse')
+cdef int SESSIONS = first_version('FetchResponse', 'session_id')
+cdef int TOPIC_IDS = first_version('FetchResponse', 'responses.topic_id')
+cdef int LOG_START_OFFSETS = first_version('FetchResponse', 'responses.partitions.log_start_offset')
+cdef int PREFERRED_REPLICAS = first_version('FetchResponse', 'responses.partitions.preferred_read_replica')
 
 
 @cython.final

@@ -15,6 +15,7 @@ from kbroker.apis.fetch_request cimport (
 from kbroker.apis.waiting cimport Waiter, WaitingRoom
 from kbroker.clock cimport Clock
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.schema import first_version
 from kbroker.topics.partition cimport FetchWaiter
 from kbroker.wire.bytes cimport Cursor, read_int32, take
 
@@ -24,8 +25,9 @@ cdef enum:
     CLOSING_EPOCH = -1
     # A session unused for this long may make room for a new one; Kafka's min.incremental.fetch.session.eviction.ms.
     EVICTABLE_MS = 120000
-    SESSIONS = 7                # the first version that has them
-    TOPIC_IDS = 13
+
+cdef int SESSIONS = first_version('FetchRequest', 'session_id')
+cdef int TOPIC_IDS = first_version('FetchRequest', 'topics.topic_id')
 
 
 @cython.freelist(64)

@@ -14,10 +14,9 @@ from kbroker.group.offsets cimport Commit
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetCommitResponse
+from kbroker.protocol.schema import first_version
 
-cdef enum:
-    VERSION_WITH_IDS = 10
-
+cdef int VERSION_WITH_IDS = first_version('OffsetCommitRequest', 'topics.topic_id')
 cdef object UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 cdef object UNKNOWN_TOPIC_ID = ErrorCode.UNKNOWN_TOPIC_ID
 cdef object TopicResponse = OffsetCommitResponse.OffsetCommitResponseTopic

@@ -47,6 +47,7 @@ from kbroker.wire.bytes cimport (
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ProduceResponse
+from kbroker.protocol.schema import first_version, flexible_from
 from kbroker.record.batch import CorruptBatchError
 from kbroker.transaction.verification import PRODUCE_VERSION_THAT_ADDS
 
@@ -60,14 +61,14 @@ WITHOUT_LOG_START_OFFSET = frozenset({
 cdef enum:
     ACKS_ALL = -1
     VERIFICATION = -1               # the part of a ProduceUnderWay that is not the number of a partition
-    LOG_START_OFFSET_VERSION = 5
     ZSTD_VERSION = 7
-    ERROR_MESSAGE_VERSION = 8
-    FLEXIBLE_VERSION = 9
-    TOPIC_ID_VERSION = 13
     TOPIC_ID_BYTES = 16
     FEWEST_PARTS = 8
 
+cdef int FLEXIBLE_VERSION = flexible_from('ProduceRequest')
+cdef int LOG_START_OFFSET_VERSION = first_version('ProduceResponse', 'responses.partition_responses.log_start_offset')
+cdef int ERROR_MESSAGE_VERSION = first_version('ProduceResponse', 'responses.partition_responses.error_message')
+cdef int TOPIC_ID_VERSION = first_version('ProduceRequest', 'topic_data.topic_id')
 cdef int IMPLICIT_ADD_VERSION = PRODUCE_VERSION_THAT_ADDS
 
 TopicProduceResponse = ProduceResponse.TopicProduceResponse

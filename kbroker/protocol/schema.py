@@ -128,6 +128,23 @@ def load(name: str) -> Message:
     return parse(declarations()[name])
 
 
+def flexible_from(name: str) -> int:
+    """Return the first flexible version of the message. Raises KeyError if no table has it."""
+    return declarations()[name].flexible_from
+
+
+def first_version(name: str, path: str) -> int:
+    """Return the first version of the message that has the field; dots in `path` lead to nested fields.
+
+    Raises KeyError if no table has the message, or the message no such field.
+    """
+    struct: Struct | None = load(name).struct
+    for part in path.split('.'):
+        fields = {} if struct is None else {field.name: field for field in struct.fields}
+        struct = fields[part].struct
+    return fields[part].versions.first
+
+
 def _split(file: str, text: str) -> list[Declaration]:
     found: list[Declaration] = []
     header: Declaration | None = None

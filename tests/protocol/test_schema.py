@@ -177,3 +177,21 @@ def test_a_key_without_a_table_has_no_header():
     for ask in (request_header_version, response_header_version):
         with pytest.raises(KeyError):
             ask(4, 0)
+
+
+@pytest.mark.parametrize(
+    ('message', 'path', 'version'),
+    [
+        ('FetchRequest', 'session_id', 7),
+        ('FetchRequest', 'topics.partitions.high_watermark', 18),
+        ('ProduceRequest', 'acks', 0),
+    ],
+)
+def test_the_first_version_of_a_field_comes_from_its_table(message, path, version):
+    assert schema.first_version(message, path) == version
+
+
+@pytest.mark.parametrize('path', ['nothing', 'session_id.nothing', 'topics.nothing'])
+def test_a_field_that_a_message_lacks_has_no_first_version(path):
+    with pytest.raises(KeyError):
+        schema.first_version('FetchRequest', path)
