@@ -173,7 +173,8 @@ def notes() -> list[str]:
 def daemon_notes() -> list[str]:
     return [
         '.SH SIGNALS', '.TP', '.B SIGTERM, SIGINT',
-        roff('Stop cleanly. A second signal ends the process at once; the next start then recovers.'),
+        roff('Stop cleanly. A second signal ends the process at once; the next start then recovers. A SIGINT that was '
+             'ignored when the broker started stays ignored, as in the background of a script.'),
         *exit_status((0, 'Stopped cleanly, or the file is correct.'),
                      (1, 'The broker could not start, or the file is wrong; one line names the reason.'),
                      (2, 'The command line is wrong.')),

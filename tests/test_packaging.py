@@ -163,3 +163,10 @@ def trace_a_broker_at_work(directory):
         broker.kill()
         broker.wait()
     return trace.read_text().splitlines()
+
+
+def test_make_alone_prints_each_target_with_its_help():
+    printed = subprocess.run(['make', '--silent'], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    targets = re.search(r'^\.PHONY: (.*)$', (ROOT / 'Makefile').read_text(), re.MULTILINE)[1].split()
+    assert sorted(targets) == sorted(line.split()[0] for line in printed.splitlines())
+    assert all(re.fullmatch(r'\S+ +[A-Z].+\.', line) for line in printed.splitlines())
