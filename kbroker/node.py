@@ -30,8 +30,7 @@ logger = logging.getLogger('kbroker')
 
 
 class Node:
-    """All state of a broker: `take_directory`, `open`, then requests and ticks, then `close`, or `abandon` for a crash.
-    """
+    """All state of a broker: `take_directory`, `open`, then requests and ticks, then `close` or `abandon`."""
 
     metadata: MetadataController
     topics: TopicRegistry

@@ -137,11 +137,6 @@ cdef class Commons:
         self.outgoing.room = SEND_BUFFER_BYTES
         self.outgoing.max_size = SEND_TURN_BYTES
 
-    @property
-    def open(self):
-        """Connections that are open."""
-        return self.opened - self.closed
-
     cdef bint is_full(self) noexcept:
         return self.held_bytes >= self.max_held_bytes
 

@@ -71,7 +71,7 @@ def test_a_client_is_served_and_forgotten(serve, dial, reactor):
     client.close()
     settle(reactor)
     assert closed == [connection] and not server.connections
-    assert (server.accepted, server.traffic.open, server.traffic.requests) == (1, 0, 1)
+    assert (server.accepted, server.traffic.closed, server.traffic.requests) == (1, 1, 1)
 
 
 def test_small_replies_are_not_delayed(serve, dial, reactor):
