@@ -34,7 +34,7 @@ TRANSITIONS = {
 }
 """Empty -> Preparing: the first join. Preparing -> Completing: all who were awaited have joined. Completing ->
 Stable: the leader's assignment is durable. Back to Preparing: a join, a leave or an expiry. Preparing -> Empty:
-nobody joined. Dead: the group's tombstone is in the log, not yet durable; nothing leaves that state."""
+no member joined. Dead: the group's tombstone is in the log, not yet durable; nothing leaves that state."""
 
 
 cdef object IS_DEAD = GroupState.DEAD
@@ -117,7 +117,7 @@ cdef class ClassicGroup:
 
     @property
     def is_blank(self):
-        """Nobody ever joined or committed: it exists for pending members alone."""
+        """Return whether no member ever joined or committed, and none is pending any more."""
         return self.generation == 0 and not self.members and not self.pending_members and self.protocol_type is None
 
     def is_leader(self, member_id):
@@ -210,7 +210,7 @@ cdef class ClassicGroup:
         return not self.pending_members and all([member.join_done is not None for member in self.members.values()])
 
     def elect_joined_leader(self):
-        """Keep the leader if it joined, else take the first member that did. False when nobody did."""
+        """Keep the leader if it joined, else choose the first member that did. Return False if none did."""
         leader = self.members.get(self.leader_id or '')
         if leader is not None and leader.join_done is None:
             joined = next((member for member in self.members.values() if member.join_done is not None), None)

@@ -69,7 +69,7 @@ class GroupCoordinator:
         self._stop_sweep = self._timers.every(self._config.offsets_retention_check_interval_ms, self.sweep)
 
     def close(self) -> None:
-        """Stop the sweep and the sessions, and let go of all groups: from here on this is NOT_COORDINATOR of any."""
+        """Stop the sweep and the sessions, and release all groups: from here on each operation is NOT_COORDINATOR."""
         if self._stop_sweep is not None:
             self._stop_sweep()
         for part in self._parts:

@@ -221,7 +221,7 @@ class Membership:
             if version >= 9:
                 response.skip_assignment = True
             else:
-                # Without skip_assignment (KIP-814) a leader would assign anew: it is told that its old self leads.
+                # Without skip_assignment (KIP-814) a leader would assign again. The reply names its old id as leader.
                 response.leader, response.members = old_leader_id or '', []
         return response
 
@@ -480,7 +480,7 @@ class Membership:
             self._after_removal(group)
 
     def _remove(self, group: ClassicGroup, member: Member) -> None:
-        """With UNKNOWN_MEMBER_ID for what it has parked: if it is still there, it joins anew."""
+        """Remove the member. Its parked requests get UNKNOWN_MEMBER_ID: if it is still alive, it joins again."""
         self._answer_join_with(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self._answer_sync_with(member, ErrorCode.UNKNOWN_MEMBER_ID)
         group.remove(member)
@@ -491,7 +491,7 @@ class Membership:
         elif group.state is GroupState.PREPARING_REBALANCE:
             self._complete_if_everyone_joined(group)
         elif group.is_blank and not self._shard.offsets.keys_to_forget(group.group_id):
-            self._shard.groups.pop(group.group_id, None)  # nobody ever joined: nothing to remember
+            self._shard.groups.pop(group.group_id, None)  # no member ever joined: nothing to remember
 
     # Answers
 

@@ -50,7 +50,7 @@ cdef class Commit:
         return self.generation >= 0 or self.member_id != '' or self.group_instance_id is not None
 
     cdef bint is_standalone(self, ClassicGroup group) except -1:
-        """A consumer without group management, or an administrator: free to commit while nobody else is there."""
+        """Return whether a consumer without group management, or an administrator, commits to an empty group."""
         return self.generation < 0 and group.state is EMPTY
 
 

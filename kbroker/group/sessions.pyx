@@ -1,4 +1,4 @@
-"""How long members may keep silent: each sign of life of one gives it its session timeout anew."""
+"""Session timeouts of members: each request of a member restarts its timeout."""
 from functools import partial
 
 from libc.stdint cimport int64_t

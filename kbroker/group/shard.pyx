@@ -43,7 +43,9 @@ cdef class TransactionalProducer:
 
 
 cdef class Shard:
-    """`on_group_row(group, value)` is told of the row of a group in memory once it is durable; never while loading.
+    """One partition of `__consumer_offsets` and its groups.
+
+    `on_group_row(group, value)` is called with each durable row of a group in memory; never while loading.
 
     `_appended` has what is on its way to the disk: (offset in the log, keys, committed offsets).
     """

@@ -1,10 +1,10 @@
 """The decision tables of EndTxn, without the code that carries out a decision.
 
-Only a client's request needs them: the coordinator's own aborts, by fence or timeout, are of an Ongoing transaction
-at or above its epoch, and that always ends in PrepareAbort.
+Only a client's request needs them. The coordinator's own aborts, by fence or timeout, end an Ongoing transaction at or
+above its epoch, and always lead to PrepareAbort.
 
-A decision is a state to prepare (the transaction ends, or for TV2 an empty one does), or an error code to answer;
-NONE means that the ending asked for has happened already and the answer was lost on the way.
+A decision is a state to prepare (the transaction ends, or for TV2 an empty one does), or an error code to reply with.
+NONE means that the transaction has already ended as requested, and that the first reply was lost.
 """
 import enum
 
@@ -74,12 +74,12 @@ cdef list with_bump = [_WITH_BUMP.get(state) for state in TransactionState]
 
 
 cpdef decide_without_bump(int state, bint committed):
-    """TV0 and TV1: EndTxn v0-4."""
+    """Return the decision for TV0 and TV1: EndTxn v0-4."""
     return (<tuple?>without_bump[state])[0 if committed else 1]
 
 
 cpdef decide_with_bump(int state, int claim, bint committed):
-    """TV2: EndTxn from v5 (KIP-890)."""
+    """Return the decision for TV2: EndTxn from v5 (KIP-890)."""
     if claim == FENCED:
         return _FENCED
     return (<tuple?>with_bump[state])[claim + (0 if committed else COMMITS)]
@@ -92,7 +92,7 @@ cpdef bint is_overflow_retry(TransactionRow current, int64_t producer_id, int16_
 
 
 def claim_of(TransactionRow current not None, int64_t producer_id, int16_t producer_epoch):
-    """The claim of a client whose producer id is the current one, unless `is_overflow_retry` holds."""
+    """Return the claim of a client whose producer id is the current one, unless `is_overflow_retry` holds."""
     return Claim(claimed(current, producer_id, producer_epoch))
 
 

@@ -1,4 +1,4 @@
-"""The bytes of the markers that end a transaction, and what follows when one cannot be written."""
+"""The bytes of the markers that end a transaction, and the reaction to a marker that fails."""
 import enum
 
 from cpython.bytes cimport PyBytes_AS_STRING

@@ -1,4 +1,4 @@
-"""Producer ids, from blocks that the metadata log has given away for good."""
+"""Producer ids, taken from blocks that the metadata log has allocated for good."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ class ProducerIdBlocks(Protocol):
 
 
 class ProducerIds:
-    """Gives each producer id once. What is left of a block when the broker stops is never used."""
+    """Returns each producer id once. The rest of a block is never used after the broker stops."""
 
     def __init__(self, blocks: ProducerIdBlocks):
         self._blocks = blocks
         self._block: Iterator[int] = iter(())
 
     def next(self) -> int:
-        """A producer id that no producer has had.
+        """Return a producer id that no producer has had.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, on which clients retry, while no further block can be had.
         """

@@ -119,7 +119,7 @@ cdef class TransactionRow:
 
     `previous_producer_id` is the producer id before the last step: it differs from `producer_id` only after a rotation.
     `next_producer_id`, in a Prepare row whose epoch was exhausted, is the one that follows once the transaction is
-    complete. `last_producer_epoch` is what the producer held before the last bump it was told of; not known after a
+    complete. `last_producer_epoch` is the producer's epoch before the last bump that was sent to it, not known after a
     reload.
     """
 
@@ -180,7 +180,7 @@ cdef class TransactionRow:
         return f'TransactionRow({", ".join(f"{name}={value!r}" for name, value in self._fields().items())})'
 
     cdef TransactionRow copy(self):
-        """For the next row to be made of: nobody else has it yet."""
+        """Return a copy, from which the caller builds the next row."""
         cdef TransactionRow row = TransactionRow.__new__(TransactionRow)
         row.status = self.status
         row.producer_id = self.producer_id
@@ -357,7 +357,7 @@ cdef class TransactionMetadata:
         return fence
 
     cdef TransactionRow prepare(self, TransactionRow row):
-        """Make `row` the pending one; nobody changes it from here on."""
+        """Make `row` the pending one. It does not change from here on."""
         if self.pending is not None:
             raise IllegalTransition(f'{self!r}: cannot prepare {row.state.title} while a row is pending')
         if not entered_from_bits[row.status] >> self.current.status & 1:

@@ -1,4 +1,4 @@
-"""The rows of `__transaction_state`: how a transaction is written there, and what a partition of it says when read."""
+"""The rows of `__transaction_state`, encoded and decoded."""
 from __future__ import annotations
 
 import logging
@@ -22,12 +22,12 @@ Row = tuple[bytes, bytes | None]
 
 
 def value_version(transaction_version: int) -> int:
-    """The version of the value for a finalized `transaction.version`: flexible from 1 on."""
+    """Return the version of the value for a finalized `transaction.version`: flexible from 1 on."""
     return 1 if transaction_version >= 1 else 0
 
 
 def encode_row(transactional_id: str, row: TransactionRow, version: int) -> Row:
-    """The record of `row`. Version 0 has no room for the neighbouring producer ids and the client's version."""
+    """Return the record of `row`. Version 0 has no fields for neighbouring producer ids and the client's version."""
     return encode_key(transactional_id), encode_value(row, version)
 
 
@@ -59,7 +59,7 @@ def _read_rows(partition: Partition) -> Iterator[tuple[str, TransactionRow | Non
 
 
 def decode_row(key: bytes | None, value: bytes | None) -> tuple[str, TransactionRow | None]:
-    """The transactional.id of a record and its row, None for a tombstone.
+    """Return the transactional.id of a record and its row, None for a tombstone.
 
     Raises RowError for a type, version or state that is not known.
     """

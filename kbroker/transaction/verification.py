@@ -1,7 +1,7 @@
-"""How a transactional write asks the coordinator, and what it tells its client of the answer (KIP-890).
+"""The check of a transactional write at the coordinator, and the errors for its client (KIP-890).
 
-Between Kafka's brokers this is AddPartitionsToTxn v4-5 and a layer that turns its errors into those that a producer of
-the version at hand can make sense of. With one broker the call is direct; the errors are the same.
+Between Kafka's brokers this is AddPartitionsToTxn v4-5, and a layer that translates its errors into those that the
+producer's version knows. With one broker the call is direct; the errors are the same.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Mode(enum.Enum):
     """The kind of check before the first write to a partition in a transaction."""
 
     ADD = 'add'
-    """TV2: the partition joins the transaction, no request of the client's own was needed."""
+    """TV2: the partition joins the transaction without a request of the client."""
     VERIFY = 'verify'
     """The client must have added it, and knows TRANSACTION_ABORTABLE."""
     VERIFY_LEGACY = 'verify, for a client from before TRANSACTION_ABORTABLE'
@@ -40,7 +40,7 @@ class Mode(enum.Enum):
 _UNREACHABLE = dict.fromkeys((ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                               ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR),
                              ErrorCode.NOT_ENOUGH_REPLICAS)
-"""A producer knows nothing of coordinators, and retries on this."""
+"""A producer does not know coordinators. It retries on this error."""
 
 
 def error_for_write(mode: Mode, code: ErrorCode) -> ErrorCode:
