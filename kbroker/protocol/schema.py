@@ -123,6 +123,7 @@ def declarations() -> dict[str, Declaration]:
     return found
 
 
+@functools.cache
 def load(name: str) -> Message:
     """Parse and return the message. Raises KeyError if no table has it, TableError if its table is invalid."""
     return parse(declarations()[name])
