@@ -168,10 +168,10 @@ class Membership:
     def _join_again(self, group: ClassicGroup, member: Member, joining: Member, done: Reply) -> None:
         """A member that did not get its answer, wants a rebalance or is called to one."""
         same_metadata = list(member.protocols) == list(joining.protocols)
-        settled = group.state is GroupState.COMPLETING_REBALANCE or (
+        keeps_generation = group.state is GroupState.COMPLETING_REBALANCE or (
             group.state is GroupState.STABLE and not group.is_leader(member.member_id)
         )
-        if settled and same_metadata:
+        if keeps_generation and same_metadata:
             self._outbox.append((done, self._join_response(group, member)))
             return
         # Stable, and the leader joins: it saw what its metadata does not show, such as new partitions. All rebalance.
