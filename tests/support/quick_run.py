@@ -9,6 +9,7 @@ NEEDS_MORE = ('jvm', 'node', 'browser', 'valgrind', 'strace')
 
 SLOW = (
     *LONGEST,
+    'tests/clients/',
     'tests/log/test_cleaner.py::test_a_power_cut_at_any_change_of_a_cleaning_loses_nothing',
     'tests/log/test_cleaner_against_reference.py',
     'tests/test_examples.py',
@@ -18,7 +19,7 @@ SLOW = (
     'tests/topics/test_many_partitions.py',
     'tests/transaction/test_any_history.py',
 )
-"""Files and tests that take a third of the time of all that need nothing more."""
+"""Places that take a third of the time of all that need nothing more."""
 
 
 def is_quick(item: pytest.Item) -> bool:
