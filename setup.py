@@ -28,9 +28,9 @@ SHARED_CODE = 'kbroker._shared'
 """The module that holds Cython's own helper functions. Without it each extension contains a copy of them."""
 
 OBJECT_CODE = (
-    'kbroker.apis.add_partitions_to_txn', 'kbroker.apis.context', 'kbroker.apis.end_txn', 'kbroker.apis.offset_commit',
+    'kbroker.apis.add_partitions_to_txn', 'kbroker.apis.end_txn', 'kbroker.apis.offset_commit',
     'kbroker.apis.txn_offset_commit', 'kbroker.apis.waiting', 'kbroker.clock', 'kbroker.group.',
-    'kbroker.log.append_result', 'kbroker.log.fs', 'kbroker.log.log_slice', 'kbroker.network.sync_threads',
+    'kbroker.log.append', 'kbroker.log.fs', 'kbroker.log.log_slice', 'kbroker.network.sync_threads',
     'kbroker.network.tls', 'kbroker.protocol.plan', 'kbroker.protocol.rows', 'kbroker.topics.topic',
     'kbroker.transaction.',
 )
@@ -64,7 +64,8 @@ class BuildExtensions(build_ext):
         translated = cythonize(self.extensions, nthreads=JOBS, build_dir=C_DIRECTORY, compiler_directives=DIRECTIVES,
                                shared_utility_qualified_name=SHARED_CODE)
         for extension, with_c in zip(self.extensions, translated, strict=True):
-            extension.sources, extension.depends = with_c.sources, with_c.depends
+            extension.sources = with_c.sources
+            extension.depends = [*with_c.depends, __file__]     # other compile options make another extension
         self.waiting = [extension.name for extension in self.extensions if self.is_outdated(extension)]
         self.number = len(self.waiting)
         # The largest first: no core is left with a long job at the end.

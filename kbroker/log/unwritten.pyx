@@ -1,10 +1,9 @@
 """The unwritten tail of a log: the bytes of batches that the log has adopted and not written yet.
 
 Appends to one partition within one tick share a single write: a small write costs the file system little more for forty
-batches than for one, and a large one half of what its parts cost (measured on ext4). Until then the bytes lie in an
-arena that the logs of a broker share; it is small, so that they are still in the processor's cache when they are
-written. The bytes of a request's frame are borrowed until the connection's loan ends, then copied; many bytes are
-written instead.
+batches than for one, and a large one half of what its parts cost. Until then the bytes lie in an arena that the logs of
+a broker share; it is small, so that they are still in the processor's cache when they are written. The bytes of a
+request's frame are borrowed until the connection's loan ends, then copied; many bytes are written instead.
 
 Nothing may depend on unwritten bytes: no reply leaves, the high watermark stays, and the log writes them before
 anything looks into the file. A failed write refuses all of them.

@@ -36,8 +36,9 @@ cdef class FetchWaiter:
     cdef readonly Partition partition
     cdef WaiterLink link
 
-    cdef int wait(self) except -1
-    cdef void stop_waiting(self) noexcept
+    cpdef int wait(self) except -1
+    cpdef int stop_waiting(self) except -1
+    cdef void unlink(self) noexcept
     cpdef wake(self)
 
 

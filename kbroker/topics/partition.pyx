@@ -97,10 +97,10 @@ cdef class FetchWaiter:
         self.partition = partition
 
     def __dealloc__(self):
-        self.stop_waiting()
+        self.unlink()
 
-    cdef int wait(self) except -1:
-        """Wait for the next move of `partition`."""
+    cpdef int wait(self) except -1:
+        """Have `wake` called once: by the next move of `partition`, or its deletion."""
         cdef WaiterLink *head = &self.partition._fetch_waiters
         if self.link.next == NULL:
             self.link.waiter = <PyObject *>self
@@ -110,7 +110,11 @@ cdef class FetchWaiter:
             head.previous = &self.link
         return 0
 
-    cdef void stop_waiting(self) noexcept:
+    cpdef int stop_waiting(self) except -1:
+        self.unlink()
+        return 0
+
+    cdef void unlink(self) noexcept:
         if self.link.next != NULL:
             self.link.next.previous = self.link.previous
             self.link.previous.next = self.link.next
@@ -303,7 +307,7 @@ cdef class Partition(Appender):
         cdef FetchWaiter waiter
         while head.next != head:
             waiter = <FetchWaiter>head.next.waiter
-            waiter.stop_waiting()
+            waiter.unlink()
             waiter.wake()
         return 0
 
@@ -390,15 +394,6 @@ cdef class Partition(Appender):
     def update_config(self, config):
         """Apply a new LogConfig to the log."""
         self._log.update_config(config)
-
-    def add_fetch_waiter(self, FetchWaiter waiter not None):
-        """Call `waiter.wake()` once: when either bound of a fetch moves, or when the partition is deleted."""
-        waiter.stop_waiting()
-        waiter.partition = self
-        waiter.wait()
-
-    def remove_fetch_waiter(self, FetchWaiter waiter not None):
-        waiter.stop_waiting()
 
     def delete_records(self, int64_t offset):
         """Move the log start to `offset` (-1: the high watermark). Raises KafkaError OFFSET_OUT_OF_RANGE."""

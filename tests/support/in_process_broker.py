@@ -101,7 +101,9 @@ class InProcessBroker(Node):
         self.waiting_room.connection_closed(connection.connection_id)
 
     def send(self, connection: InProcessConnection, frame: bytes) -> None:
-        self.serve(connection, frame)
+        # The gates count these instructions, so this repeats the two lines of `serve`.
+        self._dispatcher.handle(connection, connection.sent, memoryview(bytearray(frame)))
+        connection.sent += 1
         self.turn()
 
     def serve(self, connection: InProcessConnection, frame: bytes) -> None:

@@ -29,9 +29,10 @@ def read(partition, upper_bound_offset):
 
 
 class Waiter(FetchWaiter):
-    def __init__(self):
-        super().__init__()
+    def __init__(self, partition):
+        super().__init__(partition)
         self.woken = 0
+        self.wait()
 
     def wake(self):
         self.woken += 1
@@ -208,8 +209,8 @@ def test_what_is_not_flushed_is_not_read(open_partition):
 
 
 def test_a_fetch_waiter_is_woken_by_the_disk_and_not_by_the_append(open_partition, flusher, disk):
-    partition, waiter = open_partition(), Waiter()
-    partition.add_fetch_waiter(waiter)
+    partition = open_partition()
+    waiter = Waiter(partition)
     partition.append_batch(data(), Origin.CLIENT)
     assert waiter.woken == 0
     flusher.kick()
@@ -224,31 +225,30 @@ def move(partition, flusher, disk):
 
 
 def test_a_fetch_waiter_is_woken_once_unless_it_waits_again(open_partition, flusher, disk):
-    partition, waiter = open_partition(), Waiter()
-    partition.add_fetch_waiter(waiter)
+    partition = open_partition()
+    waiter = Waiter(partition)
     move(partition, flusher, disk)
     move(partition, flusher, disk)
     assert waiter.woken == 1
-    partition.add_fetch_waiter(waiter)
-    partition.add_fetch_waiter(waiter)
+    waiter.wait()
+    waiter.wait()
     move(partition, flusher, disk)
     assert waiter.woken == 2
 
 
 def test_fetch_waiters_that_left_or_are_gone_are_not_woken(open_partition, flusher, disk):
-    partition, first, gone, left, last = open_partition(), *(Waiter() for _ in range(4))
-    for waiter in (first, gone, left, last):
-        partition.add_fetch_waiter(waiter)
-    partition.remove_fetch_waiter(left)
-    partition.remove_fetch_waiter(left)
-    del gone, waiter
+    partition = open_partition()
+    first, gone, left, last = (Waiter(partition) for _ in range(4))
+    left.stop_waiting()
+    left.stop_waiting()
+    del gone
     move(partition, flusher, disk)
     assert (first.woken, left.woken, last.woken) == (1, 0, 1)
 
 
 def test_a_fetch_waiter_in_a_ring_of_garbage_is_taken_out(open_partition, flusher, disk):
-    partition, waiter = open_partition(), Waiter()
-    partition.add_fetch_waiter(waiter)
+    partition = open_partition()
+    waiter = Waiter(partition)
     waiter.itself = waiter
     del waiter
     gc.collect()
@@ -274,9 +274,9 @@ def test_deleting_records_up_to_the_high_watermark(open_partition):
 
 
 def test_a_deleted_partition_answers_everyone(open_partition, flusher):
-    partition, waiter = open_partition(), Waiter()
+    partition = open_partition()
+    waiter = Waiter(partition)
     told = []
-    partition.add_fetch_waiter(waiter)
     partition.when_durable(partition.append_batch(data(), Origin.CLIENT).last_offset + 1, told.append)
     partition.mark_deleted()
     partition.when_durable(0, told.append)
