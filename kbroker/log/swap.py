@@ -42,8 +42,12 @@ def parse_file_name(name: str) -> SegmentFileName | None:
 
 
 def rename_files(fs: FileSystem, directory: str, base_offset: int, old_state: str, new_state: str) -> None:
-    """Rename the existing files of a segment; the log file last, since it is decisive."""
-    for kind in reversed(SEGMENT_SUFFIXES):
+    """Rename the existing files of a segment.
+
+    The log file is the first to get the suffix `.deleted`, and the last to get any other name. So a crash, or a reader
+    of the directory, never finds a log file without the transaction index that hides its aborted records.
+    """
+    for kind in SEGMENT_SUFFIXES if new_state == DELETED_SUFFIX else reversed(SEGMENT_SUFFIXES):
         old = os.path.join(directory, file_name(base_offset, kind))
         if fs.exists(old + old_state):
             fs.rename(old + old_state, old + new_state)

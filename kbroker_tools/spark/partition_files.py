@@ -89,20 +89,22 @@ class PartitionFiles:
 
 
 def _listed(storage: Storage) -> dict[str, FileFacts | None]:
-    """Return a listing that is not in the middle of a swap of compacted segments.
+    """Return a listing that is not in the middle of a swap or a deletion of segments.
 
-    A local directory is listed until two listings agree, because one alone may miss a file that is being renamed.
+    A local directory is listed until two listings agree, because one alone may miss a file that is being renamed. They
+    must agree on transaction indexes, too: without its index, a segment shows its aborted records.
     """
     before: set[str] | None = None
     for _ in range(LISTINGS):
         names = storage.list()
         swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
-        logs = {name for name, facts in names.items() if facts is not None and name.endswith('.log')}
+        decisive = {name for name, facts in names.items()
+                    if facts is not None and name.endswith(('.log', '.txnindex'))}
         if swaps:
             time.sleep(SWAP_WAIT_S)
-        elif logs == before or not storage.is_on_disk:
+        elif decisive == before or not storage.is_on_disk:
             return names
-        before = None if swaps else logs
+        before = None if swaps else decisive
     if swaps:
         raise CorruptLogError(f'{storage.path(swaps[0])}: a broker was killed while compacted segments took the place '
                               'of others; start it once, or repair the directory with kbroker-check')

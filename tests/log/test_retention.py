@@ -263,6 +263,26 @@ def test_swap_files_at_or_above_an_incomplete_cleaned_one_go(open_log, fs):
     assert open_log(cleanup_policy='compact').log_end_offset == 12
 
 
+@pytest.mark.parametrize('number', range(1, 4))
+def test_a_kill_within_a_deletion_leaves_no_log_file_without_its_transaction_index(open_log, number):
+    # The index used to get its suffix before the log file. After a kill in between, aborted records were readable.
+    failing = FailingFileSystem()
+    log = open_log(file_system=failing)
+    append(log, producer_id=1, epoch=0, sequence=0, transactional=True)
+    log.append_batch(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
+    log.roll()
+    append(log)
+    log.delete_records(2)
+    log.flush()
+    failing.fail = fail_nth(number)
+    with pytest.raises(KafkaError):
+        log.apply_retention(3)
+    kinds = {name.partition('.')[2] for name in os.listdir(log.directory) if name.startswith(f'{0:020d}.')}
+    assert 'log' not in kinds or 'txnindex' in kinds
+    again = open_log(clean_shutdown=False)
+    assert again.aborted_transactions(0, 2) == ([(1, 0)] if again.log_start_offset == 0 else [])
+
+
 def test_markers_and_rows_move_with_their_segment(open_log, fs):
     log = open_log(cleanup_policy='compact')
     append(log, producer_id=1, epoch=0, sequence=0, transactional=True)

@@ -13,7 +13,9 @@ from kbroker_tools.spark import pins
 from kbroker_tools.spark.file_place import HIGH_WATERMARK, LOG_START, RECOVERY_POINT
 from kbroker_tools.spark.file_ranges import ABORTED_OF_A_TASK, DataLossError
 from kbroker_tools.spark.options import OptionError
+from kbroker_tools.spark.partition_files import PartitionFiles
 from kbroker_tools.spark.skipped import Skipped
+from kbroker_tools.spark.storage import FileFacts, Storage
 
 
 @pytest.fixture
@@ -494,3 +496,19 @@ def test_many_aborted_transactions_make_small_tasks_not_large_ones(tmp_path):
     assert values(path=log.path, skippedTo=told) == [str(number) for number in range(0, 100_000, 1000)]
     assert Skipped.read(told).aborted_transactions == 100_000
     assert len(rows(table='aborted', path=log.path)) == 100_000
+
+
+def test_a_listing_within_a_deletion_has_no_log_file_without_its_transaction_index():
+    # A segment vanishes while its directory is listed for the second time: its log file is seen, then its transaction
+    # index is not. Two listings with the same log files used to be enough, and aborted records became readable.
+    logs = {f'{base:020d}.log': FileFacts(100, 0) for base in (0, 10)}
+    whole = logs | {f'{0:020d}.txnindex': FileFacts(34, 0)}
+    rest = {name: facts for name, facts in logs.items() if name.startswith(f'{10:020d}')}
+    listings = iter([whole, logs, rest, rest])
+
+    class VanishingSegment(Storage):
+        def list(self):
+            return next(listings)
+
+    files = PartitionFiles.list(VanishingSegment('/logs/topic-0'), 'topic', 0)
+    assert [segment.base_offset for segment in files.segments] == [10]
