@@ -28,11 +28,9 @@ SHARED_CODE = 'kbroker._shared'
 """The module that holds Cython's own helper functions. Without it each extension contains a copy of them."""
 
 OBJECT_CODE = (
-    'kbroker.apis.add_partitions_to_txn', 'kbroker.apis.end_txn', 'kbroker.apis.offset_commit',
-    'kbroker.apis.txn_offset_commit', 'kbroker.apis.waiting', 'kbroker.clock', 'kbroker.group.',
-    'kbroker.log.append', 'kbroker.log.fs', 'kbroker.log.log_slice', 'kbroker.network.sync_threads',
-    'kbroker.network.tls', 'kbroker.protocol.plan', 'kbroker.protocol.rows', 'kbroker.topics.topic',
-    'kbroker.transaction.',
+    'kbroker.apis.add_partitions_to_txn', 'kbroker.apis.offset_commit', 'kbroker.apis.txn_offset_commit',
+    'kbroker.group.', 'kbroker.network.sync_threads', 'kbroker.network.tls', 'kbroker.protocol.plan',
+    'kbroker.protocol.rows', 'kbroker.topics.topic',
 )
 """Modules that handle objects and call the system, where -O2 gains nothing and takes half as long again to compile."""
 
