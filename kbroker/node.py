@@ -17,6 +17,7 @@ from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.jobs import Submit, Sync, run_inline
 from kbroker.log.manager import LogManager
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
+from kbroker.long_work import LongWork
 from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import ResourceType
 from kbroker.settings import LONG_MAX
@@ -51,6 +52,7 @@ class Node:
         self.waiting_room = WaitingRoom()
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room)
         self.tick = Tick()
+        self.long_work = LongWork(timers)
         self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later)
         self._unreported_failure: KafkaError | None = None
         self.on_reconfigured: list[Callable[[], None]] = []
@@ -160,6 +162,7 @@ class Node:
             self.abandon()
             return
         self.cleaner.stop()
+        self.long_work.finish()
         self.transactions.close()
         self.tick.write()
         self.metadata.begin_shutdown()

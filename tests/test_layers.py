@@ -12,7 +12,7 @@ PACKAGE, TOOLS = ROOT / 'kbroker', ROOT / 'kbroker_tools'
 LAYERS = [
     {'errors'},
     {'clock', 'completion', 'internal_topics', 'linear_pattern', 'properties', 'tls_settings'},
-    {'settings'},
+    {'long_work', 'settings'},
     {'config', 'tls'},
     {'wire'},
     {'protocol', 'record'},

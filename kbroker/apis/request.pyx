@@ -4,11 +4,14 @@ Each file of this room that serves an API declares it as `API`. The declaration 
 which handler: a Python function that gets the decoded message, or a `Handler` in C that reads the bytes itself.
 """
 import logging
+from functools import partial
+from types import GeneratorType
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t
 
+from kbroker.long_work cimport LongWork
 from kbroker.protocol.codec cimport decode_bytes, encode_segments_behind
 from kbroker.wire.bytes cimport Cursor
 
@@ -107,7 +110,8 @@ cdef class Handler:
 cdef class DecodingHandler(Handler):
     """Decodes the body with the generic codec and calls `handle(request, body)`.
 
-    The function returns the response, or None if it calls `request.reply` itself.
+    The function returns the response, or None if it calls `request.reply` itself. If it is a generator function, it runs
+    as long work, and the value that it returns is the response.
     """
 
     def __init__(self, handle, request_class):
@@ -123,9 +127,21 @@ cdef class DecodingHandler(Handler):
             raise
         except Exception as error:
             return request.fail(message, error)
-        if response is not None:
+        if isinstance(response, GeneratorType):
+            (<LongWork?>request.node.long_work).start(response, partial(answer_later, request, message))
+        elif response is not None:
             request.reply(response)
         return 0
+
+
+def answer_later(Request request not None, message, error, response):
+    """Answer a request whose handler ran as long work."""
+    if isinstance(error, ProtocolError):
+        request.connection.close(f'{request.api.key.name} v{request.version}: {error}')
+    elif error is not None:
+        request.fail(message, error)
+    elif response is not None:
+        request.reply(response)
 
 
 cdef class Api:
