@@ -9,7 +9,7 @@ from functools import partial
 from kbroker.apis.dispatch import Dispatcher
 from kbroker.apis.served import served_apis
 from kbroker.clock import Clock, Timers
-from kbroker.config import Config, Listener
+from kbroker.config import Config, Listener, addresses_for_clients
 from kbroker.log.fs import FileSystem, shared_open_files
 from kbroker.network.connection import Connection, Transport
 from kbroker.network.limits import Limits, SocketOptions
@@ -62,9 +62,12 @@ class Broker:
         the operator; nothing stays open then.
         """
         try:
+            advertised, warnings = addresses_for_clients(self.config)
+            for warning in warnings:
+                logger.warning('%s', warning)
             self.node.take_directory()
             self._bind()
-            self.node.open(self._advertised())
+            self.node.open(self._with_bound_ports(advertised))
         except BaseException:
             self._release(self.node.abandon)
             raise
@@ -128,11 +131,11 @@ class Broker:
         return [Endpoint(listener.host, listener.port, listener.name, transports[listener.protocol])
                 for listener in listeners]
 
-    def _advertised(self) -> list[Listener]:
+    def _with_bound_ports(self, advertised: list[Listener]) -> list[Listener]:
         """Return the addresses for clients, with the ports that were assigned for 0."""
         bound = {listener.name: address[1]
                  for listener, address in zip(self.config.bound_listeners, self.server.addresses, strict=True)}
-        return [listener._replace(port=listener.port or bound[listener.name]) for listener in self.config.advertised]
+        return [listener._replace(port=listener.port or bound[listener.name]) for listener in advertised]
 
     def _connection_closed(self, connection: Connection) -> None:
         self.node.waiting_room.connection_closed(connection.connection_id)

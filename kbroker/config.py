@@ -1,6 +1,8 @@
 """The configuration in force, in layers: dynamic changes, then the operator's settings, then Kafka's defaults."""
 import enum
 import fnmatch
+import ipaddress
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -172,7 +174,10 @@ class Config:
 
     @property
     def advertised(self) -> list[Listener]:
-        """The addresses for clients. Port 0 means the bound port; an empty host means this machine's name."""
+        """The addresses for clients. Port 0 means the bound port; an empty host means this machine's name.
+
+        `addresses_for_clients` resolves the name.
+        """
         listeners = self._listeners('listeners' if self['advertised.listeners'] is None else 'advertised.listeners')
         if self['advertised.listeners'] is not None:
             return listeners
@@ -247,6 +252,32 @@ def _check_value(setting: Setting, text: str, code: ErrorCode) -> None:
         setting.parse(text)
     except ValueError as error:
         raise KafkaError(code, f'{setting.name}: found {_quoted(setting, text)}, expected {error}') from None
+
+
+def addresses_for_clients(config: Config) -> tuple[list[Listener], list[str]]:
+    """Return the addresses for clients, with this machine's name for an empty host, and warnings for the operator.
+
+    Raises ConfigError if the name is needed and does not resolve. May wait for the resolver.
+    """
+    listeners = config.advertised
+    unnamed = [listener for listener in listeners if not listener.host]
+    if not unnamed:
+        return listeners, []
+    name, addresses = socket.gethostname(), set[str]()
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
+        addresses = {str(address[0]).partition('%')[0] for *_, address in found}
+    except (OSError, UnicodeError):
+        raise ConfigError('advertised.listeners', f'advertised.listeners: found no host for {unnamed[0]}, and this '
+                          f'machine\'s name {name!r} does not resolve; expected the name or address that clients '
+                          f'connect to: advertised.listeners={unnamed[0]._replace(host="HOST")}') from None
+    warnings = []
+    if all(ipaddress.ip_address(address).is_loopback for address in addresses):
+        warnings.append(f'clients are told to connect to {name}, which is {", ".join(sorted(addresses))} here; clients '
+                        'on other machines may need another name: see advertised.listeners')
+    else:
+        name = found[0][3] or name
+    return [listener._replace(host=listener.host or name) for listener in listeners], warnings
 
 
 class LogConfig:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from kbroker import __version__, logs, systemd
-from kbroker.config import Config
+from kbroker.config import Config, addresses_for_clients
 from kbroker.errors import ConfigError, CorruptLogError, KafkaError, LogDirectoryError
 from kbroker.properties import read_properties
 from kbroker.settings import SETTINGS
@@ -139,7 +139,8 @@ def config(config_file: Path | None) -> None:
     for text in errors:
         click.echo(f'error: {text}', err=True)
     if not errors:
-        warnings += Config(given).warnings
+        checked = Config(given)
+        warnings += checked.warnings + addresses_for_clients(checked)[1]
     for text in warnings:
         click.echo(f'warning: {text}', err=True)
     if errors:
@@ -152,7 +153,7 @@ def _errors(given: dict[str, str]) -> Iterator[str]:
     given = dict(given)
     while True:
         try:
-            Config(given)
+            addresses_for_clients(Config(given))
             return
         except ConfigError as error:
             yield str(error)

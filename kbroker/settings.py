@@ -1,8 +1,11 @@
 """The table of all settings: parser, DescribeConfigs, `kbroker config` and the man page are derived from its rows.
 
-Names, types, bounds and defaults are Apache Kafka 4.3's, except two kinds of defaults: those that a single node cannot
-meet (replication factors and in-sync minimums of the internal topics are 1), and those that bind to every interface
-(`listeners`) or put data under /tmp (`log.dir`).
+Names, types, bounds and defaults are Apache Kafka 4.3's, except:
+
+- defaults that a single node cannot meet: replication factors and in-sync minimums of the internal topics are 1;
+- defaults that bind to every interface (`listeners`) or put data under /tmp (`log.dir`);
+- `socket.listen.backlog.size`, whose default takes the clients that connect again after a restart;
+- the lower bound of the internal topics' segment sizes: Kafka accepts less and then cannot create the topics.
 """
 import enum
 import math
@@ -17,6 +20,8 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
+MIN_SEGMENT_BYTES = 1_048_576
+"""The least segment.bytes of a topic (KIP-1030), internal topics included."""
 
 
 class Type(enum.IntEnum):
@@ -238,7 +243,8 @@ NETWORK = (
     _int('socket.request.max.bytes', 104857600, 'The largest request in bytes; a larger one closes the connection.', 1),
     _int('socket.send.buffer.bytes', -1, 'SO_SNDBUF of connections in bytes; -1: sized by the system.', -1),
     _int('socket.receive.buffer.bytes', -1, 'SO_RCVBUF of connections in bytes; -1: sized by the system.', -1),
-    _int('socket.listen.backlog.size', 50, 'The most connections that may wait to be accepted.', 1),
+    _int('socket.listen.backlog.size', 4096,
+         'The most connections that may wait to be accepted. The system lowers it to net.core.somaxconn.', 1),
     _long('connections.max.idle.ms', 600000, 'A connection without a request for this many milliseconds is closed.'),
     _int('max.connections', INT_MAX, 'The most connections open at the same time.', 0, update=CLUSTER),
     _int('max.connections.per.ip', INT_MAX, 'The most connections from one IP address.', 0, update=CLUSTER),
@@ -262,7 +268,7 @@ TOPICS = (
 )
 
 LOG = (
-    _int('log.segment.bytes', 1073741824, 'The size in bytes at which a new segment begins.', 1048576,
+    _int('log.segment.bytes', 1073741824, 'The size in bytes at which a new segment begins.', MIN_SEGMENT_BYTES,
          topic_name='segment.bytes', update=CLUSTER),
     _long('log.roll.ms', None, 'The age in milliseconds at which a new segment begins.', 1, topic_name='segment.ms',
           update=CLUSTER, fallbacks=(('log.roll.hours', HOUR_MS),)),
@@ -360,7 +366,8 @@ GROUPS = (
     _int('group.max.size', INT_MAX, 'The largest number of members in a group.', 1),
     _int('offset.metadata.max.bytes', 4096, 'The longest metadata of an offset commit.'),
     _int('offsets.topic.num.partitions', 50, 'The number of partitions of __consumer_offsets when it is created.', 1),
-    _int('offsets.topic.segment.bytes', 104857600, 'The segment size of __consumer_offsets in bytes.', 1),
+    _int('offsets.topic.segment.bytes', 104857600, 'The segment size of __consumer_offsets in bytes.',
+         MIN_SEGMENT_BYTES),
     _int('offsets.retention.minutes', 10080, 'How long, in minutes, the offsets of an empty group are kept.', 1),
     _long('offsets.retention.check.interval.ms', 600000, 'How often, in milliseconds, expired offsets are removed.', 1),
 )
@@ -377,7 +384,8 @@ TRANSACTIONS = (
     _int('transaction.state.log.num.partitions', 50, 'The partitions of __transaction_state, fixed when it is created.',
          1),
     _int('transaction.state.log.min.isr', 1, 'min.insync.replicas of __transaction_state.', 1),
-    _int('transaction.state.log.segment.bytes', 104857600, 'The segment size of __transaction_state in bytes.', 1),
+    _int('transaction.state.log.segment.bytes', 104857600, 'The segment size of __transaction_state in bytes.',
+         MIN_SEGMENT_BYTES),
     _boolean_row('transaction.partition.verification.enable', True,
                  'Check with the coordinator that a partition belongs to the transaction before its first append.',
                  update=CLUSTER),

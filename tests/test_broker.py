@@ -1,8 +1,36 @@
-"""The daemon in this process: the state after a stop."""
+"""The daemon in this process: the address that it advertises, and the state after a stop."""
+import logging
+import socket
+
+import pytest
+
 from kbroker.broker import Broker
 from kbroker.config import Config
+from kbroker.errors import ConfigError
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
+
+
+def broker_on_every_interface(directory):
+    return Broker(Config({'log.dirs': str(directory), 'listeners': 'PLAINTEXT://0.0.0.0:0'}))
+
+
+def test_a_broker_on_every_interface_advertises_the_name_of_the_machine(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(socket, 'gethostname', lambda: 'localhost')
+    broker = broker_on_every_interface(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        broker.start()
+    assert broker.node.advertised_address('PLAINTEXT') == ('localhost', broker.server.addresses[0][1])
+    assert 'clients are told to connect to localhost' in caplog.text
+    broker.reactor.call_soon_threadsafe(broker.stop)
+    broker.run()
+
+
+def test_a_broker_that_no_client_could_find_does_not_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(socket, 'gethostname', lambda: 'nowhere.invalid')
+    with pytest.raises(ConfigError, match='expected the name or address that clients connect to'):
+        broker_on_every_interface(tmp_path / 'data').start()
+    assert not (tmp_path / 'data').exists()
 
 
 def test_what_the_last_flush_sets_off_is_still_written_by_a_stop(tmp_path):

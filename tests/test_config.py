@@ -1,5 +1,6 @@
 """Settings: the sources of their values, and refused values."""
 import pathlib
+import socket
 
 import pytest
 
@@ -9,6 +10,7 @@ from kbroker.config import (
     Listener,
     LogConfig,
     Source,
+    addresses_for_clients,
     describe_topic,
     validate_broker_configs,
     validate_topic_configs,
@@ -141,6 +143,56 @@ def test_an_ipv6_listener_is_written_as_it_was_read():
 
 def test_a_listener_on_every_interface_is_advertised_without_its_wildcard():
     assert Config({'listeners': 'PLAINTEXT://0.0.0.0:9092'}).advertised == [Listener('PLAINTEXT', '', 9092)]
+
+
+def test_a_listener_on_every_interface_is_advertised_under_the_name_of_the_machine(monkeypatch):
+    monkeypatch.setattr(socket, 'gethostname', lambda: 'broker')
+    monkeypatch.setattr(socket, 'getaddrinfo', resolver({'broker': ('broker.example', ['127.0.1.1', '10.0.0.7'])}))
+    for listeners in 'PLAINTEXT://0.0.0.0:9092', 'PLAINTEXT://:9092', 'PLAINTEXT://[::]:9092':
+        config = Config({'listeners': listeners})
+        assert addresses_for_clients(config) == ([Listener('PLAINTEXT', 'broker.example', 9092)], [])
+    config = Config({'listeners': 'PLAINTEXT://127.0.0.1:1,SSL://:2'})
+    assert [listener.host for listener in addresses_for_clients(config)[0]] == ['127.0.0.1', 'broker.example']
+
+
+def test_a_name_that_only_this_machine_reaches_is_advertised_with_a_warning(monkeypatch):
+    monkeypatch.setattr(socket, 'gethostname', lambda: 'broker')
+    monkeypatch.setattr(socket, 'getaddrinfo', resolver({'broker': ('localhost', ['127.0.0.1', '::1'])}))
+    (listener,), (warning,) = addresses_for_clients(Config({'listeners': 'PLAINTEXT://0.0.0.0:9092'}))
+    assert listener == Listener('PLAINTEXT', 'broker', 9092)
+    assert warning.startswith('clients are told to connect to broker, which is 127.0.0.1, ::1 here')
+
+
+@pytest.mark.parametrize('name', ['nowhere', 'no..name'])
+def test_a_machine_without_a_name_needs_an_advertised_listener(monkeypatch, name):
+    monkeypatch.setattr(socket, 'gethostname', lambda: name)
+    monkeypatch.setattr(socket, 'getaddrinfo', resolver({}))
+    with pytest.raises(ConfigError, match=f'this machine\'s name {name!r} does not resolve; expected .* '
+                                          'advertised.listeners=PLAINTEXT://HOST:9092'):
+        addresses_for_clients(Config({'listeners': 'PLAINTEXT://0.0.0.0:9092'}))
+    given = {'listeners': 'PLAINTEXT://0.0.0.0:9092', 'advertised.listeners': 'PLAINTEXT://10.0.0.7:9092'}
+    assert addresses_for_clients(Config(given)) == ([Listener('PLAINTEXT', '10.0.0.7', 9092)], [])
+
+
+def resolver(names):
+    """Return a getaddrinfo that knows `names`, each with its canonical name and its addresses."""
+    def getaddrinfo(name, port, **options):
+        if '..' in name:
+            raise UnicodeError('label empty or too long')
+        if name not in names:
+            raise socket.gaierror(socket.EAI_NONAME, 'Name or service not known')
+        canonical, addresses = names[name]
+        return [(None, None, None, canonical if address == addresses[0] else '', (address, 0)) for address in addresses]
+
+    return getaddrinfo
+
+
+@pytest.mark.parametrize('name', ['offsets.topic.segment.bytes', 'transaction.state.log.segment.bytes'])
+def test_a_segment_size_that_its_internal_topic_cannot_have_is_refused(name):
+    with pytest.raises(ConfigError, match=f'{name}: found \'1048575\', expected a whole number from 1048576 to'):
+        Config({name: '1048575'})
+    config = Config({name: '1048576'})
+    validate_topic_configs({'segment.bytes': str(config[name])}, config)
 
 
 def test_topic_overrides_stand_above_the_broker():

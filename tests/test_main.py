@@ -247,6 +247,21 @@ def test_config_check_names_everything_that_is_wrong(tmp_path):
     assert result.stderr == 'warning: num.io.threads has no effect: one thread serves all connections\n'
 
 
+def test_config_check_wants_an_address_for_clients_where_the_machine_has_no_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(socket, 'gethostname', lambda: 'nowhere.invalid')
+    file = tmp_path / 'server.properties'
+    file.write_text('listeners=PLAINTEXT://0.0.0.0:9092\n')
+    result = run('config', '--check', str(file))
+    assert result.exit_code == 1
+    assert result.stderr == ("error: advertised.listeners: found no host for PLAINTEXT://:9092, and this machine's "
+                             "name 'nowhere.invalid' does not resolve; expected the name or address that clients "
+                             'connect to: advertised.listeners=PLAINTEXT://HOST:9092\n')
+    monkeypatch.setattr(socket, 'gethostname', lambda: 'localhost')
+    result = run('config', '--check', str(file))
+    assert result.exit_code == 0
+    assert result.stderr.startswith('warning: clients are told to connect to localhost')
+
+
 @pytest.mark.parametrize('content', [b'a=\\u1', b'a=\xff'])
 def test_a_file_that_cannot_be_read_as_settings_is_one_line(tmp_path, content):
     file = tmp_path / 'server.properties'

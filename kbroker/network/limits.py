@@ -24,6 +24,6 @@ class Limits(NamedTuple):
 class SocketOptions(NamedTuple):
     """Settings of listening sockets. Accepted sockets inherit the buffer sizes; -1 leaves them to the kernel."""
 
-    backlog: int = 50
+    backlog: int = 4096
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1

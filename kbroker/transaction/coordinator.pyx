@@ -25,6 +25,7 @@ from kbroker.transaction.waiting_adds cimport WaitingAdds
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.transaction.state_log import value_version
+from kbroker.transaction.store import MOST_TOGETHER_BYTES
 from kbroker.transaction.verification import Mode, error_for_produce, error_for_write
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,8 @@ cdef class TransactionCoordinator:
     `transaction_version` is the finalized level of that feature, which no request changes while the broker runs.
     """
 
-    def __init__(self, config, Clock clock, Timers timers, topics, producer_ids, *, int transaction_version):
+    def __init__(self, config, Clock clock, Timers timers, topics, producer_ids, *, int transaction_version,
+                 Py_ssize_t most_together_bytes=MOST_TOGETHER_BYTES):
         self._config = config
         self._clock = clock
         self._timers = timers
@@ -86,7 +88,7 @@ cdef class TransactionCoordinator:
         self._producer_ids = producer_ids
         self._transaction_version = transaction_version
         self._waiting_adds = WaitingAdds(timers)
-        self.store = TransactionStore(config, clock, timers, topics, self._on_loaded)
+        self.store = TransactionStore(config, clock, timers, topics, self._on_loaded, most_together_bytes)
         self.store.row_version = value_version(transaction_version)
         self.ender = TransactionEnder(self.store, clock, timers, topics, producer_ids, self._waiting_adds,
                                       transaction_version=transaction_version)

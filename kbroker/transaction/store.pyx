@@ -33,7 +33,7 @@ HELD_MS = 5
 """How long a Complete row waits for another row to share its write."""
 HELD_RETRY_BACKOFF_MS = 100
 MOST_TOGETHER_BYTES = 16384
-"""The largest batch of more than one row. Where a segment is smaller, its size is the limit."""
+"""The largest batch of more than one row."""
 
 
 cdef class StatePartition:
@@ -82,17 +82,19 @@ cdef class Tombstones(Completion):
 cdef class TransactionStore:
     """Finds transactions, and makes their pending rows durable. `row_version` is the version of the rows' values.
 
-    `on_loaded` is called with each StatePartition once it is loaded.
+    `on_loaded` is called with each StatePartition once it is loaded. `most_together_bytes` is the largest batch of more
+    than one row.
     """
 
-    def __init__(self, config, Clock clock, Timers timers, topics, on_loaded):
+    def __init__(self, config, Clock clock, Timers timers, topics, on_loaded,
+                 Py_ssize_t most_together_bytes=MOST_TOGETHER_BYTES):
         self._config = config
         self._clock = clock
         self._timers = timers
         self._topics = topics
         self._on_loaded = on_loaded
         self._owned = []
-        self._most_together_bytes = min(MOST_TOGETHER_BYTES, config.transaction_state_log_segment_bytes)
+        self._most_together_bytes = most_together_bytes
         topics.on_topic_created.append(self._on_topic_created)
         topics.on_topic_deleted.append(self._on_topic_deleted)
 

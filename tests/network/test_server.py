@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from support.socket_peers import CallingServer, DeferringHandler, echo, frame
@@ -115,6 +116,20 @@ def test_a_thousand_clients_are_served_at_once(serve, dial, reactor):
         client.close()
     settle(reactor)
     assert not server.connections
+
+
+def test_a_storm_of_clients_connects_before_the_first_of_them_is_accepted(serve, reactor):
+    server = serve()
+    longest = int(Path('/proc/sys/net/core/somaxconn').read_text())
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(server.addresses[0], timeout=60))
+                   for _ in range(min(2000, longest))]
+        assert server.accepted == 0
+        for client in clients:
+            client.sendall(frame(b'again'))
+        settle(reactor)
+        assert server.accepted == len(clients)
+        assert all(client.recv(100) == frame(b'again') for client in clients)
 
 
 def test_connections_over_the_limits_are_refused_with_one_line(serve, dial, reactor, caplog):

@@ -19,7 +19,7 @@ from kbroker.transaction import state_log
 from kbroker.transaction.coordinator import TransactionCoordinator
 from kbroker.transaction.producer_ids import ProducerIds
 from kbroker.transaction.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from kbroker.transaction.store import HELD_MS
+from kbroker.transaction.store import HELD_MS, MOST_TOGETHER_BYTES
 
 
 class Blocks:
@@ -81,11 +81,13 @@ def code_to(answers: list[ErrorCode]) -> Callback:
 class World:
     """A coordinator and everything it needs. Client operations return the answer, or None before it."""
 
-    def __init__(self, *, immediate: bool = True, transaction_version: int = 2, settings: dict[str, str] | None = None):
+    def __init__(self, *, immediate: bool = True, transaction_version: int = 2, settings: dict[str, str] | None = None,
+                 most_together_bytes: int = MOST_TOGETHER_BYTES):
         self.clock = ManualClock()
         self.config = Config(settings or {})
         self.blocks = Blocks()
         self.version = transaction_version
+        self.most_together_bytes = most_together_bytes
         self.topics = HeldRegistry(self.clock, immediate=immediate, internal_partitions=5)
         self.topics.create('orders', 3)
         self.topics.create('audit', 1)
@@ -98,7 +100,8 @@ class World:
         self.topics.on_topic_created, self.topics.on_topic_deleted = [], []
         self.producer_ids = ProducerIds(self.blocks)
         self.coordinator = TransactionCoordinator(self.config, self.clock, self.timers, self.topics,
-                                                  self.producer_ids, transaction_version=self.version)
+                                                  self.producer_ids, transaction_version=self.version,
+                                                  most_together_bytes=self.most_together_bytes)
         self.coordinator.start()
 
     # -- clients

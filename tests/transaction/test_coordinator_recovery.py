@@ -12,7 +12,7 @@ from kbroker.record.records import decode_records
 from kbroker.topics.partitioner import partition_for
 from kbroker.transaction.state import TransactionState
 from kbroker.transaction.state_log import decode_row, encode_row
-from kbroker.transaction.store import HELD_MS, HELD_RETRY_BACKOFF_MS
+from kbroker.transaction.store import HELD_MS, HELD_RETRY_BACKOFF_MS, MOST_TOGETHER_BYTES
 
 S = TransactionState
 PARTITIONS = (('orders', 0), ('orders', 1), ('audit', 0))
@@ -241,12 +241,12 @@ LATER_ROWS = {
 }
 
 
-@pytest.mark.parametrize('segment_bytes', ['1048576', '180'])       # 180: two rows do not share a batch
+@pytest.mark.parametrize('most_together_bytes', [MOST_TOGETHER_BYTES, 180])     # 180: two rows do not share a batch
 @pytest.mark.parametrize('kept_batches', [0, 1, 2])
 @pytest.mark.parametrize('later_row', LATER_ROWS)
-def test_nothing_depends_on_a_complete_row_that_a_crash_could_take_away(later_row, kept_batches, segment_bytes):
+def test_nothing_depends_on_a_complete_row_that_a_crash_could_take_away(later_row, kept_batches, most_together_bytes):
     """No record is in the log without it, and a start comes to the row that replies and readers have seen."""
-    world = world_at_the_end_of_a_transaction(settings={'transaction.state.log.segment.bytes': segment_bytes})
+    world = world_at_the_end_of_a_transaction(most_together_bytes=most_together_bytes)
     prepare, seen = len(all_rows(world)) - 1, world.row()
     assert world.state_partition().high_watermark == world.state_partition().log_end_offset
     assert world.topics.get('orders', 0).high_watermark == world.topics.get('orders', 0).log_end_offset
@@ -361,7 +361,7 @@ def test_tombstones_that_cannot_be_written_leave_what_is_held():
 
 
 def test_rows_that_are_too_much_for_one_batch_go_one_after_the_other():
-    world = world_at_the_end_of_a_transaction(settings={'transaction.state.log.segment.bytes': '180'})
+    world = world_at_the_end_of_a_transaction(most_together_bytes=180)
     batches = len(world.state_partition().stored)
     assert world.add((1000, 1), *[('orders', 1), ('orders', 2)], version=2) is None
     assert world.states()[-3:] == ['PrepareCommit', 'CompleteCommit', 'Ongoing']
@@ -370,7 +370,7 @@ def test_rows_that_are_too_much_for_one_batch_go_one_after_the_other():
 
 
 def test_complete_rows_that_are_too_much_for_one_batch_go_one_after_the_other():
-    world = World(settings={'transaction.state.log.segment.bytes': '250'})
+    world = World(most_together_bytes=250)
     names = [name for name in map('id-{}'.format, range(100)) if world.coordinator.store.owner(name)
              is world.coordinator.store.owner('id-0')][:5]
     for name in names:
