@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any
 
 from kbroker.apis.request import Api, Request
+from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.shard import coordinator_error
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DeleteGroupsResponse
 
@@ -19,9 +21,9 @@ def handle(request: Request, body: Any) -> None:
     results = {group_id: ErrorCode.NONE for group_id in body.groups_names}
     awaited = set(results)
 
-    def done(group_id: str, error: KafkaError | None) -> None:
+    def done(group_id: str, error: KafkaError | None, result: None) -> None:
         if error is not None:
-            results[group_id] = error.code
+            results[group_id] = coordinator_error(error).code
         awaited.remove(group_id)
         if not awaited:
             request.reply(respond(results))
@@ -30,9 +32,9 @@ def handle(request: Request, body: Any) -> None:
         request.reply(respond(results))
     for group_id in list(results):
         try:
-            request.node.groups.delete_group(group_id, partial(done, group_id))
+            request.node.groups.delete_group(group_id, Callback(partial(done, group_id)))
         except KafkaError as error:
-            done(group_id, error)
+            done(group_id, error, None)
 
 
 def respond(results: dict[str, ErrorCode]) -> Any:

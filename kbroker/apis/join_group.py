@@ -11,17 +11,17 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.request import Api, Request
+from kbroker.completion import Callback
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import JoinGroupResponse
 
 
 def handle(request: Request, body: Any) -> None:
-    def reply(response: Any) -> None:
-        request.reply(fit(response, request.version))
-
     # The slash is how Java writes an address without a host name: members carry it in answers and in the offsets topic.
-    request.node.groups.join(body, request.version, request.client_id or '', f'/{request.client_host}', reply)
+    request.node.groups.join(
+        body, request.version, request.client_id or '', f'/{request.client_host}',
+        Callback(lambda error, response: request.reply(fit(response, request.version))))
 
 
 def fit(response: Any, version: int) -> Any:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode
+from kbroker.completion import Callback
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetDeleteResponse
 
@@ -23,7 +24,7 @@ def handle(request: Request, body: Any) -> None:
         if topics.find(topic.name, partition.partition_index) is not None
     ]
 
-    def done(results: dict[tuple[str, int], ErrorCode]) -> None:
+    def done(error: KafkaError | None, results: dict[tuple[str, int], ErrorCode]) -> None:
         request.reply(
             OffsetDeleteResponse(
                 topics=[
@@ -44,7 +45,7 @@ def handle(request: Request, body: Any) -> None:
             )
         )
 
-    request.node.groups.delete_offsets(body.group_id, wanted, done)
+    request.node.groups.delete_offsets(body.group_id, wanted, Callback(done))
 
 
 API = Api(ApiKey.OFFSET_DELETE, 0, 0, handle)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.request import Api, Request
+from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 
@@ -19,7 +20,7 @@ def handle(request: Request, body: Any) -> None:
         raise KafkaError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL, 'version 5 must name the protocol type and the protocol'
         )
-    request.node.groups.sync(body, request.reply)
+    request.node.groups.sync(body, Callback(lambda error, response: request.reply(response)))
 
 
 API = Api(ApiKey.SYNC_GROUP, 0, 5, handle)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbroker.clock import Clock, Timers
-from kbroker.completion import Completion
+from kbroker.completion import Callback, Completion
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import ClassicGroup, GroupState
 from kbroker.group.membership import Membership
@@ -19,7 +19,7 @@ from kbroker.record.batch import NO_SEQUENCE
 from kbroker.topics.partitioner import partition_for
 
 if TYPE_CHECKING:
-    from kbroker.group.offsets import CommitDone, TopicPartition
+    from kbroker.group.offsets import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class GroupCoordinator:
         for part in self._parts:
             part.shard.load()
             part.offsets.forget_deleted_topics(
-                lambda topic_id: self._topics.topic_by_id(topic_id) is not None, _log_failure
+                lambda topic_id: self._topics.topic_by_id(topic_id) is not None, Callback(_log_failure)
             )
             part.membership.start_sessions()
         log.info('%d groups loaded', sum(len(part.shard.groups) for part in self._parts))
@@ -98,12 +98,12 @@ class GroupCoordinator:
                 part.membership.stop_sessions()
             self._parts = []
         for part in self._parts:
-            part.offsets.forget_topic(topic.name, _log_failure)
+            part.offsets.forget_topic(topic.name, Callback(_log_failure))
 
     def sweep(self) -> None:
         """Expire offsets and empty groups (offsets.retention.minutes)."""
         for part in self._parts:
-            part.offsets.expire(_log_failure)
+            part.offsets.expire(Callback(_log_failure))
 
     def partition_of(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that the group lives in."""
@@ -121,10 +121,10 @@ class GroupCoordinator:
 
     # Members: the errors are those of Membership's operations
 
-    def join(self, request: Any, version: int, client_id: str, client_host: str, done: Callable[[Any], None]) -> None:
+    def join(self, request: Any, version: int, client_id: str, client_host: str, done: Completion) -> None:
         self._member_part(request.group_id).membership.join(request, version, client_id, client_host, done)
 
-    def sync(self, request: Any, done: Callable[[Any], None]) -> None:
+    def sync(self, request: Any, done: Completion) -> None:
         self._member_part(request.group_id).membership.sync(request, done)
 
     def heartbeat(self, request: Any) -> None:
@@ -162,7 +162,7 @@ class GroupCoordinator:
             return offsets.fetch_all(group_id, require_stable)
         return offsets.fetch(group_id, partitions, require_stable)
 
-    def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition], done: CommitDone) -> None:
+    def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition], done: Completion) -> None:
         self._member_part(group_id).offsets.delete(group_id, partitions, done)
 
     # Groups
@@ -188,11 +188,11 @@ class GroupCoordinator:
             if not wanted_states or group.state.value.lower() in wanted_states
         ]
 
-    def delete_group(self, group_id: str, done: Callable[[KafkaError | None], None]) -> None:
-        """`done` once the tombstones are durable. GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    def delete_group(self, group_id: str, done: Completion) -> None:
+        """`done` completes when the tombstones are durable. GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         self._part(group_id).offsets.delete_group(group_id, done)
 
 
-def _log_failure(error: KafkaError | None) -> None:
+def _log_failure(error: KafkaError | None, result: None) -> None:
     if error is not None:
         log.error('tombstones were not stored: %s', error)

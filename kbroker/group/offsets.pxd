@@ -46,5 +46,7 @@ cdef class Offsets:
     cpdef commit_transactional(self, Commit commit, TransactionalProducer producer, Completion done)
     cdef ClassicGroup group_of(self, Commit commit, missing)
     cdef append(self, Commit commit, Completion done, TransactionalProducer producer)
+    cpdef delete(self, str group_id, partitions, Completion done)
+    cpdef delete_group(self, str group_id, Completion done)
     cpdef dict fetch(self, str group_id, partitions, bint require_stable)
     cdef FetchedOffset fetch_one(self, OffsetKey key, bint require_stable)

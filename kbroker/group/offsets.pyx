@@ -80,7 +80,7 @@ cdef FetchedOffset UNSTABLE = FetchedOffset(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
 cdef class OffsetsUnderWay(Completion):
-    """A commit that waits for its flush."""
+    """A commit or a deletion of offsets that waits for its flush."""
     cdef list keys
     cdef dict results           # an error code for each partition
     cdef Completion done
@@ -209,9 +209,10 @@ cdef class Offsets:
 
     # Delete and expire
 
-    def delete(self, group_id, partitions, done):
-        """OffsetDelete (KIP-496). GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP when the group's members are no consumers, so
+    cpdef delete(self, str group_id, partitions, Completion done):
+        """OffsetDelete (KIP-496). `done` completes with an error code for each partition. GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP when the group's members are no consumers, so
         that their topics are unknown; GROUP_SUBSCRIBED_TO_TOPIC for a partition of a topic that a member reads."""
+        cdef OffsetsUnderWay under_way
         group = self._shard.groups.get(group_id)
         if group is None or group.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'group {group_id} does not exist')
@@ -228,19 +229,18 @@ cdef class Offsets:
             if code is ErrorCode.NONE
         ]
         rows = [offset_tombstone(key) for key in keys if key in known]
+        if not rows:
+            done.complete(None, 0, results)
+            return
+        under_way = OffsetsUnderWay.__new__(OffsetsUnderWay)
+        under_way.keys = keys
+        under_way.results = results
+        under_way.done = done
+        self._shard.append(rows, under_way)
 
-        def durable(error):
-            if error is not None:
-                results.update(dict.fromkeys(((key.topic, key.partition) for key in keys), error.code))
-            done(results)
-
-        if rows:
-            self._shard.append(rows, durable)
-        else:
-            done(results)
-
-    def delete_group(self, group_id, done):
-        """DeleteGroups. GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP. Until the tombstones are durable the group is Dead."""
+    cpdef delete_group(self, str group_id, Completion done):
+        """DeleteGroups. GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP. `done` completes when the tombstones are durable; until
+        then the group is Dead."""
         group = self._shard.groups.get(group_id)
         if group is None or group.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'group {group_id} does not exist')
@@ -248,7 +248,7 @@ cdef class Offsets:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f'group {group_id} has {len(group.members)} members')
         self._bury(group, done)
 
-    def _bury(self, group, done):
+    def _bury(self, group, Completion done not None):
         for timer in group.pending_members.values():
             timer.cancel()
         group.pending_members.clear()
@@ -256,11 +256,11 @@ cdef class Offsets:
         rows = [offset_tombstone(key) for key in self._shard.offsets.keys_to_forget(group.group_id)]
         self._shard.append([*rows, group_tombstone(group.group_id)], done)
 
-    def forget_topic(self, topic, done):
+    def forget_topic(self, topic, Completion done not None):
         """The topic is gone: tombstones for its offsets, whatever group they are of."""
         self._forget([key for key in self._shard.offsets.all_keys() if key.topic == topic], done)
 
-    def forget_deleted_topics(self, is_known, done):
+    def forget_deleted_topics(self, is_known, Completion done not None):
         """After loading: offsets of topics whose deletion became durable when the tombstones did not. Told by the
         topic's id."""
         self._forget(
@@ -273,11 +273,11 @@ cdef class Offsets:
             done,
         )
 
-    def _forget(self, keys, done):
+    def _forget(self, keys, Completion done not None):
         if keys:
             self._shard.append([offset_tombstone(key) for key in keys], done)
 
-    def expire(self, done):
+    def expire(self, Completion done not None):
         """Offsets beyond their retention go, and then the empty groups that have none (KIP-211)."""
         for group in list(self._shard.groups.values()):
             expired = [

@@ -25,6 +25,7 @@ cdef class Shard:
     cdef Py_ssize_t _max_batch_bytes
     cdef bint _loading
 
+    cpdef append(self, rows, Completion done)
     cpdef append_offsets(self, list keys, list offsets, Completion done, TransactionalProducer producer)
     cdef bytearray encode(self, list keys, list offsets, TransactionalProducer producer)
     cdef replay_appended(self, BatchHeader header, list keys, list offsets)

@@ -69,11 +69,10 @@ cdef class Shard:
         self._loading = False
         self.partition.set_replayer(self.replay)
 
-    def append(self, rows, done):
-        """Append group rows and tombstones, at least one, in several batches if they are many; `done` once all are
-        durable or one failed.
+    cpdef append(self, rows, Completion done):
+        """Append group rows and tombstones, at least one, in several batches if they are many.
 
-        An error comes as the coordinator's clients know it (COORDINATOR_ERRORS).
+        `done` completes when all of them are durable, or with the partition's error.
         """
         cdef int64_t end_offset = -1
         try:
@@ -81,10 +80,9 @@ cdef class Shard:
                 records = [(self._clock.wall_ms(), key, value) for key, value in chunk]
                 end_offset = self.partition.append_batch(encode_batch(records)).last_offset + 1
         except KafkaError as error:
-            done(coordinator_error(error))
+            done.complete(error, 0, None)
             return
-        self.partition.when_durable(
-            end_offset, lambda error: done(None if error is None else coordinator_error(error)))
+        self.partition.await_durable(end_offset, done, 0)
 
     cpdef append_offsets(self, list keys, list offsets, Completion done, TransactionalProducer producer):
         """Append a CommittedOffset for each OffsetKey as one batch: all of them become durable, or none.

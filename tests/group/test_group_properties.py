@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.group_coordinator import Client, World
 
+from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import GroupState
 
@@ -77,7 +78,7 @@ class GroupsOnDisk(RuleBasedStateMachine):
     @rule(group_id=GROUPS)
     def delete_group(self, group_id):
         try:
-            self.world.groups.delete_group(group_id, lambda error: None)
+            self.world.groups.delete_group(group_id, Callback(lambda error, result: None))
         except KafkaError as refused:
             assert refused.code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NON_EMPTY_GROUP)
 

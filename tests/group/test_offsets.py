@@ -3,6 +3,7 @@
 import pytest
 from support.group_coordinator import GROUP, Answer, Client, World, stable_group, subscription
 
+from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.offsets import Commit, FetchedOffset, NewOffset
 
@@ -19,14 +20,14 @@ def world():
 
 def forget(world, *partitions):
     results = []
-    world.groups.delete_offsets(GROUP, list(partitions), results.append)
+    world.groups.delete_offsets(GROUP, list(partitions), Callback(lambda error, result: results.append(result)))
     return results[0] if results else None
 
 
 def delete_group(world, group_id=GROUP):
     answers = []
     try:
-        world.groups.delete_group(group_id, answers.append)
+        world.groups.delete_group(group_id, Callback(lambda error, result: answers.append(error)))
     except KafkaError as error:
         return error.code
     return answers

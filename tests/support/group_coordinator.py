@@ -254,7 +254,9 @@ class Client:
                 for name, metadata in self.protocols
             ],
         )
-        answer.attempt(lambda: self.world.groups.join(request, self.version, self.name, '127.0.0.1', answer))
+        answer.attempt(
+            lambda: self.world.groups.join(request, self.version, self.name, '127.0.0.1', answer.completion())
+        )
         return answer
 
     def joined(self, answer: Answer) -> Client:
@@ -276,7 +278,7 @@ class Client:
             ],
             **protocol,
         )
-        answer.attempt(lambda: self.world.groups.sync(request, answer))
+        answer.attempt(lambda: self.world.groups.sync(request, answer.completion()))
         return answer
 
     def heartbeat(self) -> ErrorCode:

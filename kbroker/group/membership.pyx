@@ -8,20 +8,18 @@ Answers are put into an outbox and leave when an operation has the group in orde
 request in at once, which must not find a group half changed.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from kbroker.clock import Clock, Timers
+from kbroker.completion cimport Completion
+
+from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import ClassicGroup, GroupState, Member
 from kbroker.group.records import group_row, group_value, topics_of_subscription
 from kbroker.group.sessions import Sessions
-from kbroker.group.shard import Shard
+from kbroker.group.shard import coordinator_error
 from kbroker.protocol.messages import JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
 
 log = logging.getLogger(__name__)
@@ -30,17 +28,12 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
 """How long a member that does not know its id may stay in an unfinished rebalance: it cannot heartbeat, and its
 connection may be gone; a client that is still there joins again."""
 
-Reply = Callable[[Any], None]
-"""Takes the response message, once."""
-P = ParamSpec('P')
-R = TypeVar('R')
 
-
-def then_answer(operation: Callable[Concatenate[Membership, P], R]) -> Callable[Concatenate[Membership, P], R]:
+def then_answer(operation):
     """Answers wait for the end of the operation."""
 
     @functools.wraps(operation)
-    def wrapped(self: Membership, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapped(self, /, *args, **kwargs):
         try:
             return operation(self, *args, **kwargs)
         finally:
@@ -52,17 +45,17 @@ def then_answer(operation: Callable[Concatenate[Membership, P], R]) -> Callable[
 class Membership:
     """The members of the groups of one shard. Requests and responses are Kafka's messages."""
 
-    def __init__(self, shard: Shard, config: Any, clock: Clock, timers: Timers):
+    def __init__(self, shard, config, clock, timers):
         self._shard = shard
         self._config = config
         self._clock = clock
         self._timers = timers
         self.sessions = Sessions(clock, timers, self._session_ended)
-        self._outbox: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._outbox = deque()
         shard.on_group_row = self._assignment_is_durable
 
     @then_answer
-    def start_sessions(self) -> None:
+    def start_sessions(self):
         """After loading: each member gets its session timeout to heartbeat; a group above group.max.size rebalances."""
         for group in list(self._shard.groups.values()):
             for member in group.members.values():
@@ -70,7 +63,7 @@ class Membership:
             if len(group.members) > self._config.group_max_size:
                 self._rebalance_or_complete(group)
 
-    def stop_sessions(self) -> None:
+    def stop_sessions(self):
         """`__consumer_offsets` is gone and its groups with it: their timers must find nothing to do."""
         for group in self._shard.groups.values():
             for member in list(group.members.values()):
@@ -84,8 +77,8 @@ class Membership:
     # JoinGroup
 
     @then_answer
-    def join(self, request: Any, version: int, client_id: str, client_host: str, done: Reply) -> None:
-        """JoinGroup. `done` gets the JoinGroupResponse, maybe much later.
+    def join(self, request, version, client_id, client_host, done):
+        """JoinGroup. `done` completes with the JoinGroupResponse, maybe much later.
 
         INVALID_SESSION_TIMEOUT, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL,
         GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE (the group is being deleted).
@@ -118,7 +111,7 @@ class Membership:
         else:
             self._add_member(group, joining, request.protocol_type, done)
 
-    def _joining(self, group: ClassicGroup, request: Any, client_id: str, client_host: str) -> Member:
+    def _joining(self, group, request, client_id, client_host):
         # Version 0 has no rebalance timeout: the session timeout stands for both.
         known = request.rebalance_timeout_ms >= 0
         return Member(
@@ -131,7 +124,7 @@ class Membership:
             protocols=[(protocol.name, protocol.metadata) for protocol in request.protocols],
         )
 
-    def _check_room(self, group: ClassicGroup, member_id: str) -> None:
+    def _check_room(self, group, member_id):
         if group.has_room_for(member_id, self._config.group_max_size):
             return
         member = group.members.get(member_id)
@@ -142,7 +135,7 @@ class Membership:
             ErrorCode.GROUP_MAX_SIZE_REACHED, f'group {group.group_id} has {self._config.group_max_size} members'
         )
 
-    def _hand_out_member_id(self, group: ClassicGroup, joining: Member, done: Reply) -> None:
+    def _hand_out_member_id(self, group, joining, done):
         """KIP-394: the client must show that it got its id before it counts, else each lost answer leaves a ghost."""
         self._shard.groups[group.group_id] = group
         group.pending_members[joining.member_id] = self._timers.after(
@@ -152,7 +145,7 @@ class Membership:
             (done, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=joining.member_id))
         )
 
-    def _add_member(self, group: ClassicGroup, joining: Member, protocol_type: str, done: Reply) -> None:
+    def _add_member(self, group, joining, protocol_type, done):
         self._shard.groups[group.group_id] = group
         pending = group.pending_members.pop(joining.member_id, None)
         if pending is not None:
@@ -165,7 +158,7 @@ class Membership:
         self.sessions.restart(group, joining, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(group)
 
-    def _join_again(self, group: ClassicGroup, member: Member, joining: Member, done: Reply) -> None:
+    def _join_again(self, group, member, joining, done):
         """A member that did not get its answer, wants a rebalance or is called to one."""
         same_metadata = list(member.protocols) == list(joining.protocols)
         keeps_generation = group.state is GroupState.COMPLETING_REBALANCE or (
@@ -181,7 +174,7 @@ class Membership:
         member.join_done = done
         self._rebalance_or_complete(group)
 
-    def _replace_static_member(self, group: ClassicGroup, joining: Member, version: int, done: Reply) -> None:
+    def _replace_static_member(self, group, joining, version, done):
         """A static member came back without its id (KIP-345): it takes over, and the group goes on without a
         rebalance if it is stable and would choose the same assignor."""
         assert joining.group_instance_id is not None
@@ -199,7 +192,7 @@ class Membership:
             return
         generation = group.generation
 
-        def stored(error: KafkaError | None) -> None:
+        def stored(error, result):
             if group.members.get(joining.member_id) is not member:
                 error = KafkaError(ErrorCode.FENCED_INSTANCE_ID)  # by yet another self
             elif error is not None:
@@ -207,15 +200,15 @@ class Membership:
             elif group.state is not GroupState.STABLE or group.generation != generation:
                 error = KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
             if error is not None:
-                self._outbox.append((done, JoinGroupResponse(error_code=error.code)))
+                self._outbox.append((done, JoinGroupResponse(error_code=coordinator_error(error).code)))
             else:
                 self._outbox.append((done, self._replaced_response(group, member, version, old_leader_id)))
             self.send_answers()
 
         assignments = {each.member_id: each.assignment for each in group.members.values()}
-        self._shard.append([group_row(group.group_id, group_value(group, assignments))], stored)
+        self._shard.append([group_row(group.group_id, group_value(group, assignments))], Callback(stored))
 
-    def _replaced_response(self, group: ClassicGroup, member: Member, version: int, old_leader_id: str | None) -> Any:
+    def _replaced_response(self, group, member, version, old_leader_id):
         response = self._join_response(group, member)
         if group.is_leader(member.member_id):
             if version >= 9:
@@ -225,12 +218,12 @@ class Membership:
                 response.leader, response.members = old_leader_id or '', []
         return response
 
-    def _undo_replacement(self, group: ClassicGroup, member: Member, before: Member) -> None:
+    def _undo_replacement(self, group, member, before):
         group.rename_static_member(member, before.member_id)
         self._update(member, before)
         self.sessions.restart(group, member)
 
-    def _update(self, member: Member, joining: Member) -> None:
+    def _update(self, member, joining):
         member.protocols = joining.protocols
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
         member.session_timeout_ms = joining.session_timeout_ms
@@ -239,13 +232,13 @@ class Membership:
 
     # The rebalance
 
-    def _rebalance_or_complete(self, group: ClassicGroup) -> None:
+    def _rebalance_or_complete(self, group):
         if group.state is not GroupState.PREPARING_REBALANCE:
             self._prepare_rebalance(group)
         else:
             self._complete_if_everyone_joined(group)
 
-    def _prepare_rebalance(self, group: ClassicGroup) -> None:
+    def _prepare_rebalance(self, group):
         if group.state is GroupState.COMPLETING_REBALANCE:
             self._fail_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
         if group.sync_timer is not None:
@@ -260,14 +253,14 @@ class Membership:
         else:
             self._await_joins(group)
 
-    def _await_joins(self, group: ClassicGroup) -> None:
+    def _await_joins(self, group):
         group.join_timer = self._timers.after(group.rebalance_timeout_ms, lambda: self._end_join(group))
 
-    def _delay_initial_rebalance(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
+    def _delay_initial_rebalance(self, group, delay_ms, remaining_ms):
         """A new group gives its members time to arrive: again and again while more come, no longer than the
         rebalance timeout."""
 
-        def due() -> None:
+        def due():
             if group.member_added and remaining_ms > 0:
                 next_delay_ms = min(self._config.group_initial_rebalance_delay_ms, remaining_ms)
                 self._delay_initial_rebalance(group, next_delay_ms, max(remaining_ms - next_delay_ms, 0))
@@ -277,17 +270,17 @@ class Membership:
         group.member_added = False
         group.join_timer = self._timers.after(delay_ms, due)
 
-    def _complete_if_everyone_joined(self, group: ClassicGroup) -> None:
+    def _complete_if_everyone_joined(self, group):
         delayed = group.previous_state is GroupState.EMPTY  # the initial delay decides, not who is there
         if group.state is GroupState.PREPARING_REBALANCE and not delayed and group.everyone_joined():
             self._complete_join(group)
 
     @then_answer
-    def _end_join(self, group: ClassicGroup) -> None:
+    def _end_join(self, group):
         """The time to join is over."""
         self._complete_join(group)
 
-    def _complete_join(self, group: ClassicGroup) -> None:
+    def _complete_join(self, group):
         """Start the next generation with the members that joined, and the static ones, which are given their
         session's time."""
         if group.join_timer is not None:
@@ -301,7 +294,7 @@ class Membership:
         group.start_generation(self._clock.wall_ms(), topics_of_subscription)
         if group.state is GroupState.EMPTY:
             self._shard.append(
-                [group_row(group.group_id, group_value(group, {}))], functools.partial(_log_failure, group)
+                [group_row(group.group_id, group_value(group, {}))], Callback(functools.partial(_log_failure, group))
             )
             return
         for member in group.members.values():
@@ -312,7 +305,7 @@ class Membership:
         generation = group.generation
         group.sync_timer = self._timers.after(group.rebalance_timeout_ms, lambda: self._expire_syncs(group, generation))
 
-    def _join_response(self, group: ClassicGroup, member: Member) -> Any:
+    def _join_response(self, group, member):
         """The current generation; the leader also gets the members, to assign for."""
         members = group.members.values() if group.is_leader(member.member_id) else ()
         return JoinGroupResponse(
@@ -334,8 +327,8 @@ class Membership:
     # SyncGroup
 
     @then_answer
-    def sync(self, request: Any, done: Reply) -> None:
-        """SyncGroup. `done` gets the SyncGroupResponse once the leader's assignment is durable.
+    def sync(self, request, done):
+        """SyncGroup. `done` completes with the SyncGroupResponse once the leader's assignment is durable.
 
         UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS,
         COORDINATOR_NOT_AVAILABLE.
@@ -363,26 +356,26 @@ class Membership:
         if group.is_leader(member.member_id) and group.stored_generation != group.generation:
             self._store_assignments(group, {each.member_id: each.assignment for each in request.assignments})
 
-    def _store_assignments(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
+    def _store_assignments(self, group, assignments):
         generation = group.stored_generation = group.generation
 
         @then_answer
-        def stored(self: Membership, error: KafkaError | None) -> None:
+        def stored(self, error, result):
             # Without an error the replay of the row has done everything.
             if error is not None and group.generation == generation and group.state is GroupState.COMPLETING_REBALANCE:
                 log.error(
                     'assignments of group %r, generation %d, were not stored: %s', group.group_id, generation, error
                 )
                 group.stored_generation = -1
-                self._fail_syncs(group, error.code)
+                self._fail_syncs(group, coordinator_error(error).code)
                 self._prepare_rebalance(group)
 
         self._shard.append(
-            [group_row(group.group_id, group_value(group, assignments))], functools.partial(stored, self)
+            [group_row(group.group_id, group_value(group, assignments))], Callback(functools.partial(stored, self))
         )
 
     @then_answer
-    def _assignment_is_durable(self, group: ClassicGroup, value: Any) -> None:
+    def _assignment_is_durable(self, group, value):
         """Replay of a group's row. One of a generation that a rebalance has left behind says nothing any more."""
         if group.state is not GroupState.COMPLETING_REBALANCE or value.generation != group.generation:
             return
@@ -395,12 +388,12 @@ class Membership:
                 self.sessions.restart(group, member)
                 self._outbox.append((done, self._sync_response(group, member)))
 
-    def _sync_response(self, group: ClassicGroup, member: Member) -> Any:
+    def _sync_response(self, group, member):
         return SyncGroupResponse(
             protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
         )
 
-    def _fail_syncs(self, group: ClassicGroup, code: ErrorCode) -> None:
+    def _fail_syncs(self, group, code):
         for member in group.members.values():
             member.assignment = b''
             if member.sync_done is not None:
@@ -408,7 +401,7 @@ class Membership:
                 self.sessions.restart(group, member)
 
     @then_answer
-    def _expire_syncs(self, group: ClassicGroup, generation: int) -> None:
+    def _expire_syncs(self, group, generation):
         """Remove members that joined but did not sync in time, so that the others rebalance (KAFKA-13435)."""
         if group.generation != generation or not group.is_in(GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             return
@@ -420,7 +413,7 @@ class Membership:
 
     # Heartbeat, sessions, LeaveGroup
 
-    def heartbeat(self, request: Any) -> None:
+    def heartbeat(self, request):
         """Heartbeat. UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE, and
         REBALANCE_IN_PROGRESS, which keeps the session alive all the same."""
         group = self.group(request.group_id)
@@ -431,7 +424,7 @@ class Membership:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     @then_answer
-    def leave(self, request: Any) -> Any:
+    def leave(self, request):
         """LeaveGroup of versions 3 and later, one error code a member. A member id of '' with a group.instance.id is an
         administrator's removal of a static member (KIP-345). COORDINATOR_NOT_AVAILABLE."""
         group = self._shard.groups.get(request.group_id)
@@ -455,7 +448,7 @@ class Membership:
             self._after_removal(group)
         return LeaveGroupResponse(members=answers)
 
-    def _leave_one(self, group: ClassicGroup, identity: Any) -> bool:
+    def _leave_one(self, group, identity):
         member_id = identity.member_id
         if not member_id and identity.group_instance_id is not None:
             member_id = group.static_member_ids.get(identity.group_instance_id, '')
@@ -468,24 +461,24 @@ class Membership:
         return True
 
     @then_answer
-    def _session_ended(self, group: ClassicGroup, member: Member) -> None:
+    def _session_ended(self, group, member):
         if group.members.get(member.member_id) is member and not member.is_waiting:
             log.info('member %r of group %r did not heartbeat in time', member.member_id, group.group_id)
             self._remove(group, member)
             self._after_removal(group)
 
     @then_answer
-    def _expire_pending_member(self, group: ClassicGroup, member_id: str) -> None:
+    def _expire_pending_member(self, group, member_id):
         if group.pending_members.pop(member_id, None) is not None:
             self._after_removal(group)
 
-    def _remove(self, group: ClassicGroup, member: Member) -> None:
+    def _remove(self, group, member):
         """Remove the member. Its parked requests get UNKNOWN_MEMBER_ID: if it is still alive, it joins again."""
         self._answer_join_with(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self._answer_sync_with(member, ErrorCode.UNKNOWN_MEMBER_ID)
         group.remove(member)
 
-    def _after_removal(self, group: ClassicGroup) -> None:
+    def _after_removal(self, group):
         if group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self._prepare_rebalance(group)
         elif group.state is GroupState.PREPARING_REBALANCE:
@@ -495,7 +488,7 @@ class Membership:
 
     # Answers
 
-    def group(self, group_id: str) -> ClassicGroup:
+    def group(self, group_id):
         """The group of a member's request. UNKNOWN_MEMBER_ID when there is none, COORDINATOR_NOT_AVAILABLE."""
         group = self._shard.groups.get(group_id)
         if group is None:
@@ -503,23 +496,23 @@ class Membership:
         group.check_alive()
         return group
 
-    def send_answers(self) -> None:
+    def send_answers(self):
         while self._outbox:
             done, response = self._outbox.popleft()
-            done(response)
+            (<Completion?>done).complete(None, 0, response)
 
-    def _answer_join_with(self, member: Member, code: ErrorCode) -> None:
+    def _answer_join_with(self, member, code):
         done, member.join_done = member.join_done, None
         if done is not None:
             member_id = '' if code is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
             self._outbox.append((done, JoinGroupResponse(error_code=code, member_id=member_id)))
 
-    def _answer_sync_with(self, member: Member, code: ErrorCode) -> None:
+    def _answer_sync_with(self, member, code):
         done, member.sync_done = member.sync_done, None
         if done is not None:
             self._outbox.append((done, SyncGroupResponse(error_code=code)))
 
 
-def _log_failure(group: ClassicGroup, error: KafkaError | None) -> None:
+def _log_failure(group, error, result):
     if error is not None:
         log.error('that group %r is empty was not stored: %s', group.group_id, error)
