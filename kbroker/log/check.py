@@ -19,7 +19,7 @@ from kbroker.log.header_walk import find_sound_batch
 from kbroker.log.index_check import OffsetIndexCheck, TimeIndexCheck
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.partition_metadata import FILE_NAME, read_topic_id
-from kbroker.log.producer_state import ProducerEntry, ProducerStateTable
+from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.segment import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -28,8 +28,9 @@ from kbroker.log.segment import (
     TRANSACTION_INDEX_SUFFIX,
     file_name,
 )
+from kbroker.log.state_check import ProducerStateCheck
 from kbroker.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, parse_file_name
-from kbroker.log.transaction_index import AbortedTransaction, TransactionIndex
+from kbroker.log.transaction_index import TransactionIndex
 from kbroker.record.batch import BatchHeader, check_crc
 
 LAST_OFFSET = (1 << 63) - 1
@@ -102,6 +103,8 @@ class PartitionCheck:
     """After an unclean stop, the recovery point, from which the next opening rebuilds everything."""
     is_metadata: bool = False
     """True for `__cluster_metadata-0`: indexes may be missing, and the directory holds other files."""
+    log_start_offset: int = 0
+    """The first offset that can be read, if it is above the base offset of the first segment."""
     findings: list[Finding] = field(default_factory=list)
 
     def run(self) -> PartitionReport:
@@ -117,21 +120,21 @@ class PartitionCheck:
         self.swapped = {found.offset for name in names
                         if (found := parse_file_name(name)) and found.state == SWAP_SUFFIX}
         """Segments that compaction was swapping in: the next opening finishes the swap."""
-        self.snapshots = {found.offset for found in parsed if found.kind == SNAPSHOT_SUFFIX}
+        self.snapshots = sorted(found.offset for found in parsed if found.kind == SNAPSHOT_SUFFIX)
+        """The snapshots above the batches that were read so far."""
         self.had_snapshots = bool(self.snapshots)
-        self.producers = ProducerStateTable()
         self.next_offset = bases[0] if bases else 0
         self.latest_epoch = -1
         self.has_gaps = False
         self.is_damaged = False
-        self.state_is_whole = self._load_first_state(self.next_offset)
+        self.state, self.state_is_whole = self._first_state(self.next_offset)
         for base_offset, next_base in zip(bases, [*bases[1:], None], strict=False):
             self._check_segment(base_offset, next_base)
         self._check_last_snapshots(bases)
         return PartitionReport(self.findings, bases[0] if bases else 0, self.next_offset, [
             OpenTransaction(entry.producer_id, entry.producer_epoch, entry.transaction_first_offset,
                             entry.last_timestamp_ms)
-            for entry in self.producers.entries.values() if entry.transaction_first_offset >= 0], not self.is_damaged)
+            for entry in self.state.all.entries.values() if entry.transaction_first_offset >= 0], not self.is_damaged)
 
     # ---- files ----
 
@@ -183,24 +186,23 @@ class PartitionCheck:
             self.recovered_from is not None and (next_base is None or next_base > self.recovered_from))
         if base_offset < self.next_offset:
             self._error(name, -1, f'found base offset {base_offset}, expected {self.next_offset} or above')
-        self._check_snapshot(base_offset)
+        self.has_gaps |= base_offset > self.next_offset
+        self._check_snapshots(base_offset)
         self.next_offset = max(self.next_offset, base_offset)
+        self.state.begin_segment()
         indexes = [
             kind(self.fs, os.path.join(self.directory, file_name(base_offset, suffix)), base_offset, is_last=is_last)
             for kind, suffix in ((OffsetIndexCheck, OFFSET_INDEX_SUFFIX), (TimeIndexCheck, TIME_INDEX_SUFFIX))]
-        aborted: list[AbortedTransaction] = []
         size_bytes = 0
         try:
             for position, header, batch in self._batches(name, is_last=is_last):
                 self._check_batch(name, position, header, base_offset, next_base)
-                self._check_snapshot(header.base_offset)
-                row = self._replay(name, position, batch)
-                if row is not None:
-                    aborted.append(row)
+                self.has_gaps |= header.base_offset != self.next_offset
+                self._check_snapshots(header.base_offset)
+                self._replay(name, position, header, batch)
                 for index in indexes:
                     index.see(position, header)
-                is_whole = header.records_count == header.last_offset_delta + 1
-                self.has_gaps |= header.base_offset != self.next_offset or not is_whole
+                self.has_gaps |= header.records_count != header.last_offset_delta + 1
                 self.next_offset = header.last_offset + 1
                 size_bytes = position + header.size_bytes
         except OSError as error:
@@ -210,7 +212,7 @@ class PartitionCheck:
             self._error(name, -1, f'found {size_bytes} bytes, expected at most {LARGEST_SEGMENT_BYTES}')
         may_have_none = is_last and self.recovered_from is not None     # made by the first entry or a clean stop
         self._end_indexes(indexes, is_needed=size_bytes > 0 and not may_have_none)
-        self._check_transaction_index(base_offset, aborted)
+        self._check_transaction_index(base_offset)
         self.is_recovered = False
 
     def _batches(self, name: str, *, is_last: bool) -> Iterator[tuple[int, BatchHeader, memoryview]]:
@@ -283,13 +285,12 @@ class PartitionCheck:
             self._error(LEADER_EPOCH_FILE, -1,
                         f'found epoch {found} for offset {header.last_offset}, the batch says {epoch}')
 
-    def _replay(self, name: str, position: int, batch: memoryview) -> AbortedTransaction | None:
+    def _replay(self, name: str, position: int, header: BatchHeader, batch: memoryview) -> None:
         try:
-            return self.producers.replay_batch(batch)
+            self.state.replay(header, batch)
         except (KafkaError, ProtocolError) as error:
             self.is_damaged = True
             self._error(name, position, f'found a marker that cannot be read: {error}')
-            return None
 
     # ---- indexes ----
 
@@ -298,10 +299,12 @@ class PartitionCheck:
         for index in indexes:
             fault = index.end(is_needed=is_needed and not self.is_metadata, is_complete=not self.is_damaged)
             if fault is not None:
-                self._error(os.path.basename(index.path), fault[0], fault[1], Remedy.REBUILD_INDEXES)
+                report = self._warn if fault.is_harmless else self._error
+                report(os.path.basename(index.path), fault.number, fault.message, Remedy.REBUILD_INDEXES)
 
-    def _check_transaction_index(self, base_offset: int, expected: list[AbortedTransaction]) -> None:
-        """Compare the rows with the markers. Compaction drops aborted data, then its rows: gaps excuse missing rows."""
+    def _check_transaction_index(self, base_offset: int) -> None:
+        """Compare the rows with the markers. Compaction drops aborted data, and its rows later, so that a row may be
+        all that is left of a transaction."""
         name = file_name(base_offset, TRANSACTION_INDEX_SUFFIX)
         path = os.path.join(self.directory, name)
         try:
@@ -312,37 +315,49 @@ class PartitionCheck:
         except OSError as error:
             self._unreadable(name, error)
             return
-        if self.state_is_whole and not self.has_gaps and not self.is_damaged and rows != expected:
-            self._error(name, -1, f'found {rows}, the markers say {expected}', Remedy.REBUILD_INDEXES)
-            return
-        markers = {row.last_offset for row in rows}
-        for row in expected:
-            if row.last_offset not in markers:
-                self._error(name, -1, f'found no row for the transaction of producer {row.producer_id} that the marker '
-                                      f'at {row.last_offset} aborts', Remedy.REBUILD_INDEXES)
+        missing = self.state.find_missing_row(rows)
+        if self._state_is_exact and (missing is not None or self.state.find_wrong_row(rows) is not None):
+            self._error(name, -1, f'found {rows}, the markers say {self.state.rows}', Remedy.REBUILD_INDEXES)
+        elif missing is not None:
+            self._error(name, -1, f'found no row for the transaction of producer {missing.producer_id} that the marker '
+                                  f'at {missing.last_offset} aborts', Remedy.REBUILD_INDEXES)
 
     # ---- snapshots ----
 
-    def _load_first_state(self, log_start_offset: int) -> bool:
-        """Load the producer state at the start of the first segment. Returns False if it is unknown."""
-        if log_start_offset == 0:
-            return True
-        if log_start_offset not in self.snapshots:
-            return False
+    def _first_state(self, first_offset: int) -> tuple[ProducerStateCheck, bool]:
+        """Return the producer state at the start of the first segment, and whether it is known."""
+        if first_offset == 0 or first_offset not in self.snapshots:
+            return ProducerStateCheck(first_offset, self.log_start_offset, None), first_offset == 0
         try:
-            self.producers.load_snapshot(self._read_snapshot(log_start_offset), log_start_offset, 0)
+            snapshot = self._read_snapshot(first_offset)
+            return ProducerStateCheck(first_offset, self.log_start_offset, snapshot), True
         except (CorruptLogError, OSError):
-            return False
-        return True
+            return ProducerStateCheck(first_offset, self.log_start_offset, None), False
+
+    @property
+    def _state_is_exact(self) -> bool:
+        """True if the batches so far are all that were ever appended behind the first state."""
+        return self.state_is_whole and not self.has_gaps and not self.is_damaged
 
     def _read_snapshot(self, offset: int) -> bytes:
         return self.fs.read_file(os.path.join(self.directory, file_name(offset, SNAPSHOT_SUFFIX)))
 
+    def _check_snapshots(self, offset: int) -> None:
+        """Check the snapshots up to `offset`, where a batch begins or may begin.
+
+        Until the next start, a broker keeps snapshots of segments that it has cleaned or deleted since. They are
+        below the log or in a gap, and are not used.
+        """
+        while self.snapshots and self.snapshots[0] <= offset:
+            found = self.snapshots.pop(0)
+            if found < self.next_offset and self._state_is_exact and found > self.state.first_offset:
+                self._error(file_name(found, SNAPSHOT_SUFFIX), -1,
+                            f'found a snapshot of offset {found}, expected a batch boundary', Remedy.REMOVE)
+            else:
+                self._check_snapshot(found)
+
     def _check_snapshot(self, offset: int) -> None:
-        """Compare a snapshot with the state from the batches below its offset; expired producers may be missing."""
-        if offset not in self.snapshots:
-            return
-        self.snapshots.discard(offset)
+        """Compare a snapshot with the state from the batches below its offset."""
         name = file_name(offset, SNAPSHOT_SUFFIX)
         found = ProducerStateTable()
         try:
@@ -354,28 +369,20 @@ class PartitionCheck:
         except OSError as error:
             self._unreadable(name, error)
             return
-        if not self.state_is_whole or self.has_gaps or self.is_damaged:
-            return
-        for producer_id, entry in found.entries.items():
-            expected = self.producers.get(producer_id)
-            if expected is None or not _agrees(entry, expected):
-                self._error(name, -1, f'found {_last_state(entry)} for producer {producer_id}, the log says '
-                                      f'{_last_state(expected) if expected else "nothing"}', Remedy.WRITE_SNAPSHOT)
-                return
-        if found.ongoing != self.producers.ongoing:
-            self._error(name, -1, f'found open transactions {found.ongoing}, the log says {self.producers.ongoing}',
-                        Remedy.WRITE_SNAPSHOT)
+        fault = self.state.find_fault(found) if self._state_is_exact and offset >= self.state.first_offset else None
+        if fault is not None:
+            self._error(name, -1, fault, Remedy.WRITE_SNAPSHOT)
 
     def _check_last_snapshots(self, bases: list[int]) -> None:
         self.is_recovered = self.recovered_from is not None
-        self._check_snapshot(self.next_offset)
-        for offset in () if self.is_damaged else sorted(self.snapshots):
+        self._check_snapshots(self.next_offset)
+        for offset in () if self.is_damaged else self.snapshots:
             self._error(file_name(offset, SNAPSHOT_SUFFIX), -1, f'found a snapshot of offset {offset}, expected a '
                         f'batch boundary up to {self.next_offset}', Remedy.REMOVE)
-        if self.recovered_from is None and not self.had_snapshots and self.producers.entries and bases[0] == 0:
+        if self.recovered_from is None and not self.had_snapshots and self.state.all.entries and bases[0] == 0:
             # Apache Kafka assumes a log without producers, and after a clean stop it does not read the batches.
             self._warn(file_name(self.next_offset, SNAPSHOT_SUFFIX), -1, 'found no snapshot, expected one that holds '
-                       f'the {len(self.producers.entries)} producers of the log', Remedy.WRITE_SNAPSHOT)
+                       f'the {len(self.state.all.entries)} producers of the log', Remedy.WRITE_SNAPSHOT)
 
     # ---- findings ----
 
@@ -399,18 +406,6 @@ class PartitionCheck:
     def _warn(self, name: str, position: int, message: str, remedy: Remedy | None = None) -> None:
         self.findings.append(
             Finding(Severity.WARNING, os.path.join(self.directory, name), position, message, remedy))
-
-
-def _agrees(found: ProducerEntry, expected: ProducerEntry) -> bool:
-    """Compare two entries. A producer with only markers since it expired has no batch in a snapshot."""
-    if found.last_sequence < 0:
-        return (found.producer_epoch, found.transaction_first_offset) == (
-            expected.producer_epoch, expected.transaction_first_offset)
-    return _last_state(found) == _last_state(expected)
-
-
-def _last_state(entry: ProducerEntry) -> tuple[int, int, int, int]:
-    return entry.producer_epoch, entry.last_sequence, entry.last_offset, entry.transaction_first_offset
 
 
 def has_unfinished_swap(names: list[str]) -> bool:

@@ -269,8 +269,8 @@ cdef class TimeIndex(Index):
         self.key_bytes = 8
 
     cdef int maybe_append(self, int64_t timestamp_ms, int64_t offset) except -1:
-        """Add an entry if its timestamp is above the last entry's."""
-        if self.entries == 0 or timestamp_ms > self.last_key:
+        """Add an entry if its timestamp is above the last entry's. The first one must be above -1, no timestamp."""
+        if timestamp_ms > (self.last_key if self.entries else -1):
             return self.put(timestamp_ms, offset - self.base_offset)
         return 0
 

@@ -5,14 +5,23 @@ An index is read through a window, never mapped: a running broker may trim it me
 import struct
 from collections.abc import Iterator
 from itertools import chain
+from typing import NamedTuple
 
 from kbroker.log.fs import FileSystem
 from kbroker.record.batch import BatchHeader
 
 WINDOW_BYTES = 96 * 1024
 
-Fault = tuple[int, str]
-"""The number of an entry (-1: the whole file), and the problem."""
+NO_TIMESTAMP_MS = -1
+
+
+class Fault(NamedTuple):
+    """A problem of an index."""
+
+    number: int
+    """The number of an entry; -1 for the whole file."""
+    message: str
+    is_harmless: bool = False
 
 
 class IndexCheck:
@@ -57,7 +66,7 @@ class IndexCheck:
         self._number += 1
 
     def _fail(self, message: str, number: int | None = None) -> None:
-        self._fault = self._number if number is None else number, message
+        self._fault = Fault(self._number if number is None else number, message)
         self.current = None
 
     def _end_at_zeros(self) -> None:
@@ -75,15 +84,25 @@ class IndexCheck:
         return True
 
     def missing(self, is_needed: bool) -> Fault | None:
-        return (-1, 'found no such file') if is_needed and not self._exists else None
+        return Fault(-1, 'found no such file') if is_needed and not self._exists else None
 
 
 class OffsetIndexCheck(IndexCheck):
-    """`.index`: int32 last offset of a batch, relative; int32 position of that batch."""
+    """`.index`: int32 last offset of a batch, relative; int32 position of that batch.
+
+    The cleaner of Apache Kafka 4.0 adds one entry for several batches: the last offset of the last one, the position of
+    the first one. A search by offset then begins a little early.
+    """
 
     entry = struct.Struct('>ii')
 
+    def __init__(self, fs: FileSystem, path: str, base_offset: int, *, is_last: bool):
+        self._expected_end = -1
+        """The relative offset at which a batch must end, of an entry for several batches; -1 for none."""
+        super().__init__(fs, path, base_offset, is_last=is_last)
+
     def see(self, position: int, header: BatchHeader) -> None:
+        self._see_end(header.last_offset - self._base_offset)
         while self.current is not None and self.current[1] <= position:
             relative_offset, indexed = self.current
             if relative_offset == 0:
@@ -92,11 +111,21 @@ class OffsetIndexCheck(IndexCheck):
                 pass
             elif indexed != position:
                 self._fail(f'found position {indexed}, where no batch begins')
-            elif header.last_offset != self._base_offset + relative_offset:
+            elif header.last_offset > self._base_offset + relative_offset:
                 self._fail(f'found offset {self._base_offset + relative_offset}, the batch at {position} ends at '
                            f'{header.last_offset}')
             else:
+                self._expected_end = relative_offset
+                self._see_end(header.last_offset - self._base_offset)
                 self._advance()
+
+    def _see_end(self, relative_offset: int) -> None:
+        """Compare the end of a batch with the last entry for several batches."""
+        if relative_offset == self._expected_end:
+            self._expected_end = -1
+        elif 0 <= self._expected_end < relative_offset and self._fault is None:
+            self._fail(f'found offset {self._base_offset + self._expected_end}, where no batch ends', self._number - 1)
+            self._expected_end = -1
 
     def end(self, *, is_needed: bool, is_complete: bool) -> Fault | None:
         """Return the first fault. `is_complete`: all batches were read, so a remaining entry matches no batch."""
@@ -104,16 +133,23 @@ class OffsetIndexCheck(IndexCheck):
             self._end_at_zeros()
         if self.current is not None and is_complete:
             self._fail(f'found position {self.current[1]}, where no batch begins')
+        elif self._fault is None and self._expected_end >= 0 and is_complete:
+            self._fail(f'found offset {self._base_offset + self._expected_end}, where no batch ends', self._number - 1)
         return self._fault or self.missing(is_needed)
 
 
 class TimeIndexCheck(IndexCheck):
-    """`.timeindex`: int64 greatest timestamp so far; int32 last offset of the batch that has it, relative."""
+    """`.timeindex`: int64 greatest timestamp so far; int32 last offset of the batch that has it, relative.
+
+    Earlier versions of kbroker began the index of batches without timestamps with an entry for timestamp -1.
+    """
 
     entry = struct.Struct('>qi')
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, *, is_last: bool):
         self._greatest_ms = -1
+        self._remark: Fault | None = None
+        """A harmless fault, reported if there is no other."""
         super().__init__(fs, path, base_offset, is_last=is_last)
 
     def see(self, position: int, header: BatchHeader) -> None:
@@ -123,6 +159,9 @@ class TimeIndexCheck(IndexCheck):
             offset = self._base_offset + relative_offset
             if timestamp_ms == relative_offset == 0 and (offset != header.last_offset or header.max_timestamp_ms != 0):
                 self._end_at_zeros()
+            elif self._number == 0 and timestamp_ms == NO_TIMESTAMP_MS:
+                self._remark = Fault(0, 'found an entry for timestamp -1, which stands for none', is_harmless=True)
+                self._advance()
             elif not self._grow(timestamp_ms, 'timestamp'):
                 pass
             elif offset != header.last_offset:
@@ -142,4 +181,4 @@ class TimeIndexCheck(IndexCheck):
         elif self._fault is None and self._exists and not self._is_last and is_complete and is_needed and (
                 self._greatest_ms != max(self._key, -1)):
             self._fail(f'found {self._key} as the last timestamp, the segment reaches {self._greatest_ms}')
-        return self._fault or self.missing(is_needed)
+        return self._fault or self.missing(is_needed) or self._remark

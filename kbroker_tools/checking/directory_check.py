@@ -61,6 +61,8 @@ class PartitionTask:
     recovered_from: int | None
     """The recovery point, if the next start recovers; None after a clean stop."""
     is_metadata: bool
+    log_start_offset: int
+    """The first visible offset according to the checkpoint; 0 if the log begins with its first segment."""
     is_live: bool
     """A broker uses the directory: only findings that every repetition confirms are reported."""
 
@@ -68,7 +70,7 @@ class PartitionTask:
 def check_one(fs: FileSystem, task: PartitionTask) -> PartitionReport | None:
     """Check one partition. Return None if it was deleted meanwhile. OSError if its directory cannot be listed."""
     def run() -> PartitionReport:
-        return PartitionCheck(fs, task.path, task.recovered_from, task.is_metadata).run()
+        return PartitionCheck(fs, task.path, task.recovered_from, task.is_metadata, task.log_start_offset).run()
 
     try:
         report = run()
@@ -133,6 +135,7 @@ class DirectoryCheck:
 
     def _list_directories(self, names: list[str], has_owner: bool) -> None:
         self._meta_properties: MetaProperties | None = None
+        self._deleted: dict[TopicPartition, str] = {}
         if has_owner:
             self._read_meta_properties()
         else:
@@ -148,6 +151,8 @@ class DirectoryCheck:
                 self._add_task(path)
             elif parsed is not None and parsed.state:
                 self._warn(name, f'found a partition that is out of use (-{parsed.state})')
+                if parsed.state == 'delete':
+                    self._deleted[parsed.topic, parsed.partition] = path
             elif name not in NOT_PARTITIONS:
                 self._error(name, 'found a directory that is not named <topic>-<partition>: neither Kafka nor kbroker '
                                   'starts on such a log directory')
@@ -162,8 +167,9 @@ class DirectoryCheck:
             size_bytes = 0      # the check of the partition reports the error
         point = None if self.is_clean else self._checkpoints[RECOVERY_POINT_FILE].get((topic, partition), 0)
         is_metadata = os.path.basename(path) == METADATA_DIRECTORY
-        self.tasks.append(
-            PartitionTask(topic, partition, path, size_bytes, point, is_metadata, self.holder is not None))
+        log_start_offset = self._checkpoints.get(LOG_START_OFFSET_FILE, {}).get((topic, partition), 0)
+        self.tasks.append(PartitionTask(topic, partition, path, size_bytes, point, is_metadata, log_start_offset,
+                                        self.holder is not None))
 
     def _read_meta_properties(self) -> None:
         from kbroker.metadata.directory import read_meta_properties
@@ -272,10 +278,18 @@ class DirectoryCheck:
                        f'{format_uuid(expected[topic_partition])}')
         known = {key for offsets in self._checkpoints.values() for key in offsets}
         for topic_partition in sorted(expected.keys() - found.keys()):
-            if topic_partition in known:
+            if topic_partition in known and not self._follows_a_deleted(topic_partition, expected[topic_partition]):
                 self._error(_name(topic_partition), 'found no such directory, and checkpoints list its log: it is lost')
             else:
                 self._warn(_name(topic_partition), 'found no such directory: the next start creates it, empty')
+
+    def _follows_a_deleted(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
+        """Return whether an earlier topic of the name was deleted a moment ago: the checkpoints may still list it."""
+        path = self._deleted.get(topic_partition)
+        try:
+            return path is not None and read_topic_id(self.fs, path) != topic_id
+        except (CorruptLogError, OSError):
+            return False
 
     def _partitions_of(self, image: MetadataImage) -> Iterator[tuple[TopicPartition, bytes]]:
         """Yield the partitions that belong in this directory, with their topic ids."""

@@ -499,6 +499,25 @@ def test_what_the_files_of_a_log_directory_say_of_each_other_is_checked(director
     assert any(text in message for message in messages(errors_in(directory))), messages(findings_in(directory))
 
 
+def test_a_topic_that_was_created_again_has_lost_nothing(tmp_path):
+    """A crash may take its new directory, while checkpoints still list the log of the deleted topic."""
+    directory = tmp_path / 'data'
+    with InProcessBroker(directory, SETTINGS) as broker:
+        client = Client(broker, Promises())
+        client.create_topic('orders', 1)
+        client.init_idempotent()
+        client.produce({A: ['old']})
+        client.delete_topic('orders')
+        client.create_topic('orders', 1)
+        broker.crash()
+    shutil.rmtree(directory / 'orders-0')
+    checkpoint(directory, 'recovery-point-offset-checkpoint', 'orders 0 1')
+    assert messages(errors_in(directory)) == []
+    deleted, = directory.glob('*-delete')
+    shutil.rmtree(deleted)
+    assert any('it is lost' in message for message in messages(errors_in(directory)))
+
+
 def test_unusual_things_are_warnings_and_the_exit_code_is_0(directory):
     (directory / 'orders-7').mkdir()
     (directory / 'notes-1').write_text('a file')

@@ -1,0 +1,107 @@
+"""Compares producer snapshots and transaction indexes with the batches, as the batches are read.
+
+A broker that rebuilds its state may begin at the start of the log, without the batches below it: those that a snapshot
+of the first segment stands for, and those that DeleteRecords has hidden. `ProducerStateCheck` therefore replays twice:
+everything known, and the visible batches alone. A file is sound if what it says lies between the two.
+"""
+from kbroker.log.producer_state import ProducerEntry, ProducerStateTable
+from kbroker.log.transaction_index import AbortedTransaction
+from kbroker.record.batch import BatchHeader
+
+NOT_OPEN = -1
+
+
+class ProducerStateCheck:
+    """The producer state that the batches imply, from everything known and from the visible batches alone."""
+
+    def __init__(self, first_offset: int, log_start_offset: int, snapshot: bytes | None):
+        """Create; `snapshot` has the state at `first_offset`, the base offset of the first segment. CorruptLogError."""
+        self.all = ProducerStateTable()
+        if snapshot is not None:
+            self.all.load_snapshot(snapshot, first_offset, 0)
+        is_all_visible = not self.all.entries and log_start_offset <= first_offset
+        self.first_offset = first_offset
+        self._start_offset = max(first_offset, log_start_offset)
+        self._visible = self.all if is_all_visible else ProducerStateTable()
+        self.begin_segment()
+
+    def begin_segment(self) -> None:
+        self._rows: dict[int, AbortedTransaction] = {}
+        self._visible_rows: dict[int, AbortedTransaction] = self._rows if self._visible is self.all else {}
+
+    def replay(self, header: BatchHeader, batch: memoryview) -> None:
+        """Replay a batch. KafkaError, ProtocolError for a marker that cannot be read."""
+        self._note(self._rows, self.all.replay_batch(batch))
+        if self._visible is not self.all and header.last_offset >= self._start_offset:
+            self._note(self._visible_rows, self._visible.replay_batch(batch))
+
+    @staticmethod
+    def _note(rows: dict[int, AbortedTransaction], row: AbortedTransaction | None) -> None:
+        if row is not None:
+            rows[row.last_offset] = row
+
+    # ---- snapshots ----
+
+    def find_fault(self, found: ProducerStateTable) -> str | None:
+        """Return what is wrong with a snapshot of the present offset. Expired producers may be missing."""
+        for producer_id, entry in found.entries.items():
+            expected = self.all.get(producer_id)
+            if expected is None or not _agrees(entry, expected):
+                return (f'found {_last_state(entry)} for producer {producer_id}, the log says '
+                        f'{_last_state(expected) if expected else "nothing"}')
+        found_first = {producer_id: offset for offset, producer_id in found.ongoing.items()}
+        visible_first = {producer_id: offset for offset, producer_id in self._visible.ongoing.items()}
+        expected_first = {producer_id: offset for offset, producer_id in self.all.ongoing.items()}
+        for producer_id in found_first.keys() | expected_first.keys():
+            offset = found_first.get(producer_id, NOT_OPEN)
+            if not self._may_be_first(offset, expected_first.get(producer_id, NOT_OPEN),
+                                      visible_first.get(producer_id, NOT_OPEN)):
+                return f'found open transactions {found.ongoing}, the log says {self.all.ongoing}'
+        return None
+
+    def _may_be_first(self, found: int, expected: int, visible: int) -> bool:
+        """Return whether a transaction with these first offsets, of all batches and of the visible ones, may be known
+        as one that begins at `found`."""
+        if found in (expected, visible):
+            return True
+        return 0 <= expected < found < (visible if visible >= 0 else self._start_offset)
+
+    # ---- transaction indexes ----
+
+    def find_wrong_row(self, rows: list[AbortedTransaction]) -> AbortedTransaction | None:
+        """Return a row of the segment's index that does not follow from the markers."""
+        for row in rows:
+            expected = self._rows.get(row.last_offset)
+            visible = self._visible_rows.get(row.last_offset)
+            if expected is None or row.producer_id != expected.producer_id or not self._may_be_first(
+                    row.first_offset, expected.first_offset, visible.first_offset if visible else NOT_OPEN):
+                return row
+            if row.last_stable_offset != expected.last_stable_offset and (
+                    expected.last_stable_offset >= self._start_offset):
+                return row
+        return None
+
+    def find_missing_row(self, rows: list[AbortedTransaction]) -> AbortedTransaction | None:
+        """Return a row that the segment's index lacks: that of an aborted transaction with visible batches."""
+        markers = {row.last_offset for row in rows}
+        return next((row for row in self._visible_rows.values() if row.last_offset not in markers), None)
+
+    @property
+    def rows(self) -> list[AbortedTransaction]:
+        """The rows of the segment that follow from all batches."""
+        return list(self._rows.values())
+
+
+def _agrees(found: ProducerEntry, expected: ProducerEntry) -> bool:
+    """Compare two entries. A producer with only markers since it expired has no batch in a snapshot."""
+    if found.last_sequence < 0:
+        return found.producer_epoch == expected.producer_epoch
+    return _last_batch(found) == _last_batch(expected)
+
+
+def _last_batch(entry: ProducerEntry) -> tuple[int, int, int]:
+    return entry.producer_epoch, entry.last_sequence, entry.last_offset
+
+
+def _last_state(entry: ProducerEntry) -> tuple[int, int, int, int]:
+    return entry.producer_epoch, entry.last_sequence, entry.last_offset, entry.transaction_first_offset

@@ -1,0 +1,207 @@
+"""kbroker-check finds no error in what cleaning, retention, DeleteRecords and older versions leave behind."""
+import os
+import struct
+
+import pytest
+from batches import T, data_batch, marker_batch
+from support.directory_with_cleaner import DirectoryWithCleaner, end, write
+
+from kbroker.clock import ManualClock
+from kbroker.config import Config, LogConfig
+from kbroker.log.check import PartitionCheck, Remedy, Severity, check_partition
+from kbroker.log.fs import FileSystem
+from kbroker.log.log import Log
+from kbroker.log.options import LogOptions
+from kbroker.log.origin import Origin
+from kbroker.log.repair import carry_out, plan
+from kbroker.record.batch import encode_batch
+
+INDEX_INTERVAL_BYTES = 200
+
+
+def errors_in(log):
+    return [finding for finding in findings_in(log) if finding.severity is Severity.ERROR]
+
+
+def findings_in(log, log_start_offset=0):
+    return PartitionCheck(FileSystem(), log.directory, log_start_offset=log_start_offset).run().findings
+
+
+@pytest.fixture
+def directory(tmp_path):
+    directory = DirectoryWithCleaner(tmp_path / 'data')
+    directory.cleaner.start()
+    return directory
+
+
+# ---- batches without timestamps ----
+
+def log_without_timestamps(open_log):
+    log = open_log(index_interval_bytes=INDEX_INTERVAL_BYTES)
+    for _ in range(4):
+        log.append_batch(data_batch(timestamp_ms=-1, value=b'v' * INDEX_INTERVAL_BYTES), Origin.CLIENT, 0)
+    return log
+
+
+def test_batches_without_timestamps_have_no_time_index_entry(open_log):
+    """Kafka compares with -1, so that no entry stands for no timestamp."""
+    log = log_without_timestamps(open_log)
+    log.close()
+    assert len(log.segments[-1].offset_index) == 3 and len(log.segments[-1].time_index) == 0
+    assert check_partition(FileSystem(), log.directory) == []
+    again = open_log()
+    again.append_batch(data_batch(value=b'v' * INDEX_INTERVAL_BYTES), Origin.CLIENT, 0)
+    again.close()
+    assert list(again.segments[-1].time_index) == [(T, 4)]
+
+
+def test_an_old_entry_for_timestamp_minus_1_is_a_warning_that_a_repair_resolves(open_log):
+    log = log_without_timestamps(open_log)
+    log.append_batch(data_batch(value=b'v' * INDEX_INTERVAL_BYTES), Origin.CLIENT, 0)
+    log.close()
+    path = log.segments[-1].path('.timeindex')
+    expected = FileSystem().read_file(path)
+    with open(path, 'wb') as file:
+        file.write(struct.pack('>qi', -1, 1) + expected)
+    report = PartitionCheck(FileSystem(), log.directory).run()
+    finding, = report.findings
+    assert (finding.severity, finding.position, finding.remedy) == (Severity.WARNING, 0, Remedy.REBUILD_INDEXES)
+    again = open_log(index_interval_bytes=INDEX_INTERVAL_BYTES)
+    assert again.offset_for_timestamp(T)[:2] == (T, 4)
+    steps = plan(FileSystem(), log.directory, report, cut_torn_tail=False)
+    carry_out(FileSystem(), log.directory, log.config, steps)
+    assert FileSystem().read_file(path) == expected
+
+
+# ---- indexes of Apache Kafka 4.0 ----
+
+@pytest.mark.parametrize(('relative_offset', 'message'), [
+    (3, None), (4, None), (5, 'where no batch ends'), (1, 'the batch at'), (99, 'where no batch ends')])
+def test_an_entry_for_several_batches_leads_to_the_first_and_names_the_end_of_the_last(open_log, relative_offset,
+                                                                                       message):
+    log = open_log(index_interval_bytes=100_000)
+    for count in (2, 2, 1, 2, 2):
+        log.append_batch(data_batch(count), Origin.CLIENT, 0)
+    log.close()
+    second = log.segments[-1].batch_at_or_after(2)[0]
+    with open(log.segments[-1].path('.index'), 'wb') as file:
+        file.write(struct.pack('>ii', relative_offset, second))
+    found = findings_in(log)
+    assert [message in finding.message for finding in found] == ([True] if message else [])
+
+
+# ---- compaction ----
+
+def test_a_snapshot_behind_what_compaction_removed_is_no_error(directory):
+    """A gap at the end of a segment is a gap, too: the next segment begins above it."""
+    log = directory.open()
+    write(log, ('a', '1'))
+    log.append_batch(encode_batch([(T, None, b'no key')], producer_id=5, producer_epoch=0, base_sequence=0),
+                     Origin.CLIENT, 0)
+    log.roll()
+    write(log, ('b', '1'))
+    log.flush()
+    log.producer_state.remove_expired(directory.clock.wall_ms() + 10**9)
+    directory.run()
+    directory.manager.close()
+    assert [header.base_offset for header, _ in log.segments[0].walk()] == [0]
+    assert os.path.exists(log.segments[1].path('.snapshot'))
+    assert errors_in(log) == []
+
+
+def test_snapshots_in_a_gap_and_below_the_log_are_left_over(open_log):
+    log = open_log()
+    snapshot = log.producer_state.encode_snapshot()
+    for _ in range(3):
+        log.append_batch(data_batch(10), Origin.CLIENT, 0)
+        log.roll()
+    log.close()
+    for name in os.listdir(log.directory):
+        if name.startswith('00000000000000000000'):
+            os.unlink(os.path.join(log.directory, name))
+    path = log.segments[1].path('.log')
+    os.truncate(path, 0)        # all of its records are obsolete
+    for suffix in ('.index', '.timeindex'):
+        os.truncate(log.segments[1].path(suffix), 0)
+    for offset in (3, 15):
+        FileSystem().write_file(os.path.join(log.directory, f'{offset:020d}.snapshot'), snapshot)
+    assert findings_in(log) == []
+
+
+def test_a_snapshot_inside_a_batch_is_an_error(open_log):
+    log = open_log()
+    snapshot = log.producer_state.encode_snapshot()
+    for _ in range(3):
+        log.append_batch(data_batch(10), Origin.CLIENT, 0)
+    log.close()
+    FileSystem().write_file(os.path.join(log.directory, f'{15:020d}.snapshot'), snapshot)
+    finding, = findings_in(log)
+    assert finding.severity is Severity.ERROR and 'expected a batch boundary' in finding.message
+
+
+def test_the_row_of_a_transaction_whose_data_compaction_removed_is_no_error(directory):
+    """The marker is the first batch of its segment; the end of the one before is gone."""
+    log = directory.open()
+    write(log, ('a', '1'))
+    write(log, ('b', '1'), producer=(7, 0, 0), transactional=True)
+    log.roll()
+    end(log, 7, 0, commit=False)
+    directory.run()
+    directory.manager.close()
+    assert sum(len(segment.transactions.rows) for segment in log.segments) == 1
+    assert errors_in(log) == []
+
+
+# ---- the start of the log ----
+
+def open_partition(path, clock=None, **options):
+    config = LogConfig(Config({}), {'index.interval.bytes': str(INDEX_INTERVAL_BYTES)})
+    return Log(FileSystem(), str(path), 'topic', 0, config, clock or ManualClock(), LogOptions(**options))
+
+
+def transactional_log(path):
+    """A log in two segments: a transaction at 0 and 1 that aborts at 3, with plain records between."""
+    log = open_partition(path)
+    log.append_batch(data_batch(producer_id=7, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
+    log.append_batch(data_batch(producer_id=7, epoch=0, sequence=1, transactional=True), Origin.CLIENT, 0)
+    log.append_batch(data_batch(), Origin.CLIENT, 0)
+    log.roll()
+    log.append_batch(marker_batch(commit=False, producer_id=7, epoch=0), Origin.COORDINATOR, 0)
+    log.append_batch(data_batch(producer_id=8, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
+    return log
+
+
+@pytest.mark.parametrize('log_start_offset', range(6))
+def test_a_state_that_was_rebuilt_from_the_log_start_is_no_error(tmp_path, log_start_offset):
+    """A broker that lost its snapshots knows nothing of transactions below the log start."""
+    log = transactional_log(tmp_path / 'topic-0')
+    log.delete_records(log_start_offset)
+    log.flush()
+    log.close()
+    for name in os.listdir(log.directory):
+        if name.endswith('.snapshot'):
+            os.unlink(os.path.join(log.directory, name))
+    again = open_partition(log.directory, clean_shutdown=False, log_start_offset=log_start_offset, recovery_point=3)
+    again.roll()
+    again.append_batch(data_batch(), Origin.CLIENT, 0)
+    again.close()
+    assert findings_in(again, log_start_offset) == []
+
+
+def test_a_row_that_no_marker_explains_is_an_error_behind_any_log_start(tmp_path):
+    log = transactional_log(tmp_path / 'topic-0')
+    log.close()
+    rows = log.segments[1].path('.txnindex')
+    os.unlink(rows)
+    assert [finding.file for finding in findings_in(log)] == [rows]
+    assert findings_in(log, 2) == []        # nothing is left to hide
+    assert [finding.file for finding in findings_in(log, 1)] == [rows]
+
+
+def test_a_marker_of_a_transaction_that_retention_deleted_needs_no_row(tmp_path):
+    log = transactional_log(tmp_path / 'topic-0')
+    log.close()
+    for name in os.listdir(log.directory):
+        if name.startswith(f'{0:020d}') or name == f'{3:020d}.txnindex':
+            os.unlink(os.path.join(log.directory, name))
+    assert findings_in(log) == []
