@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 import resource
+import signal
 from collections.abc import Callable
 from functools import partial
 
@@ -18,6 +19,7 @@ from kbroker.network.server import Endpoint, Server
 from kbroker.network.sync_threads import SyncThreads
 from kbroker.network.worker import Worker
 from kbroker.node import Node
+from kbroker.turn_watch import TurnWatch
 
 logger = logging.getLogger('kbroker')
 
@@ -40,7 +42,8 @@ class Broker:
     def __init__(self, config: Config):
         self.config = config
         clock = Clock()
-        self.timers = Timers(clock)
+        self.turn_watch = TurnWatch(config.kbroker_measure_turns)
+        self.timers = Timers(clock, self.turn_watch)
         self.reactor = Reactor(clock, self.timers)
         self.sync_threads = SyncThreads(self.reactor, SYNC_THREADS)
         self.cleaning_worker = Worker(self.reactor, name='cleaner')
@@ -72,6 +75,9 @@ class Broker:
             self._release(self.node.abandon)
             raise
         self.reactor.at_tick_end.append(self.node.end_tick)
+        if self.turn_watch.measures_cpu:
+            self.turn_watch.watch_collections()
+            self.reactor.on_signal(signal.SIGUSR1, self.turn_watch.log_longest)
 
     def run(self) -> None:
         """Serve until `stop`, then leave a directory that was stopped cleanly.
@@ -100,7 +106,7 @@ class Broker:
 
     def _bind(self) -> None:
         config = self.config
-        dispatcher = Dispatcher(self.node, served_apis(), self.node.tick)
+        dispatcher = Dispatcher(self.node, served_apis(), self.node.tick, self.turn_watch)
         limits = Limits(
             max_request_bytes=config.socket_request_max_bytes,
             max_held_bytes=config.queued_max_request_bytes,

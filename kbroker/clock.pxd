@@ -1,5 +1,7 @@
 from libc.stdint cimport int64_t
 
+from kbroker.turn_watch cimport TurnWatch
+
 
 cdef class Clock:
     cpdef int64_t wall_ms(self) except? -1
@@ -16,6 +18,7 @@ cdef class Timer:
 
 cdef class Timers:
     cdef Clock clock
+    cdef TurnWatch turn_watch
     cdef list heap
     cdef int64_t next_sequence
     cdef Py_ssize_t cancelled           # cancelled timers still in the heap

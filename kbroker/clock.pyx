@@ -4,6 +4,8 @@ from heapq import heapify, heappop, heappush
 from libc.stdint cimport INT64_MAX, int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
+from kbroker.turn_watch cimport TurnWatch
+
 
 cdef enum:
     # Cancelled timers are removed together once they make up most of the heap: requests with a timeout of an hour
@@ -68,8 +70,9 @@ cdef class Timer:
 cdef class Timers:
     """A heap of deadlines. The reactor asks how long it may sleep, then runs the callbacks that are due."""
 
-    def __init__(self, Clock clock not None):
+    def __init__(self, Clock clock not None, TurnWatch watch=None):
         self.clock = clock
+        self.turn_watch = TurnWatch() if watch is None else watch
         self.heap = []
         self.next_deadline_ms = NEVER
 
@@ -97,6 +100,7 @@ cdef class Timers:
             nonlocal current
             current = self.after(interval_ms, fire)
             callback()
+            self.turn_watch.lap(callback)
 
         def stop():
             current.cancel()
@@ -111,6 +115,7 @@ cdef class Timers:
 
     def run_due(self):
         """Run the callbacks that are due, in order of deadline. Returns how many ran."""
+        self.turn_watch.restart()
         return self.run_due_callbacks()
 
     cdef int64_t delay_ms(self) except? -1:
@@ -136,6 +141,7 @@ cdef class Timers:
                 continue
             callback, timer.callback = timer.callback, None
             callback()
+            self.turn_watch.lap(callback)
             ran += 1
         self.look_ahead()
         return ran

@@ -61,8 +61,10 @@ cdef class LongWork:
         self.is_scheduled = False
         while self.works:
             work = self.works.popleft()
+            steps = work.steps
             if self.advance(work):
                 self.works.append(work)
+            self.timers.turn_watch.lap(steps)
             if now_us() >= end_us:
                 break
         if self.works:

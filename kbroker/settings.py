@@ -219,6 +219,9 @@ OWN = (
     _string('kbroker.replication.factor.accept', 'any',
             'The replication factors that a topic may request. any: all, but it gets one replica; strict: only 1.',
             values=('any', 'strict')),
+    _boolean_row('kbroker.measure.turns', False,
+                 'Measure each turn of the loop in processor time, and log those above 10 ms: for tests.',
+                 internal=True),
 )
 
 # TLS of listeners whose protocol is SSL (KIP-651: PEM, in files or in the settings themselves).

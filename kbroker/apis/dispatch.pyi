@@ -4,8 +4,10 @@ from typing import Any
 
 from kbroker.apis.request import Api
 from kbroker.topics.partition import Tick
+from kbroker.turn_watch import TurnWatch
 from kbroker.wire.frames import FrameServer
 
 class Dispatcher(FrameServer):
-    def __init__(self, node: Any, apis: Iterable[Api], tick: Tick | None = None) -> None: ...
+    def __init__(self, node: Any, apis: Iterable[Api], tick: Tick | None = None,
+                 watch: TurnWatch | None = None) -> None: ...
     def handle(self, connection: Any, sequence: int, frame: memoryview) -> None: ...

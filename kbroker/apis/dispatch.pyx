@@ -13,6 +13,7 @@ from kbroker.apis.request cimport Api, Handler, Request
 from kbroker.apis.request_bytes cimport skip_tags
 from kbroker.protocol.codec cimport decode_bytes
 from kbroker.topics.partition cimport Tick
+from kbroker.turn_watch cimport TurnWatch
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take
 from kbroker.wire.frames cimport FrameServer
 
@@ -29,13 +30,15 @@ cdef class Dispatcher(FrameServer):
     """The server of all frames. Handlers see `node` as `request.node`; `tick` has the deferred writes."""
     cdef object _node
     cdef Tick _tick
+    cdef TurnWatch _watch
     cdef list _apis                 # Api by key
     cdef bytes _client_id_bytes     # of the last request: most connections of a client send the same id
     cdef object _client_id
 
-    def __init__(self, node, apis, Tick tick=None):
+    def __init__(self, node, apis, Tick tick=None, TurnWatch watch=None):
         self._node = node
         self._tick = Tick() if tick is None else tick
+        self._watch = TurnWatch() if watch is None else watch
         self._apis = [None] * MOST_API_KEYS
         self._client_id_bytes = b''
         self._client_id = ''
@@ -46,6 +49,7 @@ cdef class Dispatcher(FrameServer):
         """Serve one frame from a writable buffer, for callers in Python."""
         cdef Py_buffer view
         PyObject_GetBuffer(frame, &view, PyBUF_WRITABLE)
+        self._watch.restart()
         try:
             answer = self.serve(connection, sequence, <uint8_t *>view.buf, view.len, False)
             if answer is not None:
@@ -73,6 +77,7 @@ cdef class Dispatcher(FrameServer):
         except ProtocolError as error:
             connection.close(f'{describe_frame(frame, frame_bytes)}: {error}')
         request.is_being_served = False
+        self._watch.lap(request)
         answer = request.answer
         request.answer = None
         return answer

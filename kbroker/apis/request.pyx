@@ -33,6 +33,10 @@ cdef class Request:
     calls `let_next_pass`. Replies leave in the order of the requests in any case.
     """
 
+    def __repr__(self):
+        key = 'a request' if self.api is None else f'{self.api.key.name} v{self.version}'
+        return f'{key} of client {self.client_id!r} at {self.client_host}'
+
     @property
     def client_host(self):
         return self.connection.client_host
@@ -110,8 +114,8 @@ cdef class Handler:
 cdef class DecodingHandler(Handler):
     """Decodes the body with the generic codec and calls `handle(request, body)`.
 
-    The function returns the response, or None if it calls `request.reply` itself. If it is a generator function, it runs
-    as long work, and the value that it returns is the response.
+    The function returns the response, or None if it calls `request.reply` itself. If it is a generator function, it
+    runs as long work, and the value that it returns is the response.
     """
 
     def __init__(self, handle, request_class):

@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint32_t
 
 from kbroker.clock cimport Timers
+from kbroker.turn_watch cimport TurnWatch
 
 
 cdef extern from '<sys/epoll.h>' nogil:
@@ -20,6 +21,7 @@ cdef class EventHandler:
 cdef class Reactor:
     cdef readonly object clock
     cdef readonly Timers timers
+    cdef TurnWatch turn_watch
     cdef readonly list at_tick_end
     cdef int epoll_fd
     cdef int wake_fd

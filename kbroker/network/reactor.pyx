@@ -23,6 +23,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.unistd cimport close, read, write
 
 from kbroker.clock cimport Timers
+from kbroker.turn_watch cimport TurnWatch
 
 
 cdef extern from '<sys/epoll.h>' nogil:
@@ -67,6 +68,9 @@ cdef class CallbackHandler(EventHandler):
     def __init__(self, callback):
         self.callback = callback
 
+    def __repr__(self):
+        return getattr(self.callback, '__qualname__', None) or repr(self.callback)
+
     cdef int on_events(self, uint32_t events) except -1:
         self.callback()
         return 0
@@ -81,6 +85,7 @@ cdef class Reactor:
     def __init__(self, clock, Timers timers not None):
         self.clock = clock
         self.timers = timers
+        self.turn_watch = timers.turn_watch
         self.at_tick_end = []
         self.handlers = set()
         self.retired = []
@@ -221,19 +226,23 @@ cdef class Reactor:
         cdef list turns
         cdef int ready = self.wait(batch, timeout_ms)
         cdef int i
+        self.turn_watch.begin_tick()
         if self.turns:
             turns, self.turns = self.turns, []
             for handler in turns:
                 handler.waits_for_turn = False
                 handler.on_events(0)
+                self.turn_watch.lap(handler)
         for i in range(ready):
             handler = <EventHandler>batch[i].data.ptr
             if handler.fd >= 0 and batch[i].events & (handler.interest | EPOLLERR | EPOLLHUP):
                 handler.on_events(batch[i].events)
+                self.turn_watch.lap(handler)
         if self.calls:
             self.run_calls()
         self.timers.run_due_callbacks()
         self.end_tick()
+        self.turn_watch.end_tick()
         self.retired.clear()
         return ready
 
@@ -261,7 +270,9 @@ cdef class Reactor:
         cdef Py_ssize_t left = len(self.calls)
         while left:
             left -= 1
-            self.calls.popleft()()
+            callback = self.calls.popleft()
+            callback()
+            self.turn_watch.lap(callback)
         return 0
 
     cdef int end_tick(self) except -1:
@@ -269,11 +280,13 @@ cdef class Reactor:
         cdef list tick_ends
         for callback in self.at_tick_end:
             callback()
+            self.turn_watch.lap(callback)
         if self.tick_ends:
             tick_ends, self.tick_ends = self.tick_ends, []
             for handler in tick_ends:
                 handler.waits_for_tick_end = False
                 handler.on_tick_end()
+                self.turn_watch.lap(handler)
         return 0
 
 

@@ -1,0 +1,23 @@
+"""Fixtures of the attacks; `hostile/siege.py` says how to write one."""
+import pytest
+from hostile.siege import BesiegedBroker
+
+
+@pytest.fixture
+def besieged(request, tmp_path):
+    """A function that starts a broker which measures its turns. It may log no traceback."""
+    if request.config.getoption('--against') != 'kbroker':
+        pytest.skip('only kbroker measures its turns')
+    started = []
+
+    def start(settings=None):
+        broker = BesiegedBroker(tmp_path / f'data{len(started)}', settings or {})
+        started.append(broker)
+        broker.start()
+        return broker
+
+    yield start
+    for broker in started:
+        broker.kill9()
+    for broker in started:
+        assert broker.tracebacks() == []

@@ -1,0 +1,109 @@
+"""A client that does nothing wrong: it produces and fetches without a pause, and measures each operation.
+
+    python tests/hostile/good_client.py HOST PORT BROKER_PID
+
+It produces one record at a time, idempotently and with acks=all, and fetches each back over a second connection.
+Between two records it waits in a Fetch at the end of the partition. When its standard input ends, it prints its
+measurements as JSON: the wall time and the adjusted time of each operation in microseconds.
+
+The load of the machine does not count in the adjusted time: it is the wall time without the times in which this client
+or the broker's loop waited for a processor, or the processor time that the broker used meanwhile, if that is less.
+"""
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pathlib
+import select
+import sys
+import time
+from typing import Any
+
+sys.path[:0] = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(__file__).parents[2])]
+
+from support.in_process_broker import frame_of, read_answer  # noqa: E402
+from support.message_builder import batch_of  # noqa: E402
+from support.raw_client import RawClient  # noqa: E402
+
+from kbroker.protocol.messages import (  # noqa: E402
+    CreateTopicsRequest,
+    FetchRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+)
+
+TOPIC = 'good'
+VALUE = b'v' * 100
+PAUSE_MS = 2
+LEAST_OPERATIONS = 600
+"""The client ends no earlier, so that a short attack is measured too."""
+
+
+class GoodClient:
+    """A producer and a consumer of one partition."""
+
+    def __init__(self, host: str, port: int, broker_pid: int):
+        self._producer, self._consumer = RawClient(host, port), RawClient(host, port)
+        self._clock = (~broker_pid << 3) | 2  # the clock of another process's processor time, as clock_getcpuclockid
+        # The second number of schedstat is the time in nanoseconds that a thread waited for a processor.
+        self._schedstats = [os.open(f'/proc/{pid}/schedstat', os.O_RDONLY) for pid in ('self', broker_pid)]
+        self.operations: list[tuple[int, int]] = []
+        topic = CreateTopicsRequest.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+        self._producer.ask(CreateTopicsRequest(timeout_ms=10_000, topics=[topic]), 7)
+        found = self._producer.ask(InitProducerIdRequest(transaction_timeout_ms=60_000), 4)
+        self._producer_id, self._epoch = found.producer_id, found.producer_epoch
+        self._sequence = 0
+
+    def work(self) -> None:
+        """Produce a record, fetch it back, and wait a little."""
+        batch = batch_of(int(time.time() * 1000), VALUE, producer_id=self._producer_id, producer_epoch=self._epoch,
+                         base_sequence=self._sequence)
+        partition = ProduceRequest.PartitionProduceData(index=0, records=batch)
+        topic = ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[partition])
+        produce = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
+        answer = self._measure(self._producer, produce, 12).responses[0].partition_responses[0]
+        if answer.error_code or answer.base_offset != self._sequence:
+            raise AssertionError(f'record {self._sequence}: {answer}')
+        answer = self._measure(self._consumer, self._fetch(self._sequence, 30_000), 12)
+        partition = answer.responses[0].partitions[0]
+        if partition.error_code or VALUE not in bytes(partition.records):
+            raise AssertionError(f'record {self._sequence}: {answer}')
+        self._sequence += 1
+        self._consumer.ask(self._fetch(self._sequence, PAUSE_MS), 12)
+
+    def _measure(self, client: RawClient, request: Any, version: int) -> Any:
+        frame = frame_of(request, version)
+        begun = self._times()
+        reply = client.exchange(frame)
+        wall, used, waited = (end - begin for begin, end in zip(begun, self._times(), strict=True))
+        self.operations.append((wall // 1000, min(used, max(0, wall - waited)) // 1000))
+        return read_answer(request, version, reply)
+
+    def _times(self) -> tuple[int, int, int]:
+        """Return the time, the broker's processor time and both processes' waiting times, in nanoseconds."""
+        waited = sum(int(os.pread(fd, 100, 0).split()[1]) for fd in self._schedstats)
+        return time.monotonic_ns(), time.clock_gettime_ns(self._clock), waited
+
+    @staticmethod
+    def _fetch(offset: int, max_wait_ms: int) -> Any:
+        partition = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        topic = FetchRequest.FetchTopic(topic=TOPIC, partitions=[partition])
+        return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=[topic])
+
+
+def main() -> None:
+    host, port, broker_pid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    client = GoodClient(host, port, broker_pid)
+    for _ in range(20):
+        client.work()  # the first calls import and allocate
+    client.operations.clear()
+    gc.disable()
+    print('ready', flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0] or len(client.operations) < LEAST_OPERATIONS:
+        client.work()
+    print(json.dumps(client.operations))
+
+
+if __name__ == '__main__':
+    main()

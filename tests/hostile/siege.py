@@ -1,0 +1,140 @@
+"""A broker under attack, beside a good client, and the judgement of both.
+
+    def test_an_attack(besieged):
+        broker = besieged({'max.connections': '100'})       # a process; settings are optional
+        with broker.watched(rss_mb=150):
+            with broker.connect() as attacker:              # a RawClient
+                attacker.ask(MetadataRequest(topics=[]), 12)
+
+`watched` starts a good client in a process of its own, runs the attack, and judges when the block ends:
+
+- the broker's longest turn took at most TURN_LIMIT_MS, its longest tick at most WORST_LIMIT_MS of processor time
+- 99 of 100 operations of the good client took at most P99_LIMIT_MS, each at most WORST_LIMIT_MS, in adjusted time:
+  `good_client.py` describes how the load of the machine is left out
+- all records came back, and the broker logged no traceback
+- the broker's resident memory was never above `rss_mb`
+
+An attack whose mend is still missing is marked as `xfail(strict=True)` with the reason. A long form of an attack is
+marked as `soak`. `-s` prints what was measured, the wall time too.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import queue
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from support.broker_process import PROMPT, ROOT, BrokerProcess
+from support.raw_client import RawClient
+
+TURN_LIMIT_MS = 10
+P99_LIMIT_MS = 10
+WORST_LIMIT_MS = 50
+ANSWER_LIMIT_S = 100
+
+MEASURED = {'kbroker.measure.turns': 'true', 'kbroker.durability': 'page-cache'}
+GOOD_CLIENT = pathlib.Path(__file__).with_name('good_client.py')
+
+
+class Operations(NamedTuple):
+    """The times of the good client's operations in ms: p99 and maximum, adjusted and by the wall clock."""
+
+    count: int
+    p99_ms: float
+    worst_ms: float
+    wall_p99_ms: float
+    wall_worst_ms: float
+
+    @classmethod
+    def of(cls, found: list[tuple[int, int]]) -> Operations:
+        wall = sorted(wall_us / 1000 for wall_us, _ in found)
+        adjusted = sorted(adjusted_us / 1000 for _, adjusted_us in found)
+        place = len(found) * 99 // 100
+        return cls(len(found), adjusted[place], adjusted[-1], wall[place], wall[-1])
+
+
+class BesiegedBroker(BrokerProcess):
+    """A broker process that measures its turns."""
+
+    def __init__(self, directory: pathlib.Path, settings: Mapping[str, str]):
+        super().__init__(directory, PROMPT | MEASURED | settings)
+        self._turns: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._long_turns: list[str] = []
+
+    def is_ready_line(self, line: str) -> bool:
+        entry: dict[str, Any] = self._entry(line)
+        if entry.get('event') == 'turns':
+            self._turns.put(entry)
+        elif entry.get('event') == 'long-turn':
+            self._long_turns.append(entry['message'])
+        return super().is_ready_line(line)
+
+    def connect(self) -> RawClient:
+        host, _, port = self.address.rpartition(':')
+        return RawClient(host, int(port))
+
+    def turns(self) -> dict[str, Any]:
+        """Return what the broker measured since the last call."""
+        os.kill(self.pid, signal.SIGUSR1)
+        return self._turns.get(timeout=ANSWER_LIMIT_S)
+
+    def resident_mb(self, name: str = 'VmRSS') -> float:
+        status = pathlib.Path(f'/proc/{self.pid}/status').read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name)) / 1024
+
+    def forget_peak(self) -> None:
+        """Let VmHWM begin with the memory that is resident now."""
+        pathlib.Path(f'/proc/{self.pid}/clear_refs').write_text('5')
+
+    @contextlib.contextmanager
+    def watched(self, rss_mb: float, *, turn_limit_ms: float = TURN_LIMIT_MS) -> Iterator[None]:
+        """Run the attack of the block beside the good client, and judge."""
+        host, _, port = self.address.rpartition(':')
+        with subprocess.Popen([sys.executable, str(GOOD_CLIENT), host, port, str(self.pid)], cwd=ROOT, text=True,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+            try:
+                assert client.stdout is not None and client.stdout.readline() == 'ready\n'
+                self.turns()
+                self._long_turns.clear()
+                self.forget_peak()
+                yield
+                operations = self._end_of(client)
+            finally:
+                client.kill()
+        self._judge(operations, rss_mb, turn_limit_ms)
+
+    @staticmethod
+    def _end_of(client: subprocess.Popen[str]) -> Operations:
+        output = client.communicate(timeout=ANSWER_LIMIT_S)[0]
+        assert client.returncode == 0, 'the good client failed, see its traceback'
+        return Operations.of(json.loads(output))
+
+    def _judge(self, operations: Operations, rss_mb: float, turn_limit_ms: float) -> None:
+        turns, peak_mb = self.turns(), self.resident_mb('VmHWM')
+        print(f'\n  good client: {operations.count} operations, p99 {operations.p99_ms:.1f} ms, worst '
+              f'{operations.worst_ms:.1f} ms (wall: {operations.wall_p99_ms:.1f} and {operations.wall_worst_ms:.1f} ms)'
+              f'\n  broker: {turns["turns"]} turns, the longest {turns["longest_turn_us"] / 1000:.1f} ms '
+              f'({turns["longest_turn"]}), the longest tick {turns["longest_tick_us"] / 1000:.1f} ms, '
+              f'memory {peak_mb:.0f} MB')
+        assert turns['longest_turn_us'] <= 1000 * turn_limit_ms, self._long_turns
+        assert turns['longest_tick_us'] <= 1000 * WORST_LIMIT_MS
+        assert operations.p99_ms <= P99_LIMIT_MS
+        assert operations.worst_ms <= WORST_LIMIT_MS
+        assert peak_mb <= rss_mb
+
+
+@contextlib.contextmanager
+def many_connections(broker: BesiegedBroker, count: int) -> Iterator[list[RawClient]]:
+    """Open many connections to the broker; close them at the end of the block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count + 100:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count + 100), hard))
+    with contextlib.ExitStack() as opened:
+        yield [opened.enter_context(broker.connect()) for _ in range(count)]
