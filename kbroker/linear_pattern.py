@@ -7,11 +7,12 @@ anchors. Flags, named classes and word boundaries, which are rare in a filter of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 MAX_REPEAT = 1000
 MAX_STATES = 2000
+PART_STATES = 500
 
 Predicate = Callable[[str], bool]
 
@@ -76,8 +77,22 @@ class LinearPattern:
 
     def matches(self, text: str) -> bool:
         """Return whether all of `text` matches, in time proportional to len(text) times the pattern's states."""
+        steps = self.match_in_parts(text)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return bool(end.value)
+
+    def match_in_parts(self, text: str) -> Generator[None, None, bool]:
+        """Match as `matches`, and yield after each PART_STATES states."""
         states = self._closure([0], 0, len(text))
+        done = 0
         for position, char in enumerate(text):
+            done += len(states)
+            if done >= PART_STATES:
+                done = 0
+                yield
             ahead = [state + 1 for state in states
                      if isinstance(step := self._steps[state], _One) and step.passes(char)]
             states = self._closure(ahead, position + 1, len(text))

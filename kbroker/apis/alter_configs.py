@@ -1,9 +1,13 @@
-"""AlterConfigs (key 33), versions 0-2: replace all configs of a resource: what is not named gets its default again."""
+"""AlterConfigs (key 33), versions 0-2: replace all configs of a resource: what is not named gets its default again.
+
+A resource that is named twice is refused once: the order would decide.
+"""
 from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.config_resources import change
+from kbroker.apis.config_resources import change, distinct_resources
+from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -12,22 +16,31 @@ from kbroker.protocol.messages import AlterConfigsResponse
 ResourceResponse = AlterConfigsResponse.AlterConfigsResourceResponse
 
 
-def handle(request: Request, body: Any) -> Any:
+def handle(request: Request, body: Any) -> Steps:
+    """Change one resource after the other. Other clients have a turn after each, because it is a write to the disk."""
+    pace = Pace()
+    resources = yield from distinct_resources(body.resources, pace)
     response = AlterConfigsResponse(responses=[])
-    for resource in body.resources:
-        result = ResourceResponse(resource_type=resource.resource_type, resource_name=resource.resource_name)
+    for (resource_type, name), resource in resources.items():
+        result = ResourceResponse(resource_type=resource_type, resource_name=name)
         response.responses.append(result)
         try:
+            if resource is None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, 'the resource is named twice')
             wanted: dict[str, str] = {}
             for config in resource.configs:
                 if config.value is None or config.name in wanted:
                     problem = 'has no value' if config.value is None else 'is named twice'
                     raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name} {problem}')
                 wanted[config.name] = config.value
-            change(request.node, resource.resource_type, resource.resource_name, wanted, body.validate_only)
+                if pace.spend():
+                    yield
+            change(request.node, resource_type, name, wanted, body.validate_only)
         except KafkaError as error:
             result.error_code = int(error.code)
             result.error_message = str(error)
+        if len(response.responses) < len(resources):
+            yield
     return response
 
 

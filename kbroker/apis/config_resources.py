@@ -1,15 +1,27 @@
 """Shared by the three APIs on configs: which resources have one here, and how a change of one takes effect."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kbroker.apis.long_answers import Pace, Steps
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.image import ResourceType
 from kbroker.metadata.topic_names import check_topic_name
 
 CLUSTER_DEFAULT = ''
 """The BROKER resource of this name holds the defaults of all brokers."""
+
+
+def distinct_resources(resources: Sequence[Any], pace: Pace) -> Steps:
+    """Return {(type, name): resource} of a request that changes configs, with None for a resource named twice."""
+    found: dict[tuple[int, str], Any] = {}
+    for resource in resources:
+        key = resource.resource_type, resource.resource_name
+        found[key] = None if key in found else resource
+        if pace.spend():
+            yield
+    return found
 
 
 def current(node: Any, resource_type: int, name: str) -> dict[str, str]:

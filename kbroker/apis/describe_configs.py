@@ -1,13 +1,14 @@
 """DescribeConfigs (key 32), versions 1-4: the configs of topics and of this broker, with where each value comes from.
 
 The broker is asked for by its id and answers with everything; the empty name asks for the defaults of all brokers that
-were set at run time. Version 3 adds type and documentation.
+were set at run time. Version 3 adds type and documentation. A resource that is named twice is described once.
 """
 from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.config_resources import CLUSTER_DEFAULT, check_resource, current
+from kbroker.apis.config_resources import CLUSTER_DEFAULT, current
+from kbroker.apis.long_answers import PART, Pace, ReplyRoom, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.config import ConfigEntry, Source, describe_topic
 from kbroker.errors import ErrorCode, KafkaError
@@ -21,27 +22,72 @@ ResourceResult = DescribeConfigsResponse.DescribeConfigsResourceResult
 SynonymResult = DescribeConfigsResponse.DescribeConfigsSynonym
 
 
-def handle(request: Request, body: Any) -> Any:
-    response = DescribeConfigsResponse(results=[])
+def handle(request: Request, body: Any) -> Steps:
+    """Describe each resource once, with the keys of all places that name it; no keys at one of them means all keys."""
+    pace = Pace()
+    wanted: dict[tuple[int, str], set[str] | None] = {}
     for resource in body.resources:
-        result = Result(resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[])
-        response.results.append(result)
+        key = resource.resource_type, resource.resource_name
+        known = wanted.setdefault(key, set())
+        if not resource.configuration_keys:
+            wanted[key] = None
+        elif known is not None:
+            known.update(resource.configuration_keys)
+        if pace.spend(1 + len(resource.configuration_keys or ())):
+            yield
+    results, answers = [], Answers(request, body)
+    for (resource_type, name), keys in wanted.items():
+        results.append(answers.result(resource_type, name, keys))
+        if pace.spend(PART // 2):
+            yield
+    return DescribeConfigsResponse(results=results)
+
+
+class Answers:
+    """The answers of one request. Topics with the same configs share theirs."""
+
+    def __init__(self, request: Request, body: Any):
+        self._node = request.node
+        self._include_synonyms = body.include_synonyms
+        self._include_documentation = body.include_documentation
+        self._room = ReplyRoom()
+        self._shared: dict[tuple[int, str, frozenset[tuple[str, str]]], tuple[list[Any], int]] = {}
+
+    def result(self, resource_type: int, name: str, keys: set[str] | None) -> Any:
+        """Return the result of one resource. Once the answer is full, that is INVALID_REQUEST."""
+        result = Result(resource_type=resource_type, resource_name=name, configs=[])
         try:
-            wanted = resource.configuration_keys
-            result.configs = [
-                answer(entry, body.include_synonyms, body.include_documentation)
-                for entry in entries(request.node, resource.resource_type, resource.resource_name)
-                if not wanted or entry.name in wanted]
+            self._room.check(ErrorCode.INVALID_REQUEST)
+            configs, string_bytes = self._configs(resource_type, name)
+            result.configs = configs if keys is None else [config for config in configs if config.name in keys]
+            self._room.take(1, string_bytes * len(result.configs) // max(1, len(configs)))
         except KafkaError as error:
             result.error_code = int(error.code)
             result.error_message = str(error)
-    return response
+        self._room.take(1, len(name))
+        return result
+
+    def _configs(self, resource_type: int, name: str) -> tuple[list[Any], int]:
+        """Return all configs of a resource, and about how many bytes they take in the response. Raises KafkaError."""
+        if resource_type == ResourceType.TOPIC:
+            check_topic_name(name)
+        own = current(self._node, resource_type, name)
+        key = resource_type, '' if resource_type == ResourceType.TOPIC else name, frozenset(own.items())
+        found = self._shared.get(key)
+        if found is None:
+            configs = [answer(entry, self._include_synonyms, self._include_documentation)
+                       for entry in entries(self._node, resource_type, name)]
+            self._room.take(len(configs))
+            found = self._shared[key] = configs, sum(map(encoded_bytes, configs))
+        return found
+
+
+def encoded_bytes(config: Any) -> int:
+    return (len(config.name) + len(config.value or '') + len(config.documentation or '') + 16
+            + sum(len(synonym.name) + len(synonym.value or '') + 8 for synonym in config.synonyms))
 
 
 def entries(node: Any, resource_type: int, name: str) -> list[ConfigEntry]:
-    if resource_type == ResourceType.TOPIC:
-        check_topic_name(name)
-    check_resource(node, resource_type, name)
     described: list[ConfigEntry]
     if resource_type == ResourceType.TOPIC:
         described = describe_topic(node.config, current(node, resource_type, name))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.long_answers import Pace, Steps, distinct_indexes
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
@@ -18,24 +19,31 @@ TopicResult = DescribeLogDirsResponse.DescribeLogDirsTopic
 PartitionResult = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
-def handle(request: Request, body: Any) -> Any:
+def handle(request: Request, body: Any) -> Steps:
     node = request.node
     if node.logs.failure is not None:
         return DescribeLogDirsResponse(results=[
             Result(error_code=int(ErrorCode.KAFKA_STORAGE_ERROR), log_dir=node.directory, topics=[])])
+    pace = Pace()
     if body.topics is None:
         wanted = node.topics.partitions()
     else:
-        found = {(item.topic, index): node.topics.find(item.topic, index)
-                 for item in body.topics for index in item.partitions}
-        wanted = [partition for partition in found.values() if partition is not None]
+        named = yield from distinct_indexes(body.topics, 'topic', 'partitions', pace)
+        wanted = []
+        for topic, indexes in named.items():
+            for index in indexes:
+                partition = node.topics.find(topic, index)
+                if partition is not None:
+                    wanted.append(partition)
+                if pace.spend():
+                    yield
+    topics = yield from describe(wanted, pace)
     return DescribeLogDirsResponse(results=[
-        Result(log_dir=node.directory, topics=describe(wanted),
-               total_bytes=node.fs.total_bytes(node.directory),
+        Result(log_dir=node.directory, topics=topics, total_bytes=node.fs.total_bytes(node.directory),
                usable_bytes=node.fs.free_bytes(node.directory))])
 
 
-def describe(partitions: list[Partition]) -> list[Any]:
+def describe(partitions: list[Partition], pace: Pace) -> Steps:
     by_topic: dict[str, Any] = {}
     for partition in partitions:
         topic = by_topic.get(partition.topic)
@@ -43,6 +51,8 @@ def describe(partitions: list[Partition]) -> list[Any]:
             topic = by_topic[partition.topic] = TopicResult(name=partition.topic)
         topic.partitions.append(PartitionResult(partition_index=partition.partition,
                                                 partition_size=partition.size_bytes))
+        if pace.spend():
+            yield
     return list(by_topic.values())
 
 

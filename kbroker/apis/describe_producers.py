@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, distinct_indexes, in_parts
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.topic_names import check_topic_name
@@ -14,25 +15,40 @@ PartitionResponse = DescribeProducersResponse.PartitionResponse
 ProducerState = DescribeProducersResponse.ProducerState
 
 
-def handle(request: Request, body: Any) -> Any:
-    return DescribeProducersResponse(topics=[
-        TopicResponse(name=topic.name, partitions=[describe(request, topic.name, index)
-                                                   for index in topic.partition_indexes])
-        for topic in body.topics])
+def handle(request: Request, body: Any) -> Steps:
+    """Describe each partition once. When the answer is full, the partitions that are left get INVALID_REQUEST."""
+    pace, room = Pace(), ReplyRoom()
+    wanted = yield from distinct_indexes(body.topics, 'name', 'partition_indexes', pace)
+    topics = []
+    for name, indexes in wanted.items():
+        topics.append(TopicResponse(name=name, partitions=[]))
+        for index in indexes:
+            topics[-1].partitions.append((yield from describe(request, name, index, pace, room)))
+            if pace.spend():
+                yield
+    return DescribeProducersResponse(topics=topics)
 
 
-def describe(request: Request, topic: str, partition_index: int) -> Any:
+def describe(request: Request, topic: str, partition_index: int, pace: Pace, room: ReplyRoom) -> Steps:
     try:
         check_topic_name(topic)
-        partition = request.node.topics.get(topic, partition_index)
+        room.check(ErrorCode.INVALID_REQUEST)
+        producers = request.node.topics.get(topic, partition_index).active_producers()
     except KafkaError as error:
         return failed(partition_index, error.code, str(error))
-    return PartitionResponse(partition_index=partition_index, active_producers=[
-        ProducerState(
-            producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
-            last_sequence=producer.last_sequence, last_timestamp=producer.last_timestamp_ms,
-            coordinator_epoch=producer.coordinator_epoch, current_txn_start_offset=producer.transaction_first_offset)
-        for producer in partition.active_producers()])
+    response = PartitionResponse(partition_index=partition_index, active_producers=[])
+    room.take(1 + len(producers))
+    for part in in_parts(producers):
+        response.active_producers.extend(
+            ProducerState(
+                producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
+                last_sequence=producer.last_sequence, last_timestamp=producer.last_timestamp_ms,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.transaction_first_offset)
+            for producer in part)
+        if pace.spend(len(part)):
+            yield
+    return response
 
 
 def failed(partition_index: int, code: ErrorCode, message: str) -> Any:

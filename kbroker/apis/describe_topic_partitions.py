@@ -5,9 +5,11 @@ max.request.partition.size.limit, and `next_cursor` names the partition where th
 """
 from __future__ import annotations
 
+import heapq
 from typing import Any
 
 from kbroker.apis.authorized_operations import TOPIC
+from kbroker.apis.long_answers import Pace, Steps, in_parts
 from kbroker.apis.metadata import NO_LEADER
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -22,34 +24,49 @@ PartitionResult = DescribeTopicPartitionsResponse.DescribeTopicPartitionsRespons
 Cursor = DescribeTopicPartitionsResponse.Cursor
 
 
-def handle(request: Request, body: Any) -> Any:
-    topics = request.node.topics
-    wanted = {topic.name for topic in body.topics}
-    names = sorted(wanted or {topic.name for topic in topics.topics()})
-    start = 0
+def handle(request: Request, body: Any) -> Steps:
+    topics, node_id = request.node.topics, request.node.metadata.node_id
+    pace = Pace()
+    wanted: set[str] = set()
+    for part in in_parts(body.topics):
+        wanted.update(topic.name for topic in part)
+        if pace.spend(len(part)):
+            yield
+    start, first_name = 0, ''
     if body.cursor is not None:
         check_cursor(body.cursor, wanted)
-        names = [name for name in names if name >= body.cursor.topic_name]
-        start = body.cursor.partition_index if names[:1] == [body.cursor.topic_name] else 0
+        start, first_name = body.cursor.partition_index, body.cursor.topic_name
+    names = yield from names_from(first_name, list(wanted) or [topic.name for topic in topics.topics()], pace)
     left = max(1, min(body.response_partition_limit, request.node.config.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
     for name in names:
         if left == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
+        if pace.spend():
+            yield
         topic = topics.topic(name)
         if topic is None:
             response.topics.append(unknown(name))
             continue
-        start = min(start, len(topic.partitions))
+        start = min(start, len(topic.partitions)) if name == first_name else 0
         end = min(len(topic.partitions), start + left)
-        response.topics.append(describe(topic, start, end, request.node.metadata.node_id))
+        response.topics.append((yield from describe(topic, start, end, node_id, pace)))
         if end < len(topic.partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=end)
             break
         left -= end - start
-        start = 0
     return response
+
+
+def names_from(first: str, names: list[str], pace: Pace) -> Steps:
+    """Return an iterator of the names from `first` on, in their order. Sorting all of them at once takes too long."""
+    runs = []
+    for part in in_parts(names):
+        runs.append(sorted(name for name in part if name >= first))
+        if pace.spend(len(part)):
+            yield
+    return heapq.merge(*runs)
 
 
 def check_cursor(cursor: Any, wanted: set[str]) -> None:
@@ -61,10 +78,14 @@ def check_cursor(cursor: Any, wanted: set[str]) -> None:
                          f'the cursor names topic {cursor.topic_name!r}, which is not asked for')
 
 
-def describe(topic: Topic, start: int, end: int, node_id: int) -> Any:
-    return TopicResult(name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal, partitions=[
-        describe_partition(partition, node_id) for partition in topic.partitions[start:end]],
-        topic_authorized_operations=TOPIC)
+def describe(topic: Topic, start: int, end: int, node_id: int, pace: Pace) -> Steps:
+    described = []
+    for partition in topic.partitions[start:end]:
+        described.append(describe_partition(partition, node_id))
+        if pace.spend():
+            yield
+    return TopicResult(name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal, partitions=described,
+                       topic_authorized_operations=TOPIC)
 
 
 def describe_partition(partition: Partition, node_id: int) -> Any:

@@ -3,33 +3,53 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, in_parts
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeTransactionsResponse
+from kbroker.transaction.state import TopicPartition, TransactionRow
 
 Description = DescribeTransactionsResponse.TransactionState
 TopicData = DescribeTransactionsResponse.TopicData
 
 
-def handle(request: Request, body: Any) -> Any:
-    return DescribeTransactionsResponse(transaction_states=[
-        describe(request, transactional_id) for transactional_id in body.transactional_ids])
+def handle(request: Request, body: Any) -> Steps:
+    """Describe each id once. When the answer is full, the ids that are left get COORDINATOR_LOAD_IN_PROGRESS: clients
+    ask for these again."""
+    pace, room = Pace(), ReplyRoom()
+    states = []
+    for transactional_id in dict.fromkeys(body.transactional_ids):
+        try:
+            room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            row = request.node.transactions.describe(transactional_id)
+        except KafkaError as error:
+            states.append(failed(transactional_id, error.code))
+        else:
+            partitions = list(row.partitions)
+            room.take(1 + len(partitions))
+            states.append((yield from describe(transactional_id, row, partitions, pace)))
+        if pace.spend():
+            yield
+    return DescribeTransactionsResponse(transaction_states=states)
 
 
-def describe(request: Request, transactional_id: str) -> Any:
-    try:
-        row = request.node.transactions.describe(transactional_id)
-    except KafkaError as error:
-        return failed(transactional_id, error.code)
+def describe(transactional_id: str, row: TransactionRow, partitions: list[TopicPartition], pace: Pace) -> Steps:
     topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(row.partitions):
-        topics.setdefault(topic, []).append(partition)
+    for part in in_parts(partitions):
+        for topic, partition in part:
+            topics.setdefault(topic, []).append(partition)
+        if pace.spend(len(part)):
+            yield
+    listed = []
+    for topic in sorted(topics):
+        listed.append(TopicData(topic=topic, partitions=sorted(topics[topic])))
+        if pace.spend():
+            yield
     return Description(
         transactional_id=transactional_id, transaction_state=row.state.title, transaction_timeout_ms=row.timeout_ms,
         transaction_start_time_ms=row.start_timestamp_ms, producer_id=row.producer_id,
-        producer_epoch=row.producer_epoch,
-        topics=[TopicData(topic=topic, partitions=partitions) for topic, partitions in topics.items()])
+        producer_epoch=row.producer_epoch, topics=listed)
 
 
 def failed(transactional_id: str, code: ErrorCode) -> Any:

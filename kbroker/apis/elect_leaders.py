@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.long_answers import Pace, Steps, distinct_indexes
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -19,22 +20,30 @@ PREFERRED = 0
 UNCLEAN = 1
 
 
-def handle(request: Request, body: Any) -> Any:
+def handle(request: Request, body: Any) -> Steps:
     topics = request.node.topics
     if body.election_type not in (PREFERRED, UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST,
                          f'election type {PREFERRED} or {UNCLEAN} expected, found {body.election_type}')
+    pace = Pace()
     if body.topic_partitions is None:
-        return ElectLeadersResponse(
-            replica_election_results=[TopicResult(topic=topic.name) for topic in topics.topics()])
+        every = []
+        for topic in topics.topics():
+            every.append(TopicResult(topic=topic.name))
+            if pace.spend():
+                yield
+        return ElectLeadersResponse(replica_election_results=every)
+    wanted = yield from distinct_indexes(body.topic_partitions, 'topic', 'partitions', pace)
     response = ElectLeadersResponse(replica_election_results=[])
-    for topic in body.topic_partitions:
+    for name, indexes in wanted.items():
         results = []
-        for index in topic.partitions:
-            code = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topics.find(topic.topic, index) is None
+        for index in indexes:
+            code = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topics.find(name, index) is None
                     else ErrorCode.ELECTION_NOT_NEEDED)
             results.append(PartitionResult(partition_id=index, error_code=int(code), error_message=code.message))
-        response.replica_election_results.append(TopicResult(topic=topic.topic, partition_result=results))
+            if pace.spend():
+                yield
+        response.replica_election_results.append(TopicResult(topic=name, partition_result=results))
     return response
 
 

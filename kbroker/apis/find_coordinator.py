@@ -3,13 +3,14 @@
 Version 0 asks for groups only, 1-3 for one key, 4 and later for many (KIP-699). Version 5 lets the client know
 TRANSACTION_ABORTABLE (KIP-890), which nothing here answers; version 6 knows share groups (KIP-932), which are not
 served: INVALID_REQUEST. This broker coordinates everything; the internal topic of the kind asked for is created at the
-first question, so that the coordinator is there when its address is.
+first question, so that the coordinator is there when its address is. A key that is named twice is answered once.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -20,7 +21,7 @@ INTERNAL_TOPIC_OF = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
 """By key type: group, transactional.id."""
 
 
-def handle(request: Request, body: Any) -> Any:
+def handle(request: Request, body: Any) -> Steps:
     topic = INTERNAL_TOPIC_OF.get(body.key_type)
     if topic is None:
         raise KafkaError(
@@ -33,12 +34,13 @@ def handle(request: Request, body: Any) -> Any:
     node_id = node.metadata.node_id
     if request.version < 4:
         return FindCoordinatorResponse(node_id=node_id, host=host, port=port)
-    return FindCoordinatorResponse(
-        coordinators=[
-            FindCoordinatorResponse.Coordinator(key=key, node_id=node_id, host=host, port=port)
-            for key in body.coordinator_keys
-        ]
-    )
+    pace = Pace()
+    coordinators = []
+    for key in dict.fromkeys(body.coordinator_keys):
+        coordinators.append(FindCoordinatorResponse.Coordinator(key=key, node_id=node_id, host=host, port=port))
+        if pace.spend():
+            yield
+    return FindCoordinatorResponse(coordinators=coordinators)
 
 
 def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:

@@ -5,13 +5,14 @@ Appending and subtracting are for lists. A resource or a config that is named tw
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from typing import Any
 
-from kbroker.apis.config_resources import change, current
+from kbroker.apis.config_resources import change, current, distinct_resources
+from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.config import describe_topic
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.batches import MAX_RECORDS
 from kbroker.metadata.image import ResourceType
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import IncrementalAlterConfigsResponse
@@ -27,30 +28,45 @@ class Operation(enum.IntEnum):
     SUBTRACT = 3
 
 
-def handle(request: Request, body: Any) -> Any:
-    times = Counter((resource.resource_type, resource.resource_name) for resource in body.resources)
+def handle(request: Request, body: Any) -> Steps:
+    """Change one resource after the other. Other clients have a turn after each, because it is a write to the disk."""
+    pace = Pace()
+    resources = yield from distinct_resources(body.resources, pace)
     response = IncrementalAlterConfigsResponse(responses=[])
-    for resource in body.resources:
-        result = ResourceResponse(resource_type=resource.resource_type, resource_name=resource.resource_name)
+    for (resource_type, name), resource in resources.items():
+        result = ResourceResponse(resource_type=resource_type, resource_name=name)
         response.responses.append(result)
         try:
-            if times[resource.resource_type, resource.resource_name] > 1:
+            if resource is None:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, 'the resource is named twice')
-            wanted = merged(request.node, resource)
-            change(request.node, resource.resource_type, resource.resource_name, wanted, body.validate_only)
+            yield from check_names(resource.configs, pace)
+            change(request.node, resource_type, name, merged(request.node, resource), body.validate_only)
         except KafkaError as error:
             result.error_code = int(error.code)
             result.error_message = str(error)
+        if len(response.responses) < len(resources):
+            yield
     return response
+
+
+def check_names(configs: list[Any], pace: Pace) -> Steps:
+    """Raises KafkaError INVALID_REQUEST for a config that is named twice, POLICY_VIOLATION for too many of them."""
+    if len(configs) > MAX_RECORDS:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION,
+                         f'found a change of {len(configs)} configs, expected at most {MAX_RECORDS}')
+    names: set[str] = set()
+    for config in configs:
+        if config.name in names:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name} is named twice')
+        names.add(config.name)
+        if pace.spend():
+            yield
 
 
 def merged(node: Any, resource: Any) -> dict[str, str]:
     """The configs of a resource after its operations. Raises KafkaError INVALID_REQUEST, INVALID_CONFIG."""
     wanted = current(node, resource.resource_type, resource.resource_name)
-    times = Counter(config.name for config in resource.configs)
     for config in resource.configs:
-        if times[config.name] > 1:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name} is named {times[config.name]} times')
         if config.config_operation == Operation.DELETE:
             wanted.pop(config.name, None)
             continue

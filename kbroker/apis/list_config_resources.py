@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.image import ResourceType
@@ -16,14 +17,19 @@ from kbroker.protocol.messages import ListConfigResourcesResponse
 ALL = tuple(ResourceType)
 
 
-def handle(request: Request, body: Any) -> Any:
+def handle(request: Request, body: Any) -> Steps:
     types = (ResourceType.CLIENT_METRICS,) if request.version == 0 else tuple(body.resource_types) or ALL
     for resource_type in types:
         if resource_type not in ALL:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'resource type {resource_type}, one of {ALL} expected')
-    return ListConfigResourcesResponse(config_resources=[
-        ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=resource_type)
-        for resource_type in sorted(set(types)) for name in names(request, resource_type)])
+    pace = Pace()
+    listed = []
+    for resource_type in sorted(set(types)):
+        for name in names(request, resource_type):
+            listed.append(ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=resource_type))
+            if pace.spend():
+                yield
+    return ListConfigResourcesResponse(config_resources=listed)
 
 
 def names(request: Request, resource_type: int) -> list[str]:

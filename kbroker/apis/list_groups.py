@@ -7,23 +7,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListGroupsResponse
 
+GROUP_TYPE = 'classic'
 
-def handle(request: Request, body: Any) -> Any:
-    return ListGroupsResponse(
-        groups=[
-            ListGroupsResponse.ListedGroup(
+
+def handle(request: Request, body: Any) -> Steps:
+    """List the groups in one of the states and of one of the types, in any case; empty filters let all pass."""
+    states = {state.lower() for state in body.states_filter}
+    types = {group_type.lower() for group_type in body.types_filter}
+    groups = request.node.groups.list_groups() if not types or GROUP_TYPE in types else []
+    pace = Pace()
+    listed = []
+    for group in groups:
+        if not states or group.state.value.lower() in states:
+            listed.append(ListGroupsResponse.ListedGroup(
                 group_id=group.group_id,
-                protocol_type=group.protocol_type,
+                protocol_type=group.protocol_type or '',
                 group_state=group.state.value,
-                group_type=group.group_type,
-            )
-            for group in request.node.groups.list_groups(body.states_filter, body.types_filter)
-        ]
-    )
+                group_type=GROUP_TYPE,
+            ))
+        if pace.spend():
+            yield
+    return ListGroupsResponse(groups=listed)
 
 
 API = Api(ApiKey.LIST_GROUPS, 0, 5, handle)

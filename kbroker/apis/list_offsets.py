@@ -8,10 +8,10 @@ named twice is answered once, INVALID_REQUEST.
 """
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from kbroker.apis.fetch import check_leader_epoch
+from kbroker.apis.long_answers import PART, Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -33,17 +33,28 @@ TopicResponse = ListOffsetsResponse.ListOffsetsTopicResponse
 PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
-def handle(request: Request, body: Any) -> Any:
-    times = Counter((topic.name, wanted.partition_index) for topic in body.topics for wanted in topic.partitions)
-    answers: dict[str, dict[int, Any]] = {}
+def handle(request: Request, body: Any) -> Steps:
+    pace = Pace()
+    wanted: dict[str, dict[int, Any]] = {}
     for topic in body.topics:
-        for wanted in topic.partitions:
-            index = wanted.partition_index
-            answers.setdefault(topic.name, {})[index] = (
-                failed(index, ErrorCode.INVALID_REQUEST) if times[topic.name, index] > 1
-                else answer(request, topic.name, wanted, body.isolation_level))
-    return ListOffsetsResponse(topics=[TopicResponse(name=name, partitions=list(partitions.values()))
-                                       for name, partitions in answers.items()])
+        partitions = wanted.setdefault(topic.name, {})
+        for partition in topic.partitions:
+            index = partition.partition_index
+            partitions[index] = None if index in partitions else partition
+            if pace.spend():
+                yield
+        if pace.spend():
+            yield
+    topics = []
+    for name, partitions in wanted.items():
+        topics.append(TopicResponse(name=name, partitions=[]))
+        for index, partition in partitions.items():
+            topics[-1].partitions.append(failed(index, ErrorCode.INVALID_REQUEST) if partition is None
+                                         else answer(request, name, partition, body.isolation_level))
+            # A timestamp is looked up in files.
+            if pace.spend(1 if partition is None or partition.timestamp in (LATEST, EARLIEST) else PART):
+                yield
+    return ListOffsetsResponse(topics=topics)
 
 
 def answer(request: Request, topic: str, wanted: Any, isolation_level: int) -> Any:

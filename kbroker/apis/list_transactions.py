@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.long_answers import PART, Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.linear_pattern import LinearPattern, PatternError
@@ -19,14 +20,20 @@ Listed = ListTransactionsResponse.TransactionState
 STATES = {state.title: state for state in TransactionState}
 
 
-def handle(request: Request, body: Any) -> Any:
+def handle(request: Request, body: Any) -> Steps:
     pattern = compile_pattern(body.transactional_id_pattern)
-    unknown = [name for name in body.state_filters if name not in STATES]
-    now_ms = request.node.clock.wall_ms()
-    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=[
-        Listed(transactional_id=transactional_id, producer_id=row.producer_id, transaction_state=row.state.title)
-        for transactional_id, row in request.node.transactions.list_transactions()
-        if passes(body, row, now_ms) and (pattern is None or pattern.matches(transactional_id))])
+    filters = Filters(body, request.node.clock.wall_ms())
+    pace = Pace()
+    listed = []
+    for transactional_id, row in request.node.transactions.list_transactions():
+        if filters.pass_row(row) and (
+                pattern is None or (yield from pattern.match_in_parts(transactional_id))):
+            listed.append(Listed(transactional_id=transactional_id, producer_id=row.producer_id,
+                                 transaction_state=row.state.title))
+        if pace.spend(1 if pattern is None else PART // 4):
+            yield
+    return ListTransactionsResponse(transaction_states=listed, unknown_state_filters=[
+        name for name in filters.states if name not in STATES])
 
 
 def compile_pattern(text: str | None) -> LinearPattern | None:
@@ -38,13 +45,21 @@ def compile_pattern(text: str | None) -> LinearPattern | None:
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
 
 
-def passes(body: Any, row: TransactionRow, now_ms: int) -> bool:
-    if body.state_filters and row.state.title not in body.state_filters:
-        return False
-    if body.producer_id_filters and row.producer_id not in body.producer_id_filters:
-        return False
-    shortest_ms: int = body.duration_filter
-    return shortest_ms < 0 or now_ms - row.start_timestamp_ms > shortest_ms
+class Filters:
+    """The filters of one request; an empty one lets every transaction pass."""
+
+    def __init__(self, body: Any, now_ms: int):
+        self.states = dict.fromkeys(body.state_filters)
+        self._producer_ids = set(body.producer_id_filters)
+        self._shortest_ms: int = body.duration_filter
+        self._now_ms = now_ms
+
+    def pass_row(self, row: TransactionRow) -> bool:
+        if self.states and row.state.title not in self.states:
+            return False
+        if self._producer_ids and row.producer_id not in self._producer_ids:
+            return False
+        return self._shortest_ms < 0 or self._now_ms - row.start_timestamp_ms > self._shortest_ms
 
 
 API = Api(ApiKey.LIST_TRANSACTIONS, 0, 2, handle)

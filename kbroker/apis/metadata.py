@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorized_operations import CLUSTER, TOPIC
+from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import INTERNAL_TOPICS
@@ -24,7 +25,7 @@ NO_LEADER = -1
 TOPICS_BY_ID_VERSION = 12
 
 
-def handle(request: Request, body: Any) -> Any:
+def handle(request: Request, body: Any) -> Steps:
     node = request.node
     node_id = node.metadata.node_id
     host, port = request.advertised_address
@@ -32,42 +33,71 @@ def handle(request: Request, body: Any) -> Any:
         brokers=[MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=port,
                                                          rack=node.config.broker_rack)],
         cluster_id=node.metadata.cluster_id, controller_id=node_id)
+    pace = Pace()
     if body.topics is None or (request.version == 0 and not body.topics):
-        response.topics = [describe(topic, node_id) for topic in node.topics.topics()]
+        response.topics = yield from describe_all(node, pace)
     else:
-        response.topics = describe_wanted(request, body, node_id)
+        response.topics = yield from describe_wanted(request, body, pace)
     if body.include_topic_authorized_operations:
-        response.topics = [with_operations(topic) for topic in response.topics]
+        for number, topic in enumerate(response.topics):
+            response.topics[number] = with_operations(topic)
+            if pace.spend():
+                yield
     if body.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER
     return response
 
 
-def describe_wanted(request: Request, body: Any, node_id: int) -> list[Any]:
-    """Each topic that is asked for once; with ids in the request, those asked for by name alone do not count."""
+def describe_all(node: Any, pace: Pace) -> Steps:
+    """Describe the topics that exist now, except those that are deleted meanwhile."""
+    described = []
+    for topic in node.topics.topics():
+        if node.topics.topic_by_id(topic.topic_id) is topic:
+            described.append((yield from describe(topic, node.metadata.node_id, pace)))
+    return described
+
+
+def describe_wanted(request: Request, body: Any, pace: Pace) -> Steps:
+    """Describe each topic that is asked for once; with ids in the request, those asked for by name alone do not
+    count."""
     node, version = request.node, request.version
-    ids = [wanted.topic_id for wanted in body.topics if wanted.topic_id != NO_ID]
-    if any(wanted.name is None for wanted in body.topics) and (version < TOPICS_BY_ID_VERSION or not ids):
+    names: dict[str, None] = {}
+    ids: dict[bytes, None] = {}
+    for wanted in body.topics:
+        if wanted.topic_id != NO_ID:
+            ids[wanted.topic_id] = None
+        names[wanted.name] = None
+        if pace.spend():
+            yield
+    if None in names and (version < TOPICS_BY_ID_VERSION or not ids):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f'a topic without a name in version {version}')
     if ids and version < TOPICS_BY_ID_VERSION:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f'a topic asked for by id in version {version}')
+    described = []
     if ids:
-        by_id = {topic_id: node.topics.topic_by_id(topic_id) for topic_id in ids}
-        return [failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else describe(topic, node_id)
-                for topic_id, topic in by_id.items()]
+        for topic_id in ids:
+            topic = node.topics.topic_by_id(topic_id)
+            described.append(failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID) if topic is None
+                             else (yield from describe(topic, node.metadata.node_id, pace)))
+            if pace.spend():
+                yield
+        return described
     auto_create = node.config.auto_create_topics_enable and (version < 4 or body.allow_auto_topic_creation)
-    return [describe_named(request, name, auto_create, node_id)
-            for name in dict.fromkeys(wanted.name for wanted in body.topics)]
+    for name in names:
+        described.append((yield from describe_named(request, name, auto_create, pace)))
+        if pace.spend():
+            yield
+    return described
 
 
-def describe_named(request: Request, name: str, auto_create: bool, node_id: int) -> Any:
+def describe_named(request: Request, name: str, auto_create: bool, pace: Pace) -> Steps:
     topic = request.node.topics.topic(name)
     if topic is None:
         try:
             topic = create(request, name, auto_create)
         except KafkaError as error:
             return failed(name, NO_ID, error.code)
-    return describe(topic, node_id)
+    return (yield from describe(topic, request.node.metadata.node_id, pace))
 
 
 def create(request: Request, name: str, auto_create: bool) -> Topic:
@@ -82,13 +112,20 @@ def create(request: Request, name: str, auto_create: bool) -> Topic:
     return created
 
 
-def describe(topic: Topic, node_id: int) -> Any:
+def describe(topic: Topic, node_id: int, pace: Pace) -> Steps:
     """Return the topic's part of an answer. It is kept for later answers: callers must not change it."""
     # The partitions of the one log directory go offline together.
-    if topic.metadata is None or topic.partitions[0].is_offline:
-        topic.metadata = MetadataResponse.MetadataResponseTopic(
-            name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal,
-            partitions=[describe_partition(partition, node_id) for partition in topic.partitions])
+    if topic.metadata is not None and not topic.partitions[0].is_offline:
+        if pace.spend():
+            yield
+        return topic.metadata
+    partitions = []
+    for partition in topic.partitions:      # the list grows if partitions are added meanwhile
+        partitions.append(describe_partition(partition, node_id))
+        if pace.spend():
+            yield
+    topic.metadata = MetadataResponse.MetadataResponseTopic(
+        name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal, partitions=partitions)
     return topic.metadata
 
 

@@ -3,13 +3,16 @@
 Version 2 may ask for all of a group's offsets (null topics) and has an error of the whole; 5 brings leader epochs
 (KIP-320); 7 may insist on stable offsets (KIP-447): UNSTABLE_OFFSET_COMMIT while a transaction holds the partition; 8
 asks for many groups (KIP-709); 9 names a member of the consumer protocol, 10 topics by id (KIP-848): UNKNOWN_TOPIC_ID.
-An unknown group is no error: it has no offsets, -1.
+An unknown group is no error: it has no offsets, -1. Groups, topics and partitions that a request repeats are answered
+once.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
+from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, add_indexes, distinct_indexes, in_parts
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.offsets import FetchedOffset
@@ -17,89 +20,116 @@ from kbroker.group.records import NO_TOPIC_ID
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetFetchResponse
 
-
-def handle(request: Request, body: Any) -> Any:
-    if request.version >= 8:
-        groups = [fetch_group(request, group, body.require_stable) for group in body.groups]
-        return OffsetFetchResponse(groups=groups)
-    fetched = fetch_topics(request, body.group_id, body.topics, body.require_stable)
-    return OffsetFetchResponse(topics=[alone(topic) for topic in fetched])
+Wanted = dict[Any, dict[int, None]]
+"""The partitions by the name or, in requests that name topics by id, by the id of their topic."""
 
 
-def fetch_group(request: Request, group: Any, require_stable: bool) -> Any:
-    """The answer for one group of version 8 and later; what is wrong with one group is no matter of the others."""
-    try:
-        topics = fetch_topics(request, group.group_id, group.topics, require_stable)
-    except KafkaError as error:
-        return OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
-    answers = [among_groups(topic) for topic in topics]
-    return OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group.group_id, topics=answers)
+def handle(request: Request, body: Any) -> Steps:
+    answers = OffsetAnswers(request, body.require_stable)
+    if request.version < 8:
+        wanted = None
+        if body.topics is not None:
+            wanted = yield from distinct_indexes(body.topics, 'name', 'partition_indexes', answers.pace)
+        return OffsetFetchResponse(topics=(yield from answers.fetch_topics(body.group_id, wanted)))
+    by_group: dict[str, Wanted] = {}
+    whole = {group.group_id for group in body.groups if group.topics is None}
+    key = 'topic_id' if answers.by_id else 'name'
+    for group in body.groups:
+        named = by_group.setdefault(group.group_id, {})
+        if group.group_id not in whole:
+            yield from add_indexes(named, group.topics, key, 'partition_indexes', answers.pace)
+    groups = []
+    for group_id, named in by_group.items():
+        groups.append((yield from answers.fetch_group(group_id, None if group_id in whole else named)))
+    return OffsetFetchResponse(groups=groups)
 
 
-class FetchedTopic(NamedTuple):
-    name: str
-    topic_id: bytes
-    partitions: list[tuple[int, FetchedOffset]]
+class OffsetAnswers:
+    """The answers of one request. A group that is named twice is answered once, with all that is asked of it."""
+
+    def __init__(self, request: Request, require_stable: bool):
+        self.node = request.node
+        self.require_stable = require_stable
+        self.by_id = request.version >= 10
+        self.pace = Pace()
+        self._room = ReplyRoom()
+        self._among_groups = request.version >= 8
+
+    def fetch_group(self, group_id: str, wanted: Wanted | None) -> Steps:
+        """Return the answer for one group of version 8 and later; an error of one group does not affect the others.
+
+        When the answer is full, the groups that are left get COORDINATOR_LOAD_IN_PROGRESS: clients ask for these again.
+        """
+        if self.pace.spend():
+            yield
+        try:
+            self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            topics = yield from self.fetch_topics(group_id, wanted)
+        except KafkaError as error:
+            return OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id, error_code=error.code)
+        return OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id, topics=topics)
+
+    def fetch_topics(self, group_id: str, wanted: Wanted | None) -> Steps:
+        """Return the topics that a request names, or with None all that the group has offsets of."""
+        if wanted is None:
+            return (yield from self._fetch_all(group_id))
+        topics = []
+        for key, indexes in wanted.items():
+            topics.append((yield from self._fetch_topic(group_id, key, list(indexes))))
+            if self.pace.spend():
+                yield
+        return topics
+
+    def _fetch_all(self, group_id: str) -> Steps:
+        topics: dict[str, Any] = {}
+        for keys in in_parts(self.node.groups.offset_keys(group_id)):
+            partitions = [(key.topic, key.partition) for key in keys]
+            fetched = self.node.groups.fetch_offsets(group_id, partitions, self.require_stable)
+            for (name, index), offset in fetched.items():
+                if name not in topics:
+                    hosted = self.node.topics.topic(name)
+                    topics[name] = self._topic(name, NO_TOPIC_ID if hosted is None else hosted.topic_id)
+                topics[name].partitions.append(self._partition(index, offset))
+            if self.pace.spend(len(partitions)):
+                yield
+        # A topic that is deleted has no id to be named by.
+        return [topic for topic in topics.values() if not self.by_id or topic.topic_id != NO_TOPIC_ID]
+
+    def _fetch_topic(self, group_id: str, key: Any, indexes: Sequence[int]) -> Steps:
+        name, unknown = key, None
+        if self.by_id:
+            hosted = self.node.topics.topic_by_id(key)
+            name = '' if hosted is None else hosted.name
+            unknown = FetchedOffset(ErrorCode.UNKNOWN_TOPIC_ID) if hosted is None else None
+        topic = self._topic(name, key if self.by_id else NO_TOPIC_ID)
+        for part in in_parts(indexes):
+            wanted = [(name, index) for index in part]
+            if unknown is None:
+                fetched = self.node.groups.fetch_offsets(group_id, wanted, self.require_stable)
+            else:
+                fetched = dict.fromkeys(wanted, unknown)
+            topic.partitions.extend(self._partition(index, fetched[name, index]) for index in part)
+            if self.pace.spend(len(part)):
+                yield
+        return topic
+
+    def _topic(self, name: str, topic_id: bytes) -> Any:
+        self._room.take(1, len(name))
+        if not self._among_groups:
+            return OffsetFetchResponse.OffsetFetchResponseTopic(name=name)
+        return OffsetFetchResponse.OffsetFetchResponseTopics(name=name, topic_id=topic_id)
+
+    def _partition(self, index: int, fetched: FetchedOffset) -> Any:
+        self._room.take(1, len(fetched.metadata))
+        return described(self._among_groups, index, fetched)
 
 
-def fetch_topics(request: Request, group_id: str, wanted: Any, require_stable: bool) -> list[FetchedTopic]:
-    """The topics that a request names, or with None all that the group has offsets of."""
-    by_id = request.version >= 10
-    if wanted is None:
-        found = all_topics(request, group_id, require_stable)
-        # A topic that is gone has no id to be named by.
-        return [topic for topic in found if not by_id or topic.topic_id != NO_TOPIC_ID]
-    return [fetch_topic(request, group_id, topic, by_id, require_stable) for topic in wanted]
-
-
-def all_topics(request: Request, group_id: str, require_stable: bool) -> list[FetchedTopic]:
-    found: dict[str, FetchedTopic] = {}
-    for (name, index), offset in request.node.groups.fetch_offsets(group_id, None, require_stable).items():
-        if name not in found:
-            hosted = request.node.topics.topic(name)
-            found[name] = FetchedTopic(name, NO_TOPIC_ID if hosted is None else hosted.topic_id, [])
-        found[name].partitions.append((index, offset))
-    return list(found.values())
-
-
-def fetch_topic(request: Request, group_id: str, topic: Any, by_id: bool, require_stable: bool) -> FetchedTopic:
-    name = topic.name
-    if by_id:
-        hosted = request.node.topics.topic_by_id(topic.topic_id)
-        if hosted is None:
-            unknown = FetchedOffset(ErrorCode.UNKNOWN_TOPIC_ID)
-            return FetchedTopic('', topic.topic_id, [(index, unknown) for index in topic.partition_indexes])
-        name = hosted.name
-    wanted = [(name, index) for index in topic.partition_indexes]
-    fetched = request.node.groups.fetch_offsets(group_id, wanted, require_stable)
-    topic_id = topic.topic_id if by_id else NO_TOPIC_ID
-    return FetchedTopic(name, topic_id, [(partition[1], fetched[partition]) for partition in wanted])
-
-
-def alone(topic: FetchedTopic) -> Any:
-    """A topic in the answer of versions 1-7."""
-    partition_class = OffsetFetchResponse.OffsetFetchResponsePartition
-    partitions = [answer_partition(partition_class, *partition) for partition in topic.partitions]
-    return OffsetFetchResponse.OffsetFetchResponseTopic(name=topic.name, partitions=partitions)
-
-
-def among_groups(topic: FetchedTopic) -> Any:
-    """A topic in the answer of version 8 and later."""
-    partition_class = OffsetFetchResponse.OffsetFetchResponsePartitions
-    partitions = [answer_partition(partition_class, *partition) for partition in topic.partitions]
-    return OffsetFetchResponse.OffsetFetchResponseTopics(
-        name=topic.name, topic_id=topic.topic_id, partitions=partitions
-    )
-
-
-def answer_partition(partition_class: Any, index: int, fetched: FetchedOffset) -> Any:
-    return partition_class(
-        partition_index=index,
-        committed_offset=fetched.offset,
-        committed_leader_epoch=fetched.leader_epoch,
-        metadata=fetched.metadata,
-        error_code=fetched.error,
-    )
+def described(among_groups: bool, index: int, fetched: FetchedOffset) -> Any:
+    partition_class = (OffsetFetchResponse.OffsetFetchResponsePartitions if among_groups
+                       else OffsetFetchResponse.OffsetFetchResponsePartition)
+    return partition_class(partition_index=index, committed_offset=fetched.offset,
+                           committed_leader_epoch=fetched.leader_epoch, metadata=fetched.metadata,
+                           error_code=fetched.error)
 
 
 def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
@@ -110,11 +140,10 @@ def error_response(body: Any, code: ErrorCode, message: str, version: int) -> An
             groups=[group_class(group_id=each.group_id, error_code=code) for each in body.groups]
         )
     failed = FetchedOffset(code)
-    topics = [
-        FetchedTopic(topic.name, NO_TOPIC_ID, [(index, failed) for index in topic.partition_indexes])
-        for topic in body.topics or ()
-    ]
-    return OffsetFetchResponse(error_code=code, topics=[alone(topic) for topic in topics])
+    return OffsetFetchResponse(error_code=code, topics=[
+        OffsetFetchResponse.OffsetFetchResponseTopic(
+            name=topic.name, partitions=[described(False, index, failed) for index in topic.partition_indexes])
+        for topic in body.topics or ()])
 
 
 API = Api(ApiKey.OFFSET_FETCH, 1, 10, handle, error_response)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.fetch import check_leader_epoch
+from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -17,10 +18,26 @@ TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 EpochEndOffset = OffsetForLeaderEpochResponse.EpochEndOffset
 
 
-def handle(request: Request, body: Any) -> Any:
-    return OffsetForLeaderEpochResponse(topics=[
-        TopicResult(topic=topic.topic, partitions=[find(request, topic.topic, wanted) for wanted in topic.partitions])
-        for topic in body.topics])
+def handle(request: Request, body: Any) -> Steps:
+    """Answer each partition once: as the last place that names it asks."""
+    pace = Pace()
+    wanted: dict[str, dict[int, Any]] = {}
+    for topic in body.topics:
+        partitions = wanted.setdefault(topic.topic, {})
+        for partition in topic.partitions:
+            partitions[partition.partition] = partition
+            if pace.spend():
+                yield
+        if pace.spend():
+            yield
+    results = []
+    for name, partitions in wanted.items():
+        results.append(TopicResult(topic=name, partitions=[]))
+        for partition in partitions.values():
+            results[-1].partitions.append(find(request, name, partition))
+            if pace.spend():
+                yield
+    return OffsetForLeaderEpochResponse(topics=results)
 
 
 def find(request: Request, topic: str, wanted: Any) -> Any:

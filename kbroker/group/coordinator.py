@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbroker.clock import Clock, Timers
 from kbroker.completion import Callback, Completion
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.classic import ClassicGroup, GroupState
+from kbroker.group.classic import ClassicGroup
 from kbroker.group.membership import Membership
 from kbroker.group.offsets import Commit, FetchedOffset, Offsets
 from kbroker.group.shard import Shard, TransactionalProducer
@@ -20,21 +19,11 @@ from kbroker.topics.partitioner import partition_for
 
 if TYPE_CHECKING:
     from kbroker.group.offsets import TopicPartition
+    from kbroker.group.records import OffsetKey
 
 log = logging.getLogger(__name__)
 
-GROUP_TYPE = 'classic'
 BATCH_OVERHEAD_BYTES = 61
-
-
-@dataclass(frozen=True, slots=True)
-class GroupListing:
-    """A row of ListGroups."""
-
-    group_id: str
-    protocol_type: str
-    state: GroupState
-    group_type: str = GROUP_TYPE
 
 
 class Coordinated:
@@ -162,6 +151,10 @@ class GroupCoordinator:
             return offsets.fetch_all(group_id, require_stable)
         return offsets.fetch(group_id, partitions, require_stable)
 
+    def offset_keys(self, group_id: str) -> list[OffsetKey]:
+        """Return the keys of all offsets that the group has committed."""
+        return list(self._part(group_id).shard.offsets.committed(group_id))
+
     def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition], done: Completion) -> None:
         self._member_part(group_id).offsets.delete(group_id, partitions, done)
 
@@ -174,19 +167,8 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'group {group_id} does not exist')
         return group
 
-    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
-        """The groups in one of the states and of one of the types, in any case; empty filters let all pass (KIP-518,
-        KIP-848)."""
-        wanted_states = {state.lower() for state in states}
-        wanted_types = {group_type.lower() for group_type in types}
-        if wanted_types and GROUP_TYPE not in wanted_types:
-            return []
-        return [
-            GroupListing(group.group_id, group.protocol_type or '', group.state)
-            for part in self._parts
-            for group in part.shard.groups.values()
-            if not wanted_states or group.state.value.lower() in wanted_states
-        ]
+    def list_groups(self) -> list[ClassicGroup]:
+        return [group for part in self._parts for group in part.shard.groups.values()]
 
     def delete_group(self, group_id: str, done: Completion) -> None:
         """`done` completes when the tombstones are durable. GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""

@@ -379,8 +379,8 @@ cdef class Partition(Appender):
         return self._log.max_timestamp()
 
     def active_producers(self):
-        """Return the producers that the log knows, as ActiveProducer."""
-        return self._log.producer_state.active_producers()
+        """Return the entries of the producers that the log knows."""
+        return list(self._log.producer_state.entries.values())
 
     cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
                              bint supports_epoch_bump, int64_t now_ms):

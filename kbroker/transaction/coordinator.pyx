@@ -355,7 +355,7 @@ cdef class TransactionCoordinator:
         if self.store.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return ((metadata.transactional_id, metadata.current) for owned in self.store.loaded()
-                for metadata in owned.transactions.values() if metadata.is_born and not metadata.is_dying)
+                for metadata in tuple(owned.transactions.values()) if metadata.is_born and not metadata.is_dying)
 
     # -- time ----------------------------------------------------------------------------------------------------
 

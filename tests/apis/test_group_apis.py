@@ -22,6 +22,7 @@ from kbroker.apis import (
 )
 from kbroker.apis.dispatch import Dispatcher
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.long_work import LongWork
 from kbroker.protocol import messages
 from kbroker.transaction.coordinator import TransactionCoordinator
 from kbroker.transaction.producer_ids import ProducerIds
@@ -89,6 +90,7 @@ class Wire:
             config=self.world.config,
             clock=self.world.clock,
             timers=self.world.timers,
+            long_work=LongWork(self.world.timers),
             topics=self.world.topics,
             groups=self.world.groups,
             transactions=self.transactions,

@@ -12,6 +12,7 @@ from support.transaction_coordinator import STATE_TOPIC, World
 
 from kbroker.apis.dispatch import Dispatcher
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.long_work import LongWork
 from kbroker.protocol import messages
 from kbroker.protocol.codec import decode, encode
 from kbroker.record.batch import encode_batch
@@ -32,7 +33,8 @@ def api(name):
 
 def ask(world, request, version):
     """Send a request as a frame. Return its connection."""
-    node = SimpleNamespace(transactions=world.coordinator, topics=world.topics, clock=world.clock, config=world.config)
+    node = SimpleNamespace(transactions=world.coordinator, topics=world.topics, clock=world.clock, config=world.config,
+                           long_work=LongWork(world.timers))
     connection = InProcessConnection(1)
     apis = [api(type(request).__name__.removesuffix('Request'))]
     Dispatcher(node, apis).handle(connection, 0, memoryview(bytearray(frame_of(request, version))))

@@ -1,0 +1,83 @@
+"""Answers whose length a client chooses: made in parts, and bounded.
+
+A handler of such an answer is a generator function. It counts its work with a `Pace` and yields between two parts. It
+answers a name that a request repeats once: the request costs what its distinct names cost. A handler whose answer can
+be much longer than its request counts the answer with a `ReplyRoom`, too.
+"""
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+from kbroker.errors import ErrorCode, KafkaError
+
+Steps = Generator[None, None, Any]
+"""A handler that runs as long work, and returns the response."""
+
+PART = 64
+"""The elements that a handler treats between two yields, if one takes a microsecond or two."""
+
+MOST_REPLY_BYTES = 32 * 1024 * 1024
+"""The size of the response messages of one request, after which no further element is described."""
+
+ELEMENT_BYTES = 128
+"""The memory that one element of a response takes until it is encoded, besides its strings."""
+
+
+class Pace:
+    """The work of one handler since its last yield."""
+
+    def __init__(self) -> None:
+        self._left = PART
+
+    def spend(self, elements: int = 1) -> bool:
+        """Count treated elements. Return True if it is time to yield."""
+        self._left -= elements
+        if self._left > 0:
+            return False
+        self._left = PART
+        return True
+
+
+class ReplyRoom:
+    """The bytes that are left for one response."""
+
+    def __init__(self) -> None:
+        self.left_bytes = MOST_REPLY_BYTES
+
+    def take(self, elements: int, string_bytes: int = 0) -> None:
+        """Count what was added to the response."""
+        self.left_bytes -= elements * ELEMENT_BYTES + string_bytes
+
+    def check(self, code: ErrorCode) -> None:
+        """Raises KafkaError with `code` if the response is full."""
+        if self.left_bytes <= 0:
+            raise KafkaError(code, f'the answer has reached {MOST_REPLY_BYTES} bytes: ask for less at once')
+
+
+def in_parts(elements: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Yield slices of at most PART elements."""
+    for start in range(0, len(elements), PART):
+        yield elements[start:start + PART]
+
+
+def distinct_indexes(topics: Sequence[Any], key: str, indexes: str, pace: Pace) -> Steps:
+    """Return {topic: {partition: None}} of a request, in its order.
+
+    `key` and `indexes` name the fields of a topic with its name or id and with its partitions.
+    """
+    found: dict[Any, dict[int, None]] = {}
+    yield from add_indexes(found, topics, key, indexes, pace)
+    return found
+
+
+def add_indexes(found: dict[Any, dict[int, None]], topics: Sequence[Any], key: str, indexes: str, pace: Pace) -> Steps:
+    """Add the topics and partitions of a request to `found`."""
+    for topic in topics:
+        known = found.setdefault(getattr(topic, key), {})
+        for part in in_parts(getattr(topic, indexes)):
+            known.update(dict.fromkeys(part))
+            if pace.spend(len(part)):
+                yield
+        if pace.spend():
+            yield
