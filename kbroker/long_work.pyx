@@ -7,16 +7,11 @@ that are not at their end share SLICE_US. State may change wherever a work yield
 from collections import deque
 
 from libc.stdint cimport int64_t
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+from kbroker.clock cimport now_us
 
 cdef enum:
     SLICE_US = 2_000
-
-
-cdef inline int64_t now_us() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <int64_t>now.tv_sec * 1_000_000 + now.tv_nsec // 1000
 
 
 cdef class Work:

@@ -62,6 +62,7 @@ cdef class Connection(EventHandler):
     cdef int64_t charged_bytes  # the share in Commons.held_bytes
     cdef int64_t active_sweep   # the sweep before which the peer last made progress
     cdef Py_ssize_t counted_bytes
+    cdef uint32_t missed_events     # that came while it waited for a long turn
 
     cpdef reply(self, int64_t sequence, segments)
     cpdef let_next_pass(self, int64_t sequence)

@@ -25,8 +25,9 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 from posix.unistd cimport close
 
+from kbroker.clock cimport now_us
 from kbroker.network.framing cimport Framer, ReceiveBuffers
-from kbroker.network.reactor cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EventHandler, Reactor
+from kbroker.network.reactor cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, FOR_SHARE, NOT_WAITING, EventHandler, Reactor
 from kbroker.network.replies cimport ALL_SLICES, Outgoing, ReplyQueue, iovec
 from kbroker.network.states cimport (
     CLOSED, DEAF, ENDED, ENDED_STALLED, LEAVING, OPEN, READY, STALLED, WARM, WARMING, next_intake, next_output,
@@ -59,6 +60,10 @@ cdef enum:
     # A frame up to this size is not counted: any connection costs about as much.
     SMALL_FRAME_BYTES = 4096
     FRAMES_PER_TURN = 64
+    # The clock is read between two frames, so a single frame is not measured.
+    TURN_US = 1000
+    # Replies of more bytes than this wait for their share of the tick: sending 1 MiB takes up to half a millisecond.
+    LONG_SEND_BYTES = 64 * 1024
     MAX_UNANSWERED_REQUESTS = 64
     MAX_QUEUED_REPLY_BYTES = 1024 * 1024
     # Fewer bytes of an unfinished frame than this are no progress: a peer that trickles is as idle as a silent one.
@@ -276,8 +281,12 @@ cdef class Connection(EventHandler):
             return 0
         if events & EPOLLOUT:
             self.reactor.call_at_tick_end(self)
-        if self.waits_for_turn:
+        if self.waiting != NOT_WAITING:
+            if self.waiting == FOR_SHARE:
+                self.missed_events = events
             return 0  # one turn a tick
+        if events == 0:
+            events, self.missed_events = self.missed_events, 0
         try:
             self.take_turn(events)
         except ProtocolError as error:
@@ -313,7 +322,7 @@ cdef class Connection(EventHandler):
         self.count_progress()
         self.charge()
         if self.transport.has_more and not self.is_stalled():
-            self.reactor.give_turn(self)
+            self.reactor.give_long_turn(self)
         if wants_more and self.intake == ENDED:
             self.intake = next_intake(self.intake, LEAVING)
             self.reactor.call_at_tick_end(self)
@@ -343,6 +352,8 @@ cdef class Connection(EventHandler):
         if size > 0:
             self.framer.received(size)
             self.commons.received_bytes += size
+            if size == room and is_counted:
+                self.reactor.give_long_turn(self)
             return 1
         if size == 0:
             self.intake = next_intake(self.intake, ENDED)
@@ -368,18 +379,21 @@ cdef class Connection(EventHandler):
             self.commons.server.end_loan()
 
     cdef bint serve_whole_frames(self) except -1:
-        cdef int left = FRAMES_PER_TURN
+        cdef int served = 0
+        cdef int64_t end_us = 0
         cdef Py_ssize_t size
         cdef uint8_t *frame = NULL
         while self.may_serve() or self.may_serve_after_writes():
             self.flow()
-            if left == 0:
-                self.reactor.give_turn(self)
+            if served == FRAMES_PER_TURN or served > 1 and now_us() >= end_us:
+                self.reactor.give_long_turn(self)
                 return False
             size = self.framer.next_frame(&frame)
             if size < 0:
                 return True
-            left -= 1
+            if served == 1:
+                end_us = now_us() + TURN_US
+            served += 1
             self.last_sequence = self.replies.take_sequence()
             self.active_sweep = self.commons.sweeps
             self.commons.requests += 1
@@ -436,6 +450,9 @@ cdef class Connection(EventHandler):
     cdef int on_tick_end(self) except -1:
         if self.intake == CLOSED:
             return 0
+        if self.replies.ready_bytes > LONG_SEND_BYTES and not self.reactor.has_time_for_long_send():
+            self.charge()
+            return self.reactor.call_at_tick_end(self)
         self.send()
         self.charge()
         if self.intake == LEAVING and (self.replies.unanswered == 0 and self.replies.queued_bytes == 0

@@ -8,10 +8,16 @@ cdef extern from '<sys/epoll.h>' nogil:
     int EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP
 
 
+cdef enum Waiting:
+    NOT_WAITING
+    FOR_NEXT_TICK       # a turn in the next tick
+    FOR_SHARE           # a turn out of the time that long turns share in a tick
+
+
 cdef class EventHandler:
     cdef readonly int fd
     cdef readonly uint32_t interest
-    cdef bint waits_for_turn
+    cdef Waiting waiting
     cdef bint waits_for_tick_end
 
     cdef int on_events(self, uint32_t events) except -1
@@ -30,7 +36,9 @@ cdef class Reactor:
     cdef set handlers
     cdef list retired
     cdef list turns
+    cdef object long_turns      # handlers that wait FOR_SHARE, in the order of their requests; a deque
     cdef list tick_ends
+    cdef int64_t sends_end_us   # the end of the time that long sends share in this tick; 0: none has begun
     cdef object calls
     cdef object signals
 
@@ -38,9 +46,12 @@ cdef class Reactor:
     cdef int modify(self, EventHandler handler, uint32_t interest) except -1
     cpdef unregister(self, EventHandler handler)
     cdef int give_turn(self, EventHandler handler) except -1
+    cdef int give_long_turn(self, EventHandler handler) except -1
     cdef int call_at_tick_end(self, EventHandler handler) except -1
+    cdef bint has_time_for_long_send(self) noexcept
     cdef int tick(self, int64_t timeout_ms) except -1
     cdef int wait(self, void *batch, int64_t timeout_ms) except -1
+    cdef int run_long_turns(self, Py_ssize_t left) except -1
     cdef int run_calls(self) except -1
     cdef int end_tick(self) except -1
     cdef int wake(self) except -1

@@ -3,12 +3,16 @@
 A tick, in order:
 
     1. wait for events, at most until the next timer, without the GIL
-    2. turns that connections asked for, because they had more to do than one turn allows
+    2. turns that connections asked for, because what held their frames back is gone
     3. events, one `on_events` each
-    4. calls that worker threads have queued (`call_soon_threadsafe`)
-    5. timers that are due
-    6. `at_tick_end`: the node writes and flushes the appends of the tick
-    7. `on_tick_end` of the handlers that asked: connections send all replies of the tick in one call
+    4. long turns: connections that used up their last turn go on, for LONG_TURNS_US in all
+    5. calls that worker threads have queued (`call_soon_threadsafe`)
+    6. timers that are due
+    7. `at_tick_end`: the node writes and flushes the appends of the tick
+    8. `on_tick_end` of the handlers that asked: connections send all replies of the tick in one call, and those with
+       long replies share LONG_SENDS_US
+
+However many connections want more than one turn allows, the others wait for 4 and 8 only once in a tick.
 
 An exception that leaves a handler leaves `run`: an invariant is broken, and the restart recovers.
 """
@@ -22,7 +26,7 @@ from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.unistd cimport close, read, write
 
-from kbroker.clock cimport Timers
+from kbroker.clock cimport Timers, now_us
 from kbroker.turn_watch cimport TurnWatch
 
 
@@ -45,6 +49,9 @@ cdef extern from '<sys/eventfd.h>' nogil:
 cdef enum:
     BATCH_EVENTS = 256
     MAX_WAIT_MS = 3_600_000
+    # At least one long turn and one long send run in each tick.
+    LONG_TURNS_US = 1000
+    LONG_SENDS_US = 1000
 
 
 cdef class EventHandler:
@@ -90,6 +97,7 @@ cdef class Reactor:
         self.handlers = set()
         self.retired = []
         self.turns = []
+        self.long_turns = deque()
         self.tick_ends = []
         self.calls = deque()
         self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
@@ -156,9 +164,16 @@ cdef class Reactor:
 
     cdef int give_turn(self, EventHandler handler) except -1:
         """Call `handler.on_events(0)` in the next tick, which will not wait."""
-        if not handler.waits_for_turn:
-            handler.waits_for_turn = True
+        if handler.waiting == NOT_WAITING:
+            handler.waiting = FOR_NEXT_TICK
             self.turns.append(handler)
+        return 0
+
+    cdef int give_long_turn(self, EventHandler handler) except -1:
+        """Call `handler.on_events(0)` after the events of a later tick, when the long turns before it are done."""
+        if handler.waiting == NOT_WAITING:
+            handler.waiting = FOR_SHARE
+            self.long_turns.append(handler)
         return 0
 
     cdef int call_at_tick_end(self, EventHandler handler) except -1:
@@ -166,6 +181,13 @@ cdef class Reactor:
             handler.waits_for_tick_end = True
             self.tick_ends.append(handler)
         return 0
+
+    cdef bint has_time_for_long_send(self) noexcept:
+        """Return whether a handler may send long replies in this end of a tick. If not, it asks for the next one."""
+        if self.sends_end_us == 0:
+            self.sends_end_us = now_us() + LONG_SENDS_US
+            return True
+        return now_us() < self.sends_end_us
 
     def call_soon_threadsafe(self, callback):
         """Call `callback()` on the loop, in the order of these calls; a burst of them costs one write."""
@@ -225,12 +247,13 @@ cdef class Reactor:
         cdef EventHandler handler
         cdef list turns
         cdef int ready = self.wait(batch, timeout_ms)
+        cdef Py_ssize_t long_turns = len(self.long_turns)
         cdef int i
         self.turn_watch.begin_tick()
         if self.turns:
             turns, self.turns = self.turns, []
             for handler in turns:
-                handler.waits_for_turn = False
+                handler.waiting = NOT_WAITING
                 handler.on_events(0)
                 self.turn_watch.lap(handler)
         for i in range(ready):
@@ -238,6 +261,8 @@ cdef class Reactor:
             if handler.fd >= 0 and batch[i].events & (handler.interest | EPOLLERR | EPOLLHUP):
                 handler.on_events(batch[i].events)
                 self.turn_watch.lap(handler)
+        if long_turns:
+            self.run_long_turns(long_turns)
         if self.calls:
             self.run_calls()
         self.timers.run_due_callbacks()
@@ -249,7 +274,7 @@ cdef class Reactor:
     cdef int wait(self, void *batch, int64_t timeout_ms) except -1:
         cdef int ready, error
         cdef int64_t delay_ms
-        if self.turns or self.tick_ends or self.calls or self.stopping:
+        if self.turns or self.long_turns or self.tick_ends or self.calls or self.stopping:
             timeout_ms = 0
         else:
             delay_ms = min(self.timers.delay_ms(), MAX_WAIT_MS)
@@ -263,6 +288,20 @@ cdef class Reactor:
         if error != EINTR:
             raise OSError(error, f'epoll_wait: {os.strerror(error)}')
         PyErr_CheckSignals()
+        return 0
+
+    cdef int run_long_turns(self, Py_ssize_t left) except -1:
+        """Run the long turns that were asked for before this tick, until their time is used up."""
+        cdef int64_t end_us = now_us() + LONG_TURNS_US
+        cdef EventHandler handler
+        while left:
+            left -= 1
+            handler = self.long_turns.popleft()
+            handler.waiting = NOT_WAITING
+            handler.on_events(0)
+            self.turn_watch.lap(handler)
+            if now_us() >= end_us:
+                break
         return 0
 
     cdef int run_calls(self) except -1:
@@ -281,6 +320,7 @@ cdef class Reactor:
         for callback in self.at_tick_end:
             callback()
             self.turn_watch.lap(callback)
+        self.sends_end_us = 0
         if self.tick_ends:
             tick_ends, self.tick_ends = self.tick_ends, []
             for handler in tick_ends:

@@ -1,8 +1,10 @@
 import contextlib
 import gc
+import itertools
 import os
 import random
 import socket
+import time
 import tracemalloc
 
 import pytest
@@ -250,6 +252,53 @@ def test_a_greedy_peer_of_large_frames_is_read_once_in_each_tick(connect, reacto
         reactor.run_once()
         assert greedy.commons.received_bytes - before[0] <= 512 * 1024
         assert modest.commons.requests - before[1] == 1
+
+
+def test_greedy_peers_share_a_bounded_time_of_each_tick_and_take_turns_in_it(connect, reactor):
+    served = []
+
+    def spin(connection, sequence, request):
+        served.append(bytes(request))
+        if request != b'modest':
+            end = time.monotonic() + 0.0003
+            while time.monotonic() < end:
+                pass
+        connection.reply(sequence, None)
+
+    greedy, modest = [connect(spin) for _ in range(20)], connect(spin)
+    for index, peer in enumerate(greedy):
+        peer.socket.send(frame(b'%d' % index) * 40)
+    reactor.run_once()
+    assert len(served) <= 20 * 5, 'the first turn of each ends after a millisecond'
+    while len(served) < 20 * 40:
+        before = len(served)
+        modest.socket.send(frame(b'modest'))
+        reactor.run_once()
+        assert served[before] == b'modest', 'no greedy peer comes first'
+        assert 1 < len(served) - before <= 1 + 10, 'the time of two turns'
+        served.remove(b'modest')
+    turns = [int(peer) for peer, _ in itertools.groupby(served)]
+    assert turns[:7 * 20] == list(range(20)) * 7
+
+
+def test_a_short_reply_leaves_in_its_tick_however_many_long_ones_wait(connect, reactor):
+    body = bytes(300_000)
+
+    def answer(connection, sequence, request):
+        connection.reply(sequence, [b'short' if request == b'modest' else body])
+
+    greedy, modest = [connect(answer) for _ in range(20)], connect(answer)
+    received = [0] * len(greedy)
+    for peer in greedy:
+        peer.socket.send(frame(b'fetch') * 5)
+    while sum(received) < 20 * 5 * len(frame(body)):
+        modest.socket.send(frame(b'modest'))
+        reactor.run_once()
+        assert modest.socket.recv(100) == frame(b'short')
+        for index, peer in enumerate(greedy):
+            with contextlib.suppress(BlockingIOError):
+                received[index] += len(peer.socket.recv(1 << 20))
+    assert set(received) == {5 * len(frame(body))}
 
 
 def test_frames_that_wait_in_memory_change_nothing_that_epoll_is_asked(connect, reactor):
