@@ -2,15 +2,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import signal
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
+from kbroker import __version__
 from kbroker.apis.dispatch import Dispatcher
 from kbroker.apis.served import served_apis
 from kbroker.clock import Clock, Timers
 from kbroker.config import Config, Listener, addresses_for_clients
+from kbroker.ledger import Line, ledger_of
 from kbroker.log.fs import FileSystem, shared_open_files
 from kbroker.network.connection import Connection, Transport
 from kbroker.network.limits import Limits, SocketOptions
@@ -19,6 +23,7 @@ from kbroker.network.server import Endpoint, Server
 from kbroker.network.sync_threads import SyncThreads
 from kbroker.network.worker import Worker
 from kbroker.node import Node
+from kbroker.status import Report, StatusSocket
 from kbroker.turn_watch import TurnWatch
 
 logger = logging.getLogger('kbroker')
@@ -38,6 +43,9 @@ class Broker:
     """A broker process: `start`, then `run`, which returns after `stop`."""
 
     server: Server
+    _ledger: list[Line]
+    _started_ms: int
+    _status_socket: StatusSocket | None = None
 
     def __init__(self, config: Config):
         self.config = config
@@ -78,6 +86,22 @@ class Broker:
         if self.turn_watch.measures_cpu:
             self.turn_watch.watch_collections()
             self.reactor.on_signal(signal.SIGUSR1, self.turn_watch.log_longest)
+        self._ledger = ledger_of(self.node, self.server)
+        self._started_ms = self.reactor.clock.monotonic_ms()
+        self._status_socket = StatusSocket(self.reactor, self.directory, self.report)
+
+    def report(self) -> Report:
+        """Return what `kbroker status` prints."""
+        pages = int(Path('/proc/self/statm').read_text().split()[1])
+        return {
+            'version': __version__, 'pid': os.getpid(), 'address': self.address, 'directory': self.directory,
+            'durability': self.config.kbroker_durability,
+            'uptime_s': (self.reactor.clock.monotonic_ms() - self._started_ms) // 1000,
+            'resident_bytes': pages * resource.getpagesize(),
+            'most_resident_bytes': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            'failure': None if self.node.logs.failure is None else str(self.node.logs.failure),
+            'ledger': [{'what': line.what, 'unit': line.unit, 'now': line.now(), 'bound': line.bound(),
+                        'limit': line.limit} for line in self._ledger]}
 
     def run(self) -> None:
         """Serve until `stop`, then leave a directory that was stopped cleanly.
@@ -150,6 +174,8 @@ class Broker:
         try:
             end_node()
         finally:
+            if self._status_socket is not None:
+                self._status_socket.close()
             if hasattr(self, 'server'):
                 self.server.close()
             self.sync_threads.close()

@@ -1,6 +1,7 @@
-"""The command line: `kbroker serve`, `kbroker config`, `kbroker --version`."""
+"""The command line: `kbroker serve`, `kbroker status`, `kbroker config`, `kbroker --version`."""
 import contextlib
 import gc
+import json
 import logging
 import resource
 import signal
@@ -125,6 +126,24 @@ def _stop(broker: Any, number: int) -> None:
     log.info('%s: stopping; a second signal ends at once', signal.Signals(number).name)
     systemd.notify('STOPPING=1')
     broker.stop()
+
+
+@main.command()
+@click.option('--config', 'config_file', type=FILE, metavar='FILE', help='The settings that the broker was given.')
+@click.option('--data-dir', metavar='DIR', help='The log directory (log.dirs).  [default: data]')
+@click.option('--json', 'as_json', is_flag=True, help='Print one JSON object; sizes in bytes.')
+def status(config_file: Path | None, data_dir: str | None, as_json: bool) -> None:
+    """Print what a running broker holds in memory, and the bound of each structure."""
+    from kbroker.status import lines_of, read_status  # compiled rooms: `kbroker --help` does without them
+
+    given = {} if config_file is None else _read_file(config_file)[0]
+    if data_dir is not None:
+        given['log.dirs'] = data_dir
+    try:
+        report = read_status(Config(given).log_directory)
+    except (ConfigError, OSError) as error:
+        _fail(str(error))
+    click.echo(json.dumps(report, indent=2) if as_json else '\n'.join(lines_of(report)))
 
 
 @main.command()

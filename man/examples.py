@@ -79,5 +79,7 @@ EXAMPLES: dict[str, list[Example]] = {
          'kbroker config --check server.properties'),
         ('Serve other machines, with a separate data directory:',
          'kbroker serve --data-dir /var/lib/kbroker --listen 0.0.0.0:9092 --advertise broker.example:9092'),
+        ('Print what the running broker holds in memory, and the bound of each structure:',
+         'kbroker status --data-dir /var/lib/kbroker'),
     ],
 }

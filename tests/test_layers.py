@@ -24,6 +24,7 @@ LAYERS = [
     {'network'},
     {'client'},
     {'logs', 'node', 'systemd'},
+    {'ledger', 'status'},
     {'broker'},
     {'main'},
     {'__main__'},

@@ -79,6 +79,11 @@ class Server:
                                              max_connections_per_ip=max_connections_per_ip)
 
     @property
+    def max_connections(self) -> int:
+        """How many connections are admitted."""
+        return self._limits.max_connections
+
+    @property
     def addresses(self) -> list[tuple[str, int]]:
         """The addresses that are listened on, with the ports that were assigned for 0."""
         return [listener.getsockname()[:2] for listener, _ in self._listeners]

@@ -1,0 +1,40 @@
+"""The ledger of memory: every structure that a client can grow, its present size and its bound."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kbroker.log.fs import shared_open_files
+from kbroker.network.server import Server
+from kbroker.node import Node
+
+
+class Line(NamedTuple):
+    """A structure: `now` returns its size, `bound` the largest size, or None if only the disk bounds it.
+
+    `limit` is the name of the setting or of the rule behind the bound.
+    """
+
+    what: str
+    unit: str
+    now: Callable[[], int]
+    bound: Callable[[], int | None]
+    limit: str
+
+
+def ledger_of(node: Node, server: Server) -> list[Line]:
+    """Return the ledger of a running broker."""
+    config = node.config
+    traffic = server.traffic
+    return [
+        Line('connections', '', lambda: len(server.connections), lambda: server.max_connections, 'max.connections'),
+        Line('requests and replies', 'bytes', lambda: traffic.held_bytes,
+             lambda: config.queued_max_request_bytes if config.queued_max_request_bytes > 0 else None,
+             'queued.max.request.bytes'),
+        Line('fetch sessions', '', lambda: len(node.fetch_sessions.sessions),
+             lambda: config.max_incremental_fetch_session_cache_slots, 'max.incremental.fetch.session.cache.slots'),
+        Line('waiting fetches', '', lambda: len(node.waiting_room), lambda: server.max_connections,
+             'one a connection'),
+        Line('long work', '', lambda: len(node.long_work), lambda: server.max_connections, 'one a connection'),
+        Line('open files', '', lambda: len(shared_open_files()), lambda: None, 'three quarters of the descriptors'),
+    ]

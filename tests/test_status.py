@@ -1,0 +1,83 @@
+"""`kbroker status` asks a running broker for its state."""
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+
+import pytest
+from support.broker_process import ROOT, BrokerProcess
+
+from kbroker.status import SOCKET_NAME, duration, read_status, size
+
+
+def run_status(*arguments):
+    return subprocess.run([sys.executable, '-m', 'kbroker', 'status', *map(str, arguments)], cwd=ROOT,
+                          capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """A path that is too long for a socket address."""
+    return tmp_path / ('a' * 60) / ('b' * 60)
+
+
+@pytest.fixture
+def broker(directory):
+    directory.parent.mkdir()
+    broker = BrokerProcess(directory)
+    broker.start()
+    yield broker
+    broker.kill9()
+
+
+def test_a_running_broker_prints_what_it_holds_and_the_bounds(broker, directory):
+    with socket.create_connection(broker.address.rsplit(':', 1)):
+        printed = run_status('--data-dir', directory)
+        report = json.loads(run_status('--data-dir', directory, '--json').stdout)
+    assert (printed.returncode, printed.stderr) == (0, '')
+    assert f'process {broker.pid}' in printed.stdout
+    assert report['address'] == broker.address
+    assert report['directory'] == str(directory)
+    assert 1 << 20 < report['resident_bytes'] <= 1 << 30
+    assert report['failure'] is None
+    lines = {line['what']: line for line in report['ledger']}
+    assert lines['connections']['now'] == 1
+    assert all(line['bound'] is None or 0 <= line['now'] <= line['bound'] for line in lines.values())
+    for what in lines:
+        assert f'\n{what} ' in printed.stdout
+
+
+def test_only_the_brokers_user_may_ask(broker, directory):
+    mode = os.stat(directory / SOCKET_NAME).st_mode
+    assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
+
+
+def test_without_a_broker_the_command_says_so(broker, directory):
+    broker.kill9()
+    expected = f'kbroker: no broker runs on {directory}\n'
+    killed = run_status('--data-dir', directory)
+    assert (killed.returncode, killed.stderr) == (1, expected)
+    broker.start()      # in spite of the socket that the killed broker left
+    assert read_status(str(directory))['pid'] == broker.pid
+    broker.stop()
+    assert not (directory / SOCKET_NAME).exists()
+    assert run_status('--data-dir', directory).stderr == expected
+    assert run_status('--data-dir', directory / 'none').stderr == f'kbroker: no broker runs on {directory / "none"}\n'
+
+
+def test_a_peer_that_connects_and_leaves_does_no_harm(broker, directory):
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX) as peer:
+            descriptor = os.open(directory, os.O_RDONLY)
+            peer.connect(f'/proc/self/fd/{descriptor}/{SOCKET_NAME}')
+            os.close(descriptor)
+    assert read_status(str(directory))['pid'] == broker.pid
+
+
+def test_sizes_and_times_are_written_for_people():
+    assert [size(number) for number in (0, 1023, 1024, 64 << 20, 3 << 29)] == [
+        '0 B', '1023 B', '1.0 KiB', '64.0 MiB', '1.5 GiB']
+    assert [duration(seconds) for seconds in (0, 59, 60, 3 * 3600 + 120 + 1, 10 * 86400)] == [
+        '0 s', '59 s', '1 min', '3 h 2 min', '10 d']
