@@ -10,7 +10,9 @@ from kbroker.wire.frames cimport FrameServer
 cdef class Transport:
     cdef int fd
     cdef bint has_more          # bytes that the socket will not tell of
-    cdef bint owes              # bytes that it took from `send` are not with the socket yet
+    cdef bint owes              # bytes that it took from `send`, or its own answers, are not with the socket yet
+    cdef bint is_clogged        # it owes so many answers of its own that it reads no more
+    cdef bint shakes_hands      # the handshake is not done: each step costs as much as a long turn
     cdef readonly str failure   # what ended it, where the error number does not say
 
     cdef ssize_t receive(self, char *at, size_t room) noexcept nogil
@@ -26,6 +28,7 @@ cdef class Commons:
     cdef readonly int64_t max_held_bytes
     cdef readonly object submit
     cdef readonly int64_t held_bytes
+    cdef object handshakes      # connections whose handshake has begun and is not done, the oldest first
     cdef object in_line         # connections that wait for memory, in the order in which they came; an OrderedDict
     cdef ReceiveBuffers receive_buffers
     cdef bytearray send_buffer
@@ -40,6 +43,7 @@ cdef class Commons:
     cdef bint is_full(self) noexcept
     cdef int line_up(self, Connection connection) except -1
     cdef int admit_next(self) except -1
+    cdef int count_handshake(self, Connection connection) except -1
 
 
 cdef class Connection(EventHandler):

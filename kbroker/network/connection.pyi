@@ -12,6 +12,7 @@ MAX_UNANSWERED: int
 MAX_QUEUED_BYTES: int
 SMALL_BYTES: int
 FRAMES_OF_A_TURN: int
+MAX_HANDSHAKES: int
 
 class Transport:
     failure: str | None
@@ -29,6 +30,8 @@ class Commons:
     received_bytes: int
     sent_bytes: int
     requests: int
+    @property
+    def open_handshakes(self) -> int: ...
     def __init__(self, reactor: Reactor, server: FrameServer, limits: Limits,
                  on_close: Callable[[Connection], Any] | None = None, submit: Submit | None = None,
                  receive_buffer_bytes: int = ...) -> None: ...

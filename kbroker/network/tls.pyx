@@ -2,6 +2,10 @@
 
 OpenSSL gets whole records only. If it lacks bytes it raises an exception, which costs more than decrypting a small
 record. So the received bytes are cut into records here, and an incomplete record waits for its end.
+
+A record may bring work instead of data: a new key costs 20 microseconds or more, and an answer if the peer wants one.
+So OpenSSL gets a few records at a time, a turn ends after RECEIVE_US, and while the peer does not take the answers, no
+more of its records are read.
 """
 import os
 import ssl
@@ -10,8 +14,9 @@ from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport EAGAIN, EPROTO
-from libc.stdint cimport uint8_t
+from libc.stdint cimport int64_t, uint8_t
 
+from kbroker.clock cimport now_us
 from kbroker.network.connection cimport Transport
 from kbroker.network.replies cimport Outgoing
 
@@ -27,6 +32,11 @@ cdef enum:
     RECEIVED_BYTES = 128 * 1024
     # The bytes that OpenSSL encrypts before the next send. Those that the socket does not take stay in memory.
     MAX_PLAIN_BYTES = 256 * 1024
+    RECORDS_AT_ONCE = 8
+    # The time after which a turn takes in no more records.
+    RECEIVE_US = 1000
+    # The answers of OpenSSL's own, to new keys for example, that may wait for the socket while more records are read.
+    MAX_ANSWER_BYTES = 4096
 
 # Shared by all transports: the loop is one thread, and no bytes stay here between calls.
 cdef char received[RECEIVED_BYTES]
@@ -61,38 +71,43 @@ def server_context(settings):
 
 cdef class TlsTransport(Transport):
     """A socket whose bytes are TLS records."""
-    cdef object session
+    cdef object context
+    cdef object session             # None until the peer has sent something
     cdef object incoming
     cdef object outgoing
-    cdef bytes unfinished           # the beginning of a record
+    cdef bytes records              # what was received
+    cdef Py_ssize_t fed             # the part of it that OpenSSL has
+    cdef Py_ssize_t whole           # the part of it that is whole records
     cdef bytes unsent               # records that the socket did not take yet
     cdef Py_ssize_t unsent_from
-    cdef bint established
     cdef bint has_ended             # the peer said that it sends no more
 
     def __init__(self, int fd, context):
         Transport.__init__(self, fd)
-        self.incoming = ssl.MemoryBIO()
-        self.outgoing = ssl.MemoryBIO()
-        self.session = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
-        self.unfinished = self.unsent = b''
+        self.context = context
+        self.records = self.unsent = b''
+        self.shakes_hands = True
 
     cdef ssize_t receive(self, char *at, size_t room) noexcept nogil:
         with gil:
             try:
                 return self.receive_records(at, room)
-            except (ssl.SSLError, OSError) as error:
+            except ssl.SSLError as error:
                 self.failure = describe(error)
-                self.flush()            # the alert that tells the peer why
+                self.send_alert()
                 return -EPROTO
+            except OSError as error:
+                return -error.errno
 
     cdef ssize_t send_pieces(self, Outgoing *out) noexcept nogil:
         with gil:
             try:
                 return self.encrypt(out)
-            except (ssl.SSLError, OSError) as error:
+            except ssl.SSLError as error:
                 self.failure = describe(error)
                 return -EPROTO
+            except OSError as error:
+                return -error.errno
 
     cdef ssize_t receive_records(self, char *at, size_t room) except? -1:
         cdef ssize_t size, taken
@@ -104,40 +119,76 @@ cdef class TlsTransport(Transport):
             if size <= 0:
                 return size
             self.take_in(size)
-        if not self.established and not self.shake_hands():
+        if self.shakes_hands and not self.finish_handshake():
             return -EAGAIN
         taken = self.read(at, room)
         return taken if taken or self.has_ended else -EAGAIN
 
     cdef int take_in(self, ssize_t size) except -1:
-        """Hand the whole records of what was received to OpenSSL, and keep what is left."""
+        """Put the received bytes behind an incomplete record."""
         cdef bytes data = PyBytes_FromStringAndSize(received, size)
-        cdef Py_ssize_t whole
-        if self.unfinished:
-            data = self.unfinished + data
-        whole = whole_records(<const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
-        self.unfinished = data[whole:]
-        if whole:
-            self.incoming.write(data[:whole] if self.unfinished else data)
+        if self.session is None:
+            self.incoming = ssl.MemoryBIO()
+            self.outgoing = ssl.MemoryBIO()
+            self.session = self.context.wrap_bio(self.incoming, self.outgoing, server_side=True)
+        if self.fed < PyBytes_GET_SIZE(self.records):
+            data = self.records[self.fed:] + data
+        self.records = data
+        self.fed = 0
+        self.whole = whole_records(<const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         return 0
 
-    cdef bint shake_hands(self) except -1:
-        """Go on with the handshake. Whether it is done."""
-        if not self.incoming.pending:
-            return False
-        try:
-            self.session.do_handshake()
-            self.established = True
-        except ssl.SSLWantReadError:
-            pass
-        self.flush()
-        return self.established
+    cdef int feed(self) except -1:
+        """Pass the next few whole records to OpenSSL."""
+        cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(self.records)
+        cdef Py_ssize_t end = self.fed
+        cdef int count = 0
+        while end < self.whole and count < RECORDS_AT_ONCE:
+            end += record_size(data + end)
+            count += 1
+        end = min(end, self.whole)
+        self.incoming.write(memoryview(self.records)[self.fed:end])
+        self.fed = end
+        if end == PyBytes_GET_SIZE(self.records):
+            self.records = b''
+            self.fed = self.whole = 0
+        return 0
+
+    cdef bint finish_handshake(self) except -1:
+        """Go on with the handshake. Return whether it is done."""
+        cdef int64_t end_us = now_us() + RECEIVE_US
+        while self.fed < self.whole and not self.is_clogged:
+            self.feed()
+            try:
+                self.session.do_handshake()
+                self.shakes_hands = False
+                self.context = None
+            except ssl.SSLWantReadError:
+                pass
+            self.flush()
+            if not self.shakes_hands:
+                return True
+            if now_us() >= end_us:
+                break
+        self.has_more = self.fed < self.whole
+        return False
 
     cdef ssize_t read(self, char *at, size_t room) except -1:
-        """Decrypt what is there, as far as there is room."""
+        """Decrypt what is there, as far as there is room and time."""
         cdef size_t taken = 0
         cdef ssize_t size
-        while taken < room and (self.incoming.pending or self.session.pending()):
+        cdef int64_t end_us = 0
+        while taken < room:
+            if not self.incoming.pending and not self.session.pending():
+                if self.fed == self.whole:
+                    break
+                if self.outgoing.pending:
+                    self.flush()
+                if self.is_clogged or end_us and now_us() >= end_us:
+                    break
+                if end_us == 0:
+                    end_us = now_us() + RECEIVE_US
+                self.feed()
             try:
                 size = self.session.read(room - taken, PyMemoryView_FromMemory(at + taken, room - taken, PyBUF_WRITE))
             except ssl.SSLWantReadError:        # a record without data, as that of a new key
@@ -148,7 +199,8 @@ cdef class TlsTransport(Transport):
                 self.has_ended = True
                 break
             taken += size
-        self.has_more = self.has_ended or self.incoming.pending or self.session.pending()
+        self.has_more = (self.has_ended or self.fed < self.whole or self.incoming.pending > 0
+                         or self.session.pending() > 0)
         if self.outgoing.pending:
             self.flush()
         return taken
@@ -178,6 +230,14 @@ cdef class TlsTransport(Transport):
             done += <size_t>self.session.write(PyMemoryView_FromMemory(at + done, size - done, PyBUF_READ))
         return self.flush()
 
+    cdef int send_alert(self) except -1:
+        """Tell the peer why its connection ends, if it still takes anything."""
+        try:
+            self.flush()
+        except OSError:
+            pass
+        return 0
+
     cdef int flush(self) except -1:
         """Send records as far as the socket takes them. `owes` says whether some are left."""
         cdef const char *at
@@ -198,14 +258,19 @@ cdef class TlsTransport(Transport):
             self.unsent = self.outgoing.read()
             self.unsent_from = 0
         self.owes = len(self.unsent) > 0
+        self.is_clogged = self.owes and self.outgoing.pending >= MAX_ANSWER_BYTES
         return 0
 
 
+cdef inline Py_ssize_t record_size(const uint8_t *header) noexcept:
+    return RECORD_HEADER_BYTES + (header[3] << 8 | header[4])
+
+
 cdef Py_ssize_t whole_records(const uint8_t *data, Py_ssize_t size) noexcept:
-    """How many bytes at the beginning of `data` are whole records; all of it if it is none, for OpenSSL to refuse."""
+    """Return how many bytes at the beginning of `data` are whole records, or all if it is none: OpenSSL refuses it."""
     cdef Py_ssize_t at = 0, record
     while size - at >= RECORD_HEADER_BYTES:
-        record = RECORD_HEADER_BYTES + (data[at + 3] << 8 | data[at + 4])
+        record = record_size(data + at)
         if data[at + 1] != 3 or record > MAX_RECORD_BYTES:
             return size
         if record > size - at:

@@ -1,15 +1,21 @@
 """TLS under a connection: for any records in any pieces, the frames are the same as on a plain socket."""
+import contextlib
 import logging
+import os
 import random
+import re
 import socket
 import ssl
+import time
+from pathlib import Path
 
 import pytest
 from support.certificates import make_certificates
 from support.socket_peers import ColdFile, DeferringHandler, LateWorker, Slice, commons_for, echo, frame
+from support.tls13_records import ClientRecords
 
 from kbroker.errors import ConfigError
-from kbroker.network.connection import Connection
+from kbroker.network.connection import MAX_HANDSHAKES, Connection
 from kbroker.network.tls import TlsTransport, server_context
 
 
@@ -27,20 +33,22 @@ class TlsPeer:
     """A TLS client on a socket pair whose other end is a connection of the reactor. `pump` moves its records."""
 
     def __init__(self, reactor, settings, certificates, *, client=None, version=None, handle=echo, chunk=1 << 20,
-                 submit=None):
+                 submit=None, keylog=None, commons=None):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(certificates / 'ca.pem')
         if client is not None:
             context.load_cert_chain(certificates / f'{client}.pem')
         if version is not None:
             context.minimum_version = context.maximum_version = version
+        if keylog is not None:
+            context.keylog_filename = str(keylog)
         self.reactor = reactor
         self.chunk = chunk
         self.socket, served = socket.socketpair()
         self.socket.setblocking(False)
         served.setblocking(False)
         server = server_context(dict(settings))
-        self.commons = commons_for(reactor, handle, submit=submit, max_request_bytes=8 << 20)
+        self.commons = commons or commons_for(reactor, handle, submit=submit, max_request_bytes=8 << 20)
         self.connection = Connection(self.commons, served.detach(), make_transport=lambda fd: TlsTransport(fd, server))
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.session = context.wrap_bio(self.incoming, self.outgoing, server_hostname='localhost')
@@ -56,7 +64,8 @@ class TlsPeer:
                 break
             self.to_send = self.to_send[sent:]
             self.reactor.run_once()
-        self.reactor.run_once()
+        for _ in range(2):      # a step of a handshake waits for the next tick
+            self.reactor.run_once()
         self.take()
 
     def take(self):
@@ -232,3 +241,157 @@ def test_a_cold_slice_is_sent_when_a_worker_has_read_it(reactor, settings, certi
     worker.work()
     assert peer.receive(len(expected) - 8) == expected[8:]
     assert not worker.jobs
+
+
+@pytest.fixture
+def updating(reactor, settings, certificates, tmp_path):
+    """A peer after its handshake, and the records that it can send from here on."""
+    peer = TlsPeer(reactor, settings, certificates, keylog=tmp_path / 'keys', version=ssl.TLSVersion.TLSv1_3)
+    peer.shake_hands()
+    assert peer.session.cipher()[0] == 'TLS_AES_256_GCM_SHA384'
+    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    with socket.socket(fileno=os.dup(peer.connection.fd)) as served:
+        served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+    return peer, ClientRecords(tmp_path / 'keys')
+
+
+def test_a_flood_of_new_keys_costs_the_peer_its_turns(reactor, updating):
+    peer, records = updating
+    flood = [records.key_update(requested=False) for _ in range(3000)]
+    peer.socket.send(b''.join(flood) + records.data(frame(b'at last')))
+    turns, longest_s = 0, 0.0
+    while peer.commons.requests == 0:
+        began_s = time.thread_time()
+        reactor.run_once()
+        longest_s = max(longest_s, time.thread_time() - began_s)
+        turns += 1
+    assert turns > 10
+    assert longest_s < 0.01
+
+
+def test_a_flood_of_empty_records_ends_the_connection(reactor, updating):
+    peer, records = updating
+    peer.socket.send(b''.join(records.data(b'') for _ in range(3000)))
+    peer.pump()
+    assert peer.connection.is_closed
+
+
+def test_a_peer_that_wants_answers_and_takes_none_is_not_read(reactor, updating):
+    peer, records = updating
+    memory_kb = None
+    for burst in range(1000):
+        burst_bytes = b''.join(records.key_update(requested=True) for _ in range(100))
+        try:
+            peer.socket.sendall(burst_bytes)
+        except BlockingIOError:
+            break
+        for _ in range(20):
+            reactor.run_once()
+        if burst == 20:
+            memory_kb = resident_kb()
+    assert not peer.connection.is_reading
+    assert reactor.run_once() == 0, 'the loop does not spin on what it does not read'
+    assert memory_kb is None or resident_kb() - memory_kb < 4096
+
+
+def test_a_peer_that_takes_the_answers_at_last_is_read_again(reactor, updating):
+    peer, records = updating
+    unsent = b''.join(records.key_update(requested=True) for _ in range(20_000)) + records.data(frame(b'at last'))
+    for _ in range(10_000):
+        if not peer.connection.is_reading:
+            break
+        with contextlib.suppress(BlockingIOError):
+            unsent = unsent[peer.socket.send(unsent):] if unsent else b''
+        reactor.run_once()
+    assert not peer.connection.is_reading
+    answered = 0
+    while peer.commons.requests == 0:
+        with contextlib.suppress(BlockingIOError):
+            unsent = unsent[peer.socket.send(unsent):] if unsent else b''
+        with contextlib.suppress(BlockingIOError):
+            answered += len(peer.socket.recv(1 << 20))
+        reactor.run_once()
+    assert peer.connection.is_reading
+    assert answered > 10_000
+
+
+@pytest.mark.filterwarnings('error::pytest.PytestUnraisableExceptionWarning')
+def test_a_peer_that_resets_while_it_is_told_why_is_forgotten_in_silence(reactor, settings, certificates):
+    """Once, the broken pipe under the alert came out as "Exception ignored" on stderr."""
+    peer = TlsPeer(reactor, settings, certificates)
+    peer.shake_hands()
+    peer.socket.send(b'\x17\x03\x03\x00\x20' + bytes(32))
+    peer.socket.close()
+    for _ in range(5):
+        reactor.run_once()
+    assert peer.connection.is_closed
+
+
+def client_hello():
+    outgoing = ssl.MemoryBIO()
+    session = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname='localhost')
+    with pytest.raises(ssl.SSLWantReadError):
+        session.do_handshake()
+    return outgoing.read()
+
+
+@pytest.fixture
+def begin_handshakes(reactor, settings):
+    """Open connections that have sent the first message of a handshake, and send no other."""
+    commons = commons_for(reactor, echo)
+    context = server_context(dict(settings))
+    opened = []
+
+    def transport(fd):
+        return TlsTransport(fd, context)
+
+    def begin_handshakes(count):
+        hello = client_hello()
+        for _ in range(count):
+            peer, served = socket.socketpair()
+            served.setblocking(False)
+            peer.sendall(hello)
+            opened.append((peer, Connection(commons, served.detach(), make_transport=transport)))
+        return [connection for _, connection in opened], commons
+
+    yield begin_handshakes
+    for peer, connection in opened:
+        connection.close('the test ends')
+        peer.close()
+
+
+def test_handshakes_share_the_time_of_long_turns(reactor, begin_handshakes):
+    _, commons = begin_handshakes(300)
+    ticks, longest_s = 0, 0.0
+    while commons.open_handshakes < 300:
+        began_s = time.thread_time()
+        reactor.run_once()
+        longest_s = max(longest_s, time.thread_time() - began_s)
+        ticks += 1
+    assert ticks > 10
+    assert longest_s < 0.01
+
+
+def test_of_too_many_handshakes_that_stop_half_way_the_oldest_ends(reactor, begin_handshakes):
+    connections, commons = begin_handshakes(MAX_HANDSHAKES + 5)
+    for _ in range(3 * len(connections)):
+        reactor.run_once()
+    assert commons.open_handshakes == MAX_HANDSHAKES
+    assert [connection.is_closed for connection in connections].count(True) == 5
+    assert all(connection.is_closed for connection in connections[:5])
+
+
+def test_a_handshake_that_is_done_gives_its_place_back(reactor, settings, certificates):
+    peer = TlsPeer(reactor, settings, certificates)
+    peer.to_send = b''
+    with contextlib.suppress(ssl.SSLWantReadError):
+        peer.session.do_handshake()
+    peer.pump()
+    assert peer.commons.open_handshakes == 1
+    peer.shake_hands()
+    assert peer.commons.open_handshakes == 0
+    assert peer.ask(b'served') == frame(b'served')
+
+
+def resident_kb():
+    return int(re.search(r'VmRSS:\s+(\d+)', Path('/proc/self/status').read_text()).group(1))
