@@ -1,10 +1,14 @@
 """Types of long_work.pyx; the documentation stands there."""
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, TypeVar
 
 from kbroker.clock import Timers
 
+Result = TypeVar('Result')
+
 class Work: ...
+
+def run_to_end(steps: Generator[object, None, Result]) -> Result: ...
 
 class LongWork:
     def __init__(self, timers: Timers) -> None: ...

@@ -14,6 +14,15 @@ cdef enum:
     SLICE_US = 2_000
 
 
+def run_to_end(steps):
+    """Run a generator to its end at once, and return its value: for work that is known to be short."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
+
+
 cdef class Work:
     """A generator that is not at its end, and who waits for its result."""
 

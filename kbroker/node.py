@@ -18,6 +18,7 @@ from kbroker.log.jobs import Submit, Sync, run_inline
 from kbroker.log.manager import LogManager
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
 from kbroker.long_work import LongWork
+from kbroker.metadata.changes import Steps
 from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import ResourceType
 from kbroker.settings import LONG_MAX
@@ -70,7 +71,8 @@ class Node:
         if not self.fs.exists(os.path.join(self.directory, LOCK_FILE)):
             # A directory that is refused does not even get a lock file.
             MetadataController.check(self.fs, self.directory, self.config, self.clock)
-        self.logs = LogManager(self.fs, self.directory, self.config, self.clock, self.timers, self._sync, self._submit)
+        self.logs = LogManager(self.fs, self.directory, self.config, self.clock, self.timers, self._sync, self._submit,
+                               self.long_work)
         self._closers.append(lambda: self.logs.close(clean=False))
         self.metadata = MetadataController.open(self.fs, self.directory, self.config, self.clock)
         self._closers.append(self.metadata.close)
@@ -84,7 +86,7 @@ class Node:
         self._advertised = {listener.name: (listener.host, listener.port) for listener in listeners}
         self.metadata.register(listeners)
         self.topics = TopicRegistry(self.config, self.metadata, self.logs, self.flusher, self.tick)
-        self.reconfigure()
+        self._adopt_configs()
         self.topics.open_all()
         # A clean stop left the log ends there, but what is rolled from now on is not whole on the disk at once.
         self.logs.checkpoint_recovery_points()
@@ -104,7 +106,8 @@ class Node:
         self.cleaner.start()
         self._closers.append(self.cleaner.stop)
         if self.config.log_flush_scheduler_interval_ms < LONG_MAX:
-            self.timers.every(self.config.log_flush_scheduler_interval_ms, self.topics.flush_by_time)
+            self.timers.every(self.config.log_flush_scheduler_interval_ms,
+                              lambda: self.long_work.start(self.topics.flush_by_time()))
 
     def advertised_address(self, listener_name: str) -> tuple[str, int]:
         """Return the address for clients of a listener, or the first address if the listener has none of its own."""
@@ -145,15 +148,18 @@ class Node:
         for partition in self.topics.partitions():
             partition.fail(failure)
 
-    def reconfigure(self) -> None:
-        """Put the BROKER configs of the metadata log into effect."""
+    def reconfigure(self) -> Steps[None]:
+        """Put the BROKER configs of the metadata log into effect. The caller has a turn of `metadata.turns`."""
+        self._adopt_configs()
+        for callback in self.on_reconfigured:
+            callback()
+        yield from self.topics.configure()
+
+    def _adopt_configs(self) -> None:
         configs = self.metadata.image.configs
         self.config.adopt(self.config.with_changes(
             cluster_wide=configs.get((ResourceType.BROKER, ''), {}),
             per_broker=configs.get((ResourceType.BROKER, str(self.metadata.node_id)), {})))
-        self.topics.configure(self.config)
-        for callback in self.on_reconfigured:
-            callback()
 
     def close(self) -> None:
         """Stop cleanly: resign, close the logs, fence, and only then mark the directory as cleanly stopped."""

@@ -17,7 +17,18 @@ ResourceResponse = AlterConfigsResponse.AlterConfigsResourceResponse
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Change one resource after the other. Other clients have a turn after each, because it is a write to the disk."""
+    """Change one resource after the other, in a turn of `metadata.turns`.
+
+    Other clients are served after each, because it is a write to the disk.
+    """
+    yield from request.node.metadata.turns.take()
+    try:
+        return (yield from change_all(request, body))
+    finally:
+        request.node.metadata.turns.end()
+
+
+def change_all(request: Request, body: Any) -> Steps:
     pace = Pace()
     resources = yield from distinct_resources(body.resources, pace)
     response = AlterConfigsResponse(responses=[])
@@ -35,7 +46,7 @@ def handle(request: Request, body: Any) -> Steps:
                 wanted[config.name] = config.value
                 if pace.spend():
                     yield
-            change(request.node, resource_type, name, wanted, body.validate_only)
+            yield from change(request.node, resource_type, name, wanted, body.validate_only)
         except KafkaError as error:
             result.error_code = int(error.code)
             result.error_message = str(error)

@@ -47,15 +47,19 @@ def check_resource(node: Any, resource_type: int, name: str) -> None:
                          f'{ResourceType.BROKER} (broker) expected, found {resource_type}')
 
 
-def change(node: Any, resource_type: int, name: str, wanted: Mapping[str, str], validate_only: bool) -> None:
-    """Make `wanted` the whole set of a resource's configs, durably, and put it into effect. Raises KafkaError."""
+def change(node: Any, resource_type: int, name: str, wanted: Mapping[str, str], validate_only: bool) -> Steps:
+    """Make `wanted` the whole set of a resource's configs, durably, and put it into effect. Raises KafkaError.
+
+    The caller has a turn of `node.metadata.turns`.
+    """
     before = current(node, resource_type, name)
     changes = {**dict.fromkeys(before.keys() - wanted.keys()),
                **{key: value for key, value in wanted.items() if before.get(key) != value}}
     node.metadata.alter_configs(resource_type, name, changes, validate_only=validate_only)
+    yield
     if validate_only:
         return
     if resource_type == ResourceType.TOPIC:
-        node.topics.configure_topic(name)
+        yield from node.topics.configure_topic(name)
     else:
-        node.reconfigure()
+        yield from node.reconfigure()

@@ -4,9 +4,10 @@
 """
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
+from kbroker.apis.counted_names import counted
+from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.replica_assignments import check_replicas
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -16,21 +17,30 @@ from kbroker.protocol.messages import CreatePartitionsResponse
 Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
-def handle(request: Request, body: Any) -> Any:
-    names = Counter(topic.name for topic in body.topics)
+def handle(request: Request, body: Any) -> Steps:
+    """All good topics of a request are one batch of the metadata log."""
     response = CreatePartitionsResponse(results=[])
+    times = yield from counted((topic.name for topic in body.topics), Pace())
+    counts: dict[str, int] = {}
     for wanted in body.topics:
-        if names[wanted.name] > 1:
-            if all(result.name != wanted.name for result in response.results):
-                response.results.append(failed(wanted.name, ErrorCode.INVALID_REQUEST, 'the topic is named twice'))
-            continue
+        yield
+        times_named = times.pop(wanted.name, 0)     # 0: answered already
         try:
-            check(request, wanted)
-            if not body.validate_only:
-                request.node.topics.add_partitions(wanted.name, wanted.count)
-            response.results.append(Result(name=wanted.name))
+            if times_named > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f'the topic is named {times_named} times')
+            if times_named == 1:
+                check(request, wanted)
+                counts[wanted.name] = wanted.count
         except KafkaError as error:
             response.results.append(failed(wanted.name, error.code, str(error)))
+    try:
+        results = yield from request.node.topics.add_partitions(counts, validate_only=body.validate_only)
+    except KafkaError as error:
+        results = [error] * len(counts)
+    for name, result in zip(counts, results, strict=True):
+        response.results.append(failed(name, result.code, str(result)) if isinstance(result, KafkaError)
+                                else Result(name=name))
+        yield
     return response
 
 

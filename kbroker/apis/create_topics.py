@@ -3,14 +3,16 @@
 A single node has one replica of everything. With kbroker.replication.factor.accept=any (the default, since test suites
 ask for 3) each replication factor from 1 up, and each assignment, is accepted and one replica is made; with `strict`
 anything but this one node is INVALID_REPLICATION_FACTOR or INVALID_REPLICA_ASSIGNMENT. All good topics of a request are
-one batch of the metadata log. validate_only checks everything and changes nothing. A topic named twice is answered
-once, INVALID_REQUEST. Version 5 answers with the configs in force (KIP-525), version 7 with the topic id.
+one batch of the metadata log, which holds 10,000 records: a request for more is POLICY_VIOLATION, as in Kafka. A topic
+is found once all its partitions are open. validate_only checks everything and changes nothing. A topic named twice is
+answered once, INVALID_REQUEST. Version 5 answers with the configs in force (KIP-525), version 7 with the topic id.
 """
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
+from kbroker.apis.counted_names import counted
+from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.replica_assignments import check_replicas
 from kbroker.apis.request import Api, Request
 from kbroker.config import describe_topic
@@ -26,23 +28,29 @@ CreatableTopicConfigs = CreateTopicsResponse.CreatableTopicConfigs
 BROKER_DEFAULT = -1
 
 
-def handle(request: Request, body: Any) -> Any:
-    times = Counter(topic.name for topic in body.topics)
-    refused = [failed(name, ErrorCode.INVALID_REQUEST, f'the topic is named {count} times')
-               for name, count in times.items() if count > 1]
+def handle(request: Request, body: Any) -> Steps:
+    response = CreateTopicsResponse(topics=[])
+    times = yield from counted((topic.name for topic in body.topics), Pace())
     checked: list[NewTopic] = []
     for topic in body.topics:
-        if times[topic.name] > 1:
-            continue
+        yield
+        count = times.pop(topic.name, 0)    # 0: answered already
         try:
-            checked.append(check(request, topic))
+            if count > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f'the topic is named {count} times')
+            if count == 1:
+                checked.append(check(request, topic))
         except KafkaError as error:
-            refused.append(failed(topic.name, error.code, str(error)))
-    results = request.node.topics.create_many(checked, validate_only=body.validate_only)
-    return CreateTopicsResponse(topics=refused + [
-        failed(new_topic.name, result.code, str(result)) if isinstance(result, KafkaError)
-        else created(request, result)
-        for new_topic, result in zip(checked, results, strict=True)])
+            response.topics.append(failed(topic.name, error.code, str(error)))
+    try:
+        results = yield from request.node.topics.create_many(checked, validate_only=body.validate_only)
+    except KafkaError as error:
+        results = [error] * len(checked)
+    for new_topic, result in zip(checked, results, strict=True):
+        response.topics.append(failed(new_topic.name, result.code, str(result)) if isinstance(result, KafkaError)
+                               else created(request, result))
+        yield
+    return response
 
 
 def check(request: Request, topic: Any) -> NewTopic:

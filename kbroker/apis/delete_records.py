@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.long_answers import Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -16,10 +17,17 @@ TopicResult = DeleteRecordsResponse.DeleteRecordsTopicResult
 PartitionResult = DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
-def handle(request: Request, body: Any) -> Any:
-    return DeleteRecordsResponse(topics=[
-        TopicResult(name=topic.name, partitions=[delete(request, topic.name, wanted) for wanted in topic.partitions])
-        for topic in body.topics if topic.partitions])
+def handle(request: Request, body: Any) -> Steps:
+    response = DeleteRecordsResponse(topics=[])
+    for topic in body.topics:
+        if topic.partitions:
+            result = TopicResult(name=topic.name, partitions=[])
+            response.topics.append(result)
+            for wanted in topic.partitions:
+                result.partitions.append(delete(request, topic.name, wanted))
+                yield
+        yield
+    return response
 
 
 def delete(request: Request, name: str, wanted: Any) -> Any:

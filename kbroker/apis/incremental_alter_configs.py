@@ -29,7 +29,18 @@ class Operation(enum.IntEnum):
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Change one resource after the other. Other clients have a turn after each, because it is a write to the disk."""
+    """Change one resource after the other, in a turn of `metadata.turns`.
+
+    Other clients are served after each, because it is a write to the disk.
+    """
+    yield from request.node.metadata.turns.take()
+    try:
+        return (yield from change_all(request, body))
+    finally:
+        request.node.metadata.turns.end()
+
+
+def change_all(request: Request, body: Any) -> Steps:
     pace = Pace()
     resources = yield from distinct_resources(body.resources, pace)
     response = IncrementalAlterConfigsResponse(responses=[])
@@ -40,7 +51,7 @@ def handle(request: Request, body: Any) -> Steps:
             if resource is None:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, 'the resource is named twice')
             yield from check_names(resource.configs, pace)
-            change(request.node, resource_type, name, merged(request.node, resource), body.validate_only)
+            yield from change(request.node, resource_type, name, merged(request.node, resource), body.validate_only)
         except KafkaError as error:
             result.error_code = int(error.code)
             result.error_message = str(error)

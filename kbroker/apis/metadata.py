@@ -7,6 +7,7 @@ auto.create.topics.enable and the request allow it, and is in the same answer. V
 """
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kbroker.apis.authorized_operations import CLUSTER, TOPIC
@@ -14,6 +15,8 @@ from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import INTERNAL_TOPICS
+from kbroker.metadata.batches import MAX_RECORDS
+from kbroker.metadata.controller import NewTopic
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import MetadataResponse
@@ -83,33 +86,54 @@ def describe_wanted(request: Request, body: Any, pace: Pace) -> Steps:
                 yield
         return described
     auto_create = node.config.auto_create_topics_enable and (version < 4 or body.allow_auto_topic_creation)
+    refused = (yield from create_missing(node, names, pace)) if auto_create else {}
     for name in names:
-        described.append((yield from describe_named(request, name, auto_create, pace)))
+        described.append((yield from describe_named(node, name, refused, pace)))
         if pace.spend():
             yield
     return described
 
 
-def describe_named(request: Request, name: str, auto_create: bool, pace: Pace) -> Steps:
-    topic = request.node.topics.topic(name)
-    if topic is None:
+def create_missing(node: Any, names: Iterable[str], pace: Pace) -> Steps:
+    """Create the topics that do not exist, in one batch of the metadata log as far as it holds them.
+
+    Returns the error codes of those that could not be created.
+    """
+    refused: dict[str, ErrorCode] = {}
+    new_topics: list[NewTopic] = []
+    for name in names:
+        if node.topics.topic(name) is None:
+            try:
+                check_topic_name(name)
+                if name in INTERNAL_TOPICS:
+                    node.topics.ensure_internal(name)
+                else:
+                    new_topics.append(NewTopic(name, node.config.num_partitions))
+            except KafkaError as error:
+                refused[name] = error.code
+        if pace.spend():
+            yield
+    at_once = max(1, MAX_RECORDS // (node.config.num_partitions + 1))
+    for first in range(0, len(new_topics), at_once):
+        batch = new_topics[first:first + at_once]
         try:
-            topic = create(request, name, auto_create)
+            results = yield from node.topics.create_many(batch)
         except KafkaError as error:
-            return failed(name, NO_ID, error.code)
-    return (yield from describe(topic, request.node.metadata.node_id, pace))
+            results = [error] * len(batch)
+        refused |= {new.name: result.code for new, result in zip(batch, results, strict=True)
+                    if isinstance(result, KafkaError)}
+    return refused
 
 
-def create(request: Request, name: str, auto_create: bool) -> Topic:
-    topics = request.node.topics
-    check_topic_name(name)
-    if not auto_create:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'topic {name!r} does not exist')
-    if name in INTERNAL_TOPICS:
-        created: Topic = topics.ensure_internal(name)
-    else:
-        created = topics.create(name, request.node.config.num_partitions, {})
-    return created
+def describe_named(node: Any, name: str, refused: Mapping[str, ErrorCode], pace: Pace) -> Steps:
+    topic = node.topics.topic(name)
+    if topic is not None:
+        return (yield from describe(topic, node.metadata.node_id, pace))
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return failed(name, NO_ID, error.code)
+    return failed(name, NO_ID, refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
 
 
 def describe(topic: Topic, node_id: int, pace: Pace) -> Steps:

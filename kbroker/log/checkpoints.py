@@ -5,7 +5,7 @@
 rows `epoch start_offset` for a partition.
 """
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 
 from kbroker.errors import CorruptLogError
@@ -21,6 +21,8 @@ CLEANER_FILE = 'cleaner-offset-checkpoint'
 LEADER_EPOCH_FILE = 'leader-epoch-checkpoint'
 
 PartitionOffsets = dict[tuple[str, int], int]
+ROWS_AT_ONCE = 128
+"""The rows that one part of long work encodes."""
 
 
 def read_rows(fs: FileSystem, path: str, columns: int) -> list[list[str]]:
@@ -63,6 +65,16 @@ def encode_partition_offsets(offsets: PartitionOffsets) -> bytes:
     return encode_rows([f'{topic} {partition} {offset}' for (topic, partition), offset in sorted(offsets.items())])
 
 
+def encode_in_steps(offsets: PartitionOffsets) -> Generator[None, None, bytes]:
+    """Return the same, but in the order of `offsets`. Yields after each small part."""
+    rows = []
+    for (topic, partition), offset in offsets.items():
+        rows.append(f'{topic} {partition} {offset}')
+        if len(rows) % ROWS_AT_ONCE == 0:
+            yield
+    return encode_rows(rows)
+
+
 def write_partition_offsets(fs: FileSystem, directory: str, name: str, offsets: PartitionOffsets) -> None:
     """Replace the file atomically and durably."""
     fs.write_file_atomically(os.path.join(directory, name), encode_partition_offsets(offsets))
@@ -82,39 +94,49 @@ class CheckpointFiles:
         self._under_way: dict[str, PartitionOffsets] = {}
         """The content of the files that are being synced."""
 
-    def write(self, name: str, offsets: PartitionOffsets) -> bool:
-        """Replace a file durably before returning, even if a sync of it is running. Returns whether that succeeded."""
+    def write(self, name: str, offsets: PartitionOffsets, content: bytes | None = None) -> bool:
+        """Replace a file durably before returning, even if a sync of it is running. Returns whether that succeeded.
+
+        `content` is `offsets` encoded; None: not yet.
+        """
         self._under_way.pop(name, None)
         if self._written.get(name) == offsets:
             return True
         try:
-            write_partition_offsets(self._fs, self._directory, name, offsets)
+            self._fs.write_file_atomically(
+                self._path(name), encode_partition_offsets(offsets) if content is None else content)
         except OSError as error:
             self._on_error(name, error)
             return False
         self._written[name] = offsets
         return True
 
-    def begin(self, name: str, offsets: PartitionOffsets) -> None:
-        """Replace a file like `write`, but let `sync` make it durable.
+    def begin(self, name: str, offsets: PartitionOffsets, done: Callable[[], None]) -> Generator[None, None, None]:
+        """Replace a file like `write`, but encode it in steps and let `sync` make it durable. `done` is called then.
 
         Does nothing while a sync of the file is running.
         """
-        if name in self._under_way or self._written.get(name) == offsets:
+        if name in self._under_way:
+            return
+        if self._written.get(name) == offsets:
+            done()
             return
         self._under_way[name] = offsets
+        content = yield from encode_in_steps(offsets)
+        if self._under_way.get(name) is not offsets:
+            return
         try:
-            file = self._fs.write_file(self._path(name) + '.tmp', encode_partition_offsets(offsets))
+            file = self._fs.write_file(self._path(name) + '.tmp', content)
         except OSError as error:
-            self._end(name, offsets, error)
+            self._end(name, offsets, done, error)
         else:
-            self._sync([file], partial(self._rename, name, offsets))
+            self._sync([file], partial(self._rename, name, offsets, done))
 
     def give_up(self) -> None:
         """Abandon the files that are being synced."""
         self._under_way.clear()
 
-    def _rename(self, name: str, offsets: PartitionOffsets, error: OSError | None) -> None:
+    def _rename(self, name: str, offsets: PartitionOffsets, done: Callable[[], None], error: OSError | None) -> None:
         if self._under_way.get(name) is not offsets:
             return
         try:
@@ -124,16 +146,17 @@ class CheckpointFiles:
             self._fs.rename(self._path(name) + '.tmp', self._path(name))
             directory = self._fs.open_directory(self._directory)
         except OSError as met:
-            self._end(name, offsets, met)
+            self._end(name, offsets, done, met)
         else:
-            self._sync([directory], partial(self._end, name, offsets))
+            self._sync([directory], partial(self._end, name, offsets, done))
 
-    def _end(self, name: str, offsets: PartitionOffsets, error: OSError | None) -> None:
+    def _end(self, name: str, offsets: PartitionOffsets, done: Callable[[], None], error: OSError | None) -> None:
         if self._under_way.get(name) is not offsets:
             return
         del self._under_way[name]
         if error is None:
             self._written[name] = offsets
+            done()
         else:
             self._on_error(name, error)
 

@@ -1,14 +1,13 @@
 """All logs of a log directory: lock, partition directories, checkpoints, periodic work, the clean stop."""
-import contextlib
 import errno
 import json
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 
-from kbroker.clock import Clock, Timer, Timers
+from kbroker.clock import Clock, Timers
 from kbroker.config import Config, LogConfig
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.log.checkpoints import (
@@ -17,6 +16,7 @@ from kbroker.log.checkpoints import (
     RECOVERY_POINT_FILE,
     CheckpointFiles,
     PartitionOffsets,
+    encode_in_steps,
     read_partition_offsets,
 )
 from kbroker.log.directory_names import (
@@ -33,12 +33,11 @@ from kbroker.log.options import LogOptions
 from kbroker.log.partition_metadata import read_topic_id, write_topic_id
 from kbroker.log.removals import Removals
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
+from kbroker.long_work import LongWork, run_to_end
 
 UNKNOWN_BROKER_EPOCH = -1
-PARTITIONS_MADE_AT_ONCE = 32
-SLICE_INTERVAL_MS = 1
-SLICE_MS = 2
-"""The approximate time for which periodic work on all logs holds the loop."""
+LOGS_AT_ONCE = 64
+"""The logs of which one part of long work reads an offset."""
 SYNCED_ONE_BY_ONE = 16
 """With more logs than this, one sync of the whole file system replaces the syncs of single files."""
 
@@ -46,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 PartitionKey = tuple[str, int]
 Visit = Callable[[Log], None]
+OffsetOf = Callable[[Log], int | None]
+Steps = Generator[None, None, None]
 
 
 class LogManager:
@@ -57,16 +58,14 @@ class LogManager:
     """
 
     def __init__(self, fs: FileSystem, directory: str, config: Config, clock: Clock, timers: Timers,
-                 sync: Sync = sync_inline, submit: Submit = run_inline):
-        """Open; `sync` syncs the periodic checkpoints, `submit` runs the jobs that remove files."""
+                 sync: Sync = sync_inline, submit: Submit = run_inline, long_work: LongWork | None = None):
+        """Open; `sync` syncs the periodic checkpoints, `submit` runs the jobs that remove files, and `long_work` runs
+        the work on all logs."""
         self.fs = fs
         self.directory = directory
         self.logs: dict[PartitionKey, Log] = {}
         self.high_watermark: Callable[[Log], int] = lambda log: log.flushed_offset
         """Returns how far a log may be read; replaced by the topics room."""
-        self.high_watermarks: Callable[[], PartitionOffsets] = lambda: {
-            key: self.high_watermark(log) for key, log in self.logs.items()}
-        """Returns the same for all logs."""
         self.on_start_moved: Callable[[Log], object] = lambda log: None
         """Called after retention has moved the start of a log; replaced by the topics room."""
         self.failure: KafkaError | None = None
@@ -78,12 +77,14 @@ class LogManager:
         self._stop_timers: list[Callable[[], None]] = []
         self._has_begun = False
         self._found_ids: dict[PartitionKey, bytes] = {}
+        self._long_work = LongWork(timers) if long_work is None else long_work
         self._to_make: deque[Log] = deque()
-        self._made_this_tick = 0
-        self._next_slice: Timer | None = None
+        self._is_making = False
         self.removals = Removals(fs, timers, submit)
         self._checkpoints = CheckpointFiles(fs, directory, sync, self._cannot_write)
-        self._under_way: set[Visit] = set()
+        self._under_way: set[Visit | str] = set()
+        """The visits and the checkpoints that long work is making."""
+        self._is_stopping = False
         if not fs.exists(directory):
             fs.mkdir(directory)
         self._list_partitions()     # before the lock file is created: a refused directory is left unchanged
@@ -93,8 +94,8 @@ class LogManager:
             self.clean_shutdown, self.previous_broker_epoch = self._read_clean_shutdown()
             self._recovery_points = self._read_checkpoint(RECOVERY_POINT_FILE)
             self._log_start_offsets = self._read_checkpoint(LOG_START_OFFSET_FILE)
-            self._checkpoints_are_stale = False
-            """True if checkpoint files may contain partitions that are gone."""
+            self._stale: dict[str, set[PartitionKey]] = {RECOVERY_POINT_FILE: set(), LOG_START_OFFSET_FILE: set()}
+            """The partitions that are gone, by the checkpoint files that may still contain them."""
         except BaseException:
             self._lock = None
             raise
@@ -147,7 +148,8 @@ class LogManager:
             recovery_point=self._recovery_points.get((topic, partition), 0),
             clean_shutdown=self.clean_shutdown, sync_later=sync_later,
             producer_expiration_ms=self._config.producer_id_expiration_ms, removals=self.removals,
-            maker=partial(self._make_partition, path, topic_id) if is_new else None, on_failure=self.fail))
+            maker=partial(self._make_partition, (topic, partition), topic_id) if is_new else None,
+            on_failure=self.fail))
         self.logs[topic, partition] = log
         if is_new:
             self._make_soon(log)
@@ -164,53 +166,66 @@ class LogManager:
         if self.failure is not None:
             raise self.failure
         try:
-            return self.open_log(topic, partition, topic_id, config)
+            log = self.open_log(topic, partition, topic_id, config)
         except OSError as error:
             raise self.fail(f'cannot create {topic}-{partition}: {error}') from error
+        if self.failure is not None:        # its directory could not be made
+            raise self.failure
+        return log
 
-    def _make_partition(self, path: str, topic_id: bytes) -> list[str]:
+    def forget_deleted(self, topic: str, partitions: int) -> Steps:
+        """Remove what the checkpoint files contain of a deleted topic of this name. `create_log` comes next.
+
+        Without it, the first partition that is made does the same, and holds the loop meanwhile.
+        """
+        if self._is_stale(topic, partitions):
+            yield from self._replace_durably(RECOVERY_POINT_FILE, self._recovery_points, _recovery_point)
+            yield from self._replace_durably(LOG_START_OFFSET_FILE, self._log_start_offsets, _log_start)
+
+    def _is_stale(self, topic: str, partitions: int) -> bool:
+        return any(stale and any((topic, partition) in stale for partition in range(partitions))
+                   for stale in self._stale.values())
+
+    def _make_partition(self, key: PartitionKey, topic_id: bytes) -> list[str]:
         """Create a partition's directory. Returns the files that a flush must sync, besides the directories.
 
         Checkpoint entries of a deleted topic of the same name are removed first: after a crash they would apply to the
         new one.
         """
-        if self._checkpoints_are_stale:
-            if not (self.checkpoint_recovery_points() and self.checkpoint_log_start_offsets()):
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
-            self._checkpoints_are_stale = False
+        path = self.path(*key)
+        is_stale = any(key in stale for stale in self._stale.values())
+        if is_stale and not (self.checkpoint_recovery_points() and self.checkpoint_log_start_offsets()):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
         if not self.fs.exists(path):
             self.fs.mkdir(path)
         return [write_topic_id(self.fs, path, topic_id).path]
 
     def _make_soon(self, log: Log) -> None:
-        """Create a few directories at once; of many, one slice in each tick of the loop."""
+        """Create the directory: at once if it is the only one to be made, else in its turn, as long work."""
         self._to_make.append(log)
-        if self._made_this_tick < PARTITIONS_MADE_AT_ONCE:
-            self._make(1)
+        if not self._is_making:
+            self._is_making = True
+            self._long_work.start(self._make_all())
 
-    def _make(self, count: int) -> None:
-        """Create the directories of `count` queued logs, except those deleted or created by an append since."""
-        self._made_this_tick += count
-        pause_ms = SLICE_INTERVAL_MS
-        try:
-            for _ in range(min(count, len(self._to_make))):
-                if self._to_make[0].failure is None:
-                    self._to_make[0].make()
-                self._to_make.popleft()
-        except OSError as error:
-            if not is_shortage(error):
-                raise self.fail(f'cannot make {self._to_make[0].directory}: {error}') from error
-            shortage.refusal(self._clock, f'{self._to_make[0].directory}: cannot be made yet', error)
-            pause_ms = SHORTAGE_PAUSE_MS
-        if self._next_slice is None:
-            self._next_slice = self._timers.after(pause_ms, self._make_next_slice)
+    def _make_all(self) -> Steps:
+        """Create the directories of the queued logs, except those deleted or created by an append since."""
+        while self._to_make and self.failure is None:
+            try:
+                self._make_next()
+            except OSError as error:
+                if not is_shortage(error):
+                    self.fail(f'cannot make {self._to_make[0].directory}: {error}')
+                    break
+                shortage.refusal(self._clock, f'{self._to_make[0].directory}: cannot be made yet', error)
+                self._timers.after(SHORTAGE_PAUSE_MS, lambda: self._long_work.start(self._make_all()))
+                return
+            yield
+        self._is_making = False
 
-    def _make_next_slice(self) -> None:
-        self._next_slice = None
-        self._made_this_tick = 0
-        if self._to_make and self.failure is None:
-            with contextlib.suppress(KafkaError):   # the directory is offline, as its owner was notified
-                self._make(PARTITIONS_MADE_AT_ONCE)
+    def _make_next(self) -> None:
+        if self._to_make[0].failure is None:
+            self._to_make[0].make()
+        self._to_make.popleft()
 
     def sync_recovered(self) -> None:
         """Make durable the data that logs opened with `sync_later` recovered: for many, by one sync. Raises OSError.
@@ -252,8 +267,8 @@ class LogManager:
 
     # ---- deleting ----
 
-    def delete_logs(self, keys: Iterable[PartitionKey]) -> None:
-        """Delete partitions: rename them at once; remove their files after file.delete.delay.ms.
+    def delete_logs(self, keys: Iterable[PartitionKey]) -> Steps:
+        """Delete partitions: rename them, yielding after each; remove their files after file.delete.delay.ms.
 
         Raises KafkaError KAFKA_STORAGE_ERROR.
         """
@@ -262,13 +277,13 @@ class LogManager:
             log = self.logs.pop((topic, partition), None)
             if log is not None:
                 log.close(clean=False)
-                if not log.is_made:
-                    continue
-            delay_ms = log.config.file_delete_delay_ms if log is not None else 0
-            try:
-                by_delay.setdefault(delay_ms, []).append(self._rename(topic, partition, 'delete'))
-            except OSError as error:
-                raise self.fail(f'cannot delete {topic}-{partition}: {error}') from error
+            if log is None or log.is_made:
+                delay_ms = log.config.file_delete_delay_ms if log is not None else 0
+                try:
+                    by_delay.setdefault(delay_ms, []).append(self._rename(topic, partition, 'delete'))
+                except OSError as error:
+                    raise self.fail(f'cannot delete {topic}-{partition}: {error}') from error
+            yield
         self._sync_names()
         for delay_ms, paths in by_delay.items():
             self.removals.after(delay_ms, paths)
@@ -293,14 +308,16 @@ class LogManager:
         path = os.path.join(self.directory, name_out_of_use(topic, partition, state))
         self.fs.rename(self.path(topic, partition), path)
         self._forget_offsets(topic, partition)
-        self._checkpoints_are_stale = True
+        for stale in self._stale.values():
+            stale.add((topic, partition))
         self.found.discard((topic, partition))
         return path
 
     def _forget_offsets(self, topic: str, partition: int) -> None:
-        for offsets in (self._recovery_points, self._log_start_offsets):
+        for name, offsets in ((RECOVERY_POINT_FILE, self._recovery_points),
+                              (LOG_START_OFFSET_FILE, self._log_start_offsets)):
             if offsets.pop((topic, partition), None) is not None:
-                self._checkpoints_are_stale = True
+                self._stale[name].add((topic, partition))
 
     # ---- periodic work ----
 
@@ -309,37 +326,75 @@ class LogManager:
         config = self._config
         for interval_ms, callback in (
                 (config.log_flush_offset_checkpoint_interval_ms, partial(
-                    self._begin_checkpoint, RECOVERY_POINT_FILE, self._all_recovery_points)),
+                    self._begin_checkpoint, RECOVERY_POINT_FILE, self._recovery_points, _recovery_point)),
                 (config.log_flush_start_offset_checkpoint_interval_ms, partial(
-                    self._begin_checkpoint, LOG_START_OFFSET_FILE, self._all_log_starts)),
+                    self._begin_checkpoint, LOG_START_OFFSET_FILE, self._log_start_offsets, _log_start)),
                 (config.replica_high_watermark_checkpoint_interval_ms, self.checkpoint_high_watermarks),
                 (config.log_retention_check_interval_ms, self.apply_retention),
                 (config.producer_id_expiration_check_interval_ms, self.remove_expired_producers)):
             self._stop_timers.append(self._timers.every(interval_ms, callback))
 
-    def _begin_checkpoint(self, name: str, offsets: Callable[[], PartitionOffsets]) -> None:
-        self._checkpoints.begin(name, offsets())
+    def _begin_checkpoint(self, name: str, of_others: PartitionOffsets, offset_of: OffsetOf) -> None:
+        """Start writing a checkpoint, unless the last one of this name is still being made."""
+        if name not in self._under_way:
+            self._under_way.add(name)
+            self._long_work.start(self._write_checkpoint(name, of_others, offset_of))
+
+    def _write_checkpoint(self, name: str, of_others: PartitionOffsets, offset_of: OffsetOf) -> Steps:
+        stale = set(self._stale.get(name, ()))
+        offsets = dict(of_others)
+        yield from self._read_offsets(offsets, offset_of)
+        if self.failure is None and not self._is_stopping:
+            yield from self._checkpoints.begin(name, offsets, partial(self._forget_stale, name, stale))
+        self._under_way.discard(name)
+
+    def _replace_durably(self, name: str, of_others: PartitionOffsets, offset_of: OffsetOf) -> Steps:
+        stale = set(self._stale[name])
+        offsets = dict(of_others)
+        yield from self._read_offsets(offsets, offset_of)
+        content = yield from encode_in_steps(offsets)
+        if self._checkpoints.write(name, offsets, content):
+            self._forget_stale(name, stale)
+
+    def _read_offsets(self, offsets: PartitionOffsets, offset_of: OffsetOf) -> Steps:
+        """Add an offset of each log to `offsets`."""
+        logs = list(self.logs.items())
+        for number, (key, log) in enumerate(logs, 1):
+            offset = offset_of(log)
+            if offset is None:
+                offsets.pop(key, None)
+            else:
+                offsets[key] = offset
+            if number % LOGS_AT_ONCE == 0:
+                yield
+        for key, log in logs:
+            if self.logs.get(key) is not log:       # deleted meanwhile
+                offsets.pop(key, None)
+
+    def _forget_stale(self, name: str, keys: set[PartitionKey]) -> None:
+        """Adopt that a checkpoint file contains nothing of the partitions `keys`, which were gone when it was made."""
+        if keys:
+            self._stale[name] -= keys
 
     def checkpoint_high_watermarks(self) -> None:
         """Start writing the high watermarks, without waiting for the disk."""
-        self._begin_checkpoint(HIGH_WATERMARK_FILE, self.high_watermarks)
+        self._begin_checkpoint(HIGH_WATERMARK_FILE, {}, self.high_watermark)
 
     def checkpoint_recovery_points(self) -> bool:
         """Write the recovery point of each log, from which a recovery starts. Returns whether that succeeded."""
-        return self._checkpoints.write(RECOVERY_POINT_FILE, self._all_recovery_points())
-
-    def _all_recovery_points(self) -> PartitionOffsets:
-        return {**self._recovery_points, **{key: log.recovery_point for key, log in self.logs.items()}}
+        return self._write_at_once(RECOVERY_POINT_FILE, self._recovery_points, _recovery_point)
 
     def checkpoint_log_start_offsets(self) -> bool:
         """Write the start of each log that begins inside its first segment. Returns whether that succeeded."""
-        return self._checkpoints.write(LOG_START_OFFSET_FILE, self._all_log_starts())
+        return self._write_at_once(LOG_START_OFFSET_FILE, self._log_start_offsets, _log_start)
 
-    def _all_log_starts(self) -> PartitionOffsets:
-        offsets = {key: log.log_start_offset for key, log in self.logs.items()
-                   if log.log_start_offset > log.segments[0].base_offset}
-        kept = {key: offset for key, offset in self._log_start_offsets.items() if key not in self.logs}
-        return {**kept, **offsets}
+    def _write_at_once(self, name: str, of_others: PartitionOffsets, offset_of: OffsetOf) -> bool:
+        offsets = dict(of_others)
+        run_to_end(self._read_offsets(offsets, offset_of))
+        is_written = self._checkpoints.write(name, offsets)
+        if is_written:
+            self._stale[name].clear()
+        return is_written
 
     def apply_retention(self) -> None:
         """Delete the segments that each topic's retention policy expires."""
@@ -361,22 +416,18 @@ class LogManager:
         log.producer_state.remove_expired(self._clock.wall_ms())
 
     def _visit_all(self, visit: Visit) -> None:
-        """Visit each online log, some in each tick of the loop, so that requests are served in between.
-
-        Does nothing while the previous round is running.
-        """
+        """Visit each online log, as long work. Does nothing while the previous round is running."""
         if visit not in self._under_way:
             self._under_way.add(visit)
-            self._visit_next(visit, iter(list(self.logs.values())))
+            self._long_work.start(self._visit_each(visit))
 
-    def _visit_next(self, visit: Visit, logs: Iterator[Log]) -> None:
-        until_ms = self._clock.monotonic_ms() + SLICE_MS
-        for log in logs:
+    def _visit_each(self, visit: Visit) -> Steps:
+        for log in list(self.logs.values()):
+            if self._is_stopping:
+                break
             if log.failure is None:
                 visit(log)
-            if self._clock.monotonic_ms() >= until_ms:
-                self._timers.after(SLICE_INTERVAL_MS, partial(self._visit_next, visit, logs))
-                return
+            yield
         self._under_way.discard(visit)
 
     # ---- failure ----
@@ -399,6 +450,7 @@ class LogManager:
 
     def end_background_work(self) -> None:
         """Start no further background work: its threads are about to end."""
+        self._is_stopping = True
         self._stop_intervals()
         self._checkpoints.give_up()
         self.removals.stop()
@@ -453,7 +505,8 @@ class LogManager:
 
         Returns whether that was done.
         """
-        self._make(len(self._to_make))
+        while self._to_make:
+            self._make_next()
         touched = [log for log in self.logs.values() if log.is_touched]
         if len(touched) <= SYNCED_ONE_BY_ONE:
             return False
@@ -514,3 +567,12 @@ class LogManager:
             shortage.refusal(self._clock, f'{name}: cannot be written now', error)
         else:
             self.fail(f'cannot write {name}: {error}')
+
+
+def _recovery_point(log: Log) -> int:
+    return log.recovery_point
+
+
+def _log_start(log: Log) -> int | None:
+    """Return the start of a log that begins inside its first segment, None for any other."""
+    return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None

@@ -41,15 +41,20 @@ CONTROL_TYPES: dict[int, type] = {
 }
 _TYPE_OF_CONTROL = {message: type_ for type_, message in CONTROL_TYPES.items()}
 _KEY = struct.Struct('>hh')
+Row = tuple[int, None, bytes]
 _VERSION = struct.Struct('>h')
 
 
 def encode_data(records: Iterable[Any], *, base_offset: int, epoch: int, timestamp_ms: int,
                 metadata_version: int) -> bytearray:
     """Encode one batch of metadata records, each in the version that `metadata_version` allows."""
-    rows = [(timestamp_ms, None, encode_metadata_record(record, record_version(record, metadata_version)))
-            for record in records]
+    rows = [encode_row(record, timestamp_ms, metadata_version) for record in records]
     return encode_batch(rows, base_offset=base_offset, partition_leader_epoch=epoch)
+
+
+def encode_row(record: Any, timestamp_ms: int, metadata_version: int) -> Row:
+    """Return the row of a batch for one metadata record: timestamp, no key, value."""
+    return timestamp_ms, None, encode_metadata_record(record, record_version(record, metadata_version))
 
 
 def encode_control(records: Iterable[Any], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,9 @@ from kbroker.clock import Clock
 from kbroker.config import Config, Listener, validate_broker_configs, validate_topic_configs
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.fs import FileSystem
-from kbroker.metadata.batches import MAX_BATCH_BYTES, MAX_RECORDS, encode_control, encode_data
+from kbroker.long_work import run_to_end
+from kbroker.metadata.batches import MAX_RECORDS, encode_control, encode_data
+from kbroker.metadata.changes import RECORDS_AT_ONCE, Change, Steps, Turns, check_batch_length, check_batch_size
 from kbroker.metadata.directory import (
     META_PROPERTIES_FILE,
     MetaProperties,
@@ -64,6 +67,7 @@ from kbroker.protocol.messages import (
     TopicRecord,
     VotersRecord,
 )
+from kbroker.record.batch import encode_batch
 from kbroker.settings import TOPIC_SETTINGS
 
 PRODUCER_ID_BLOCK = 1000
@@ -111,6 +115,10 @@ class MetadataController:
         """Called when a change cannot be written."""
         self.broker_epoch = -1
         """The epoch of this registration; -1 before `register`."""
+        self.turns = Turns()
+        """The order of the long changes."""
+        self._changes: list[Change] = []
+        """The changes that are being prepared."""
 
     # -- start and stop
 
@@ -238,106 +246,130 @@ class MetadataController:
         return record
 
     # -- topics
+    # A change of many partitions is a generator: it yields between small parts. The caller takes a turn of `turns`, so
+    # that no two long changes overlap. A short one that runs at once (`create_topic`, `allocate_producer_id_block`) may
+    # come in between.
 
     def create_topics(self, new_topics: Sequence[NewTopic], *,
-                      validate_only: bool = False) -> list[TopicImage | KafkaError]:
+                      validate_only: bool = False) -> Steps[list[TopicImage | KafkaError]]:
         """Create the topics in one batch. Returns for each, in request order, the topic or its error.
 
         With `validate_only` nothing is written; the results are those of a real call. Raises errors of the whole batch:
         POLICY_VIOLATION if it would be too large, KAFKA_STORAGE_ERROR.
         """
+        check_batch_length(len(new_topics))
+        check_batch_length(sum(max(0, new.partitions) for new in new_topics))
         times = Counter(new.name for new in new_topics)
         refused: dict[str, KafkaError] = {}
-        records: list[Any] = []
-        accepted: list[str] = []
-        for new in new_topics:
-            try:
-                if times[new.name] > 1:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, f'Topic {new.name!r} is named {times[new.name]} times')
-                self._check_new_topic(new, accepted)
-            except KafkaError as error:
-                refused[new.name] = error
+        with self._preparing() as change:
+            for new in new_topics:
+                try:
+                    if times[new.name] > 1:
+                        raise KafkaError(ErrorCode.INVALID_REQUEST,
+                                         f'Topic {new.name!r} is named {times[new.name]} times')
+                    self._check_new_topic(new)
+                except KafkaError as error:
+                    refused[new.name] = error
+                    yield
+                else:
+                    yield from self._add(change, self._topic_records(new))
+            after = change.image
+            if validate_only:
+                after.end_batch(self.image.metadata_offset, self.image.metadata_epoch, self.image.timestamp_ms)
             else:
-                accepted.append(new.name)
-                records += self._topic_records(new)
-        after = self._preview(records) if validate_only else self._commit(records)
+                after = self._commit_change(change)
         return [refused.get(new.name) or after.topics[new.name] for new in new_topics]
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str | None] | None = None) -> TopicImage:
-        """Create one topic.
+        """Create one topic at once.
 
         Raises KafkaError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG and those
         of `create_topics`.
         """
-        result, = self.create_topics([NewTopic(name, partitions, configs or {})])
+        result, = run_to_end(self.create_topics([NewTopic(name, partitions, configs or {})]))
         if isinstance(result, KafkaError):
             raise result
         return result
 
-    def _check_new_topic(self, new: NewTopic, accepted: Sequence[str]) -> None:
+    def _check_new_topic(self, new: NewTopic) -> None:
         check_topic_name(new.name)
         if new.name == CLUSTER_METADATA:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f'{CLUSTER_METADATA} is the metadata log and no topic')
-        if new.name in self.image.topics:
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f'Topic {new.name!r} already exists')
-        check_collision(new.name, (*self.image.topics, *accepted))
+        for image in (self.image, *(change.image for change in self._changes)):
+            if new.name in image.topics:
+                raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f'Topic {new.name!r} already exists')
+            check_collision(new.name, image.flat_names)
         if new.partitions < 1:
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, f'found {new.partitions} partitions, expected at least 1')
-        _check_batch_length(new.partitions + len(new.configs))
+        check_batch_length(new.partitions + len(new.configs))
         _check_config_sizes(new.configs)
         validate_topic_configs(new.configs, self._config)
 
-    def _topic_records(self, new: NewTopic) -> list[Any]:
+    def _topic_records(self, new: NewTopic) -> Iterator[Any]:
         topic_id = random_uuid()
-        records: list[Any] = [TopicRecord(name=new.name, topic_id=topic_id)]
-        records += [_config_record(ResourceType.TOPIC, new.name, key, value) for key, value in new.configs.items()]
+        yield TopicRecord(name=new.name, topic_id=topic_id)
+        for key, value in new.configs.items():
+            yield _config_record(ResourceType.TOPIC, new.name, key, value)
         if MIN_INSYNC_REPLICAS in new.configs and self.image.eligible_leader_replicas_enabled:
-            records.append(ClearElrRecord(topic_name=new.name))
-        return records + self._partition_records(topic_id, range(new.partitions))
+            yield ClearElrRecord(topic_name=new.name)
+        yield from self._partition_records(topic_id, range(new.partitions))
 
-    def _partition_records(self, topic_id: bytes, indexes: Iterable[int]) -> list[PartitionRecord]:
-        return [PartitionRecord(partition_id=index, topic_id=topic_id, replicas=[self.node_id], isr=[self.node_id],
+    def _partition_records(self, topic_id: bytes, indexes: Iterable[int]) -> Iterator[PartitionRecord]:
+        return (PartitionRecord(partition_id=index, topic_id=topic_id, replicas=[self.node_id], isr=[self.node_id],
                                 leader=self.node_id, leader_epoch=0, partition_epoch=0, directories=self._directories())
-                for index in indexes]
+                for index in indexes)
 
     def _directories(self) -> list[bytes]:
         return [self.directory_id] if self.image.metadata_version >= DIRECTORIES_SINCE else []
 
-    def create_partitions(self, name: str, count: int, *, validate_only: bool = False) -> TopicImage:
-        """Increase a topic to `count` partitions.
+    def create_partitions(self, counts: Mapping[str, int], *,
+                          validate_only: bool = False) -> Steps[list[TopicImage | KafkaError]]:
+        """Increase each topic of `counts` to so many partitions, in one batch. Returns for each the topic or its error.
 
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, POLICY_VIOLATION.
+        The errors are UNKNOWN_TOPIC_OR_PARTITION and INVALID_PARTITIONS. Raises as `create_topics`.
         """
-        topic = self._existing(name)
-        found = len(topic.partitions)
-        if count <= found:
-            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f'found {count} partitions, expected more than the {found} '
-                             f'of topic {name!r}')
-        _check_batch_length(count - found)
-        records = self._partition_records(topic.topic_id, range(found, count))
-        return (self._preview(records) if validate_only else self._commit(records)).topics[name]
+        check_batch_length(len(counts))
+        refused: dict[str, KafkaError] = {}
+        with self._preparing() as change:
+            for name, count in counts.items():
+                try:
+                    topic = self._existing(name)
+                    found = len(topic.partitions)
+                    if count <= found:
+                        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f'found {count} partitions, expected more than '
+                                         f'the {found} of topic {name!r}')
+                except KafkaError as error:
+                    refused[name] = error
+                    yield
+                else:
+                    check_batch_length(len(change.rows) + count - found)
+                    yield from self._add(change, self._partition_records(topic.topic_id, range(found, count)))
+            after = change.image
+            if validate_only:
+                after.end_batch(self.image.metadata_offset, self.image.metadata_epoch, self.image.timestamp_ms)
+            else:
+                after = self._commit_change(change)
+        return [refused.get(name) or after.topics[name] for name in counts]
 
-    def delete_topics(self, topics: Sequence[str | bytes]) -> list[TopicImage | KafkaError]:
+    def delete_topics(self, topics: Sequence[str | bytes]) -> Steps[list[TopicImage | KafkaError]]:
         """Delete topics by name or id, in one batch. Returns for each, in order, the deleted topic or its error."""
+        check_batch_length(len(topics))
         results: list[TopicImage | KafkaError] = []
-        for topic in topics:
-            try:
-                results.append(self._existing(topic))
-            except KafkaError as error:
-                results.append(error)
-        doomed = {topic.topic_id: topic for topic in results if isinstance(topic, TopicImage)}
-        self._commit([RemoveTopicRecord(topic_id=topic_id) for topic_id in doomed])
+        doomed: set[bytes] = set()
+        with self._preparing() as change:
+            for topic in topics:
+                try:
+                    found = self._existing(topic)
+                except KafkaError as error:
+                    results.append(error)
+                    yield
+                else:
+                    results.append(found)
+                    if found.topic_id not in doomed:
+                        doomed.add(found.topic_id)
+                        yield from self._add(change, [RemoveTopicRecord(topic_id=found.topic_id)])
+            self._commit_change(change)
         return results
-
-    def delete_topic(self, topic: str | bytes) -> TopicImage:
-        """Delete one topic with its configs and return it.
-
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION for a name, UNKNOWN_TOPIC_ID for an id.
-        """
-        result, = self.delete_topics([topic])
-        if isinstance(result, KafkaError):
-            raise result
-        return result
 
     def _existing(self, topic: str | bytes) -> TopicImage:
         if isinstance(topic, str):
@@ -416,22 +448,51 @@ class MetadataController:
         """Write `records`, all control or all data, as one batch and adopt the new image. No records, no batch."""
         if not records:
             return self.image
-        _check_batch_length(len(records))
+        check_batch_length(len(records))
         place = {'base_offset': self._log.end_offset, 'epoch': self._log.epoch, 'timestamp_ms': self._clock.wall_ms()}
         if isinstance(records[0], CONTROL_RECORDS):
             batch = encode_control(records, **place)
         else:
             batch = encode_data(records, **place, metadata_version=metadata_version or self.image.metadata_version)
-        if len(batch) > MAX_BATCH_BYTES:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION,
-                             f'found a change of {len(batch)} bytes, expected at most {MAX_BATCH_BYTES}')
         scratch = self._preview(records)
+        return self._write(batch, records, scratch)
+
+    @contextmanager
+    def _preparing(self) -> Iterator[Change]:
+        """A change from now on until it is committed or given up."""
+        change = Change(self.image, self._clock.wall_ms(), self.image.metadata_version)
+        self._changes.append(change)
+        try:
+            yield change
+        finally:
+            self._changes.remove(change)
+
+    def _add(self, change: Change, records: Iterable[Any]) -> Steps[None]:
+        for number, record in enumerate(records):
+            if number % RECORDS_AT_ONCE == 0:
+                yield
+            change.add(record)
+
+    def _commit_change(self, change: Change) -> MetadataImage:
+        """Write the change as one batch and adopt its image. No records, no batch."""
+        if not change.rows:
+            return self.image
+        batch = encode_batch(change.rows, base_offset=self._log.end_offset, partition_leader_epoch=self._log.epoch)
+        change.image.end_batch(self._log.end_offset + len(change.rows) - 1, self._log.epoch, change.timestamp_ms)
+        return self._write(batch, change.records, change.image)
+
+    def _write(self, batch: bytearray, records: Sequence[Any], scratch: MetadataImage) -> MetadataImage:
+        """Write a batch and adopt the image to which its records lead."""
+        check_batch_size(len(batch))
         try:
             self._log.append(batch, len(records))
         except KafkaError as error:
             self.on_failure(str(error))
             raise
         self.image = scratch
+        for change in self._changes:
+            if change.image is not scratch:
+                change.image.replay(records, scratch.metadata_offset, scratch.metadata_epoch, scratch.timestamp_ms)
         return scratch
 
     def take_offline(self, reason: str) -> None:
@@ -453,9 +514,3 @@ def _check_config_sizes(configs: Mapping[str, str | None]) -> None:
         if max(len(key.encode()), len((value or '').encode())) > MAX_STRING_BYTES:
             raise KafkaError(ErrorCode.INVALID_CONFIG,
                              f'{key[:80]}: found a name or value of more than {MAX_STRING_BYTES} bytes')
-
-
-def _check_batch_length(records_count: int) -> None:
-    if records_count > MAX_RECORDS:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION,
-                         f'found a change of {records_count} records, expected at most {MAX_RECORDS}')

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from kbroker.errors import CorruptLogError
 from kbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS_VERSION, KRAFT_VERSION, METADATA_VERSION
+from kbroker.metadata.topic_names import flat_name_of
 from kbroker.protocol import messages
 
 NO_LEADER = -1
@@ -127,6 +128,8 @@ class MetadataImage:
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     client_quotas: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = field(default_factory=dict)
     next_producer_id: int = 0
+    flat_names: dict[str, str] = field(default_factory=dict)
+    """The topics with a '.' or '_' in their names, by the name with '_' in place of '.': metric names that clash."""
     access_control_entries: dict[bytes, Any] = field(default_factory=dict)
     scram_credentials: dict[tuple[str, int], Any] = field(default_factory=dict)
     delegation_tokens: dict[str, Any] = field(default_factory=dict)
@@ -161,13 +164,22 @@ class MetadataImage:
     def replay(self, records: Iterable[Any], last_offset: int, epoch: int, timestamp_ms: int) -> None:
         """Apply the records of one batch. Raises CorruptLogError if one contradicts the state."""
         self.metadata_offset = last_offset
+        for record in records:
+            self.replay_record(record)
+        self.end_batch(last_offset, epoch, timestamp_ms)
+
+    def replay_record(self, record: Any) -> None:
+        """Apply one record of a batch; `end_batch` follows the last one."""
+        if self.open_transaction is None or type(record) in _NOT_HELD:
+            self._apply(record)
+        else:
+            self.open_transaction.append(record)
+
+    def end_batch(self, last_offset: int, epoch: int, timestamp_ms: int) -> None:
+        """Adopt the place of the batch whose records were applied."""
+        self.metadata_offset = last_offset
         self.metadata_epoch = epoch
         self.timestamp_ms = timestamp_ms
-        for record in records:
-            if self.open_transaction is None or type(record) in _NOT_HELD:
-                self._apply(record)
-            else:
-                self.open_transaction.append(record)
         self._store_changed_partitions()
 
     def _apply(self, record: Any) -> None:
@@ -268,7 +280,11 @@ class MetadataImage:
     def _topic(self, record: messages.TopicRecord) -> None:
         if record.name in self.topics or record.topic_id in self.topics_by_id:
             self._refuse(f'found topic {record.name} with id {record.topic_id.hex()}, and the name or the id is taken')
+        self._store_changed_partitions()    # of the topic before: a batch of many topics stores each in its turn
         configs = self.configs.get((ResourceType.TOPIC, record.name), {})
+        flat_name = flat_name_of(record.name)
+        if flat_name is not None:
+            self.flat_names[flat_name] = record.name
         self._put_topic(TopicImage(record.name, record.topic_id, configs=configs))
 
     def _partitions_of(self, topic: TopicImage) -> dict[int, PartitionImage]:
@@ -301,12 +317,17 @@ class MetadataImage:
         self._changing.pop(topic.topic_id, None)
         del self.topics[topic.name], self.topics_by_id[topic.topic_id]
         self.configs.pop((ResourceType.TOPIC, topic.name), None)
+        flat_name = flat_name_of(topic.name)
+        if flat_name is not None:
+            self.flat_names.pop(flat_name, None)
 
     def _clear_elr(self, record: messages.ClearElrRecord) -> None:
         if record.topic_name and record.topic_name not in self.topics:
             self._refuse(f'found ClearElr of topic {record.topic_name}, which does not exist')
         self._store_changed_partitions()
         for topic in [self.topics[record.topic_name]] if record.topic_name else list(self.topics.values()):
+            if not any(found.eligible_leader_replicas or found.last_known_elr for found in topic.partitions):
+                continue
             self._put_topic(replace(topic, partitions=tuple(
                 replace(partition, eligible_leader_replicas=(), last_known_elr=()) for partition in topic.partitions)))
 

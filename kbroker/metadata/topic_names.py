@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -25,11 +25,13 @@ def check_topic_name(name: str) -> None:
     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f'Topic name {name!r} is not valid: {problem}')
 
 
-def check_collision(name: str, others: Iterable[str]) -> None:
+def flat_name_of(name: str) -> str | None:
+    """Return the name with '_' in place of '.', None for a name with neither."""
+    return name.replace('.', '_') if '.' in name or '_' in name else None
+
+
+def check_collision(name: str, by_flat_name: Mapping[str, str]) -> None:
     """Raise KafkaError(INVALID_TOPIC_EXCEPTION) if another name differs only in '.' and '_', as metric names clash."""
-    if '.' not in name and '_' not in name:
-        return
-    flat = name.replace('.', '_')
-    for other in others:
-        if other.replace('.', '_') == flat:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f'Topic {name!r} collides with the topic {other!r}')
+    other = by_flat_name.get(flat_name_of(name) or '')
+    if other is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f'Topic {name!r} collides with the topic {other!r}')

@@ -2,16 +2,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from kbroker.config import Config, LogConfig
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS
-from kbroker.log.checkpoints import PartitionOffsets
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
+from kbroker.long_work import run_to_end
+from kbroker.metadata.changes import Steps
 from kbroker.metadata.controller import MetadataController, NewTopic
 from kbroker.metadata.image import PartitionImage, ResourceType, TopicImage
 from kbroker.settings import LONG_MAX
@@ -21,8 +21,7 @@ from kbroker.topics.topic import Topic
 
 logger = logging.getLogger('kbroker.topics')
 
-OpenLog = Callable[[str, int, bytes, LogConfig], Log]
-"""LogManager.open_log, or create_log for a new partition."""
+PARTITIONS_CONFIGURED_AT_ONCE = 64
 
 
 @dataclass(slots=True)
@@ -43,15 +42,16 @@ class TopicRegistry:
     _by_name: dict[str, Topic] = field(default_factory=dict)
     by_encoded_name: dict[bytes, Topic] = field(default_factory=dict)
     by_id: dict[bytes, Topic] = field(default_factory=dict)
+    _leaving: set[str] = field(default_factory=set)
+    """The deleted topics whose directories are not renamed yet."""
 
     def open_all(self) -> None:
         """Open every topic of the metadata image. Recovery runs here for a directory that was not stopped cleanly."""
         self._set_strays_aside()
         for image in self.controller.image.topics.values():
-            self._open(image, partial(self.log_manager.open_log, sync_later=True))
+            self._open_found(image)
         self.log_manager.sync_recovered()
         self.log_manager.high_watermark = self._high_watermark_of
-        self.log_manager.high_watermarks = self._high_watermarks
         self.log_manager.on_start_moved = self._report_start_moved
 
     def topics(self) -> list[Topic]:
@@ -81,18 +81,28 @@ class TopicRegistry:
             raise found.failure
         return found
 
-    def create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
-        """Create a topic durably and open it. Raises KafkaError of the controller's checks."""
-        return self._opened(self.controller.create_topic(name, partitions, configs))
+    # Changes of many partitions are generators, which yield between small parts. `controller.turns` keeps them apart. A
+    # topic is found from the moment when all its partitions are open, and until its deletion is durable.
 
-    def create_many(self, new_topics: list[NewTopic], *, validate_only: bool = False) -> list[TopicImage | KafkaError]:
+    def create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
+        """Create a topic durably and open it, at once. Raises KafkaError of the controller's checks."""
+        if name in self._leaving:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'topic {name!r} is being deleted')
+        return run_to_end(self._open_new(self.controller.create_topic(name, partitions, configs)))
+
+    def create_many(self, new_topics: list[NewTopic], *,
+                    validate_only: bool = False) -> Steps[list[TopicImage | KafkaError]]:
         """Create the valid ones of `new_topics` in one metadata batch. The results have the order of the request."""
-        results = self.controller.create_topics(new_topics, validate_only=validate_only)
-        if not validate_only:
-            for image in results:
-                if not isinstance(image, KafkaError):
-                    self._opened(image)
-        return results
+        yield from self.controller.turns.take()
+        try:
+            results = yield from self.controller.create_topics(new_topics, validate_only=validate_only)
+            if not validate_only:
+                for image in results:
+                    if not isinstance(image, KafkaError):
+                        yield from self._open_new(image)
+            return results
+        finally:
+            self.controller.turns.end()
 
     def ensure_internal(self, name: str) -> Topic:
         """Return the internal topic `name`, created at its first use with Kafka's configs."""
@@ -117,47 +127,80 @@ class TopicRegistry:
             }
         return self.create(name, count, configs)
 
-    def delete(self, name: str) -> Topic:
-        """Delete a topic durably. Its files are removed after file.delete.delay.ms. Raises KafkaError."""
-        topic = self._by_name.get(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'topic {name!r} does not exist')
-        self.controller.delete_topic(name)
-        del self._by_name[name]
-        del self.by_encoded_name[topic.encoded_name]
-        del self.by_id[topic.topic_id]
-        for partition in topic.partitions:
-            partition.mark_deleted()
-        self.log_manager.delete_logs((name, partition.partition) for partition in topic.partitions)
-        for listener in self.on_topic_deleted:
-            listener(topic)
-        return topic
+    def delete_many(self, topics: list[Topic]) -> Steps[None]:
+        """Delete topics durably, except those deleted since. Files are removed after file.delete.delay.ms.
 
-    def add_partitions(self, name: str, count: int) -> None:
-        """Raise the number of partitions to `count`. Raises KafkaError INVALID_PARTITIONS for a lower number."""
-        image = self.controller.create_partitions(name, count)
-        topic = self._by_name[name]
-        for partition_image in image.partitions[len(topic.partitions):]:
-            log = self.log_manager.create_log(name, partition_image.index, topic.topic_id, topic.config)
-            topic.partitions.append(self._partition(log, topic.topic_id, partition_image))
+        Raises KafkaError.
+        """
+        yield from self.controller.turns.take()
+        try:
+            found = [topic for topic in topics if self._by_name.get(topic.name) is topic]
+            yield from self.controller.delete_topics([topic.topic_id for topic in found])
+            for topic in found:
+                del self._by_name[topic.name]
+                del self.by_encoded_name[topic.encoded_name]
+                del self.by_id[topic.topic_id]
+            self._leaving.update(topic.name for topic in found)
+            try:
+                yield from self._close(found)
+            finally:
+                self._leaving.difference_update(topic.name for topic in found)
+        finally:
+            self.controller.turns.end()
+
+    def _close(self, topics: list[Topic]) -> Steps[None]:
+        """Close the partitions of topics that no longer exist, and rename their directories."""
+        for topic in topics:
+            for partition in topic.partitions:
+                partition.mark_deleted()
+                yield
+        yield from self.log_manager.delete_logs(
+            (topic.name, partition.partition) for topic in topics for partition in topic.partitions)
+        for topic in topics:
+            for listener in self.on_topic_deleted:
+                listener(topic)
+            yield
+
+    def add_partitions(self, counts: dict[str, int], *,
+                       validate_only: bool = False) -> Steps[list[TopicImage | KafkaError]]:
+        """Raise the number of partitions of each topic in one metadata batch. Returns for each the topic or its error.
+
+        The errors are UNKNOWN_TOPIC_OR_PARTITION and, for a number that is not higher, INVALID_PARTITIONS.
+        """
+        yield from self.controller.turns.take()
+        try:
+            results = yield from self.controller.create_partitions(counts, validate_only=validate_only)
+            if not validate_only:
+                for image in results:
+                    if not isinstance(image, KafkaError):
+                        yield from self._open_more(self._by_name[image.name], image)
+            return results
+        finally:
+            self.controller.turns.end()
+
+    def _open_more(self, topic: Topic, image: TopicImage) -> Steps[None]:
+        opened = yield from self._opened(image, image.partitions[len(topic.partitions):], topic.config)
+        topic.partitions.extend(opened)
         topic.metadata = None
 
-    def flush_by_time(self) -> None:
+    def flush_by_time(self) -> Steps[None]:
         """Flush the partitions of topics with a flush.ms. The caller's interval is the precision, as in Kafka."""
-        for topic in self._by_name.values():
+        for topic in self.topics():
             if topic.config.flush_ms < LONG_MAX:
-                for partition in topic.partitions:
-                    partition.request_flush()
+                for partition in list(topic.partitions):
+                    if not partition.is_deleted:
+                        partition.request_flush()
+                    yield
+            yield
 
-    def configure(self, config: Config) -> None:
-        """Apply changed defaults of the broker to every topic that does not override them."""
-        self.config = config
-        for topic in self._by_name.values():
-            self._apply(topic, topic.overrides)
+    def configure(self) -> Steps[None]:
+        """Apply changed defaults of the broker to every topic that does not override them. The caller has a turn."""
+        for topic in self.topics():
+            yield from self._apply(topic, topic.overrides)
 
-    def configure_topic(self, name: str) -> None:
-        """Apply the configs of a topic that changed in the metadata image."""
-        self._apply(self._by_name[name], self._overrides(name))
+    def configure_topic(self, name: str) -> Steps[None]:
+        """Apply the configs of a topic that changed in the metadata image. The caller has a turn."""
+        return self._apply(self._by_name[name], self._overrides(name))
 
     def _set_strays_aside(self) -> None:
         """Rename directories of no topic, or of another topic of the same name, as Kafka does."""
@@ -172,10 +215,6 @@ class TopicRegistry:
         partition = self.find(log.topic, log.partition)
         return log.flushed_offset if partition is None else partition.high_watermark
 
-    def _high_watermarks(self) -> PartitionOffsets:
-        return {(topic.name, partition.partition): partition.high_watermark
-                for topic in self._by_name.values() for partition in topic.partitions}
-
     def _report_start_moved(self, log: Log) -> None:
         partition = self.find(log.topic, log.partition)
         if partition is not None:
@@ -184,26 +223,44 @@ class TopicRegistry:
     def _overrides(self, name: str) -> dict[str, str]:
         return dict(self.controller.image.configs.get((ResourceType.TOPIC, name), {}))
 
-    def _apply(self, topic: Topic, overrides: dict[str, str]) -> None:
+    def _apply(self, topic: Topic, overrides: dict[str, str]) -> Steps[None]:
         topic.overrides = overrides
         topic.config = LogConfig(self.config, overrides)
         topic.produce_rules = None
-        for partition in topic.partitions:
-            partition.update_config(topic.config)
+        for number, partition in enumerate(topic.partitions):
+            partition.update_config(topic.config)   # the last one, if it changed at a yield
+            if number % PARTITIONS_CONFIGURED_AT_ONCE == 0:
+                yield
 
-    def _opened(self, image: TopicImage) -> Topic:
-        topic = self._open(image, self.log_manager.create_log)
+    def _open_new(self, image: TopicImage) -> Steps[Topic]:
+        """Open a topic that was created, and let it be found."""
+        yield from self.log_manager.forget_deleted(image.name, len(image.partitions))
+        config = LogConfig(self.config, self._overrides(image.name))
+        topic = self._add(image, (yield from self._opened(image, image.partitions, config)), config)
         for listener in self.on_topic_created:
             listener(topic)
         return topic
 
-    def _open(self, image: TopicImage, open_log: OpenLog) -> Topic:
-        overrides = self._overrides(image.name)
-        config = LogConfig(self.config, overrides)
-        partitions = [self._partition(open_log(image.name, partition_image.index, image.topic_id, config),
-                                      image.topic_id, partition_image)
-                      for partition_image in image.partitions]
-        topic = Topic(image.name, image.topic_id, partitions, overrides, config, image.name in INTERNAL_TOPICS)
+    def _opened(self, image: TopicImage, partitions: Sequence[PartitionImage],
+                config: LogConfig) -> Steps[list[Partition]]:
+        """Create the logs of new partitions."""
+        opened = []
+        for partition in partitions:
+            log = self.log_manager.create_log(image.name, partition.index, image.topic_id, config)
+            opened.append(self._partition(log, image.topic_id, partition))
+            yield
+        return opened
+
+    def _open_found(self, image: TopicImage) -> None:
+        """Open a topic of which a start finds the directories."""
+        config = LogConfig(self.config, self._overrides(image.name))
+        self._add(image, [self._partition(self.log_manager.open_log(image.name, partition.index, image.topic_id, config,
+                                                                    sync_later=True), image.topic_id, partition)
+                          for partition in image.partitions], config)
+
+    def _add(self, image: TopicImage, partitions: list[Partition], config: LogConfig) -> Topic:
+        topic = Topic(image.name, image.topic_id, partitions, self._overrides(image.name), config,
+                      image.name in INTERNAL_TOPICS)
         self._by_name[image.name] = topic
         self.by_encoded_name[topic.encoded_name] = topic
         self.by_id[image.topic_id] = topic

@@ -9,6 +9,7 @@ from support.message_builder import build
 
 from kbroker.apis import long_answers
 from kbroker.errors import ErrorCode
+from kbroker.long_work import run_to_end
 
 TOPIC, BROKER = 2, 4
 TIMES = 200
@@ -186,7 +187,7 @@ def test_an_all_topics_answer_leaves_out_what_is_deleted_meanwhile(client):
     request = build('MetadataRequest', topics=None)
     client.broker.serve(connection, frame_of(request, 12))
     assert not connection.replies
-    client.broker.topics.delete('t199')
+    run_to_end(client.broker.topics.delete_many([client.broker.topics.topic('t199')]))
     client.broker.turn()
     names = {topic.name for topic in client.broker.answer_to(connection, request, 12).topics}
     assert 't199' not in names and len(names) == 200

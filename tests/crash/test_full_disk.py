@@ -267,7 +267,7 @@ def test_a_topic_deleted_before_its_flush_does_not_stop_the_loop(tmp_path):
         client = Client(broker, Promises())
         client.create_topic(TOPIC, 2)
         broker.topics.get(TOPIC, 0).append_batch(bytearray(encode_batch([(1, None, b'v')])))
-        broker.topics.delete(TOPIC)
+        broker.long_work.start(broker.topics.delete_many([broker.topics.topic(TOPIC)]))
         broker.turn()
         client.create_topic(TOPIC, 1)
 

@@ -15,6 +15,7 @@ from kbroker.log.check import Severity, check_partition
 from kbroker.log.cleaner import examine, group_segments
 from kbroker.log.fs import FileSystem
 from kbroker.log.origin import Origin
+from kbroker.long_work import run_to_end
 from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import encode_batch, read_header
 from kbroker.record.records import decode_records
@@ -358,7 +359,7 @@ def test_a_topic_of_the_same_name_as_a_deleted_one_is_dirty_from_its_start(direc
     log = directory.open()
     write(log, ('a', '1'), ('a', '2'))
     directory.clean(log)
-    directory.manager.delete_logs([('topic', 0)])
+    run_to_end(directory.manager.delete_logs([('topic', 0)]))
     log = directory.open()
     write(log, ('a', '1'), ('a', '2'), ('a', '3'))
     directory.clean(log)
@@ -433,7 +434,7 @@ def test_a_cleaning_of_a_log_that_is_deleted_is_given_up(tmp_path, steps):
     directory.run()
     for _ in range(min(steps, 3)):
         run_one()
-    directory.manager.delete_logs([('topic', 0)])
+    run_to_end(directory.manager.delete_logs([('topic', 0)]))
     while jobs:
         run_one()
     directory.clock.advance(DAY_MS)

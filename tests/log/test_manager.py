@@ -6,6 +6,7 @@ import sys
 import pytest
 from batches import T, data_batch
 from support.held_disk import HeldDisk
+from support.stepwise_work import StepwiseWork
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, LogConfig
@@ -13,9 +14,10 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.directory_names import parse_directory_name
 from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.jobs import run_inline
-from kbroker.log.manager import SLICE_INTERVAL_MS, SLICE_MS, LogDirectoryError, LogManager
+from kbroker.log.manager import LogDirectoryError, LogManager
 from kbroker.log.origin import Origin
 from kbroker.log.partition_metadata import read_topic_id
+from kbroker.long_work import run_to_end
 
 SECOND_BROKER = """
 import sys
@@ -44,8 +46,8 @@ def timers(clock):
 
 @pytest.fixture
 def open_manager(tmp_path, clock, timers):
-    def opener(fs=None, sync=sync_inline, submit=run_inline, clock=clock) -> LogManager:
-        manager = LogManager(fs or FileSystem(), str(tmp_path / 'data'), CONFIG, clock, timers, sync, submit)
+    def opener(fs=None, sync=sync_inline, submit=run_inline, long_work=None) -> LogManager:
+        manager = LogManager(fs or FileSystem(), str(tmp_path / 'data'), CONFIG, clock, timers, sync, submit, long_work)
         manager.begin()
         return manager
 
@@ -126,7 +128,7 @@ def test_a_deleted_partition_is_renamed_at_once_and_removed_after_the_delay(open
     log = manager.create_log('orders', 0, TOPIC_ID, topic(file_delete_delay_ms=1000))
     write_and_flush(log)
     piece = log.read(0, 1000, 3, True)
-    manager.delete_logs([('orders', 0)])
+    run_to_end(manager.delete_logs([('orders', 0)]))
     renamed = [name for name in os.listdir(tmp_path / 'data') if name.endswith('-delete')]
     assert len(renamed) == 1 and renamed[0].startswith('orders-0.') and not manager.logs
     clock.advance(999)
@@ -154,7 +156,7 @@ def test_what_was_to_be_deleted_is_deleted_after_a_restart(open_manager, tmp_pat
 def test_a_long_topic_name_is_cut_when_its_partition_is_deleted(open_manager, tmp_path):
     manager = open_manager()
     manager.create_log('t' * 249, 7, TOPIC_ID, topic())
-    manager.delete_logs([('t' * 249, 7)])
+    run_to_end(manager.delete_logs([('t' * 249, 7)]))
     name, = (name for name in os.listdir(tmp_path / 'data') if name.endswith('-delete'))
     assert len(name) == 255 and parse_directory_name(name).partition == 7
 
@@ -254,7 +256,7 @@ def test_a_checkpoint_under_way_says_nothing_of_a_topic_that_was_deleted_meanwhi
     timers.run_due()
     for _ in range(steps):
         disk.finish()
-    manager.delete_logs([('orders', 0)])
+    run_to_end(manager.delete_logs([('orders', 0)]))
     manager.create_log('orders', 0, TOPIC_ID[::-1], topic()).make()
     disk.finish_all()
     recovery_points = (tmp_path / 'data' / 'recovery-point-offset-checkpoint').read_text()
@@ -273,39 +275,31 @@ def test_a_checkpoint_that_cannot_be_synced_takes_the_directory_offline(open_man
     assert 'replication-offset-checkpoint' in str(manager.failure)
 
 
-class SlowClock(ManualClock):
-    """A clock that advances a millisecond with each reading."""
-
-    def monotonic_ms(self):
-        self.advance(1)
-        return super().monotonic_ms()
-
-
-def test_retention_of_many_logs_holds_the_loop_for_a_slice_at_a_time(open_manager, clock, timers):
+def test_retention_of_many_logs_yields_after_each(open_manager, clock, timers):
     """Once, when segments of ten thousand partitions expired together, the broker served no request for seconds."""
-    manager = open_manager(clock=SlowClock(T + 2000))
+    long_work = StepwiseWork()
+    manager = open_manager(long_work=long_work)
     logs = [manager.create_log('orders', number, TOPIC_ID, topic(retention_ms=1000)) for number in range(10)]
+    long_work.finish()
     for log in logs:
         write_and_flush(log)
         log.roll()
+    clock.advance(2000)
 
     def left():
         return sum(log.log_start_offset == 0 for log in logs)
 
     for _ in range(2):      # a second run does not begin before the first has ended
         manager.apply_retention()
-        assert left() == 10 - SLICE_MS
+        assert (left(), len(long_work)) == (9, 1)
     logs[-1].close(clean=False)
-    while left() > 1:
-        before = left()
-        clock.advance(SLICE_INTERVAL_MS)
-        timers.run_due()
-        assert before - SLICE_MS <= left() < before
-    clock.advance(SLICE_INTERVAL_MS)
-    timers.run_due()
+    for number in reversed(range(1, 9)):
+        long_work.step()
+        assert left() == number
+    long_work.finish()
+    assert left() == 1
     manager.apply_retention()       # now it begins
-    clock.advance(SLICE_INTERVAL_MS)
-    assert timers.run_due() == 1
+    assert len(long_work) == 1
 
 
 def test_files_are_removed_by_jobs_and_not_on_the_loop(open_manager, tmp_path, clock, timers):
@@ -319,7 +313,7 @@ def test_files_are_removed_by_jobs_and_not_on_the_loop(open_manager, tmp_path, c
         log.make()
     clock.advance(2000)
     manager.apply_retention()
-    manager.delete_logs([('orders', number) for number in range(1, 40)])
+    run_to_end(manager.delete_logs([('orders', number) for number in range(1, 40)]))
     clock.advance(60_000)
     timers.run_due()
     doomed = {*(tmp_path / 'data').glob('orders-0/*.deleted'), *(tmp_path / 'data').glob('*-delete')}
@@ -335,7 +329,7 @@ def test_a_stop_begins_no_removal_any_more(open_manager, tmp_path, clock, timers
     jobs = []
     manager = open_manager(submit=lambda job, done: jobs.append((job, done)))
     manager.create_log('orders', 0, TOPIC_ID, topic()).make()
-    manager.delete_logs([('orders', 0)])
+    run_to_end(manager.delete_logs([('orders', 0)]))
     manager.end_background_work()
     clock.advance(60_000)
     timers.run_due()

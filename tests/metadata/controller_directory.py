@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import errno
 import pathlib
+from typing import Any
 
 from kbroker.clock import ManualClock
 from kbroker.config import Config
+from kbroker.errors import KafkaError
 from kbroker.log.fs import File, FileSystem, InterposedFile
-from kbroker.metadata.controller import MetadataController
+from kbroker.long_work import run_to_end
+from kbroker.metadata.controller import MetadataController, NewTopic
+from kbroker.metadata.image import TopicImage
 
 DATA = pathlib.Path(__file__).parent.parent / 'data'
 DIRECTORIES = DATA / 'kafka-directories'
@@ -110,3 +114,32 @@ class ControllerDirectory:
             for path in sorted(self.log_dir.rglob('*'))
             if path.is_file() and path.suffix not in ('.index', '.timeindex')
         }
+
+
+# -- long changes, run to their end
+
+
+def create_topics(controller: MetadataController, new_topics: list[NewTopic], *,
+                  validate_only: bool = False) -> list[Any]:
+    return run_to_end(controller.create_topics(new_topics, validate_only=validate_only))
+
+
+def create_partitions(controller: MetadataController, name: str, count: int, *,
+                      validate_only: bool = False) -> TopicImage:
+    (result,) = run_to_end(controller.create_partitions({name: count}, validate_only=validate_only))
+    return image_of(result)
+
+
+def delete_topics(controller: MetadataController, topics: list[str | bytes]) -> list[Any]:
+    return run_to_end(controller.delete_topics(topics))
+
+
+def delete_topic(controller: MetadataController, topic: str | bytes) -> TopicImage:
+    (result,) = delete_topics(controller, [topic])
+    return image_of(result)
+
+
+def image_of(result: TopicImage | KafkaError) -> TopicImage:
+    if isinstance(result, KafkaError):
+        raise result
+    return result

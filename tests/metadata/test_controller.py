@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from controller_directory import ControllerDirectory, CountdownFileSystem
+from controller_directory import (
+    ControllerDirectory,
+    CountdownFileSystem,
+    create_partitions,
+    create_topics,
+    delete_topic,
+    delete_topics,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.kraft import partition_states, read_log, record_kinds
@@ -70,7 +77,7 @@ def test_each_start_leads_a_later_epoch_and_elects_a_leader_for_every_partition(
     for start in range(4):
         controller = node.start()
         if start == 0:
-            controller.create_topics([NewTopic('a', 2), NewTopic('b', 1)])
+            create_topics(controller, [NewTopic('a', 2), NewTopic('b', 1)])
         epochs.append(controller.image.metadata_epoch)
         broker_epochs.append(controller.broker_epoch)
         leader_epochs.append(
@@ -187,8 +194,8 @@ def test_the_topics_of_a_request_are_one_batch_and_the_bad_ones_are_left_out(
 ) -> None:
     controller.create_topic('old', 1)
     written = Written(node)
-    results = controller.create_topics(
-        [
+    results = create_topics(
+        controller, [
             NewTopic('a', 1),
             NewTopic('old', 1),
             NewTopic('b', 2, {'min.insync.replicas': '1'}),
@@ -219,9 +226,9 @@ def test_the_topics_of_a_request_are_one_batch_and_the_bad_ones_are_left_out(
 def test_validating_writes_nothing(node: ControllerDirectory, controller: MetadataController) -> None:
     controller.create_topic('t', 1)
     before, image = node.files(), controller.image
-    (topic,) = controller.create_topics([NewTopic('u', 4)], validate_only=True)
+    (topic,) = create_topics(controller, [NewTopic('u', 4)], validate_only=True)
     assert len(topic.partitions) == 4
-    assert len(controller.create_partitions('t', 2, validate_only=True).partitions) == 2
+    assert len(create_partitions(controller, 't', 2, validate_only=True).partitions) == 2
     assert controller.alter_configs(ResourceType.TOPIC, 't', {'retention.ms': '7'}, validate_only=True) == {
         'retention.ms': '7'
     }
@@ -246,9 +253,9 @@ def test_names_that_differ_in_dots_and_underscores_collide(controller: MetadataC
 
 def test_a_request_larger_than_an_atomic_batch_is_refused(controller: MetadataController) -> None:
     fails(ErrorCode.POLICY_VIOLATION, controller.create_topic, 't', 10_000)
-    fails(ErrorCode.POLICY_VIOLATION, controller.create_topics, [NewTopic('a', 6_000), NewTopic('b', 6_000)])
+    fails(ErrorCode.POLICY_VIOLATION, create_topics, controller, [NewTopic('a', 6_000), NewTopic('b', 6_000)])
     controller.create_topic('t', 9_999)
-    fails(ErrorCode.POLICY_VIOLATION, controller.create_partitions, 't', 20_000)
+    fails(ErrorCode.POLICY_VIOLATION, create_partitions, controller, 't', 20_000)
     assert set(controller.image.topics) == {'t'}
 
 
@@ -273,11 +280,11 @@ def test_partitions_are_added_behind_those_that_are_there(
 ) -> None:
     controller.create_topic('t', 2)
     written = Written(node)
-    assert [found.index for found in controller.create_partitions('t', 4).partitions] == [0, 1, 2, 3]
+    assert [found.index for found in create_partitions(controller, 't', 4).partitions] == [0, 1, 2, 3]
     assert written.kinds == [PARTITION, PARTITION]
     for count in (4, 3, 0, -1):
-        fails(ErrorCode.INVALID_PARTITIONS, controller.create_partitions, 't', count)
-    fails(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, controller.create_partitions, 'u', 4)
+        fails(ErrorCode.INVALID_PARTITIONS, create_partitions, controller, 't', count)
+    fails(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, create_partitions, controller, 'u', 4)
 
 
 def test_a_deleted_topic_is_gone_with_its_configs_and_its_name_is_free(
@@ -285,12 +292,12 @@ def test_a_deleted_topic_is_gone_with_its_configs_and_its_name_is_free(
 ) -> None:
     topic = controller.create_topic('t', 1, {'retention.ms': '1'})
     written = Written(node)
-    assert controller.delete_topic('t') is topic
+    assert delete_topic(controller, 't') is topic
     assert written.kinds == [REMOVE_TOPIC]
     assert controller.image.topics == {} and (ResourceType.TOPIC, 't') not in controller.image.configs
     again = controller.create_topic('t', 1)
     assert again.configs == {} and again.topic_id != topic.topic_id
-    assert controller.delete_topic(again.topic_id).name == 't'
+    assert delete_topic(controller, again.topic_id).name == 't'
 
 
 def test_topics_are_deleted_by_name_and_id_in_one_batch(
@@ -298,11 +305,11 @@ def test_topics_are_deleted_by_name_and_id_in_one_batch(
 ) -> None:
     a, b = controller.create_topic('a', 1), controller.create_topic('b', 1)
     written = Written(node)
-    results = controller.delete_topics(['a', b.topic_id, 'nope', b'?' * 16, a.topic_id])
+    results = delete_topics(controller, ['a', b.topic_id, 'nope', b'?' * 16, a.topic_id])
     assert results[0] is a and results[1] is b and results[4] is a
     assert [results[2].code, results[3].code] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID]
     assert written.kinds == [REMOVE_TOPIC, REMOVE_TOPIC] and written.batches == 1
-    fails(ErrorCode.UNKNOWN_TOPIC_ID, controller.delete_topic, a.topic_id)
+    fails(ErrorCode.UNKNOWN_TOPIC_ID, delete_topic, controller, a.topic_id)
 
 
 # -- settings
@@ -398,11 +405,11 @@ def test_producer_ids_run_out_without_wrapping(controller: MetadataController) -
 
 OPERATIONS = {
     'open': lambda node, controller: None,
-    'create topics': lambda node, controller: controller.create_topics(
-        [NewTopic('new', 3, {'retention.ms': '1'}), NewTopic('newer', 1)]
+    'create topics': lambda node, controller: create_topics(
+        controller, [NewTopic('new', 3, {'retention.ms': '1'}), NewTopic('newer', 1)]
     ),
-    'create partitions': lambda node, controller: controller.create_partitions('t', 5),
-    'delete topics': lambda node, controller: controller.delete_topics(['t', 'u']),
+    'create partitions': lambda node, controller: create_partitions(controller, 't', 5),
+    'delete topics': lambda node, controller: delete_topics(controller, ['t', 'u']),
     'alter configs': lambda node, controller: controller.alter_configs(
         2, 't', {'retention.ms': None, 'min.insync.replicas': '1'}
     ),
@@ -419,7 +426,7 @@ def test_an_operation_that_fails_is_there_as_a_whole_or_not_at_all(tmp_path, ope
     def prepared(name: str, fs: CountdownFileSystem) -> tuple[ControllerDirectory, MetadataController]:
         node = ControllerDirectory(tmp_path / name)
         controller = node.start(fs)
-        controller.create_topics([NewTopic('t', 2, {'retention.ms': '5'}), NewTopic('u', 1)])
+        create_topics(controller, [NewTopic('t', 2, {'retention.ms': '5'}), NewTopic('u', 1)])
         return node, controller
 
     def outcome(image: MetadataImage) -> tuple:
@@ -503,9 +510,9 @@ def test_the_state_is_always_what_a_replay_of_the_log_gives(
             if step == 'create':
                 controller.create_topic(*arguments)
             elif step == 'grow':
-                controller.create_partitions(*arguments)
+                create_partitions(controller, *arguments)
             elif step == 'delete':
-                controller.delete_topic(*arguments)
+                delete_topic(controller, *arguments)
             elif step == 'set':
                 controller.alter_configs(
                     ResourceType.TOPIC, arguments[0], {'retention.ms': arguments[1], 'min.insync.replicas': '1'}

@@ -5,21 +5,29 @@ import resource
 import pytest
 from support.broker_process import BrokerProcess
 from support.in_process_broker import InProcessBroker
+from support.stepwise_work import StepwiseWork
 
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode
 from kbroker.log.fs import shared_open_files
-from kbroker.log.manager import PARTITIONS_MADE_AT_ONCE, SLICE_INTERVAL_MS
 from kbroker.log.origin import Origin
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
+from kbroker.long_work import run_to_end
 from kbroker.protocol.messages import ProduceRequest
 from kbroker.record.batch import encode_batch
 
-MANY = 3 * PARTITIONS_MADE_AT_ONCE
+MANY = 100
 
 
 def record():
     return encode_batch([(0, b'key', b'value')])
+
+
+def stepwise_broker(tmp_path):
+    """Return a broker that does long work only when the test says so."""
+    broker = InProcessBroker(tmp_path)
+    broker.long_work = StepwiseWork()
+    return broker
 
 
 def directories(tmp_path):
@@ -35,29 +43,29 @@ def produce(broker, partition):
                     if connection.replies else None)
 
 
-def test_directories_of_a_large_topic_are_made_in_slices_between_turns(tmp_path):
-    with InProcessBroker(tmp_path) as broker:
+def test_directories_of_a_large_topic_are_made_between_turns(tmp_path):
+    with stepwise_broker(tmp_path) as broker:
         broker.topics.create('orders', MANY, {})
-        assert len(directories(tmp_path)) == PARTITIONS_MADE_AT_ONCE
-        for made in (2, 3):
-            broker.clock.advance(SLICE_INTERVAL_MS)
-            broker.turn()
-            assert len(directories(tmp_path)) == made * PARTITIONS_MADE_AT_ONCE
+        for made in (1, 2, 3):
+            assert len(directories(tmp_path)) == made
+            broker.long_work.step()
+        broker.long_work.finish()
+    assert len(directories(tmp_path)) == MANY
     for name in directories(tmp_path):
         assert {path.name for path in (tmp_path / name).iterdir()} == {'00000000000000000000.log', 'partition.metadata'}
 
 
-def test_an_append_does_not_wait_for_its_slice(tmp_path):
-    with InProcessBroker(tmp_path) as broker:
+def test_an_append_does_not_wait_for_its_directory_to_be_made(tmp_path):
+    with stepwise_broker(tmp_path) as broker:
         last = broker.topics.create('orders', MANY, {}).partitions[-1]
         last.append_batch(record(), Origin.CLIENT)
-        assert f'orders-{MANY - 1}' in directories(tmp_path)
+        assert directories(tmp_path) == {'orders-0', f'orders-{MANY - 1}'}
         broker.turn()
         assert last.high_watermark == 1
 
 
 def test_a_clean_stop_makes_what_is_left_and_a_start_what_a_crash_took(tmp_path):
-    with InProcessBroker(tmp_path) as broker:
+    with stepwise_broker(tmp_path) as broker:
         broker.topics.create('orders', MANY, {})
         broker.topics.get('orders', 0).append_batch(record(), Origin.CLIENT)
         broker.turn()
@@ -70,13 +78,12 @@ def test_a_clean_stop_makes_what_is_left_and_a_start_what_a_crash_took(tmp_path)
 
 
 def test_a_topic_deleted_before_its_directories_were_made_leaves_none(tmp_path):
-    with InProcessBroker(tmp_path) as broker:
-        broker.topics.create('orders', MANY, {})
-        broker.topics.delete('orders')
-        broker.clock.advance(SLICE_INTERVAL_MS)
-        broker.turn()
+    with stepwise_broker(tmp_path) as broker:
+        topic = broker.topics.create('orders', MANY, {})
+        run_to_end(broker.topics.delete_many([topic]))
+        broker.long_work.finish()
         assert {name.rpartition('.')[2][-7:] for name in directories(tmp_path)} == {'-delete'}
-        assert len(directories(tmp_path)) == PARTITIONS_MADE_AT_ONCE
+        assert len(directories(tmp_path)) < MANY
 
 
 @pytest.mark.parametrize('durability', ['disk', 'page-cache'])

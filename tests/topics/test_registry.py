@@ -5,7 +5,12 @@ from support.in_process_broker import InProcessBroker
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.log.origin import Origin
+from kbroker.long_work import run_to_end
 from kbroker.record.batch import encode_batch
+
+
+def delete(broker, name):
+    run_to_end(broker.topics.delete_many([broker.topics.topic(name)]))
 
 
 def record():
@@ -22,7 +27,7 @@ def test_a_topic_is_found_by_name_and_by_id_until_it_is_deleted(broker):
     topic = broker.topics.create('orders', 2, {})
     assert broker.topics.topic('orders') is topic and broker.topics.topic_by_id(topic.topic_id) is topic
     assert broker.topics.get('orders', 1) is topic.partitions[1]
-    broker.topics.delete('orders')
+    delete(broker, 'orders')
     assert broker.topics.topic('orders') is None and broker.topics.topic_by_id(topic.topic_id) is None
     with pytest.raises(KafkaError) as refused:
         broker.topics.get('orders', 1)
@@ -41,7 +46,7 @@ def test_listeners_are_notified_when_topics_become_usable_and_when_they_no_longe
     topics.on_topic_created.append(lambda topic: heard.append(('created', topics.topic(topic.name) is topic)))
     topics.on_topic_deleted.append(lambda topic: heard.append(('deleted', topics.topic(topic.name) is None)))
     broker.topics.create('orders', 1, {})
-    broker.topics.delete('orders')
+    delete(broker, 'orders')
     assert heard == [('created', True), ('deleted', True)]
 
 
@@ -49,7 +54,7 @@ def test_a_recreated_topic_has_another_id_and_an_empty_log(broker):
     first = broker.topics.create('orders', 1, {})
     broker.topics.get('orders', 0).append_batch(record(), Origin.CLIENT)
     broker.turn()
-    broker.topics.delete('orders')
+    delete(broker, 'orders')
     second = broker.topics.create('orders', 1, {})
     assert second.topic_id != first.topic_id
     assert second.partitions[0].log_end_offset == 0
@@ -58,7 +63,7 @@ def test_a_recreated_topic_has_another_id_and_an_empty_log(broker):
 def test_more_partitions_are_empty_and_the_old_ones_keep_their_records(broker):
     broker.topics.create('orders', 1, {})
     broker.topics.get('orders', 0).append_batch(record(), Origin.CLIENT)
-    broker.topics.add_partitions('orders', 3)
+    run_to_end(broker.topics.add_partitions({'orders': 3}))
     assert [partition.log_end_offset for partition in broker.topics.topic('orders').partitions] == [1, 0, 0]
 
 
@@ -73,7 +78,7 @@ def test_internal_topics_are_made_at_first_use_with_kafkas_configs(broker, name,
 def test_a_changed_config_reaches_the_log(broker):
     broker.topics.create('orders', 1, {'retention.ms': '1000'})
     broker.metadata.alter_configs(2, 'orders', {'retention.ms': None, 'segment.ms': '5000'})
-    broker.topics.configure_topic('orders')
+    run_to_end(broker.topics.configure_topic('orders'))
     config = broker.logs.logs['orders', 0].config
     assert (config.retention_ms, config.segment_ms) == (604800000, 5000)
 

@@ -1,0 +1,77 @@
+"""Changes of the metadata that are prepared in parts."""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.batches import MAX_BATCH_BYTES, MAX_RECORDS, Row, encode_row
+from kbroker.metadata.image import MetadataImage
+
+Result = TypeVar('Result')
+Steps = Generator[None, None, Result]
+"""Work in small parts, as `LongWork` runs it."""
+
+RECORDS_AT_ONCE = 10
+"""The records that one part encodes and replays."""
+
+
+class Turns:
+    """Lets one long change at a time happen. The others wait, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[object] = deque()
+
+    def take(self) -> Steps[None]:
+        """Wait until all earlier changes have called `end`, which this one has to call, too."""
+        ticket = object()
+        self._waiting.append(ticket)
+        try:
+            while self._waiting[0] is not ticket:
+                yield
+        except BaseException:
+            self._waiting.remove(ticket)
+            raise
+
+    def end(self) -> None:
+        self._waiting.popleft()
+
+
+class Change:
+    """Records that will be one batch, encoded, and the image that they lead to.
+
+    Records of another change that is committed meanwhile are replayed here, too.
+    """
+
+    def __init__(self, image: MetadataImage, timestamp_ms: int, metadata_version: int):
+        self.image = image.copy()
+        self.timestamp_ms = timestamp_ms
+        self.records: list[Any] = []
+        self.rows: list[Row] = []
+        self._metadata_version = metadata_version
+        self._size_bytes = 0
+
+    def add(self, record: Any) -> None:
+        """Encode and replay a record. Raises KafkaError POLICY_VIOLATION if the batch becomes too large."""
+        check_batch_length(len(self.rows) + 1)
+        row = encode_row(record, self.timestamp_ms, self._metadata_version)
+        self._size_bytes += len(row[2])
+        check_batch_size(self._size_bytes)
+        self.image.replay_record(record)
+        self.rows.append(row)
+        self.records.append(record)
+
+
+def check_batch_length(records_count: int) -> None:
+    """Raise KafkaError POLICY_VIOLATION for a change of too many records."""
+    if records_count > MAX_RECORDS:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION,
+                         f'found a change of {records_count} records, expected at most {MAX_RECORDS}')
+
+
+def check_batch_size(size_bytes: int) -> None:
+    """Raise KafkaError POLICY_VIOLATION for a change of too many bytes."""
+    if size_bytes > MAX_BATCH_BYTES:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION,
+                         f'found a change of {size_bytes} bytes, expected at most {MAX_BATCH_BYTES}')

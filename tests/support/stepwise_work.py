@@ -1,0 +1,54 @@
+"""Long work of which the test runs the parts, one by one, and measures them."""
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+from kbroker.clock import ManualClock, Timers
+from kbroker.long_work import LongWork
+
+Done = Callable[[Exception | None, Any], object]
+
+
+class StepwiseWork(LongWork):
+    """Does the first part of a work at once, as LongWork does. The rest waits for `step` or `finish`."""
+
+    def __init__(self) -> None:
+        super().__init__(Timers(ManualClock()))
+        self._works: deque[tuple[Generator[object, None, Any], Done | None]] = deque()
+        self.longest_part_ms = 0.0
+        """The CPU time of the longest part so far."""
+
+    def __len__(self) -> int:
+        return len(self._works)
+
+    def start(self, steps: Generator[object, None, Any], done: Done | None = None) -> None:
+        self._advance(steps, done)
+
+    def step(self) -> None:
+        """Do the next part of the work whose turn it is."""
+        self._advance(*self._works.popleft())
+
+    def finish(self) -> None:
+        while self._works:
+            self.step()
+
+    def _advance(self, steps: Generator[object, None, Any], done: Done | None) -> None:
+        error, result = None, None
+        began = time.thread_time()
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result = stop.value
+        except Exception as raised:
+            if done is None:
+                raise
+            error = raised
+        else:
+            self._works.append((steps, done))
+            done = None
+        self.longest_part_ms = max(self.longest_part_ms, (time.thread_time() - began) * 1000)
+        if done is not None:
+            done(error, result)
