@@ -56,7 +56,10 @@ class Broker:
         self.sync_threads = SyncThreads(self.reactor, SYNC_THREADS)
         self.cleaning_worker = Worker(self.reactor, name='cleaner')
         self.reading_worker = Worker(self.reactor, name='reader')
-        self.node = Node(config, clock, self.timers, FileSystem(), self.sync_threads.sync, self.cleaning_worker.submit)
+        # One thread: it bounds the memory for decompressed records.
+        self.validating_worker = Worker(self.reactor, name='validator')
+        self.node = Node(config, clock, self.timers, FileSystem(), self.sync_threads.sync, self.cleaning_worker.submit,
+                         self.validating_worker.submit)
         self.directory = self.node.directory
 
     @property
@@ -120,6 +123,7 @@ class Broker:
         self.node.flusher.sync_inline()
         self.sync_threads.close()
         self.cleaning_worker.close()
+        self.validating_worker.close(drop_jobs=True)
         self.reactor.run_once()  # the completions of the last syncs and of the cleaner's last job
         self._release(self.node.close)
 
@@ -180,5 +184,6 @@ class Broker:
                 self.server.close()
             self.sync_threads.close()
             self.cleaning_worker.close()
+            self.validating_worker.close(drop_jobs=True)
             self.reading_worker.close()
             self.reactor.close()

@@ -1,8 +1,12 @@
 # cython: language_level=3
 
 
+from libc.stdint cimport int64_t
+
+
 cdef class Completion:
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1
+    cdef bint is_overdue(self, int64_t monotonic_ms) noexcept
 
 
 cdef class Callback(Completion):

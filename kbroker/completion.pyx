@@ -1,4 +1,5 @@
 """How the result of an operation comes back to its caller."""
+from libc.stdint cimport int64_t
 
 
 cdef class Completion:
@@ -15,6 +16,10 @@ cdef class Completion:
         operation returns nothing.
         """
         raise NotImplementedError
+
+    cdef bint is_overdue(self, int64_t monotonic_ms) noexcept:
+        """Return whether the caller has waited for long enough, and would rather have the error REQUEST_TIMED_OUT."""
+        return False
 
 
 cdef class Callback(Completion):

@@ -43,8 +43,9 @@ class Node:
     _advertised: dict[str, tuple[str, int]]
 
     def __init__(self, config: Config, clock: Clock, timers: Timers, fs: FileSystem, sync: Sync = sync_inline,
-                 submit: Submit = run_inline):
-        """`sync` syncs files, `submit` runs jobs of the cleaner and removes files; both block the loop if inline."""
+                 submit: Submit = run_inline, validate: Submit = run_inline):
+        """`sync` syncs files, `submit` runs jobs of the cleaner and removes files, `validate` validates long produced
+        batches. Each blocks the loop if inline."""
         self.config = config
         self.clock = clock
         self.timers = timers
@@ -54,10 +55,12 @@ class Node:
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room)
         self.tick = Tick()
         self.long_work = LongWork(timers)
-        self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later)
+        self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later,
+                               clock, timers)
         self._unreported_failure: KafkaError | None = None
         self.on_reconfigured: list[Callable[[], None]] = []
         """Called after `config` took over settings that were changed at run time."""
+        self.validate = validate
         self._sync = sync
         self._submit = submit
         self._closers: list[Callable[[], None]] = []

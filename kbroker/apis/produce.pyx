@@ -1,13 +1,21 @@
 """Produce (key 0), versions 3-13, advertised from 0.
 
 Per partition: validate the one batch (record/records), check the producer and append (log), then answer: acks=-1 when
-the high watermark has passed the batch, acks=1 at once, acks=0 never (a fault closes the connection, which is all that
-such a client can notice). Versions below 3 cannot carry batches of magic 2; they are advertised because old librdkafka
-decides by the lowest version whether the broker is usable (KAFKA-18659).
+the high watermark has passed the batch, or with REQUEST_TIMED_OUT after the request's timeout; acks=1 at once; acks=0
+never (a fault closes the connection, which is all that such a client can notice). Versions below 3 cannot carry
+batches of magic 2; they are advertised because old librdkafka decides by the lowest version whether the broker is
+usable (KAFKA-18659).
 
 Transactional batches go through the coordinator first (KIP-890): from version 12 on it adds the partition to the
 transaction, below it verifies that the client has. The verification guard that the partition gave out before is
 checked again at the append, so that a marker written in between is noticed.
+
+A request that takes long does not hold the loop. Once a tick has no time left, its batches are appended by long work,
+one after the other. A batch that is large, or that expands to many bytes, is validated by a worker first. Meanwhile the
+connection waits, so the order of a producer and that of a partition stay what they are. The frame is kept until the
+last batch is appended.
+
+Of several batches for one partition, the last counts, and the partition is answered once, as in Kafka.
 
 The request is read, and the answer written, by hand: a message of objects would cost more than the append. The tables
 of kbroker/protocol say what the bytes are, and a test holds the two against each other. Of an answer's tagged fields
@@ -16,11 +24,11 @@ of kbroker/protocol say what the bytes are, and a test holds the two against eac
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from kbroker.apis.answer_bytes cimport put_count, put_no_tags
@@ -31,12 +39,13 @@ from kbroker.completion cimport Completion
 from kbroker.log.append cimport (
     ORIGIN_CLIENT, WRITE_LATER, WRITE_LATER_BORROWED, WRITE_NOW, Append, WriteMode, begin_append,
 )
+from kbroker.long_work cimport LongWork
 from kbroker.record.batch cimport (
-    HEADER_READ, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT, BatchFields, batch_size_bytes, parse_header,
-    refuse_header,
+    COMPRESSION_MASK, HEADER_READ, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT, BatchFields,
+    batch_size_bytes, parse_header, refuse_header,
 )
-from kbroker.record.records cimport ProduceRules, prepare
-from kbroker.topics.partition cimport Partition
+from kbroker.record.records cimport ProduceRules, Validation, prepare, room_on_loop
+from kbroker.topics.partition cimport Partition, Tick
 from kbroker.topics.topic cimport Topic
 from kbroker.transaction.coordinator cimport TransactionCoordinator
 from kbroker.wire.bytes cimport (
@@ -44,11 +53,17 @@ from kbroker.wire.bytes cimport (
     write_int64,
 )
 
+import logging
+import os
+from functools import partial
+
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ProduceResponse
 from kbroker.protocol.schema import first_version, flexible_from
 from kbroker.record.batch import CorruptBatchError
+from kbroker.record.compression import ExpansionError
+from kbroker.record.records import MAX_DECOMPRESSED_BYTES
 from kbroker.transaction.verification import PRODUCE_VERSION_THAT_ADDS
 
 ADMIN_CLIENT_ID = '__admin_client'
@@ -64,7 +79,24 @@ cdef enum:
     ZSTD_VERSION = 7
     TOPIC_ID_BYTES = 16
     FEWEST_PARTS = 8
+    # Requests that wait for the disk are looked at every EXPIRY_INTERVAL_MS of topics/flusher. A request counts as
+    # overdue that much earlier, so that its answer arrives within its timeout.
+    EARLY_MS = 100
+    # Bounds of one request. A batch takes at least 70 bytes: with the default of socket.request.max.bytes an honest
+    # client meets none of them before its requests are as large as that.
+    MOST_PARTS = 50_000             # topics and partitions, each
+    MOST_NAME_BYTES = 8388608       # of all topics
+    PARTS_INSPECTED_AT_ONCE = 256
+    PARTS_INSPECTED_IN_A_SLICE = 16
 
+MAX_PARTITIONS = MOST_PARTS
+MAX_REQUEST_DECOMPRESSED_BYTES = 10 * MAX_DECOMPRESSED_BYTES
+"""The most bytes to which the batches of one request may expand together; the batch that has more is refused."""
+
+logger = logging.getLogger('kbroker.apis')
+
+cdef Py_ssize_t REQUEST_ROOM_BYTES = MAX_REQUEST_DECOMPRESSED_BYTES
+cdef uint64_t HASH_FACTOR = int.from_bytes(os.urandom(8), 'big') | 1
 cdef int FLEXIBLE_VERSION = flexible_from('ProduceRequest')
 cdef int LOG_START_OFFSET_VERSION = first_version('ProduceResponse', 'responses.partition_responses.log_start_offset')
 cdef int ERROR_MESSAGE_VERSION = first_version('ProduceResponse', 'responses.partition_responses.error_message')
@@ -83,6 +115,8 @@ cdef struct TopicPart:
 
 cdef struct Part:
     int32_t index
+    bint is_repeated            # the request has a later batch for this partition
+    bint is_compressed
     int16_t error_code
     Py_ssize_t size_bytes       # of records; -1: null
     uint8_t *records            # in the frame, or in what was kept of it
@@ -96,16 +130,35 @@ cdef struct Part:
 
 
 @cython.final
+cdef class Postponed:
+    """The batches of a request that outlives the turn of its connection, and what others found out about them."""
+    cdef object frame               # what `Connection.keep_frame` returned
+    cdef bytearray copies           # of the batches, if the frame cannot be kept
+    cdef Validation validation      # of the next part, by a worker
+    cdef object validation_error
+    cdef object refusal             # KafkaError for all batches that the coordinator was asked about
+    cdef dict refusals              # KafkaError for some of them, by (topic, partition)
+    cdef object refusal_of_all      # KafkaError
+
+
+@cython.final
 cdef class ProduceUnderWay(Completion):
     """One request: its partitions, how many results are still awaited, and what the answer says so far."""
     cdef Request request
     cdef int version
     cdef str transactional_id
     cdef int16_t acks
+    cdef int32_t timeout_ms
+    cdef int64_t overdue_ms         # on the monotonic clock
     cdef bint failed
     cdef Py_ssize_t unanswered
+    cdef Py_ssize_t next_part       # the first that is not appended yet
+    cdef int64_t now_ms
     cdef WriteMode write_mode       # of appends whose answer waits for the disk
-    cdef bytearray kept
+    cdef Py_ssize_t room_bytes      # the most bytes to which the batches left may expand
+    cdef Py_ssize_t names_bytes
+    cdef bytearray replacement      # for the next part: what to append instead of its bytes
+    cdef Postponed postponed        # None during the turn of the connection, where most requests end
     cdef Py_ssize_t topics_count
     cdef Py_ssize_t parts_count
     cdef Py_ssize_t parts_room
@@ -139,7 +192,7 @@ cdef class ProduceUnderWay(Completion):
         if length != -1:
             self.transactional_id = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
         self.acks = read_int16(take(cursor, 2))
-        take(cursor, 4)             # timeout_ms: there are no other brokers to wait for
+        self.timeout_ms = read_int32(take(cursor, 4))
         fewest_bytes = TOPIC_ID_BYTES + 2 if self.version >= TOPIC_ID_VERSION else 3 if flexible else 6
         self.make_topics(take_count(cursor, flexible, fewest_bytes))
         for i in range(self.topics_count):
@@ -149,6 +202,8 @@ cdef class ProduceUnderWay(Completion):
         return 0
 
     cdef int make_topics(self, Py_ssize_t count) except -1:
+        if count > MOST_PARTS:
+            raise ProtocolError(f'found {count} topics, expected {MOST_PARTS} at most')
         self.parts = &self.only_part
         self.parts_room = 1
         self.topics = &self.only_topic
@@ -169,6 +224,9 @@ cdef class ProduceUnderWay(Completion):
             text = take(cursor, TOPIC_ID_BYTES)
         else:
             length = take_string(cursor, flexible, False, &text)
+        self.names_bytes += length
+        if self.names_bytes > MOST_NAME_BYTES:
+            raise ProtocolError(f'found more than {MOST_NAME_BYTES} bytes of topic names')
         name = PyBytes_FromStringAndSize(<const char *>text, length)
         Py_INCREF(name)
         topic.name = <PyObject *>name
@@ -176,7 +234,12 @@ cdef class ProduceUnderWay(Completion):
         if found is not None:
             Py_INCREF(found)
             topic.topic = <PyObject *>found
-        for count in range(take_count(cursor, flexible, 6 if flexible else 8)):
+        count = take_count(cursor, flexible, 6 if flexible else 8)
+        if count > MOST_PARTS - self.parts_count:
+            raise ProtocolError(f'found {self.parts_count + count} partitions, expected {MOST_PARTS} at most')
+        if self.parts_count + count > self.parts_room:
+            self.grow(self.parts_count + count)
+        for count in range(count):
             self.read_part(cursor, topic.topic)
         topic.end = self.parts_count
         if flexible:
@@ -186,8 +249,6 @@ cdef class ProduceUnderWay(Completion):
     cdef int read_part(self, Cursor *cursor, PyObject *topic) except -1:
         cdef bint flexible = self.version >= FLEXIBLE_VERSION
         cdef Part *part
-        if self.parts_count == self.parts_room:
-            self.grow()
         part = &self.parts[self.parts_count]
         memset(part, 0, sizeof(Part))
         part.topic = topic
@@ -201,9 +262,9 @@ cdef class ProduceUnderWay(Completion):
         self.parts_count += 1
         return 0
 
-    cdef int grow(self) except -1:
-        """Room for twice as many partitions, each of which the frame has brought."""
-        cdef Py_ssize_t room = max(<Py_ssize_t>FEWEST_PARTS, 2 * self.parts_room)
+    cdef int grow(self, Py_ssize_t needed) except -1:
+        """Make room for at least `needed` partitions, which the frame has brought."""
+        cdef Py_ssize_t room = max(max(needed, <Py_ssize_t>FEWEST_PARTS), 2 * self.parts_room)
         cdef Part *parts = NULL if self.parts == &self.only_part else self.parts
         cdef Part *more = <Part *>PyMem_Realloc(parts, room * sizeof(Part))
         if more == NULL:
@@ -214,20 +275,125 @@ cdef class ProduceUnderWay(Completion):
         self.parts_room = room
         return 0
 
+    # ---- partitions that are named several times
+
+    cdef int drop_repeated(self) except -1:
+        """Leave only the last batch of each partition. Kafka collects them in a map."""
+        cdef int32_t *topic_numbers = <int32_t *>PyMem_Malloc(self.parts_count * sizeof(int32_t))
+        cdef Py_ssize_t room = 16
+        cdef int32_t *slots
+        while room < 2 * self.parts_count:
+            room *= 2
+        slots = <int32_t *>PyMem_Calloc(room, sizeof(int32_t))
+        try:
+            if topic_numbers == NULL or slots == NULL:
+                raise MemoryError
+            self.number_topics(topic_numbers)
+            if self.mark_repeated(topic_numbers, slots, room - 1):
+                self.remove_repeated()
+        finally:
+            PyMem_Free(slots)
+            PyMem_Free(topic_numbers)
+        return 0
+
+    cdef int number_topics(self, int32_t *numbers) except -1:
+        """Give each part a number for its topic, which a request may name several times, too."""
+        cdef dict known = {}
+        cdef Py_ssize_t i, part = 0
+        cdef int32_t number = 0
+        for i in range(self.topics_count):
+            if self.topics_count > 1:
+                number = known.setdefault(<bytes>self.topics[i].name, i)
+            while part < self.topics[i].end:
+                numbers[part] = number
+                part += 1
+        return 0
+
+    cdef bint mark_repeated(self, const int32_t *topic_numbers, int32_t *slots, uint64_t mask) noexcept:
+        """Mark the parts that have a later one for their partition; return whether there are any.
+
+        `slots` is a hash table of part numbers plus one. A client cannot know which partitions collide.
+        """
+        cdef Py_ssize_t number, other
+        cdef uint64_t slot
+        cdef bint found = False
+        for number in range(self.parts_count - 1, -1, -1):
+            slot = (((<uint64_t>topic_numbers[number] << 32 | <uint64_t>(self.parts[number].index & 0xffffffff))
+                     * HASH_FACTOR) >> 32) & mask
+            while slots[slot]:
+                other = slots[slot] - 1
+                if (self.parts[other].index == self.parts[number].index
+                        and topic_numbers[other] == topic_numbers[number]):
+                    self.parts[number].is_repeated = found = True
+                    break
+                slot = (slot + 1) & mask
+            else:
+                slots[slot] = <int32_t>number + 1
+        return found
+
+    cdef int remove_repeated(self) noexcept:
+        """Move the parts together, and the topics that have any left."""
+        cdef Py_ssize_t i, number = 0, parts_count = 0, topics_count = 0, before
+        for i in range(self.topics_count):
+            before = parts_count
+            while number < self.topics[i].end:
+                if not self.parts[number].is_repeated:
+                    self.parts[parts_count] = self.parts[number]
+                    parts_count += 1
+                number += 1
+            if parts_count == before:
+                Py_XDECREF(self.topics[i].topic)
+                Py_XDECREF(self.topics[i].name)
+                continue
+            self.topics[topics_count] = self.topics[i]
+            self.topics[topics_count].end = parts_count
+            topics_count += 1
+        self.topics_count = topics_count
+        self.parts_count = parts_count
+        return 0
+
     # ---- work
 
     cdef int start(self) except -1:
         """Resolve and inspect every batch; append at once unless the transaction coordinator must be asked."""
-        cdef Py_ssize_t number, topic
+        cdef Py_ssize_t number
+        cdef bint must_ask = False
+        if self.parts_count > 1:
+            self.drop_repeated()
+        if self.parts_count > PARTS_INSPECTED_AT_ONCE:
+            self.keep_frame()
+            (<LongWork?>self.request.node.long_work).start(self.inspect_in_slices(), self.inspected)
+            return 0
+        for number in range(self.parts_count):
+            must_ask |= self.inspect_or_refuse(number)
+        if must_ask:
+            return self.ask_coordinator()
+        return self.append_all()
+
+    def inspect_in_slices(self):
+        """Inspect every batch. A generator for LongWork; its value tells whether the coordinator must be asked."""
+        cdef Py_ssize_t number
         cdef bint must_ask = False
         for number in range(self.parts_count):
-            try:
-                must_ask |= self.inspect(number)
-            except KafkaError as error:
-                self.refuse(&self.parts[number], error)
-        if must_ask and not self.ask_coordinator():
-            return 0
-        return self.append_all()
+            must_ask |= self.inspect_or_refuse(number)
+            if number % PARTS_INSPECTED_IN_A_SLICE == 0:
+                yield
+        return must_ask
+
+    def inspected(self, error, must_ask):
+        if error is not None:
+            self.give_up(error)
+        elif must_ask:
+            self.ask_coordinator()
+        else:
+            self.append_all()
+
+    cdef bint inspect_or_refuse(self, Py_ssize_t number) except -1:
+        try:
+            return self.inspect(number)
+        except KafkaError as error:
+            self.refuse(&self.parts[number], error)
+        return False
 
     cdef bint inspect(self, Py_ssize_t number) except -1:
         """Find the partition and whether the coordinator must be asked about this batch first."""
@@ -236,10 +402,10 @@ cdef class ProduceUnderWay(Completion):
         cdef Partition partition
         cdef Topic topic
         if part.topic == NULL:
-            self.refuse_unknown(number)
+            self.refuse_unknown()
         topic = <Topic>part.topic
         if not 0 <= part.index < len(topic.partitions):
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{topic.name}-{part.index} does not exist')
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the partition does not exist')
         read_only_batch(part, &batch)
         if not ACKS_ALL <= self.acks <= 1:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f'acks is {self.acks}, expected -1, 0 or 1')
@@ -247,21 +413,18 @@ cdef class ProduceUnderWay(Completion):
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION,
                              f'clients may not write to the internal topic {topic.name}')
         partition = topic.partitions[part.index]
+        part.is_compressed = batch.attributes & COMPRESSION_MASK != 0
         if batch.attributes & TRANSACTIONAL_BIT:
             self.begin_verification(part, partition, &batch)
         Py_INCREF(partition)
         part.partition = <PyObject *>partition
         return part.guard != NULL
 
-    cdef int refuse_unknown(self, Py_ssize_t number) except -1:
-        cdef Py_ssize_t topic = 0
-        while self.topics[topic].end <= number:
-            topic += 1
-        name = <bytes>self.topics[topic].name
+    cdef int refuse_unknown(self) except -1:
+        # The name is left out: it may be long, and a request may have many partitions.
         if self.version >= TOPIC_ID_VERSION:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f'no topic has the id {name.hex()}')
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                         f'{name.decode()}-{self.parts[number].index} does not exist')
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, 'no topic has this id')
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the topic does not exist')
 
     cdef int begin_verification(self, Part *part, Partition partition, const BatchFields *batch) except -1:
         cdef bint supports_epoch_bump = self.version >= IMPLICIT_ADD_VERSION
@@ -278,11 +441,8 @@ cdef class ProduceUnderWay(Completion):
             part.guard = <PyObject *>guard
         return 0
 
-    cdef bint ask_coordinator(self) except -1:
-        """Let the coordinator add the partitions to the transaction, or verify them, then append.
-
-        Return True if the request is refused without the coordinator.
-        """
+    cdef int ask_coordinator(self) except -1:
+        """Let the coordinator add the partitions to the transaction, or verify them, then append."""
         cdef Py_ssize_t number
         cdef Part *part
         cdef BatchFields batch
@@ -300,31 +460,40 @@ cdef class ProduceUnderWay(Completion):
             if producer_id == -1:
                 producer_id, producer_epoch = batch.producer_id, batch.producer_epoch
             elif producer_id != batch.producer_id or producer_epoch != batch.producer_epoch:
-                self.refuse_all(KafkaError(
+                self.keep_frame()
+                self.postponed.refusal_of_all = KafkaError(
                     ErrorCode.INVALID_PRODUCER_ID_MAPPING, 'one producer expected in a transactional request, found '
-                    f'{[(producer_id, producer_epoch), (batch.producer_id, batch.producer_epoch)]}'))
-                return True
+                    f'{[(producer_id, producer_epoch), (batch.producer_id, batch.producer_epoch)]}')
+                return self.append_all()
             if part.guard != NULL:
                 partitions.append(<Partition>part.partition)
-        self.keep_batches()
-        self.write_mode = WRITE_LATER
+        self.keep_frame()
         (<TransactionCoordinator?>self.request.node.transactions).add_or_verify_partitions(
             self.transactional_id, producer_id, producer_epoch, partitions, self.version, self, VERIFICATION)
-        return False
+        return 0
 
-    cdef int keep_batches(self) except -1:
-        """Copy the batches: the frame belongs to the connection, and cannot wait for the coordinator."""
+    cdef int keep_frame(self) except -1:
+        """Make the batches outlive the turn of the connection, to which the frame belongs."""
+        if self.postponed is None:
+            self.postponed = Postponed.__new__(Postponed)
+            self.write_mode = WRITE_LATER
+            frame = self.postponed.frame = self.request.connection.keep_frame()
+            if frame is None or frame.buffer is None:
+                self.copy_batches()
+        return 0
+
+    cdef int copy_batches(self) except -1:
+        """Copy the batches that are not appended yet. The frame lies in the buffer that all connections share."""
         cdef Py_ssize_t number, size_bytes = 0
         cdef Part *part
         cdef uint8_t *at
-        for number in range(self.parts_count):
-            if self.parts[number].partition != NULL:
-                size_bytes += self.parts[number].size_bytes
-        self.kept = PyByteArray_FromStringAndSize(NULL, size_bytes)
-        at = <uint8_t *>PyByteArray_AS_STRING(self.kept)
-        for number in range(self.parts_count):
+        for number in range(self.next_part, self.parts_count):
+            size_bytes += max(<Py_ssize_t>0, self.parts[number].size_bytes)
+        self.postponed.copies = PyByteArray_FromStringAndSize(NULL, size_bytes)
+        at = <uint8_t *>PyByteArray_AS_STRING(self.postponed.copies)
+        for number in range(self.next_part, self.parts_count):
             part = &self.parts[number]
-            if part.partition != NULL:
+            if part.size_bytes > 0:
                 memcpy(at, part.records, part.size_bytes)
                 part.records = at
                 at += part.size_bytes
@@ -333,7 +502,8 @@ cdef class ProduceUnderWay(Completion):
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         """Take the coordinator's answer, or the end of the wait for the partition with the number `part`."""
         if part == VERIFICATION:
-            return self.verified(error, result)
+            self.postponed.refusal, self.postponed.refusals = error, result
+            return self.append_all()
         self.unanswered -= 1
         if error is not None:
             self.refuse(&self.parts[part], error)
@@ -341,30 +511,58 @@ cdef class ProduceUnderWay(Completion):
             self.request.send(self.encoded())
         return 0
 
-    cdef int verified(self, object refusal, dict refusals) except -1:
-        """Append what the coordinator allows. It refused all batches that needed it with `refusal`, or some by
-        `refusals`, which has a KafkaError by (topic, partition)."""
-        cdef Py_ssize_t number
-        cdef Part *part
-        if refusal is not None or refusals:
-            for number in range(self.parts_count):
-                part = &self.parts[number]
-                if part.guard != NULL:
-                    error = refusal
-                    if refusals:
-                        error = refusals.get(((<Topic>part.topic).name, part.index))
-                    if error is not None:
-                        self.refuse(part, error)
-        return self.append_all()
+    cdef bint is_overdue(self, int64_t monotonic_ms) noexcept:
+        return self.overdue_ms and monotonic_ms >= self.overdue_ms
 
     cdef int append_all(self) except -1:
-        """Append every batch. Send the reply, unless it waits for the disk or the client wants none."""
-        cdef Py_ssize_t number
-        cdef int64_t now_ms = (<Clock?>self.request.node.clock).wall_ms()
+        """Append every batch: now as far as the tick has time, the rest as long work."""
         self.unanswered = 1
-        for number in range(self.parts_count):
-            if self.parts[number].partition != NULL:
-                self.append(number, now_ms)
+        self.now_ms = (<Clock?>self.request.node.clock).wall_ms()
+        while self.next_part < self.parts_count:
+            if self.is_costly() and not (<Tick?>self.request.node.tick).has_time():
+                return self.append_later()
+            if not self.append_next():
+                return 0
+        return self.finish()
+
+    cdef bint is_costly(self) noexcept:
+        """Return whether the next batch may cost much more than a small append: it is not the request's only one, or
+        it is compressed, or its log has no files yet."""
+        cdef Part *part = &self.parts[0]
+        return self.parts_count > 1 or part.is_compressed or (
+            part.partition != NULL and not (<Partition>part.partition).is_made())
+
+    cdef int append_later(self) except -1:
+        self.keep_frame()
+        (<LongWork?>self.request.node.long_work).start(self.append_in_slices(), self.appended)
+        return 0
+
+    def append_in_slices(self):
+        """Append the batches that are left. A generator for LongWork; its value is False if a worker has to validate
+        one of them first."""
+        yield
+        while self.next_part < self.parts_count:
+            self.now_ms = (<Clock?>self.request.node.clock).wall_ms()
+            if not self.append_next():
+                return False
+            yield
+        return True
+
+    def appended(self, error, bint is_end):
+        if error is not None:
+            self.give_up(error)
+        elif is_end:
+            self.finish()
+
+    cdef int give_up(self, error) except -1:
+        """Close the connection: the request has met a bug, and some of its batches may be in the log."""
+        logger.error('PRODUCE v%d from %s failed', self.version, self.request.client_id, exc_info=error)
+        self.request.connection.close('PRODUCE failed')
+        return 0
+
+    cdef int finish(self) except -1:
+        """Send the reply, unless it waits for the disk or the client wants none: all batches are appended."""
+        self.postponed = None
         self.unanswered -= 1
         if self.acks == 0:
             if self.failed:
@@ -373,26 +571,52 @@ cdef class ProduceUnderWay(Completion):
         elif self.unanswered == 0:
             self.request.send(self.encoded())
         else:
+            self.overdue_ms = (<Clock?>self.request.node.clock).monotonic_ms() + self.timeout_ms - min(
+                self.timeout_ms // 4, EARLY_MS)
             # Everything this request does is done, and in order. It only waits for the disk, so the next one may pass.
             self.request.let_next_pass()
         return 0
 
-    cdef int append(self, Py_ssize_t number, int64_t now_ms) except -1:
+    cdef bint append_next(self) except -1:
+        """Append the next batch, or refuse it. Return False if a worker has to validate it first."""
+        cdef Py_ssize_t number = self.next_part
+        cdef Part *part = &self.parts[number]
+        if part.partition != NULL:
+            error = None if self.postponed is None else self.refusal_for(part)
+            if error is not None:
+                self.refuse(part, error)
+            elif not self.append(number):
+                return False
+        self.next_part = number + 1
+        return True
+
+    cdef object refusal_for(self, const Part *part):
+        """Return the error with which the coordinator refused the batch, or None."""
+        cdef Postponed postponed = self.postponed
+        if postponed.refusal_of_all is not None or part.guard == NULL:
+            return postponed.refusal_of_all
+        if postponed.refusals:
+            return postponed.refusals.get(((<Topic>part.topic).name, part.index))
+        return postponed.refusal
+
+    cdef bint append(self, Py_ssize_t number) except -1:
         cdef Part *part = &self.parts[number]
         cdef Topic topic = <Topic>part.topic
         cdef Partition partition = <Partition>part.partition
         cdef Append append
         cdef bytearray replacement
         cdef bint awaits = self.acks == ACKS_ALL or (self.acks == 1 and partition.answers_from_page_cache())
-        cdef WriteMode write_mode = self.write_mode if awaits else WRITE_NOW
-        if topic.produce_rules is None:
-            topic.produce_rules = ProduceRules(topic.config)
-        begin_append(&append, part.records, part.size_bytes, ORIGIN_CLIENT, write_mode)
+        begin_append(&append, part.records, part.size_bytes, ORIGIN_CLIENT, self.write_mode if awaits else WRITE_NOW)
         append.guard = part.guard
         parse_header(append.data, append.size, &append.batch)
+        if topic.produce_rules is None:
+            topic.produce_rules = ProduceRules(topic.config)
         try:
-            replacement = prepare(append.data, append.size, False, &append.batch, <ProduceRules>topic.produce_rules,
-                                  now_ms, self.version >= ZSTD_VERSION)
+            if self.postponed is not None and partition.is_deleted:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the partition was deleted')
+            if not self.validate(&append, <ProduceRules>topic.produce_rules):
+                return False
+            replacement = self.replacement
             if replacement is not None:
                 append.data = <uint8_t *>PyByteArray_AS_STRING(replacement)
                 append.size = PyByteArray_GET_SIZE(replacement)
@@ -402,20 +626,63 @@ cdef class ProduceUnderWay(Completion):
             self.refuse(part, error)
             if error.code not in WITHOUT_LOG_START_OFFSET:
                 part.log_start_offset = partition.start_offset()
-            return 0
+            return True
         part.base_offset = append.base_offset
         part.log_append_time_ms = append.append_time_ms
         part.log_start_offset = append.log_start_offset
         if awaits and (partition.high_watermark <= append.last_offset or partition.is_deleted):
             self.unanswered += 1
             partition.await_durable(append.last_offset + 1, self, number)
+        return True
+
+    cdef bint validate(self, Append *append, ProduceRules rules) except -1:
+        """Validate the next batch, and set `replacement`. Return False if a worker does it, which begins now."""
+        cdef Py_ssize_t room, left
+        if self.postponed is not None and self.postponed.validation is not None:
+            return self.take_validation(append)
+        room = left = min(self.room_bytes, room_on_loop(&append.batch, rules))
+        if room >= 0:
+            try:
+                self.replacement = prepare(append.data, append.size, False, &append.batch, rules, self.now_ms,
+                                           self.version >= ZSTD_VERSION, &left)
+                self.room_bytes -= room - left
+                return True
+            except ExpansionError:
+                pass
+        self.ask_worker(rules)
+        return False
+
+    cdef int ask_worker(self, ProduceRules rules) except -1:
+        """Let a worker validate the next batch; then the batches are appended from it on."""
+        cdef Validation validation = Validation.__new__(Validation)
+        cdef Part *part = &self.parts[self.next_part]
+        self.keep_frame()
+        validation.data = part.records
+        validation.size_bytes = part.size_bytes
+        parse_header(part.records, part.size_bytes, &validation.batch)
+        validation.rules = rules
+        validation.now_ms = self.now_ms
+        validation.allow_zstd = self.version >= ZSTD_VERSION
+        validation.room_bytes = min(self.room_bytes, rules.max_decompressed_bytes)
+        self.room_bytes -= validation.room_bytes
+        self.request.node.validate(validation, partial(self.validated, validation))
         return 0
 
-    cdef int refuse_all(self, error) except -1:
-        cdef Py_ssize_t number
-        for number in range(self.parts_count):
-            self.refuse(&self.parts[number], error)
-        return 0
+    def validated(self, Validation validation, error):
+        """Take what a worker found: None, or the exception that the validation raised."""
+        self.postponed.validation, self.postponed.validation_error = validation, error
+        self.room_bytes += validation.room_bytes
+        (<LongWork?>self.request.node.long_work).start(self.append_in_slices(), self.appended)
+
+    cdef bint take_validation(self, Append *append) except -1:
+        cdef Validation validation = self.postponed.validation
+        error = self.postponed.validation_error
+        self.postponed.validation = self.postponed.validation_error = None
+        if error is not None:
+            raise error
+        append.batch = validation.batch
+        self.replacement = validation.replacement
+        return True
 
     cdef int refuse(self, Part *part, error) except -1:
         cdef bytes told
@@ -597,6 +864,7 @@ cdef class ProduceHandler(Handler):
         cdef ProduceUnderWay under_way = read_request(
             request, body, registry.by_id if request.version >= TOPIC_ID_VERSION else registry.by_encoded_name)
         under_way.write_mode = WRITE_LATER_BORROWED
+        under_way.room_bytes = REQUEST_ROOM_BYTES
         return under_way.start()
 
 

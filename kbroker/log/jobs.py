@@ -15,6 +15,6 @@ def run_inline(job: Job, done: Callable[[Any], None]) -> None:
     """Run the job synchronously: for tests, and for a shutdown after the loop has ended."""
     try:
         result = job()
-    except OSError as error:
+    except Exception as error:
         result = error
     done(result)

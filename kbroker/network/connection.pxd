@@ -4,7 +4,7 @@ from kbroker.network.framing cimport Framer, ReceiveBuffers
 from kbroker.network.reactor cimport EventHandler, Reactor
 from kbroker.network.replies cimport Outgoing, ReplyQueue
 from kbroker.network.states cimport Intake, Output
-from kbroker.wire.frames cimport FrameServer
+from kbroker.wire.frames cimport FrameServer, KeptFrame
 
 
 cdef class Transport:
@@ -46,6 +46,11 @@ cdef class Commons:
     cdef int count_handshake(self, Connection connection) except -1
 
 
+cdef class ChargedFrame(KeptFrame):
+    cdef Commons commons
+    cdef int64_t charged_bytes
+
+
 cdef class Connection(EventHandler):
     cdef readonly int64_t connection_id
     cdef readonly str client_host
@@ -67,8 +72,10 @@ cdef class Connection(EventHandler):
     cdef int64_t active_sweep   # the sweep before which the peer last made progress
     cdef Py_ssize_t counted_bytes
     cdef uint32_t missed_events     # that came while it waited for a long turn
+    cdef Py_ssize_t frame_bytes     # of the frame that is being served; 0 once its handler keeps it
 
     cpdef reply(self, int64_t sequence, segments)
+    cpdef keep_frame(self)
     cpdef let_next_pass(self, int64_t sequence)
     cdef bint may_serve(self) noexcept
     cdef bint is_stalled(self) noexcept
@@ -78,7 +85,7 @@ cdef class Connection(EventHandler):
     cdef int take_turn(self, uint32_t events) except -1
     cdef bint may_read(self) except -1
     cdef int receive(self, bint is_counted) except -1
-    cdef int park(self, Py_ssize_t size) except -1
+    cdef int park(self) except -1
     cdef int charge(self) except -1
     cdef bint serve_frames(self) except -1
     cdef bint serve_whole_frames(self) except -1

@@ -19,6 +19,7 @@ import os
 from collections import OrderedDict
 from functools import partial
 
+cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
@@ -32,7 +33,7 @@ from kbroker.network.replies cimport ALL_SLICES, Outgoing, ReplyQueue, iovec
 from kbroker.network.states cimport (
     CLOSED, DEAF, ENDED, ENDED_STALLED, LEAVING, OPEN, READY, STALLED, WARM, WARMING, next_intake, next_output,
 )
-from kbroker.wire.frames cimport FrameServer
+from kbroker.wire.frames cimport FrameServer, KeptFrame
 
 from kbroker.errors import ProtocolError
 
@@ -191,6 +192,17 @@ cdef class Commons:
         return max(1, max_idle_ms // SWEEPS_PER_IDLE_TIME)
 
 
+# The references must stay valid until __dealloc__, also when the garbage collector frees the frame.
+@cython.no_gc_clear
+cdef class ChargedFrame(KeptFrame):
+    """A frame that its handler keeps. It counts in `Commons.held_bytes`, even after its connection has closed."""
+
+    def __dealloc__(self):
+        self.commons.held_bytes -= self.charged_bytes
+        if self.commons.in_line and not self.commons.is_full():
+            self.commons.admit_next()
+
+
 cdef class Connection(EventHandler):
     """A connected, non-blocking socket and what was read from it and is to be written to it. Owns `fd` from here on."""
 
@@ -235,6 +247,19 @@ cdef class Connection(EventHandler):
             self.parked_bytes -= self.parked.pop(sequence, 0)
         self.reactor.call_at_tick_end(self)
         self.let_next_pass(sequence)
+
+    cpdef keep_frame(self):
+        """Return the KeptFrame of the frame that is being served; None if the connection has closed."""
+        cdef ChargedFrame kept
+        if self.intake == CLOSED:
+            return None
+        kept = ChargedFrame.__new__(ChargedFrame)
+        kept.buffer = self.framer.lend()
+        kept.commons = self.commons
+        kept.charged_bytes = self.frame_bytes
+        self.commons.held_bytes += self.frame_bytes
+        self.frame_bytes = 0
+        return kept
 
     cpdef let_next_pass(self, int64_t sequence):
         """Serve the next frame though this request has no reply yet: all its effects are visible already."""
@@ -428,9 +453,10 @@ cdef class Connection(EventHandler):
             self.last_sequence = self.replies.take_sequence()
             self.active_sweep = self.commons.sweeps
             self.commons.requests += 1
+            self.frame_bytes = size
             self.serve_frame(frame, size)
             if self.intake != CLOSED and not self.replies.is_answered(self.last_sequence):
-                self.park(size)
+                self.park()
         if self.intake >= LEAVING:
             return False
         if self.framer.start == self.framer.end:
@@ -459,13 +485,13 @@ cdef class Connection(EventHandler):
             self.passed_sequence = self.last_sequence
         return 0
 
-    cdef int park(self, Py_ssize_t size) except -1:
+    cdef int park(self) except -1:
         """Count the last request, which is not answered yet: its handler may hold its bytes."""
-        if size > SMALL_FRAME_BYTES:
+        if self.frame_bytes > SMALL_FRAME_BYTES:
             if self.parked is None:
                 self.parked = {}
-            self.parked[self.last_sequence] = size
-            self.parked_bytes += size
+            self.parked[self.last_sequence] = self.frame_bytes
+            self.parked_bytes += self.frame_bytes
         return 0
 
     cdef int charge(self) except -1:

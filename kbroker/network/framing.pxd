@@ -15,6 +15,7 @@ cdef class Framer:
     cdef bytearray buffer       # where the unhandled bytes are: the shared buffer, or one of this peer's own
     cdef Py_ssize_t start
     cdef Py_ssize_t end
+    cdef bint is_lent           # a handler keeps a frame in `buffer`
 
     cdef Py_ssize_t announced(self) except -1
     cdef Py_ssize_t held(self) noexcept
@@ -23,5 +24,6 @@ cdef class Framer:
     cdef bint has_frame(self) noexcept
     cdef Py_ssize_t next_frame(self, uint8_t **frame) except -2
     cdef int leave_shared_buffer(self) except -1
+    cdef bytearray lend(self)
     cdef int clear(self) except -1
     cdef int move_to(self, bytearray target) except -1

@@ -134,12 +134,20 @@ cdef class Framer:
             self.move_to(self.buffers.take(self.end - self.start, max(self.end - self.start, self.announced())))
         return 0
 
+    cdef bytearray lend(self):
+        """Return the buffer of the frames served last, which stay in it while it is referenced. None: it is shared."""
+        if self.buffer is self.buffers.shared:
+            return None
+        self.is_lent = True
+        return self.buffer
+
     cdef int clear(self) except -1:
         """Forget the pending bytes."""
         self.start = self.end = 0
-        if self.buffer is not None and self.buffer is not self.buffers.shared:
+        if self.buffer is not None and self.buffer is not self.buffers.shared and not self.is_lent:
             self.buffers.give_back(self.buffer)
         self.buffer = None
+        self.is_lent = False
         return 0
 
     cdef int move_to(self, bytearray target) except -1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from kbroker.network.reactor import Reactor
@@ -28,20 +28,32 @@ class Worker:
         self._threads = [threading.Thread(target=self._work, name=f'{name}-{index}', daemon=True)
                          for index in range(threads)]
         self._closed = False
+        self._drops_jobs = False
         for thread in self._threads:
             thread.start()
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run `job()` in a thread, then `done(result)` on the loop. An exception of the job is its result."""
+        if self._drops_jobs:
+            return
         if self._closed:
             raise RuntimeError('submit to a worker that is closed')
         self._jobs.put((job, done))
 
-    def close(self) -> None:
-        """Finish the submitted jobs and join the threads. The last completions run in the next tick."""
+    def close(self, *, drop_jobs: bool = False) -> None:
+        """Finish the submitted jobs and join the threads. The last completions run in the next tick.
+
+        With `drop_jobs`, jobs that have not begun, and those submitted later, are never run.
+        """
         if self._closed:
             return
         self._closed = True
+        self._drops_jobs = drop_jobs
+        while drop_jobs:
+            try:
+                self._jobs.get_nowait()
+            except Empty:
+                break
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:

@@ -112,17 +112,23 @@ cdef int refuse_header(HeaderFault fault, const BatchFields *fields, Py_ssize_t 
     raise CorruptBatchError(f'found magic {fields.magic}, expected {MAGIC}')
 
 
+cdef uint32_t crc_of(const uint8_t *data, Py_ssize_t size_bytes) noexcept:
+    """Return the checksum that the header of the batch at `data` should have."""
+    cdef uint32_t computed
+    if size_bytes < RELEASE_GIL_BYTES:
+        return crc32c_update(0, data + ATTRIBUTES_AT, <size_t>(size_bytes - ATTRIBUTES_AT))
+    with nogil:
+        computed = crc32c_update(0, data + ATTRIBUTES_AT, <size_t>(size_bytes - ATTRIBUTES_AT))
+    return computed
+
+
 cdef int check_crc_at(const uint8_t *data, Py_ssize_t available, const BatchFields *fields) except -1:
     """Raise CorruptBatchError unless the whole batch lies in `available` bytes and matches its checksum."""
     cdef int64_t size_bytes = batch_size_bytes(fields)
     cdef uint32_t computed
     if size_bytes > available:
         raise CorruptBatchError(f'found {available} bytes of the batch, expected {size_bytes}')
-    if size_bytes < RELEASE_GIL_BYTES:
-        computed = crc32c_update(0, data + ATTRIBUTES_AT, <size_t>(size_bytes - ATTRIBUTES_AT))
-    else:
-        with nogil:
-            computed = crc32c_update(0, data + ATTRIBUTES_AT, <size_t>(size_bytes - ATTRIBUTES_AT))
+    computed = crc_of(data, size_bytes)
     if computed != fields.crc:
         raise CorruptBatchError(f'found CRC {fields.crc:#010x}, expected {computed:#010x}')
     return 0
@@ -380,7 +386,7 @@ cdef int write_header(uint8_t *at, Py_ssize_t size_bytes, const BatchFields *fie
     write_int16(at + PRODUCER_EPOCH_AT, fields.producer_epoch)
     write_int32(at + BASE_SEQUENCE_AT, fields.base_sequence)
     write_int32(at + RECORDS_COUNT_AT, fields.records_count)
-    write_int32(at + CRC_AT, <int32_t>crc32c_update(0, at + ATTRIBUTES_AT, size_bytes - ATTRIBUTES_AT))
+    write_int32(at + CRC_AT, <int32_t>crc_of(at, size_bytes))
     return 0
 
 

@@ -6,13 +6,19 @@ snappy-java does. lz4: one or more LZ4 frames, written with independent 64 KiB b
 The libraries are imported on first use: a broker without compressed topics starts without them.
 """
 
+from __future__ import annotations
+
 import enum
 import functools
 import struct
 import threading
 import zlib
+from typing import TYPE_CHECKING, Protocol
 
 from kbroker.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class Compression(enum.IntEnum):
@@ -37,38 +43,61 @@ _XERIAL_MAGIC = b'\x82SNAPPY\x00'
 _XERIAL_VERSION = 1
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _SNAPPY_MOST_EXPANSION = 22  # the shortest element copies 64 bytes and takes 3
-_ZSTD_STEP_BYTES = 1024
+_ZSTD_STEP_BYTES = 512 * 1024
+_ZSTD_SKIPPABLE_MAGIC = 0x184D2A50  # to 0x184D2A5F
+_ZSTD_LARGE_WINDOW_BYTES = 8 * 1024 * 1024
 _ZSTD_AT_ONCE_EXPANSION = 64
 _ZSTD_SIZE_NOT_STATED = 2**64 - 1
 _ZSTD_BLOCK_BYTES = 128 * 1024  # the largest block
+_ZSTD_REPEATED = 1
+_ZSTD_COMPRESSED = 2
 _CHUNK_BYTES = 64 * 1024
+_INPUT_BYTES = 64 * 1024  # for one call: the libraries copy the input that a call leaves over
 
 
-class _Output:
-    """The output of a decompressor, rejected when it exceeds `max_bytes`."""
+class ExpansionError(KafkaError):
+    """A compressed block that expands to more bytes than allowed: MESSAGE_TOO_LARGE."""
+
+    def __init__(self, max_bytes: int):
+        super().__init__(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f'found more than {max_bytes} bytes in a compressed block, expected no more',
+        )
+
+
+class Output(Protocol):
+    """Takes the output of a decompressor, piece by piece."""
+
+    def expect(self, size_bytes: int) -> None:
+        """Raise ExpansionError unless there is room for this many bytes more."""
+
+    def add(self, piece: Buffer) -> None:
+        """Take the next bytes. Raises ExpansionError."""
+
+
+class _Pieces:
+    """An Output that ends as `bytes`."""
 
     def __init__(self, max_bytes: int):
         self.pieces: list[bytes] = []
         self.room = max_bytes
         self.max_bytes = max_bytes
 
-    def add(self, piece: bytes) -> None:
-        self.expect(len(piece))
-        self.room -= len(piece)
-        self.pieces.append(piece)
-
     def expect(self, size_bytes: int) -> None:
         if size_bytes > self.room:
-            raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f'found more than {self.max_bytes} bytes in a compressed block, expected no more',
-            )
+            raise ExpansionError(self.max_bytes)
+
+    def add(self, piece: Buffer) -> None:
+        taken = bytes(piece)
+        self.expect(len(taken))
+        self.room -= len(taken)
+        self.pieces.append(taken)
 
     def take(self) -> bytes:
         return self.pieces[0] if len(self.pieces) == 1 else b''.join(self.pieces)
 
 
-def compress(codec: int, data: bytes, level: int | None = None) -> bytes:
+def compress(codec: int, data: bytes | memoryview, level: int | None = None) -> bytes | memoryview:
     """Compress `data` to one block of `codec`.
 
     `level`: as in Kafka's `compression.*.level`; None is the codec's default; snappy has none.
@@ -80,8 +109,23 @@ def decompress(codec: int, data: bytes | memoryview, max_bytes: int) -> bytes:
     """Decompress a block of `codec`.
 
     Raises KafkaError: UNSUPPORTED_COMPRESSION_TYPE for a codec above 4; CORRUPT_MESSAGE for data that the codec cannot
-    have written; MESSAGE_TOO_LARGE for more than `max_bytes` of output. At most that, plus one step of the library, is
-    held in memory.
+    have written; ExpansionError (MESSAGE_TOO_LARGE) for more than `max_bytes` of output. At most that, plus one step of
+    the library, is held in memory.
+    """
+    at_once = _AT_ONCE.get(codec)
+    if at_once is not None:
+        whole = at_once(data, max_bytes)
+        if whole is not None:
+            return whole
+    output = _Pieces(max_bytes)
+    decompress_to(codec, memoryview(data), output)
+    return output.take()
+
+
+def decompress_to(codec: int, data: memoryview, output: Output) -> None:
+    """Decompress a block of `codec` into `output`, in pieces. Raises as `decompress`.
+
+    Nearly all of the time the libraries work without the GIL, so a worker thread can call this.
     """
     try:
         expand = _DECOMPRESS[codec]
@@ -89,14 +133,7 @@ def decompress(codec: int, data: bytes | memoryview, max_bytes: int) -> bytes:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f'found codec {codec}, expected 0 to {max(Compression)}'
         ) from None
-    at_once = _AT_ONCE.get(codec)
-    if at_once is not None:
-        whole = at_once(data, max_bytes)
-        if whole is not None:
-            return whole
-    output = _Output(max_bytes)
     expand(data, output)
-    return output.take()
 
 
 def _corrupt(codec: Compression, reason: object) -> KafkaError:
@@ -108,41 +145,46 @@ def _corrupt(codec: Compression, reason: object) -> KafkaError:
 # --- none ---
 
 
-def _compress_none(data: bytes, level: int | None) -> bytes:
+def _compress_none(data: bytes | memoryview, level: int | None) -> bytes | memoryview:
     return data
 
 
-def _decompress_none(data: bytes | memoryview, output: _Output) -> None:
+def _decompress_none(data: memoryview, output: Output) -> None:
     output.expect(len(data))
-    output.add(bytes(data))
+    output.add(data)
 
 
 # --- gzip ---
 
 
-def _compress_gzip(data: bytes, level: int | None) -> bytes:
+def _compress_gzip(data: bytes | memoryview, level: int | None) -> bytes:
     return zlib.compress(data, DEFAULT_GZIP_LEVEL if level is None else level, _GZIP_WINDOW)
 
 
-def _decompress_gzip(data: bytes | memoryview, output: _Output) -> None:
-    while data:
+def _decompress_gzip(data: memoryview, output: Output) -> None:
+    position = 0
+    while position < len(data):
         member = zlib.decompressobj(_GZIP_WINDOW)
+        pending: bytes | memoryview = b''
         while not member.eof:
+            if not pending:
+                pending = data[position : position + _INPUT_BYTES]
+                position += len(pending)
             try:
-                piece = member.decompress(data, _CHUNK_BYTES)
+                piece = member.decompress(pending, _CHUNK_BYTES)
             except zlib.error as error:
                 raise _corrupt(Compression.GZIP, error) from None
-            data = member.unconsumed_tail
-            if not piece and not data and not member.eof:
+            pending = member.unconsumed_tail
+            if not piece and not pending and not member.eof and position >= len(data):
                 raise _corrupt(Compression.GZIP, 'it ends early')
             output.add(piece)
-        data = member.unused_data
+        position -= len(member.unused_data)
 
 
 # --- snappy ---
 
 
-def _compress_snappy(data: bytes, level: int | None) -> bytes:
+def _compress_snappy(data: bytes | memoryview, level: int | None) -> bytes:
     from cramjam import snappy
 
     framed = bytearray(_XERIAL_HEADER.pack(_XERIAL_MAGIC, _XERIAL_VERSION, _XERIAL_VERSION))
@@ -153,8 +195,7 @@ def _compress_snappy(data: bytes, level: int | None) -> bytes:
     return bytes(framed)
 
 
-def _decompress_snappy(data: bytes | memoryview, output: _Output) -> None:
-    view = memoryview(data)
+def _decompress_snappy(view: memoryview, output: Output) -> None:
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         _add_snappy_block(view, output)
         return
@@ -173,7 +214,7 @@ def _decompress_snappy(data: bytes | memoryview, output: _Output) -> None:
         raise _corrupt(Compression.SNAPPY, 'it ends in its header')
 
 
-def _add_snappy_block(block: memoryview, output: _Output) -> None:
+def _add_snappy_block(block: memoryview, output: Output) -> None:
     from cramjam import DecompressionError, snappy
 
     try:
@@ -181,15 +222,16 @@ def _add_snappy_block(block: memoryview, output: _Output) -> None:
         if size > _SNAPPY_MOST_EXPANSION * len(block):
             raise _corrupt(Compression.SNAPPY, f'{len(block)} bytes cannot hold {size}')
         output.expect(size)
-        output.add(bytes(snappy.decompress_raw(block)))
+        piece = snappy.decompress_raw(block)
     except DecompressionError as error:
         raise _corrupt(Compression.SNAPPY, error) from None
+    output.add(memoryview(piece))
 
 
 # --- lz4 ---
 
 
-def _compress_lz4(data: bytes, level: int | None) -> bytes:
+def _compress_lz4(data: bytes | memoryview, level: int | None) -> bytes:
     from lz4 import frame  # type: ignore[import-untyped]
 
     high = level is not None and level != DEFAULT_LZ4_LEVEL
@@ -233,28 +275,30 @@ def _lz4_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
     return whole if is_end and used == len(data) else None
 
 
-def _decompress_lz4(data: bytes | memoryview, output: _Output) -> None:
-    from lz4 import frame
-
-    while data:
-        decompressor = frame.LZ4FrameDecompressor()
-        pending: bytes | memoryview = data
-        while not decompressor.eof:
+def _decompress_lz4(data: memoryview, output: Output) -> None:
+    of_thread = _lz4()
+    position = 0
+    is_end = True
+    try:
+        while position < len(data) or not is_end:
+            pending = data[position : position + _INPUT_BYTES]
             try:
-                piece = decompressor.decompress(pending, _CHUNK_BYTES)
+                piece, used, is_end = of_thread.decompress(of_thread.context, pending, max_length=_CHUNK_BYTES)
             except RuntimeError as error:
                 raise _corrupt(Compression.LZ4, error) from None
-            pending = b''
-            if not piece and not decompressor.eof:
+            position += used
+            if not piece and not used and not is_end:
                 raise _corrupt(Compression.LZ4, 'it ends early')
             output.add(piece)
-        data = decompressor.unused_data or b''
+    except KafkaError:
+        of_thread.reset(of_thread.context)
+        raise
 
 
 # --- zstd ---
 
 
-def _compress_zstd(data: bytes, level: int | None) -> bytes:
+def _compress_zstd(data: bytes | memoryview, level: int | None) -> bytes:
     import zstandard
 
     return zstandard.ZstdCompressor(level=DEFAULT_ZSTD_LEVEL if level is None else level).compress(data)
@@ -301,39 +345,80 @@ def _zstd_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
 
 
 def _zstd_most_bytes(data: bytes | memoryview, position: int, has_checksum: bool) -> int:
-    """Return the most bytes that the blocks from `position` on can hold; 0 unless they end exactly with `data`.
+    """Return the most bytes that the blocks from `position` on can hold; 0 unless they end exactly with `data`."""
+    view = memoryview(data)
+    found = 0
+    is_last = False
+    try:
+        while not is_last:
+            kind, size, is_last = _zstd_block(view, position)
+            position += 3 + (1 if kind == _ZSTD_REPEATED else size)
+            found += _ZSTD_BLOCK_BYTES if kind == _ZSTD_COMPRESSED else size
+    except KafkaError:
+        return 0
+    return found if position + 4 * has_checksum == len(data) else 0
+
+
+def _decompress_zstd(data: memoryview, output: Output) -> None:
+    """Decompress in steps of whole blocks, each of which expands to at most 128 KiB.
+
+    The library limits the output of one call only by its input, of which four bytes may expand to a whole block.
+    """
+    position = 0
+    while position < len(data):
+        magic = int.from_bytes(data[position : position + 4], 'little')
+        if magic & ~0xF == _ZSTD_SKIPPABLE_MAGIC:
+            position += 8 + int.from_bytes(data[position + 4 : position + 8], 'little')
+            if position > len(data):
+                raise _corrupt(Compression.ZSTD, 'it ends early')
+        else:
+            position = _decompress_zstd_frame(data, position, output)
+
+
+def _decompress_zstd_frame(data: memoryview, position: int, output: Output) -> int:
+    """Decompress the frame at `position`. Return the position of its end."""
+    import zstandard
+
+    of_thread = _zstd()
+    try:
+        parameters = of_thread.parameters(data[position:])
+        end = position + of_thread.header_size(data[position:])
+        # A decompressor keeps its window for the next frame.
+        is_large = parameters.window_size > _ZSTD_LARGE_WINDOW_BYTES
+        frame = (zstandard.ZstdDecompressor() if is_large else of_thread.decompressor).decompressobj()
+        is_last = False
+        while not is_last:
+            most_bytes = 0
+            while not is_last and most_bytes < _ZSTD_STEP_BYTES:
+                kind, size, is_last = _zstd_block(data, end)
+                end += 3 + (1 if kind == _ZSTD_REPEATED else size)
+                most_bytes += _ZSTD_BLOCK_BYTES if kind == _ZSTD_COMPRESSED else size
+            if is_last and parameters.has_checksum:
+                end += 4
+            if end > len(data):
+                raise _corrupt(Compression.ZSTD, 'it ends early')
+            output.add(frame.decompress(data[position:end]))
+            position = end
+    except of_thread.error as error:
+        raise _corrupt(Compression.ZSTD, error) from None
+    if not frame.eof:
+        raise _corrupt(Compression.ZSTD, 'its blocks do not end it')
+    return end
+
+
+def _zstd_block(data: memoryview, position: int) -> tuple[int, int, bool]:
+    """Return kind and size of the block at `position`, and whether it is the last of its frame.
 
     A block has a header of 3 bytes, little-endian: 1 bit set on the last block, 2 bits for its kind (0 raw, 1
     one byte repeated, 2 compressed), 21 bits for its size (RFC 8878).
     """
-    found = 0
-    while position + 3 <= len(data):
-        header = int.from_bytes(data[position : position + 3], 'little')
-        kind, size = header >> 1 & 3, header >> 3
-        position += 3 + (1 if kind == 1 else size)
-        found += _ZSTD_BLOCK_BYTES if kind == 2 else size
-        if header & 1:
-            return found if position + 4 * has_checksum == len(data) else 0
-    return 0
-
-
-def _decompress_zstd(data: bytes | memoryview, output: _Output) -> None:
-    """Decompress in small steps the data that `_zstd_at_once` returns None for.
-
-    The library limits the output of one call only by its input: a run-length block makes 32 KiB of each byte.
-    """
-    while data:
-        frame = _zstd().decompressor.decompressobj()
-        position = 0
-        while not frame.eof:
-            if position >= len(data):
-                raise _corrupt(Compression.ZSTD, 'it ends early')
-            try:
-                output.add(frame.decompress(data[position : position + _ZSTD_STEP_BYTES]))
-            except _zstd().error as error:
-                raise _corrupt(Compression.ZSTD, error) from None
-            position += _ZSTD_STEP_BYTES
-        data = data[min(position, len(data)) - len(frame.unused_data) :]
+    if position + 3 > len(data):
+        raise _corrupt(Compression.ZSTD, 'it ends early')
+    header = int.from_bytes(data[position : position + 3], 'little')
+    kind, size = header >> 1 & 3, header >> 3
+    if size > _ZSTD_BLOCK_BYTES:
+        raise _corrupt(Compression.ZSTD, f'found a block of {size} bytes, expected {_ZSTD_BLOCK_BYTES} at most')
+    return kind, size, bool(header & 1)
 
 
 _COMPRESS = {

@@ -4,10 +4,13 @@ A record: length varint (bytes after it), attributes int8, timestamp delta varlo
 each as length varint (-1 null) and bytes, header count varint, and per header a key (length varint, UTF-8) and a value
 like the above.
 """
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
 
 from kbroker.record.batch cimport (
     ATTRIBUTES_AT, COMPRESSION_MASK, CONTROL_BIT, HEADER_BYTES, HEADER_READ, LOG_APPEND_TIME_BIT,
@@ -25,7 +28,17 @@ from kbroker.record.batch import CorruptBatchError
 MAX_DECOMPRESSED_BYTES = 100 * 1024 * 1024
 
 # A response lists at most this many faulty records of a batch, which may hold millions.
-MAX_RECORD_ERRORS = 1000
+cdef enum:
+    MOST_RECORD_ERRORS = 1000
+
+MAX_RECORD_ERRORS = MOST_RECORD_ERRORS
+
+cdef enum:
+    # The lines between the loop and a worker, see `room_on_loop`.
+    EXPANDED_ON_LOOP_BYTES = 262144
+    COMPRESSED_ON_LOOP_BYTES = 65536
+    PLAIN_ON_LOOP_BYTES = 2097152
+    RECOMPRESSED_ON_LOOP_BYTES = 16384
 
 cdef int64_t NO_TIMESTAMP = -1
 
@@ -200,6 +213,58 @@ def decode_records(batch, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_
     return list(iter_records(batch, max_decompressed_bytes=max_decompressed_bytes))
 
 
+cdef class ExpandedRecords:
+    """The decompressed records of a batch, in memory that is taken and freed without the GIL.
+
+    An Output of kbroker.record.compression: to free 100 MiB takes the kernel milliseconds.
+    """
+
+    def __init__(self, Py_ssize_t max_bytes):
+        self.max_bytes = max_bytes
+
+    def __dealloc__(self):
+        if self.capacity < RELEASE_GIL_BYTES:
+            free(self.data)
+        else:
+            with nogil:
+                free(self.data)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.size_bytes, True, flags)
+
+    cpdef expect(self, Py_ssize_t size_bytes):
+        """Raise ExpansionError unless there is room for this many bytes more."""
+        if size_bytes > self.max_bytes - self.size_bytes:
+            from kbroker.record.compression import ExpansionError
+            raise ExpansionError(self.max_bytes)
+
+    cpdef add(self, piece):
+        """Take the next bytes. Raises ExpansionError."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(piece, &view, PyBUF_SIMPLE)
+        try:
+            self.expect(view.len)
+            with nogil:
+                self.append(<const uint8_t *>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef int append(self, const uint8_t *data, Py_ssize_t size_bytes) except -1 nogil:
+        cdef Py_ssize_t capacity = self.capacity
+        cdef uint8_t *larger
+        if self.size_bytes + size_bytes > capacity:
+            capacity = min(self.max_bytes, max(2 * capacity, self.size_bytes + size_bytes))
+            larger = <uint8_t *>realloc(self.data, capacity)
+            if larger == NULL:
+                with gil:
+                    raise MemoryError
+            self.data = larger
+            self.capacity = capacity
+        memcpy(self.data + self.size_bytes, data, size_bytes)
+        self.size_bytes += size_bytes
+        return 0
+
+
 # --- produced batches ------------------------------------------------------------------------------------------------
 
 
@@ -248,6 +313,13 @@ cdef struct Walk:
     # results
     int64_t max_timestamp_ms
     int32_t faults
+    bint has_late
+
+
+cdef struct Fault:
+    int64_t timestamp_ms
+    int32_t index
+    bint is_late
 
 
 cdef Walk walk_by(ProduceRules rules, int64_t now_ms):
@@ -262,6 +334,7 @@ cdef Walk walk_by(ProduceRules rules, int64_t now_ms):
         walk.latest_ms = now_ms + rules.timestamp_after_max_ms
     walk.max_timestamp_ms = NO_TIMESTAMP
     walk.faults = 0
+    walk.has_late = False
     return walk
 
 
@@ -369,10 +442,14 @@ cdef bint pass_records(Cursor cursor, const BatchFields *batch, Walk *walk) noex
     return at == cursor.end
 
 
-cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk) except -1:
-    """Read all records. Raises ProtocolError unless they are `records_count` records with offsets 0, 1, 2, ..."""
+cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk, Fault *faults) except -1 nogil:
+    """Read all records. Raises ProtocolError unless they are `records_count` records with offsets 0, 1, 2, ...
+
+    The first MAX_RECORD_ERRORS records that break a rule are put into `faults`.
+    """
     cdef RecordFields record
     cdef int64_t timestamp_ms
+    cdef bint is_late
     cdef int32_t i
     for i in range(batch.records_count):
         take_record(&cursor, &record)
@@ -381,32 +458,31 @@ cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk) excep
         timestamp_ms = add_wrapping(batch.base_timestamp_ms, record.timestamp_delta_ms)
         if timestamp_ms > walk.max_timestamp_ms:
             walk.max_timestamp_ms = timestamp_ms
-        if lacks_key(walk, &record) or is_out_of_time(walk, timestamp_ms):
-            walk.faults += 1
+        is_late = is_out_of_time(walk, timestamp_ms)
+        if lacks_key(walk, &record):
+            is_late = False
+        elif not is_late:
+            continue
+        if walk.faults < MOST_RECORD_ERRORS:
+            faults[walk.faults] = Fault(timestamp_ms, i, is_late)
+        walk.faults += 1
+        walk.has_late = walk.has_late or is_late
     if cursor.at != cursor.end:
         refuse_record(b'bytes after the last record, expected none', cursor.end - cursor.at)
     return 0
 
 
-cdef object faults_found(Cursor cursor, const BatchFields *batch, const Walk *walk):
+cdef object error_of(const BatchFields *batch, const Walk *walk, const Fault *faults):
     """Return the error that lists the faulty records of a walked batch."""
-    cdef RecordFields record
-    cdef int64_t timestamp_ms
-    cdef int32_t i
     cdef list errors = []
-    code = ErrorCode.INVALID_RECORD
-    for i in range(batch.records_count):
-        take_record(&cursor, &record)
-        timestamp_ms = add_wrapping(batch.base_timestamp_ms, record.timestamp_delta_ms)
-        if lacks_key(walk, &record):
-            reason = 'found no key, expected one because the topic is compacted'
-        elif is_out_of_time(walk, timestamp_ms):
-            reason = f'found timestamp {timestamp_ms}, expected {walk.earliest_ms} to {walk.latest_ms}'
-            code = ErrorCode.INVALID_TIMESTAMP
+    cdef int32_t i
+    for i in range(min(walk.faults, <int32_t>MOST_RECORD_ERRORS)):
+        if faults[i].is_late:
+            reason = f'found timestamp {faults[i].timestamp_ms}, expected {walk.earliest_ms} to {walk.latest_ms}'
         else:
-            continue
-        if len(errors) < MAX_RECORD_ERRORS:
-            errors.append((i, reason))
+            reason = 'found no key, expected one because the topic is compacted'
+        errors.append((faults[i].index, reason))
+    code = ErrorCode.INVALID_TIMESTAMP if walk.has_late else ErrorCode.INVALID_RECORD
     message = f'{walk.faults} of {batch.records_count} records are refused; the first: {errors[0][1]}'
     return InvalidRecordsError(code, message, errors)
 
@@ -473,23 +549,28 @@ cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules ru
     else:
         with nogil:
             sound = pass_records(cursor, batch, &walk)
-    if sound:
-        return walk
-    walk = walk_by(rules, now_ms)
+    return walk if sound else check_each(cursor, batch, rules, now_ms)
+
+
+cdef Walk check_each(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except *:
+    """Check as `check_records`, and find out what is wrong."""
+    cdef Walk walk = walk_by(rules, now_ms)
+    cdef Fault faults[MOST_RECORD_ERRORS]
     try:
-        walk_records(cursor, batch, &walk)
+        with nogil:
+            walk_records(cursor, batch, &walk, faults)
     except ProtocolError as error:
         refuse_batch(str(error))
     if walk.faults:
-        raise faults_found(cursor, batch, &walk)
+        raise error_of(batch, &walk, faults)
     return walk
 
 
-cdef bytearray recompressed(bytes records, ProduceRules rules):
+cdef bytearray recompressed(object records, ProduceRules rules):
     """Return a new batch of the same records in the codec of the topic, without its header."""
     cdef bytearray batch = bytearray(HEADER_BYTES)
     from kbroker.record.compression import compress
-    batch += compress(rules.compression, records, rules.compression_level)
+    batch += compress(rules.compression, memoryview(records), rules.compression_level)
     if len(batch) > rules.max_message_bytes:
         refuse_size(ErrorCode.MESSAGE_TOO_LARGE, len(batch), rules.max_message_bytes)
     return batch
@@ -522,24 +603,73 @@ def prepare_produced(batch, ProduceRules rules not None, int64_t now_ms, *, bint
     """
     cdef Py_buffer view
     cdef BatchFields fields
+    cdef Py_ssize_t room_bytes = rules.max_decompressed_bytes
     PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
     try:
         read_only_batch(<const uint8_t *>view.buf, view.len, &fields)
-        replacement = prepare(<uint8_t *>view.buf, view.len, view.readonly, &fields, rules, now_ms, allow_zstd)
+        replacement = prepare(<uint8_t *>view.buf, view.len, view.readonly, &fields, rules, now_ms, allow_zstd,
+                              &room_bytes)
     finally:
         PyBuffer_Release(&view)
     return batch if replacement is None else replacement
 
 
+cdef object expanded(const uint8_t *data, const BatchFields *fields, Py_ssize_t *room_bytes, Cursor *cursor):
+    """Decompress the records of a batch. Return the object that owns their memory, to which `cursor` is set.
+
+    Takes their size from `room_bytes`. Raises ExpansionError if they have more.
+    """
+    cdef ExpandedRecords records
+    cdef bytes block
+    cdef int codec = fields.attributes & COMPRESSION_MASK
+    cdef Py_ssize_t size_bytes = batch_size_bytes(fields) - HEADER_BYTES
+    if room_bytes[0] <= EXPANDED_ON_LOOP_BYTES:
+        block = records_of(data, fields, room_bytes[0])
+        cursor.at = <const uint8_t *>PyBytes_AS_STRING(block)
+        cursor.end = cursor.at + PyBytes_GET_SIZE(block)
+        room_bytes[0] -= PyBytes_GET_SIZE(block)
+        return block
+    from kbroker.record.compression import decompress_to
+    records = ExpandedRecords(room_bytes[0])
+    try:
+        decompress_to(codec, memory_of(data + HEADER_BYTES, size_bytes), records)
+    finally:
+        room_bytes[0] -= records.size_bytes
+    cursor.at = records.data
+    cursor.end = records.data + records.size_bytes
+    return records
+
+
+cdef object memory_of(const uint8_t *data, Py_ssize_t size_bytes):
+    return PyMemoryView_FromMemory(<char *>data, size_bytes, PyBUF_READ)
+
+
+cdef Py_ssize_t room_on_loop(const BatchFields *fields, ProduceRules rules) noexcept:
+    """Return the most bytes to which the loop may expand the batch; -1 if only a worker should validate it.
+
+    Within these lines, the loop validates a batch in less than a millisecond, which is about what the way to a worker
+    and back takes.
+    """
+    cdef int64_t size_bytes = batch_size_bytes(fields)
+    cdef int codec = fields.attributes & COMPRESSION_MASK
+    if size_bytes > rules.max_message_bytes:        # refused before anything is read
+        return EXPANDED_ON_LOOP_BYTES
+    if rules.compression > 0 and rules.compression != codec:
+        return RECOMPRESSED_ON_LOOP_BYTES if size_bytes <= RECOMPRESSED_ON_LOOP_BYTES else -1
+    return EXPANDED_ON_LOOP_BYTES if size_bytes <= (COMPRESSED_ON_LOOP_BYTES if codec else PLAIN_ON_LOOP_BYTES) else -1
+
+
 cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, BatchFields *fields, ProduceRules rules,
-                       int64_t now_ms, bint allow_zstd):
+                       int64_t now_ms, bint allow_zstd, Py_ssize_t *room_bytes):
     """Like `prepare_produced`, for a batch whose header is read. Returns None if the bytes at `data` can be appended.
 
-    Sets `fields` to those of the batch to append.
+    Sets `fields` to those of the batch to append. `room_bytes`: the most bytes that compressed records may expand to,
+    from which those that they have are taken. Raises ExpansionError if they have more. The loop calls this with
+    `room_on_loop`, a worker with more.
     """
     cdef Cursor cursor
     cdef Walk walk
-    cdef bytes block = None
+    cdef object block = None
     cdef bytearray replacement = None
     cdef int codec, target
     cdef bint header_changes
@@ -549,10 +679,8 @@ cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, Batc
     target = codec if rules.compression < 0 else rules.compression
     cursor.at = data + HEADER_BYTES
     cursor.end = data + size_bytes
-    if codec or target:
-        block = records_of(data, fields, rules.max_decompressed_bytes)
-        cursor.at = <const uint8_t *>PyBytes_AS_STRING(block)
-        cursor.end = cursor.at + PyBytes_GET_SIZE(block)
+    if codec:
+        block = expanded(data, fields, room_bytes, &cursor)
     walk = check_records(cursor, fields, rules, now_ms)
 
     if rules.is_log_append_time:
@@ -560,6 +688,8 @@ cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, Batc
     header_changes = place_timestamps(fields, rules.is_log_append_time, walk.max_timestamp_ms)
     if target != codec:
         fields.attributes = (fields.attributes & ~COMPRESSION_MASK) | target
+        if not codec:
+            block = memory_of(cursor.at, cursor.end - cursor.at)
         replacement = recompressed(block, rules)
         header_changes = True
     elif header_changes and readonly:
@@ -573,3 +703,14 @@ cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, Batc
     if header_changes:
         write_header(data, size_bytes, fields)
     return replacement
+
+
+cdef class Validation:
+    """A job for a worker: to validate one produced batch, whose bytes the caller keeps valid.
+
+    Calling it raises what `prepare_produced` raises, and sets `batch`, `replacement` and `room_bytes` as `prepare` does.
+    """
+
+    def __call__(self):
+        self.replacement = prepare(self.data, self.size_bytes, False, &self.batch, self.rules, self.now_ms,
+                                   self.allow_zstd, &self.room_bytes)

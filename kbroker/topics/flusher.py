@@ -5,12 +5,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kbroker.clock import Clock, Timers
 from kbroker.log.fs import is_shortage, sync_inline
 from kbroker.log.jobs import Sync
 
 if TYPE_CHECKING:
     from kbroker.topics.partition import Partition
 
+EXPIRY_INTERVAL_MS = 100
 PARTITIONS_AT_ONCE = 8
 """The most syncs under way. More would only wait in the queue of the threads, and appends made meanwhile would have
 to wait for the sync after that."""
@@ -24,15 +26,20 @@ class Flusher:
     """
 
     def __init__(self, sync: Sync = sync_inline, on_failure: Callable[[BaseException], object] = lambda error: None,
-                 on_shortage: Callable[[OSError], object] = lambda error: None):
+                 on_shortage: Callable[[OSError], object] = lambda error: None,
+                 clock: Clock | None = None, timers: Timers | None = None):
         """`on_failure` is called after a failed sync, and the flusher halts. `on_shortage` is called when no file
-        descriptor is left to open the files: the caller then has to `kick` again a little later."""
+        descriptor is left to open the files: the caller then has to `kick` again a little later. Without `clock` and
+        `timers`, waiters wait for as long as it takes."""
         self._sync = sync
         self._on_failure = on_failure
         self._on_shortage = on_shortage
         self._dirty: dict[Partition, None] = {}
         self._under_way: set[Partition] = set()
         self._halted = False
+        self._clock = clock
+        self._timers = timers
+        self._watches_waiters = False
 
     def halt(self) -> None:
         """Flush no more: the directory is offline, and unflushed appends are lost."""
@@ -61,6 +68,9 @@ class Flusher:
     def _begin(self, partition: Partition) -> bool:
         """Begin a sync and return whether that worked. Without a file descriptor nothing is lost: the partition
         waits."""
+        if not self._watches_waiters and self._timers is not None:
+            self._watches_waiters = True
+            self._timers.after(EXPIRY_INTERVAL_MS, self._expire_waiters)
         try:
             files, offset = partition.files_to_sync()
         except OSError as error:
@@ -73,6 +83,17 @@ class Flusher:
         self._under_way.add(partition)
         self._sync(files, partial(self._finished, partition, offset))
         return True
+
+    def _expire_waiters(self) -> None:
+        """Answer the waiters that are overdue, and continue while anything waits for a sync."""
+        assert self._timers is not None and self._clock is not None
+        waiting = [*self._under_way, *self._dirty]
+        self._watches_waiters = bool(waiting)
+        if waiting:
+            monotonic_ms = self._clock.monotonic_ms()
+            for partition in waiting:
+                partition.expire_waiters(monotonic_ms)
+            self._timers.after(EXPIRY_INTERVAL_MS, self._expire_waiters)
 
     def _finished(self, partition: Partition, offset: int, error: OSError | None) -> None:
         self._under_way.discard(partition)

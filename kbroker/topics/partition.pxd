@@ -30,6 +30,7 @@ cdef class DurableQueue:
     cdef int put(self, int64_t offset, Completion completion, Py_ssize_t part) except -1
     cdef int make_room(self) except -1
     cdef int complete_first(self, object error) except -1
+    cdef int expire(self, int64_t monotonic_ms, object error) except -1
 
 
 cdef class FetchWaiter:
@@ -45,9 +46,11 @@ cdef class FetchWaiter:
 cdef class Tick:
     cdef WriteArena arena
     cdef list partitions
+    cdef int64_t costly_work_ends_us   # in this tick; 0: none was done yet
 
     cdef int add(self, Partition partition) except -1
     cdef int end_loan(self) except -1
+    cdef bint has_time(self) noexcept
     cpdef write(self)
 
 
@@ -74,6 +77,7 @@ cdef class Partition(Appender):
     cdef int _advance(self, int64_t high_watermark) except -1
     cdef int _replay(self) except -1
     cdef int end_tick(self) except -1
+    cdef bint is_made(self) noexcept
     cdef bint answers_from_page_cache(self) noexcept
     cdef int _written(self) except -1
     cdef int await_durable(self, int64_t offset, Completion completion, Py_ssize_t part) except -1

@@ -23,6 +23,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.string cimport memmove
+from posix.time cimport CLOCK_MONOTONIC
 
 from kbroker.completion cimport Callback, Completion
 from kbroker.errors import ErrorCode, KafkaError
@@ -30,8 +31,12 @@ from kbroker.log.append cimport DUPLICATE, UNWRITTEN, Append, Appender
 from kbroker.log.log cimport Log
 from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.unwritten cimport WriteArena
+from kbroker.turn_watch cimport read_us
 
 from kbroker.record.batch import read_header
+
+cdef enum:
+    COSTLY_WORK_US = 2_000
 
 
 cdef class DurableQueue:
@@ -85,6 +90,25 @@ cdef class DurableQueue:
         return completion.complete(error, head.part, None)
 
 
+    cdef int expire(self, int64_t monotonic_ms, object error) except -1:
+        """Remove the completions that are overdue, then complete them with `error`."""
+        cdef Py_ssize_t i, kept = self.first
+        cdef Completion completion
+        cdef list overdue = []
+        for i in range(self.first, self.end):
+            completion = <Completion>self.awaited[i].completion
+            if completion.is_overdue(monotonic_ms):
+                overdue.append((completion, self.awaited[i].part))
+                Py_DECREF(completion)
+            else:
+                self.awaited[kept] = self.awaited[i]
+                kept += 1
+        self.end = kept
+        for completion, part in overdue:
+            completion.complete(error, part, None)
+        return 0
+
+
 # The links must stay valid until __dealloc__ has removed them, also when the garbage collector frees the waiter.
 @cython.no_gc_clear
 cdef class FetchWaiter:
@@ -133,6 +157,7 @@ cdef class Tick:
     def __cinit__(self):
         self.arena = WriteArena()
         self.partitions = []
+        self.costly_work_ends_us = 0
 
     def __bool__(self):
         return len(self.partitions) > 0
@@ -147,6 +172,13 @@ cdef class Tick:
     cdef int end_loan(self) except -1:
         """Adopt that the frames served so far become invalid."""
         return self.arena.end_loan()
+
+    cdef bint has_time(self) noexcept:
+        """Return whether more costly work may be done in this tick. Otherwise it is long work."""
+        cdef int64_t now = read_us(CLOCK_MONOTONIC)
+        if self.costly_work_ends_us == 0:
+            self.costly_work_ends_us = now + COSTLY_WORK_US
+        return now < self.costly_work_ends_us
 
     cpdef write(self):
         """Write all unwritten appends, those made by completions of the first ones included."""
@@ -164,6 +196,7 @@ cdef class Tick:
         """Write all unwritten appends. The next append belongs to the next tick."""
         self.write()
         self.arena.end_tick()
+        self.costly_work_ends_us = 0
 
 
 cdef class Partition(Appender):
@@ -262,6 +295,10 @@ cdef class Partition(Appender):
             return 0
         return self._written()
 
+    cdef bint is_made(self) noexcept:
+        """Return whether the log has its directory and files, which the first append creates otherwise."""
+        return self._log.maker is None
+
     cdef bint answers_from_page_cache(self) noexcept:
         """Return whether a written append is durable."""
         return self._page_cache
@@ -333,6 +370,12 @@ cdef class Partition(Appender):
         if self._log.failure is not None:
             return completion.complete(self._log.failure, part, None)
         return self._durable_queue.put(offset, completion, part)
+
+    def expire_waiters(self, int64_t monotonic_ms):
+        """Complete the waiters that are overdue. What they wait for stays in the log, and becomes durable later."""
+        if self._durable_queue.first < self._durable_queue.end:
+            self._durable_queue.expire(monotonic_ms, KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f'{self.topic}-{self.partition} is not on the disk yet'))
 
     def set_replayer(self, callback):
         """Call `callback(header, batch)` for each batch from now on, in order, once it is durable."""

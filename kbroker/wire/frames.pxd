@@ -2,6 +2,10 @@
 from libc.stdint cimport int64_t, uint8_t
 
 
+cdef class KeptFrame:
+    cdef readonly bytearray buffer
+
+
 cdef class FrameServer:
     cdef object serve(self, object connection, int64_t sequence, uint8_t *frame, Py_ssize_t frame_bytes,
                       bint follows_unanswered)

@@ -4,6 +4,14 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint8_t
 
 
+cdef class KeptFrame:
+    """A frame whose handler works on after the loan. Its bytes count as held for as long as this object exists.
+
+    `buffer` contains the frame, which then stays where it is. It is None for a frame in the buffer that all connections
+    share: the handler has to copy that.
+    """
+
+
 cdef class FrameServer:
     """Serves the frames of connections. A subclass in C overrides `serve`, one in Python overrides `handle`."""
 
@@ -13,7 +21,8 @@ cdef class FrameServer:
 
         Otherwise the server calls `connection.reply(sequence, segments)`, now or later, or closes the connection.
         `frame` may be written to and stays valid until `end_loan`. `follows_unanswered`: an earlier request of the
-        connection is not answered yet, but has let this one pass.
+        connection is not answered yet, but has let this one pass. `connection.keep_frame()` returns the KeptFrame of
+        the frame that is being served, or None if the connection has closed.
         """
         view = PyMemoryView_FromMemory(<char *>frame, frame_bytes, PyBUF_WRITE)
         try:

@@ -42,6 +42,9 @@ class InProcessConnection:
     def let_next_pass(self, sequence: int) -> None:
         pass
 
+    def keep_frame(self) -> None:
+        """Let the handler copy the frame."""
+
     def close(self, reason: str, *_: Any) -> None:
         self.closed = reason
 
