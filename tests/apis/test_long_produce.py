@@ -144,9 +144,14 @@ def begin_long(client, worker, **options):
     return parked
 
 
+def delete_topic(client):
+    answer, = client.ask('DeleteTopics', 6, topics=[{'name': 'orders'}], timeout_ms=1000).responses
+    assert answer.error_code == 0
+
+
 def test_the_topic_is_deleted_meanwhile(node, client, worker):
     parked = begin_long(client, worker)
-    node.topics.delete('orders')
+    delete_topic(client)
     worker.work()
     node.turn()
     assert code_of(parked) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -154,7 +159,7 @@ def test_the_topic_is_deleted_meanwhile(node, client, worker):
 
 def test_the_topic_is_created_anew_meanwhile(node, client, worker):
     parked = begin_long(client, worker)
-    node.topics.delete('orders')
+    delete_topic(client)
     client.create_topic()
     worker.work()
     node.turn()
