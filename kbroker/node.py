@@ -97,7 +97,7 @@ class Node:
         self.metadata.on_failure = self.logs.fail
         self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics)
         self.transactions = TransactionCoordinator(
-            self.config, self.clock, self.timers, self.topics, ProducerIds(self.metadata),
+            self.config, self.clock, self.long_work, self.topics, ProducerIds(self.metadata),
             transaction_version=self.metadata.image.features.get('transaction.version', 0))
         # The group coordinator replays markers, which make a transaction's offsets visible. So it starts before the
         # transaction coordinator, which sends markers.

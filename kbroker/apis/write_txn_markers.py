@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -21,11 +22,13 @@ MarkerResult = WriteTxnMarkersResponse.WritableTxnMarkerResult
 TopicResult = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
 PartitionResult = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
 
+MARKER_COST = 8
+"""The elements that one marker counts for."""
 
-def handle(request: Request, body: Any) -> Any:
-    """Append every marker first and wait afterwards, so that they share a flush."""
-    response = respond(body, ErrorCode.NONE)
-    waits: list[Callable[[], None]] = []
+
+def handle(request: Request, body: Any) -> Steps:
+    """Append all markers, a few in each part, and reply when the last one is durable."""
+    response = WriteTxnMarkersResponse(markers=[])
     unanswered = 1
 
     def finish(result: Any, error: KafkaError | None) -> None:
@@ -36,24 +39,31 @@ def handle(request: Request, body: Any) -> Any:
         if unanswered == 0:
             request.reply(response)
 
-    for marker, marker_result in zip(body.markers, response.markers, strict=True):
-        for topic_result in marker_result.topics:
-            for result in topic_result.partitions:
+    pace = Pace()
+    for marker in body.markers:
+        marker_result = MarkerResult(producer_id=marker.producer_id, topics=[])
+        response.markers.append(marker_result)
+        for topic in marker.topics:
+            topic_result = TopicResult(name=topic.name, partitions=[])
+            marker_result.topics.append(topic_result)
+            for index in topic.partition_indexes:
+                result = PartitionResult(partition_index=index)
+                topic_result.partitions.append(result)
                 unanswered += 1
-                waits.append(append(request, marker, topic_result.name, result.partition_index,
-                                    partial(finish, result)))
-    for wait in waits:
-        wait()
+                append(request, marker, topic.name, index, partial(finish, result))
+                if pace.spend(MARKER_COST):
+                    yield
+        if pace.spend():
+            yield
     finish(None, None)
-    return None
 
 
 def append(request: Request, marker: Any, topic: str, partition_index: int,
-           finish: Callable[[KafkaError | None], None]) -> Callable[[], None]:
-    """Append one marker. Return the function that waits for it."""
+           finish: Callable[[KafkaError | None], None]) -> None:
+    """Append one marker. Call `finish` when it is durable, or with its error."""
     if marker.producer_id < 0:
-        error = KafkaError(ErrorCode.INVALID_REQUEST, f'a producer id expected, found {marker.producer_id}')
-        return partial(finish, error)
+        finish(KafkaError(ErrorCode.INVALID_REQUEST, f'a producer id expected, found {marker.producer_id}'))
+        return
     batch = encode_end_txn_marker(
         commit=marker.transaction_result, producer_id=marker.producer_id, producer_epoch=marker.producer_epoch,
         coordinator_epoch=marker.coordinator_epoch, timestamp_ms=request.node.clock.wall_ms())
@@ -61,8 +71,9 @@ def append(request: Request, marker: Any, topic: str, partition_index: int,
         partition = request.node.topics.get(topic, partition_index)
         appended = partition.append_batch(batch, transaction_version=marker.transaction_version)
     except KafkaError as error:
-        return partial(finish, error)
-    return partial(partition.when_durable, appended.last_offset + 1, finish)
+        finish(error)
+    else:
+        partition.when_durable(appended.last_offset + 1, finish)
 
 
 def respond(body: Any, code: ErrorCode) -> Any:

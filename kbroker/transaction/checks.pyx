@@ -54,3 +54,11 @@ cdef int check_row_can_hold(int client_transaction_version, int transaction_vers
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'found a client of transaction version '
                          f'{client_transaction_version}, but transaction.version is finalized at 0')
     return 0
+
+
+cdef int check_partitions_count(Py_ssize_t count) except -1:
+    """TRANSACTION_ABORTABLE for more partitions than one row can name without holding the loop."""
+    if count > MOST_PARTITIONS:
+        raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, f'found a transaction of {count} partitions, expected '
+                         f'{MOST_PARTITIONS} at most')
+    return 0

@@ -3,6 +3,7 @@ from libc.stdint cimport int16_t, int64_t
 
 from kbroker.clock cimport Clock, Timers
 from kbroker.completion cimport Completion
+from kbroker.long_work cimport LongWork
 from kbroker.transaction.end_transaction cimport TransactionEnder
 from kbroker.transaction.state cimport PartitionSet, TransactionMetadata, TransactionRow
 from kbroker.transaction.store cimport TransactionStore
@@ -13,6 +14,9 @@ cdef class TransactionCoordinator:
     cdef object _config
     cdef Clock _clock
     cdef Timers _timers
+    cdef LongWork _long_work
+    cdef bint _is_aborting          # while long work aborts transactions
+    cdef bint _is_removing          # while it removes expired ids
     cdef object _topics
     cdef object _producer_ids
     cdef int _transaction_version

@@ -1,10 +1,11 @@
 """Types of coordinator.pyx; the documentation stands there."""
 from collections.abc import Iterable, Iterator
 
-from kbroker.clock import Clock, Timers
+from kbroker.clock import Clock
 from kbroker.completion import Completion
 from kbroker.config import Config
 from kbroker.errors import ErrorCode
+from kbroker.long_work import LongWork
 from kbroker.topics.partition import Partition
 from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.end_transaction import TransactionEnder
@@ -24,8 +25,8 @@ class TransactionCoordinator:
     def store(self) -> TransactionStore: ...
     @property
     def ender(self) -> TransactionEnder: ...
-    def __init__(self, config: Config, clock: Clock, timers: Timers, topics: TopicRegistry, producer_ids: ProducerIds,
-                 *, transaction_version: int, most_together_bytes: int = ...) -> None: ...
+    def __init__(self, config: Config, clock: Clock, long_work: LongWork, topics: TopicRegistry,
+                 producer_ids: ProducerIds, *, transaction_version: int, most_together_bytes: int = ...) -> None: ...
     def start(self) -> None: ...
     def close(self) -> None: ...
     def stop(self) -> None: ...

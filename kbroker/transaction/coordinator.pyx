@@ -9,9 +9,10 @@ from libc.stdint cimport int16_t, int64_t
 
 from kbroker.clock cimport Clock, Timers
 from kbroker.completion cimport Completion
+from kbroker.long_work cimport LongWork
 from kbroker.topics.partitioner cimport partition_for
 from kbroker.transaction.checks cimport (
-    busy, check_epoch, check_not_busy, check_producer_id, check_row_can_hold, known,
+    busy, check_epoch, check_not_busy, check_partitions_count, check_producer_id, check_row_can_hold, known,
 )
 from kbroker.transaction.end_transaction cimport TransactionEnder
 from kbroker.transaction.state cimport (
@@ -35,6 +36,9 @@ ADD_RETRY_MAX_MS = 100
 
 cdef enum:
     NO_DEADLINE = -1
+    IDS_AT_ONCE = 512               # ids that one part of long work looks at
+    COST_OF_ABORT = 64              # of a transaction, beside looking at an id
+    TOMBSTONES_AT_ONCE = 64
     PRODUCE_VERSIONS = 32           # more than there are; the versions above have the mode of the last
 
 cdef object NONE = ErrorCode.NONE
@@ -79,18 +83,20 @@ cdef class TransactionCoordinator:
     `transaction_version` is the finalized level of that feature, which no request changes while the broker runs.
     """
 
-    def __init__(self, config, Clock clock, Timers timers, topics, producer_ids, *, int transaction_version,
+    def __init__(self, config, Clock clock, LongWork long_work, topics, producer_ids, *, int transaction_version,
                  Py_ssize_t most_together_bytes=MOST_TOGETHER_BYTES):
+        cdef Timers timers = long_work.timers
         self._config = config
         self._clock = clock
         self._timers = timers
+        self._long_work = long_work
         self._topics = topics
         self._producer_ids = producer_ids
         self._transaction_version = transaction_version
         self._waiting_adds = WaitingAdds(timers)
         self.store = TransactionStore(config, clock, timers, topics, self._on_loaded, most_together_bytes)
         self.store.row_version = value_version(transaction_version)
-        self.ender = TransactionEnder(self.store, clock, timers, topics, producer_ids, self._waiting_adds,
+        self.ender = TransactionEnder(self.store, clock, long_work, topics, producer_ids, self._waiting_adds,
                                       transaction_version=transaction_version)
         self._alone = {}
         topics.on_topic_deleted.append(self._on_topic_deleted)
@@ -167,7 +173,7 @@ cdef class TransactionCoordinator:
         if metadata is None:
             metadata = TransactionMetadata.unborn(transactional_id, self._producer_ids.next(), timeout_ms,
                                                   self._clock.wall_ms())
-            owned.transactions[transactional_id] = metadata
+            self.store.add_new(owned, metadata)
         return owned, metadata
 
     def _prepare_init(self, TransactionMetadata metadata, int64_t timeout_ms, int64_t producer_id,
@@ -247,6 +253,7 @@ cdef class TransactionCoordinator:
             if is_prepared(current.status):
                 raise busy(metadata)
             if current.status != STATUS_ONGOING or not holds(current.partition_set, adding.partitions):
+                check_partitions_count(len(current.partition_set.members) + len(adding.partitions.members))
                 metadata.prepare_partitions(adding.partitions, adding.client_transaction_version,
                                             self._clock.wall_ms())
         except KafkaError as error:
@@ -360,14 +367,21 @@ cdef class TransactionCoordinator:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def abort_timed_out(self):
-        """Fence and abort each transaction that has been open for longer than its timeout."""
+        """Fence and abort each transaction that has been open for longer than its timeout, as long work."""
+        if not self._is_aborting:
+            self._is_aborting = True
+            self._long_work.start(self._abort_timed_out())
+
+    def _abort_timed_out(self):
         cdef StatePartition owned
         cdef TransactionMetadata metadata
         cdef TransactionRow current
         cdef int64_t now_ms = self._clock.wall_ms()
+        cdef Py_ssize_t cost = 0
         for owned in self.store.loaded():
             for metadata in list(owned.transactions.values()):
                 current = metadata.current
+                cost += 1
                 if (current.status == STATUS_ONGOING and metadata.pending is None
                         and current.timeout_ms != NEVER_TIMES_OUT_MS
                         and current.start_timestamp_ms + current.timeout_ms < now_ms):
@@ -376,15 +390,42 @@ cdef class TransactionCoordinator:
                                 current.start_timestamp_ms, current.timeout_ms)
                     metadata.prepare_epoch_fence()
                     self.ender.abort_fenced(owned, metadata, None)
+                    cost += COST_OF_ABORT
+                if cost >= IDS_AT_ONCE:
+                    cost = 0
+                    yield
+                    if owned.is_lost:
+                        break
+        self._is_aborting = False
 
     def remove_expired(self):
-        """Forget each id that has been idle for longer than transactional.id.expiration.ms."""
-        horizon_ms = self._clock.wall_ms() - self._config.transactional_id_expiration_ms
+        """Forget each id that has been idle for longer than transactional.id.expiration.ms, as long work."""
+        if not self._is_removing:
+            self._is_removing = True
+            self._long_work.start(self._remove_expired())
+
+    def _remove_expired(self):
+        cdef StatePartition owned
+        cdef TransactionMetadata metadata
+        cdef int64_t horizon_ms = self._clock.wall_ms() - self._config.transactional_id_expiration_ms
+        cdef Py_ssize_t looked_at = 0
+        cdef list expired
         for owned in self.store.loaded():
-            self.store.remove(owned, [
-                metadata for metadata in owned.transactions.values()
-                if is_idle((<TransactionMetadata>metadata).current.status) and metadata.pending is None
-                and metadata.current.last_update_timestamp_ms <= horizon_ms])
+            expired = []
+            for metadata in list(owned.transactions.values()):
+                looked_at += 1
+                if (is_idle(metadata.current.status) and metadata.pending is None
+                        and metadata.current.last_update_timestamp_ms <= horizon_ms):
+                    expired.append(metadata)
+                if looked_at >= IDS_AT_ONCE or len(expired) >= TOMBSTONES_AT_ONCE:
+                    self.store.remove(owned, expired)
+                    expired, looked_at = [], 0
+                    yield
+                    if owned.is_lost:
+                        expired = []
+                        break
+            self.store.remove(owned, expired)
+        self._is_removing = False
 
 
 cdef bint holds(PartitionSet partitions, PartitionSet wanted) except -1:

@@ -3,6 +3,7 @@ from libc.stdint cimport int16_t, int64_t
 
 from kbroker.clock cimport Clock, Timers
 from kbroker.completion cimport Completion
+from kbroker.long_work cimport LongWork
 from kbroker.topics.partition cimport Partition
 from kbroker.transaction.state cimport TransactionMetadata, TransactionRow
 from kbroker.transaction.store cimport StatePartition, TransactionStore
@@ -13,6 +14,7 @@ cdef class TransactionEnder:
     cdef TransactionStore store
     cdef Clock clock
     cdef Timers timers
+    cdef LongWork long_work
     cdef object topics
     cdef object producer_ids
     cdef int transaction_version
@@ -47,6 +49,7 @@ cdef class Ending(Completion):
     cdef int prepare_appended(self, object error, TransactionRow prepared) except -1
     cdef int write_markers(self, TransactionRow prepared) except -1
     cdef int write_markers_of(self, list numbers) except -1
+    cdef int write_some(self, list numbers, Py_ssize_t first, Py_ssize_t end) except -1
     cdef int marker_appended(self, Py_ssize_t number, object error) except -1
     cdef int schedule_retry(self, Py_ssize_t number, object error, object reaction) except -1
     cdef int drop_topic(self, str topic) except -1

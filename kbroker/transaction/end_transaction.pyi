@@ -1,18 +1,23 @@
 """Types of end_transaction.pyx; the documentation stands there."""
-from kbroker.clock import Clock, Timers
+from collections.abc import Generator
+
+from kbroker.clock import Clock
 from kbroker.completion import Completion
+from kbroker.long_work import LongWork
 from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.producer_ids import ProducerIds
 from kbroker.transaction.store import TransactionStore
 from kbroker.transaction.waiting_adds import WaitingAdds
 
 RETRY_BACKOFF_MS: int
+MARKERS_AT_ONCE: int
 
 class TransactionEnder:
-    def __init__(self, store: TransactionStore, clock: Clock, timers: Timers, topics: TopicRegistry,
+    def __init__(self, store: TransactionStore, clock: Clock, long_work: LongWork, topics: TopicRegistry,
                  producer_ids: ProducerIds, waiting_adds: WaitingAdds, *, transaction_version: int) -> None: ...
     def end_txn(self, transactional_id: str | None, producer_id: int, producer_epoch: int, committed: bool,
                 client_transaction_version: int, done: Completion) -> None: ...
 
 class Ending(Completion):
     def retry(self) -> None: ...
+    def write_in_parts(self, numbers: list[int] | None, count: int) -> Generator[None]: ...

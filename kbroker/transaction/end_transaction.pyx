@@ -13,6 +13,7 @@ Between Kafka's brokers, WriteTxnMarkers carries the markers. With one broker th
 rules.
 """
 import logging
+from bisect import bisect_left
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from libc.stdint cimport int16_t, int64_t, uint8_t
@@ -20,6 +21,7 @@ from libc.string cimport memset
 
 from kbroker.clock cimport Clock, Timers
 from kbroker.completion cimport Completion
+from kbroker.long_work cimport LongWork
 from kbroker.topics.partition cimport Partition
 from kbroker.transaction.appends cimport append_batch
 from kbroker.transaction.checks cimport check_epoch, check_not_busy, check_producer_id, check_row_can_hold, known
@@ -38,8 +40,11 @@ from kbroker.transaction.markers import REACTIONS, Reaction
 logger = logging.getLogger(__name__)
 
 RETRY_BACKOFF_MS = 100
+MARKERS_AT_ONCE = 8
+"""The markers that one part of long work appends."""
 
 cdef enum:
+    MOST_MARKERS_AT_ONCE = 16       # a larger transaction writes its markers as long work
     PREPARE_ROW = -1                # the part of an Ending that is not the number of a partition
 
 cdef object NONE = ErrorCode.NONE
@@ -48,11 +53,12 @@ cdef object NONE = ErrorCode.NONE
 cdef class TransactionEnder:
     """Ends transactions, and keeps track of those whose markers are being written."""
 
-    def __init__(self, TransactionStore store, Clock clock, Timers timers, topics, producer_ids,
+    def __init__(self, TransactionStore store, Clock clock, LongWork long_work, topics, producer_ids,
                  WaitingAdds waiting_adds, *, int transaction_version):
         self.store = store
         self.clock = clock
-        self.timers = timers
+        self.timers = long_work.timers
+        self.long_work = long_work
         self.topics = topics
         self.producer_ids = producer_ids
         self.waiting_adds = waiting_adds
@@ -147,8 +153,8 @@ cdef class TransactionEnder:
 
     cdef Partition partition(self, tuple topic_partition):
         """Return the partition, or None where it does not exist. It is looked up once, until a topic is deleted."""
-        partition = self.found.get(topic_partition)
-        if partition is None:
+        cdef Partition partition = self.found.get(topic_partition)
+        if partition is None or partition.is_deleted:
             partition = self.topics.find(*topic_partition)
             if partition is not None:
                 self.found[topic_partition] = partition
@@ -224,17 +230,35 @@ cdef class Ending(Completion):
         return self.write_markers_of(None)
 
     cdef int write_markers_of(self, list numbers) except -1:
-        """Append the markers to the partitions with these `numbers`, None: to all, as far as they still need one.
+        """Append the markers to the partitions with these `numbers`, None: to all, as far as they still need one."""
+        cdef Py_ssize_t count = len(self.partitions) if numbers is None else len(numbers)
+        if count > MOST_MARKERS_AT_ONCE:
+            self.ender.long_work.start(self.write_in_parts(numbers, count))
+        else:
+            self.write_some(numbers, 0, count)
+        return 0
+
+    def write_in_parts(self, list numbers, Py_ssize_t count):
+        """Append the markers of a large transaction, a few in each part."""
+        cdef Py_ssize_t first
+        for first in range(0, count, MARKERS_AT_ONCE):
+            if self.is_over:
+                return
+            self.write_some(numbers, first, min(first + MARKERS_AT_ONCE, count))
+            yield
+
+    cdef int write_some(self, list numbers, Py_ssize_t first, Py_ssize_t end) except -1:
+        """Append the markers from place `first` to place `end` of `numbers`.
 
         All are appended first and waited for afterwards, so that they share a flush. A partition that does not exist
         any more needs no marker.
         """
         cdef list waits = None
-        cdef Py_ssize_t i, number, count = len(self.partitions) if numbers is None else len(numbers)
+        cdef Py_ssize_t i, number
         cdef int64_t end_offset
         cdef Partition partition
         cdef uint8_t marker[MARKER_BYTES]
-        for i in range(count):
+        for i in range(first, end):
             number = i if numbers is None else numbers[i]
             if self.is_marked[number]:
                 continue
@@ -248,7 +272,7 @@ cdef class Ending(Completion):
             except KafkaError as error:
                 self.marker_appended(number, error)
                 continue
-            if count == 1:
+            if end - first == 1:
                 return partition.await_durable(end_offset, self, number)
             if waits is None:
                 waits = []
@@ -290,9 +314,10 @@ cdef class Ending(Completion):
     cdef int drop_topic(self, str topic) except -1:
         """The topic was deleted: its partitions have no transaction to end any more."""
         cdef Py_ssize_t number
-        for number in range(len(self.partitions)):
-            if self.partitions[number][0] == topic:
-                self.count_down(number)
+        for number in range(bisect_left(self.partitions, (topic, -1)), len(self.partitions)):
+            if self.partitions[number][0] != topic:
+                break
+            self.count_down(number)
         return self.complete_if_marked()
 
     cdef int count_down(self, Py_ssize_t number) except -1:

@@ -26,6 +26,7 @@ cdef class RowAppend(Completion):
 
 
 cdef class Tombstones(Completion):
+    cdef TransactionStore store
     cdef StatePartition owned
     cdef list batch                 # TransactionMetadata
 
@@ -41,6 +42,11 @@ cdef class TransactionStore:
     cdef Py_ssize_t _most_together_bytes
     cdef RowBatch _spare            # empty; None: in use
     cdef Timer _held_timer          # None: not armed
+    cdef readonly int64_t id_bytes  # the memory of all transactional ids
+    cdef public int64_t most_id_bytes
+
+    cdef int keep(self, StatePartition owned, TransactionMetadata metadata) except -1
+    cdef int forget(self, StatePartition owned, TransactionMetadata metadata) except -1
 
     cpdef StatePartition owner(self, str transactional_id)
     cdef int append(self, StatePartition owned, TransactionMetadata metadata, Completion then,

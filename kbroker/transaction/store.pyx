@@ -27,6 +27,10 @@ from kbroker.transaction.row_encoder import encode_key
 
 logger = logging.getLogger(__name__)
 
+MOST_ID_BYTES = 256 * 1024 * 1024
+"""The memory of all transactional ids, after which a new one is refused."""
+ID_OVERHEAD_BYTES = 640
+"""More than the memory of an idle id beside its text, which is kept twice: as the id and as the key of its rows."""
 TOMBSTONE_OVERHEAD_BYTES = 40
 """More than what a record without a value needs beside its key."""
 HELD_MS = 5
@@ -73,7 +77,7 @@ cdef class Tombstones(Completion):
             log_failure(self.owned.partition, error)
         for metadata in self.batch:
             if error is None:
-                del self.owned.transactions[metadata.transactional_id]
+                self.store.forget(self.owned, metadata)
             else:
                 metadata.abandon()
         return 0
@@ -94,6 +98,7 @@ cdef class TransactionStore:
         self._topics = topics
         self._on_loaded = on_loaded
         self._owned = []
+        self.most_id_bytes = MOST_ID_BYTES
         self._most_together_bytes = most_together_bytes
         topics.on_topic_created.append(self._on_topic_created)
         topics.on_topic_deleted.append(self._on_topic_deleted)
@@ -114,6 +119,7 @@ cdef class TransactionStore:
             owned.is_lost = True
             owned.held.clear()
         self._owned = []
+        self.id_bytes = 0
         if self._held_timer is not None:
             self._held_timer.cancel()
             self._held_timer = None
@@ -145,6 +151,25 @@ cdef class TransactionStore:
         """Return the partition of an id and the id's metadata, None if it has none. Raises as `owner`."""
         owned = self.owner(transactional_id)
         return owned, owned.transactions.get(transactional_id)
+
+    def add_new(self, StatePartition owned not None, TransactionMetadata metadata not None):
+        """Keep a new id. Raises POLICY_VIOLATION once the ids take MOST_ID_BYTES: no retry would help."""
+        cdef int64_t more_bytes = memory_of(metadata.transactional_id)
+        if self.id_bytes + more_bytes > self.most_id_bytes:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f'found transactional ids of {self.id_bytes} bytes, expected '
+                             f'{self.most_id_bytes} at most: no further one is taken before some expire')
+        self.keep(owned, metadata)
+
+    cdef int keep(self, StatePartition owned, TransactionMetadata metadata) except -1:
+        owned.transactions[metadata.transactional_id] = metadata
+        self.id_bytes += memory_of(metadata.transactional_id)
+        return 0
+
+    cdef int forget(self, StatePartition owned, TransactionMetadata metadata) except -1:
+        del owned.transactions[metadata.transactional_id]
+        if not owned.is_lost:
+            self.id_bytes -= memory_of(metadata.transactional_id)
+        return 0
 
     cdef int append(self, StatePartition owned, TransactionMetadata metadata, Completion then,
                     Py_ssize_t part) except -1:
@@ -273,6 +298,7 @@ cdef class TransactionStore:
         cdef int64_t end_offset, now_ms = self._clock.wall_ms()
         cdef bytearray encoded = encode_batch(
             [(now_ms, *state_log.encode_tombstone(metadata.transactional_id)) for metadata in batch])
+        tombstones.store = self
         tombstones.owned = owned
         tombstones.batch = batch
         try:
@@ -306,7 +332,7 @@ cdef class TransactionStore:
                 logger.error('%s-%d cannot be loaded: %s', TRANSACTION_STATE, owned.partition.partition, error)
                 return
             for transactional_id, row in state_log.read_all(owned.partition).items():
-                owned.transactions[transactional_id] = TransactionMetadata(transactional_id, row)
+                self.keep(owned, TransactionMetadata(transactional_id, row))
             owned.is_loading = False
             self._on_loaded(owned)
 
@@ -322,3 +348,7 @@ cdef object error_for_client(Partition partition, object error):
 cdef int log_failure(Partition partition, object error) except -1:
     logger.warning('appending to %s-%d failed: %s', TRANSACTION_STATE, partition.partition, error)
     return 0
+
+
+cdef int64_t memory_of(str transactional_id) except -1:
+    return ID_OVERHEAD_BYTES + 2 * len(transactional_id)

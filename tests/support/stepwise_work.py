@@ -15,8 +15,8 @@ Done = Callable[[Exception | None, Any], object]
 class StepwiseWork(LongWork):
     """Does the first part of a work at once, as LongWork does. The rest waits for `step` or `finish`."""
 
-    def __init__(self) -> None:
-        super().__init__(Timers(ManualClock()))
+    def __init__(self, timers: Timers | None = None) -> None:
+        super().__init__(Timers(ManualClock()) if timers is None else timers)
         self._works: deque[tuple[Generator[object, None, Any], Done | None]] = deque()
         self.longest_part_ms = 0.0
         """The CPU time of the longest part so far."""

@@ -12,6 +12,7 @@ from kbroker.config import Config
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.internal_topics import TRANSACTION_STATE as STATE_TOPIC
+from kbroker.long_work import LongWork
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import read_end_txn_marker
 from kbroker.record.records import decode_records
@@ -99,7 +100,7 @@ class World:
         self.timers = Timers(self.clock)
         self.topics.on_topic_created, self.topics.on_topic_deleted = [], []
         self.producer_ids = ProducerIds(self.blocks)
-        self.coordinator = TransactionCoordinator(self.config, self.clock, self.timers, self.topics,
+        self.coordinator = TransactionCoordinator(self.config, self.clock, LongWork(self.timers), self.topics,
                                                   self.producer_ids, transaction_version=self.version,
                                                   most_together_bytes=self.most_together_bytes)
         self.coordinator.start()

@@ -26,7 +26,7 @@ def record():
 def stepwise_broker(tmp_path):
     """Return a broker that does long work only when the test says so."""
     broker = InProcessBroker(tmp_path)
-    broker.long_work = StepwiseWork()
+    broker.long_work = StepwiseWork(broker.timers)
     return broker
 
 

@@ -1,0 +1,203 @@
+"""Changes of thousands of partitions: other clients are served in between, and nothing holds the loop."""
+import pathlib
+
+import pytest
+from support.in_process_broker import InProcessBroker
+from support.message_builder import build
+from support.stepwise_work import StepwiseWork
+
+from kbroker.errors import ErrorCode
+from kbroker.log.origin import Origin
+from kbroker.record.batch import encode_batch
+
+PART_MS = 10
+MANY = 2_000
+FEW = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.partitions': '1'}
+
+
+class Client:
+    """A client of a broker whose long work the test runs part by part."""
+
+    def __init__(self, broker):
+        self.broker = broker
+
+    def ask(self, api, version=None, **fields):
+        """Send a request, and do the long work until its answer. Return the answer, and how often another client was
+        served in between."""
+        request = build(f'{api}Request', **fields)
+        version = request.versions[1] if version is None else version
+        connection = self.broker.begin(request, version)
+        others = 0
+        while not connection.replies:
+            self.serve_other()
+            others += 1
+            self.broker.long_work.step()
+            self.broker.end_tick()
+        return self.broker.answer_to(connection, request, version), others
+
+    def serve_other(self):
+        request = build('ApiVersionsRequest', client_software_name='other', client_software_version='1')
+        assert self.broker.begin(request, 4).replies
+
+    def create(self, *names, partitions=1):
+        answer, others = self.ask('CreateTopics', topics=[
+            {'name': name, 'num_partitions': partitions, 'replication_factor': 1} for name in names])
+        return {topic.error_code for topic in answer.topics}, others
+
+
+@pytest.fixture
+def broker(tmp_path):
+    broker = InProcessBroker(tmp_path, FEW)
+    broker.long_work = StepwiseWork(broker.timers)
+    with broker:
+        yield broker
+        assert broker.long_work.longest_part_ms < PART_MS
+
+
+@pytest.fixture
+def client(broker):
+    return Client(broker)
+
+
+def directories(broker, topic):
+    return {path.name for path in pathlib.Path(broker.directory).glob(f'{topic}-*')}
+
+
+def test_a_topic_of_many_partitions_is_created_between_the_turns_of_others(client, broker):
+    """Once, a CreateTopics of 9,990 partitions stopped the loop for half a second."""
+    codes, others = client.create('orders', partitions=MANY)
+    assert (codes, len(broker.topics.topic('orders').partitions)) == ({0}, MANY)
+    assert others > MANY // 2
+
+
+def test_a_metadata_request_that_creates_topics_lets_others_be_served(client):
+    """Once, a Metadata that created 500 topics stopped the loop for 4.4 s: each was a write to the disk of its own."""
+    answer, others = client.ask('Metadata', topics=[{'name': f'topic_{number}'} for number in range(500)],
+                                allow_auto_topic_creation=True)
+    assert {topic.error_code for topic in answer.topics} == {0} and len(answer.topics) == 500
+    assert others > 500
+
+
+def test_topics_are_deleted_between_the_turns_of_others(client, broker):
+    """Once, a DeleteTopics of 9,000 partitions stopped the loop for 1.7 s."""
+    client.create('orders', partitions=MANY)
+    broker.long_work.finish()
+    answer, others = client.ask('DeleteTopics', topics=[{'name': 'orders'}])
+    assert [result.error_code for result in answer.responses] == [0]
+    assert others > MANY
+    assert all(name.endswith('-delete') for name in directories(broker, 'orders'))
+
+
+def test_a_topic_is_found_once_all_its_partitions_are_open_and_not_after_its_deletion(client, broker):
+    request = build('CreateTopicsRequest', topics=[{'name': 'orders', 'num_partitions': 50, 'replication_factor': 1}])
+    creation = broker.begin(request, 7)
+    while 'orders' not in broker.metadata.image.topics:
+        broker.long_work.step()
+    assert broker.topics.topic('orders') is None and not creation.replies     # durable, but not all of it is open
+    while not creation.replies:
+        broker.long_work.step()
+    assert len(broker.topics.topic('orders').partitions) == 50
+    broker.long_work.finish()
+    deletion = broker.begin(build('DeleteTopicsRequest', topics=[{'name': 'orders'}]), 6)
+    while broker.topics.topic('orders') is not None:
+        broker.long_work.step()
+    assert 'orders' not in broker.metadata.image.topics and not deletion.replies
+    assert 'orders-0' in directories(broker, 'orders')      # its directories are still to be renamed
+    recreation = broker.begin(request, 7)       # waits for its turn
+    broker.long_work.finish()
+    assert broker.answer_to(recreation, request, 7).topics[0].error_code == 0
+    assert {f'orders-{number}' for number in range(50)} <= directories(broker, 'orders')
+
+
+def test_two_creations_of_one_name_do_not_meet(client, broker):
+    request = build('CreateTopicsRequest', topics=[{'name': 'orders', 'num_partitions': 50, 'replication_factor': 1}])
+    connections = [broker.begin(request, 7) for _ in range(2)]
+    broker.long_work.finish()
+    codes = [broker.answer_to(connection, request, 7).topics[0].error_code for connection in connections]
+    assert codes == [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
+
+
+def test_producer_ids_and_internal_topics_are_made_while_a_large_topic_is_being_prepared(client, broker):
+    request = build('CreateTopicsRequest', topics=[{'name': 'orders', 'num_partitions': 500, 'replication_factor': 1}])
+    creation = broker.begin(request, 7)
+    broker.long_work.step()
+    first = broker.metadata.allocate_producer_id_block()
+    broker.topics.ensure_internal('__consumer_offsets')
+    broker.long_work.finish()
+    assert broker.answer_to(creation, request, 7).topics[0].error_code == 0
+    image = broker.metadata.image
+    assert set(image.topics) == {'orders', '__consumer_offsets'} and image.next_producer_id == first.stop
+    broker.crash()
+    with InProcessBroker(broker.directory, FEW) as again:       # the log says the same
+        assert set(again.metadata.image.topics) == {'orders', '__consumer_offsets'}
+        assert len(again.topics.topic('orders').partitions) == 500
+        assert again.metadata.image.next_producer_id == first.stop
+
+
+@pytest.mark.parametrize('steps', [1, 40, 120, 400])
+def test_a_crash_within_a_creation_or_a_deletion_leaves_a_topic_or_none(tmp_path, steps):
+    """A kill after any part: the topic is in the metadata as a whole or not at all, and the start does the rest."""
+    for request in (build('CreateTopicsRequest', topics=[{'name': 'orders', 'num_partitions': 100,
+                                                          'replication_factor': 1}]),
+                    build('DeleteTopicsRequest', topics=[{'name': 'orders'}])):
+        broker = InProcessBroker(tmp_path, FEW)
+        broker.long_work = StepwiseWork(broker.timers)
+        with broker:
+            connection = broker.begin(request, request.versions[1])
+            for _ in range(steps):
+                if len(broker.long_work):
+                    broker.long_work.step()
+            is_there, is_answered = 'orders' in broker.metadata.image.topics, bool(connection.replies)
+            broker.crash()
+        with InProcessBroker(tmp_path, FEW) as broker:
+            topic = broker.topics.topic('orders')
+            assert (topic is not None) == is_there
+            assert topic is None or len(topic.partitions) == 100
+            if is_answered:
+                assert is_there == (type(request).__name__ == 'CreateTopicsRequest')
+            if topic is None and 'Create' in type(request).__name__:
+                broker.topics.create('orders', 100, {})
+
+
+def test_a_topic_made_again_has_nothing_of_the_checkpoints_of_the_old_one(tmp_path):
+    """A crash after the creation must not apply the recovery point of the deleted topic to the new one."""
+    with InProcessBroker(tmp_path, FEW) as broker:
+        broker.topics.create('orders', 40, {'segment.bytes': '1048576'})
+        log = broker.logs.logs['orders', 7]
+        broker.topics.get('orders', 7).append_batch(encode_batch([(0, b'k', b'v')]), Origin.CLIENT)
+        broker.turn()
+        log.roll()
+        broker.topics.get('orders', 7).append_batch(encode_batch([(0, b'k', b'v')]), Origin.CLIENT)
+        broker.turn()
+        assert broker.logs.checkpoint_recovery_points()
+        checkpoint = tmp_path / 'recovery-point-offset-checkpoint'
+        assert 'orders 7 1\n' in checkpoint.read_text()
+        request = build('DeleteTopicsRequest', topics=[{'name': 'orders'}])
+        assert broker.ask(request).responses[0].error_code == 0
+        request = build('CreateTopicsRequest', topics=[{'name': 'orders', 'num_partitions': 40,
+                                                        'replication_factor': 1}])
+        assert broker.ask(request).topics[0].error_code == 0
+        assert 'orders 7 1\n' not in checkpoint.read_text()
+        broker.crash()
+
+
+def test_changed_configs_reach_ten_thousand_logs_in_parts(client, broker):
+    client.create('orders', partitions=MANY)
+    resource = {'resource_type': 4, 'resource_name': '', 'configs': [
+        {'name': 'log.retention.ms', 'config_operation': 0, 'value': '12345'}]}
+    answer, others = client.ask('IncrementalAlterConfigs', resources=[resource])
+    assert answer.responses[0].error_code == 0
+    assert others > MANY // 100
+    assert {log.config.retention_ms for log in broker.logs.logs.values()} == {12345}
+
+
+@pytest.mark.parametrize('api', ['CreateTopics', 'DeleteTopics', 'CreatePartitions'])
+def test_a_request_for_more_than_a_batch_holds_is_refused_as_in_kafka(client, api):
+    names = [f't{number}' for number in range(10_001)]
+    elements = {'CreateTopics': [{'name': name, 'num_partitions': 1, 'replication_factor': 1} for name in names],
+                'DeleteTopics': [{'name': name} for name in names],
+                'CreatePartitions': [{'name': name, 'count': 2} for name in names]}[api]
+    answer, _ = client.ask(api, topics=elements)
+    results = answer.topics if api == 'CreateTopics' else answer.responses if api == 'DeleteTopics' else answer.results
+    expected = (ErrorCode.POLICY_VIOLATION if api == 'CreateTopics' else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert {result.error_code for result in results} == {expected} and len(results) == 10_001
