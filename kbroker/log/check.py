@@ -105,6 +105,8 @@ class PartitionCheck:
     """True for `__cluster_metadata-0`: indexes may be missing, and the directory holds other files."""
     log_start_offset: int = 0
     """The first offset that can be read, if it is above the base offset of the first segment."""
+    acknowledged_offset: int = 0
+    """After an unclean stop, the offset below which checkpoints say that everything was acknowledged."""
     findings: list[Finding] = field(default_factory=list)
 
     def run(self) -> PartitionReport:
@@ -234,15 +236,20 @@ class PartitionCheck:
     def _report_damage(self, name: str, position: int, size_bytes: int, what: str, *, is_last: bool) -> bool:
         """Report the damage.
 
-        Returns True for a torn tail, at the end of the last segment with no sound batch behind it.
+        Returns True if the log ends there: for a torn tail, at the end of the last segment with no sound batch behind
+        it, and for what a power cut leaves of unsynced writes.
         """
         file = self.fs.open(os.path.join(self.directory, name))
         follows = find_sound_batch(file, position + 1, size_bytes)
         what = f'{what}; {size_bytes - position} bytes follow'
         self.is_damaged |= follows >= 0 or not is_last
         if follows >= 0:
-            self._error(name, position, f'{what}, among them a sound batch at {follows}: the disk lost data',
-                        is_recovered=False)
+            what = f'{what}, among them a sound batch at {follows}'
+            if self.is_recovered and self.next_offset >= self.acknowledged_offset:
+                self._error(name, position, f'{what}: no checkpoint says that records from offset {self.next_offset} '
+                                            'on were acknowledged')
+                return True
+            self._error(name, position, f'{what}: the disk lost data', is_recovered=False)
             return False
         self._error(name, position, f'{what}, none of them a sound batch: a torn tail' if is_last else what,
                     Remedy.CUT_TORN_TAIL if is_last else None)

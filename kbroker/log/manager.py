@@ -30,6 +30,7 @@ from kbroker.log.fs import File, FileSystem, is_shortage, sync_inline
 from kbroker.log.jobs import Submit, Sync, run_inline
 from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
+from kbroker.log.out_of_use import make_missing_indexes
 from kbroker.log.partition_metadata import read_topic_id, write_topic_id
 from kbroker.log.removals import Removals
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
@@ -94,7 +95,9 @@ class LogManager:
             self.clean_shutdown, self.previous_broker_epoch = self._read_clean_shutdown()
             self._recovery_points = self._read_checkpoint(RECOVERY_POINT_FILE)
             self._log_start_offsets = self._read_checkpoint(LOG_START_OFFSET_FILE)
-            self._stale: dict[str, set[PartitionKey]] = {RECOVERY_POINT_FILE: set(), LOG_START_OFFSET_FILE: set()}
+            self._found_high_watermarks = self._read_checkpoint(HIGH_WATERMARK_FILE)
+            self._stale: dict[str, set[PartitionKey]] = {
+                RECOVERY_POINT_FILE: set(), LOG_START_OFFSET_FILE: set(), HIGH_WATERMARK_FILE: set()}
             """The partitions that are gone, by the checkpoint files that may still contain them."""
         except BaseException:
             self._lock = None
@@ -146,6 +149,7 @@ class LogManager:
         log = Log(self.fs, path, topic, partition, config, self._clock, LogOptions(
             log_start_offset=0 if is_new else self._log_start_offsets.get((topic, partition), 0),
             recovery_point=self._recovery_points.get((topic, partition), 0),
+            high_watermark=self._found_high_watermarks.get((topic, partition), 0),
             clean_shutdown=self.clean_shutdown, sync_later=sync_later,
             producer_expiration_ms=self._config.producer_id_expiration_ms, removals=self.removals,
             maker=partial(self._make_partition, (topic, partition), topic_id) if is_new else None,
@@ -181,6 +185,7 @@ class LogManager:
         if self._is_stale(topic, partitions):
             yield from self._replace_durably(RECOVERY_POINT_FILE, self._recovery_points, _recovery_point)
             yield from self._replace_durably(LOG_START_OFFSET_FILE, self._log_start_offsets, _log_start)
+            yield from self._replace_durably(HIGH_WATERMARK_FILE, self._found_high_watermarks, self.high_watermark)
 
     def _is_stale(self, topic: str, partitions: int) -> bool:
         return any(stale and any((topic, partition) in stale for partition in range(partitions))
@@ -194,7 +199,8 @@ class LogManager:
         """
         path = self.path(*key)
         is_stale = any(key in stale for stale in self._stale.values())
-        if is_stale and not (self.checkpoint_recovery_points() and self.checkpoint_log_start_offsets()):
+        if is_stale and not (self.checkpoint_recovery_points() and self.checkpoint_log_start_offsets()
+                             and self._write_high_watermarks()):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
         if not self.fs.exists(path):
             self.fs.mkdir(path)
@@ -315,7 +321,8 @@ class LogManager:
 
     def _forget_offsets(self, topic: str, partition: int) -> None:
         for name, offsets in ((RECOVERY_POINT_FILE, self._recovery_points),
-                              (LOG_START_OFFSET_FILE, self._log_start_offsets)):
+                              (LOG_START_OFFSET_FILE, self._log_start_offsets),
+                              (HIGH_WATERMARK_FILE, self._found_high_watermarks)):
             if offsets.pop((topic, partition), None) is not None:
                 self._stale[name].add((topic, partition))
 
@@ -341,7 +348,7 @@ class LogManager:
             self._long_work.start(self._write_checkpoint(name, of_others, offset_of))
 
     def _write_checkpoint(self, name: str, of_others: PartitionOffsets, offset_of: OffsetOf) -> Steps:
-        stale = set(self._stale.get(name, ()))
+        stale = set(self._stale[name])
         offsets = dict(of_others)
         yield from self._read_offsets(offsets, offset_of)
         if self.failure is None and not self._is_stopping:
@@ -378,7 +385,10 @@ class LogManager:
 
     def checkpoint_high_watermarks(self) -> None:
         """Start writing the high watermarks, without waiting for the disk."""
-        self._begin_checkpoint(HIGH_WATERMARK_FILE, {}, self.high_watermark)
+        self._begin_checkpoint(HIGH_WATERMARK_FILE, self._found_high_watermarks, self.high_watermark)
+
+    def _write_high_watermarks(self) -> bool:
+        return self._write_at_once(HIGH_WATERMARK_FILE, self._found_high_watermarks, self.high_watermark)
 
     def checkpoint_recovery_points(self) -> bool:
         """Write the recovery point of each log, from which a recovery starts. Returns whether that succeeded."""
@@ -484,7 +494,6 @@ class LogManager:
             self.fail(error)
             is_synced = False
         failed = {log for log in self.logs.values() if log.failure is not None}
-        high_watermarks = {key: log.log_end_offset for key, log in self.logs.items() if log not in failed}
         for log in self.logs.values():
             try:
                 log.close(is_synced=is_synced)
@@ -495,8 +504,10 @@ class LogManager:
                            for key, log in self.logs.items()}
         self._checkpoints.write(RECOVERY_POINT_FILE, {**self._recovery_points, **recovery_points})
         self.checkpoint_log_start_offsets()
+        high_watermarks = {key: log.log_end_offset for key, log in self.logs.items() if log not in failed}
         self._checkpoints.write(HIGH_WATERMARK_FILE, high_watermarks)
         if not failed:
+            make_missing_indexes(self.fs, self.directory)
             content = json.dumps({'version': 0, 'brokerEpoch': broker_epoch}, separators=(',', ':'))
             self.fs.write_file_atomically(os.path.join(self.directory, CLEAN_SHUTDOWN_FILE), content.encode())
 

@@ -15,6 +15,8 @@ class LogOptions:
     log_start_offset: int = 0
     recovery_point: int = 0
     """Segments that end at or below this offset were synced before the last stop."""
+    high_watermark: int = 0
+    """Everything below it was acknowledged, as the checkpoint of high watermarks says."""
     clean_shutdown: bool = True
     """False: segments above the recovery point are read whole."""
     refuse_damage: bool = False

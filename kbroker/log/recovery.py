@@ -4,10 +4,13 @@ After a clean stop, indexes are trusted if they look sound, and the state comes 
 unclean one, every segment at or above the recovery point is read completely. Checksums, sizes and order of its batches
 are checked; its indexes and the producer state are rebuilt from its batches.
 
-The log ends before the first bytes that are not a batch, as in Apache Kafka. At the end of the log, such bytes are a
-write torn by a power cut, which was never acknowledged. If valid batches follow, the bytes are damage to data that may
-have been acknowledged. The part that is cut off is then kept beside the log in `.cut` files, which no broker reads, and
-reported in the broker's log.
+The log ends before the first bytes that are not a batch, as in Apache Kafka. Unsynced writes may survive a power cut in
+any order, so valid batches may follow. They are then kept beside the log in `.cut` files, which no broker reads.
+
+A disk that keeps what it synced loses no acknowledged record, and so nothing below the recovery point or the
+checkpoint of high watermarks. If the log ends below one of them, acknowledged records are lost, which is an error in
+the broker's log. Records above them may have been acknowledged since the last checkpoint. No file tells; that a
+cut took them is a warning.
 """
 import logging
 import os
@@ -44,6 +47,8 @@ class Opening:
     options: LogOptions
     segments: list[Segment] = field(default_factory=list)
     was_cut: bool = False
+    was_kept: bool = False
+    """Valid batches behind the end of the log are kept in `.cut` files."""
     is_unsynced: bool = False
     """Something was recovered: sync `files_to_sync`, then call `finish`, before any of it becomes visible."""
     recovered: list[Segment] = field(default_factory=list)
@@ -70,6 +75,7 @@ class Opening:
             self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         to_recover = self._segments_to_recover(epochs_are_known)
         self._build_state(to_recover)
+        self._report_loss()
         if self.segments and self.log_end_offset < self.log_start_offset:
             logger.warning('%s: the log ends at %d, below its start %d: no record is visible, it restarts empty',
                            self.directory, self.log_end_offset, self.log_start_offset)
@@ -172,6 +178,23 @@ class Opening:
             elif segment.next_offset > self.producers.end_offset:
                 segment.replay(self.producers, self.producers.end_offset)
 
+    def _report_loss(self) -> None:
+        """Report whether the end of the log lacks acknowledged records."""
+        proof = None
+        if self.options.clean_shutdown:
+            proof = 'the last broker stopped cleanly' if self.was_cut else None
+        elif self.log_end_offset < self.options.recovery_point:
+            proof = f'they were synced below the recovery point {self.options.recovery_point}'
+        elif self.log_end_offset < self.options.high_watermark:
+            proof = f'the checkpoint has high watermark {self.options.high_watermark}'
+        if proof is not None:
+            logger.error('%s: acknowledged records from offset %d on are lost: %s', self.directory,
+                         self.log_end_offset, proof)
+        elif self.was_kept:
+            logger.warning('%s: no checkpoint says that records from offset %d on were acknowledged: this is what a '
+                           'power cut leaves of unsynced writes. The %s files may be removed', self.directory,
+                           self.log_end_offset, CUT_SUFFIX)
+
     def _recover(self, segment: Segment) -> bool:
         """Recover a segment. Returns True if the log now ends in it because it was cut."""
         result = segment.recover(self.producers, self.leader_epochs)
@@ -215,8 +238,9 @@ class Opening:
         for position in range(0, lost_bytes, COPY_BYTES):
             target.write_at(source.read_at(COPY_BYTES, result.valid_bytes + position), position)
         target.sync()
-        logger.error('%s, although valid batches follow at %d: the disk lost data. The part cut off is kept in %s',
-                     text, result.next_valid_position, path)
+        self.was_kept = True
+        logger.warning('%s, although valid batches follow at %d. The part cut off is kept in %s', text,
+                       result.next_valid_position, path)
 
     def _cut_after(self, number: int) -> None:
         for segment in self.segments[number + 1:]:
@@ -232,6 +256,7 @@ class Opening:
         logger.warning('%s: %d bytes from offset %d on are cut off%s', path, segment.size_bytes, segment.base_offset,
                        f' and kept in {path}{CUT_SUFFIX}' if keep else '')
         if keep:
+            self.was_kept = True
             self.fs.rename(path, path + CUT_SUFFIX)
         for name in segment.existing_files():
             self.fs.unlink(os.path.join(self.directory, name))

@@ -63,6 +63,8 @@ class PartitionTask:
     is_metadata: bool
     log_start_offset: int
     """The first visible offset according to the checkpoint; 0 if the log begins with its first segment."""
+    acknowledged_offset: int
+    """The offset below which checkpoints say that everything was acknowledged."""
     is_live: bool
     """A broker uses the directory: only findings that every repetition confirms are reported."""
 
@@ -70,7 +72,8 @@ class PartitionTask:
 def check_one(fs: FileSystem, task: PartitionTask) -> PartitionReport | None:
     """Check one partition. Return None if it was deleted meanwhile. OSError if its directory cannot be listed."""
     def run() -> PartitionReport:
-        return PartitionCheck(fs, task.path, task.recovered_from, task.is_metadata, task.log_start_offset).run()
+        return PartitionCheck(fs, task.path, task.recovered_from, task.is_metadata, task.log_start_offset,
+                              task.acknowledged_offset).run()
 
     try:
         report = run()
@@ -117,6 +120,7 @@ class DirectoryCheck:
         self.lock_path = os.path.join(self.log_directory, LOCK_FILE) if has_owner else None
         self.holder = None if self.lock_path is None or self.is_locked else self._find_holder(self.lock_path)
         """The process id of the broker that uses the directory; 0 if it cannot be seen."""
+        self._deleted: dict[TopicPartition, str] = {}
         self.is_clean = not has_owner or self.fs.exists(os.path.join(self.log_directory, CLEAN_SHUTDOWN_FILE))
         self._checkpoints = {name: self._read_checkpoint(name) for name in CHECKPOINTS} if has_owner else {}
         if self.is_partition:
@@ -135,7 +139,6 @@ class DirectoryCheck:
 
     def _list_directories(self, names: list[str], has_owner: bool) -> None:
         self._meta_properties: MetaProperties | None = None
-        self._deleted: dict[TopicPartition, str] = {}
         if has_owner:
             self._read_meta_properties()
         else:
@@ -165,11 +168,13 @@ class DirectoryCheck:
                              if name.endswith(LOG_SUFFIX))
         except OSError:
             size_bytes = 0      # the check of the partition reports the error
-        point = None if self.is_clean else self._checkpoints[RECOVERY_POINT_FILE].get((topic, partition), 0)
-        is_metadata = os.path.basename(path) == METADATA_DIRECTORY
-        log_start_offset = self._checkpoints.get(LOG_START_OFFSET_FILE, {}).get((topic, partition), 0)
-        self.tasks.append(PartitionTask(topic, partition, path, size_bytes, point, is_metadata, log_start_offset,
-                                        self.holder is not None))
+        log_start_offset, recovery_point, high_watermark = (
+            self._checkpoints.get(name, {}).get((topic, partition), 0)
+            for name in (LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE))
+        self.tasks.append(PartitionTask(
+            topic, partition, path, size_bytes, None if self.is_clean else recovery_point,
+            os.path.basename(path) == METADATA_DIRECTORY, log_start_offset, max(recovery_point, high_watermark),
+            self.holder is not None))
 
     def _read_meta_properties(self) -> None:
         from kbroker.metadata.directory import read_meta_properties
@@ -228,11 +233,21 @@ class DirectoryCheck:
             self._error(name, f'found {what}, expected an offset')
         elif offset > report.end_offset and name == CLEANER_FILE:
             self._warn(name, f'found {what}, whose log ends at {report.end_offset}')
-        elif offset > report.end_offset and self.holder is None:
+        elif offset > report.end_offset and self.holder is None and not self._is_stale(name, topic_partition):
             meaning = {RECOVERY_POINT_FILE: 'what was on the disk is gone',
                        LOG_START_OFFSET_FILE: 'nothing of the log can be read',
                        HIGH_WATERMARK_FILE: 'records that consumers may have seen are gone'}[name]
             self._error(name, f'found {what}, whose log ends at {report.end_offset}: {meaning}')
+
+    def _is_stale(self, name: str, topic_partition: TopicPartition) -> bool:
+        """Return whether a high watermark may be that of an earlier topic of the name, deleted a moment ago."""
+        task = next(task for task in self.tasks if (task.topic, task.partition) == topic_partition)
+        try:
+            topic_id = read_topic_id(self.fs, task.path)
+        except (CorruptLogError, OSError):
+            return False
+        return name == HIGH_WATERMARK_FILE and topic_id is not None and self._follows_a_deleted(
+            topic_partition, topic_id)
 
     # ---- metadata against directories ----
 

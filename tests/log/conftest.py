@@ -27,12 +27,13 @@ def open_log(fs, clock, tmp_path: pathlib.Path):
     """A function that opens the partition `topic-0` under the test's directory, with topic settings by name."""
 
     def opener(clean_shutdown: bool = True, *, file_system: FileSystem = fs, name: str = 'topic-0', timers=None,
-               log_start_offset: int = 0, recovery_point: int = 0, **settings: object) -> Log:
+               log_start_offset: int = 0, recovery_point: int = 0, high_watermark: int = 0,
+               **settings: object) -> Log:
         overrides = {key.replace('_', '.'): str(value) for key, value in settings.items()}
         topic, _, partition = name.rpartition('-')
         removals = None if timers is None else Removals(file_system, timers, run_inline)
         return Log(file_system, str(tmp_path / name), topic, int(partition), LogConfig(Config({}), overrides), clock,
                    LogOptions(clean_shutdown=clean_shutdown, removals=removals, log_start_offset=log_start_offset,
-                              recovery_point=recovery_point))
+                              recovery_point=recovery_point, high_watermark=high_watermark))
 
     return opener

@@ -84,20 +84,45 @@ def test_index_files_are_made_for_their_first_entry_or_by_a_clean_stop(open_log,
     assert check_partition(FileSystem(), log.directory) == []
 
 
-def test_damage_before_valid_batches_cuts_there_and_keeps_what_was_cut(open_log, caplog):
+ACKNOWLEDGED, UNKNOWN = 'acknowledged records from offset', 'no checkpoint says that records from offset'
+
+
+def verdicts(caplog):
+    """Return (level, verdict) of the records that tell acknowledged from unacknowledged loss."""
+    return [(record.levelno, verdict) for record in caplog.records for verdict in (ACKNOWLEDGED, UNKNOWN)
+            if verdict in record.message]
+
+
+@pytest.mark.parametrize(('proof', 'expected'), [
+    ({}, (logging.WARNING, UNKNOWN)), ({'high_watermark': 20}, (logging.WARNING, UNKNOWN)),
+    ({'high_watermark': 60}, (logging.ERROR, ACKNOWLEDGED)), ({'recovery_point': 39}, (logging.ERROR, ACKNOWLEDGED))])
+def test_damage_before_valid_batches_cuts_there_and_keeps_what_was_cut(open_log, caplog, proof, expected):
     log = open_log()
     fill(log)
     path = log.segments[1].path('.log')
     content = FileSystem().read_file(path)
     position = content.index(b'x' * 200, 2500)
     change(path, position, b'y')
-    again = end_after_kill(log, open_log)
-    assert 20 < again.log_end_offset < 40 and again.segments[-1].base_offset == 20
-    assert [record.levelno for record in caplog.records if 'the disk lost data' in record.message] == [logging.ERROR]
+    again = end_after_kill(log, open_log, **proof)
+    assert 20 < again.log_end_offset < 39 and again.segments[-1].base_offset == 20
+    assert verdicts(caplog) == [expected]
     cut = sorted(name for name in os.listdir(log.directory) if name.endswith('.cut'))
     assert len(cut) == 2
     kept = FileSystem().read_file(os.path.join(log.directory, cut[0]))
     assert len(kept) == len(content) - again.segments[-1].size_bytes
+
+
+@pytest.mark.parametrize(('high_watermark', 'expected'), [(58, []), (59, [(logging.ERROR, ACKNOWLEDGED)])])
+@pytest.mark.parametrize('lost', ['a byte', 'a batch'])
+def test_a_lost_end_is_an_error_if_it_was_acknowledged(open_log, caplog, lost, high_watermark, expected):
+    log = open_log()
+    fill(log)
+    last = log.segments[-1]
+    batch_bytes = last.size_bytes // 10
+    os.truncate(last.path('.log'), last.size_bytes - (1 if lost == 'a byte' else batch_bytes))
+    again = end_after_kill(log, open_log, high_watermark=high_watermark)
+    assert again.log_end_offset == 58
+    assert verdicts(caplog) == expected
 
 
 def test_damage_is_refused_where_nothing_may_be_lost(open_log, fs, clock):

@@ -145,8 +145,33 @@ def apply(content: Content, position: int, data: bytes | None) -> None:
         content.write(position, data)
 
 
-DIRECTORY = object()
-NameChange = Callable[[dict[str, object]], None]
+NameChange = Callable[[dict[str, object]], object]
+
+
+@dataclass(eq=False)
+class Folder:
+    """The names in a directory, and the changes of them that a power cut may undo, the last ones first."""
+
+    names: dict[str, object] = field(default_factory=dict)
+    """An Inode or a Folder by name."""
+    durable: dict[str, object] = field(default_factory=dict)
+    pending: list[NameChange] = field(default_factory=list)
+
+    def change(self, change: NameChange) -> None:
+        change(self.names)
+        self.pending.append(change)
+
+    def sync(self) -> None:
+        for change in self.pending:
+            change(self.durable)
+        self.pending.clear()
+
+    def after_power_cut(self, rng: random.Random) -> dict[str, object]:
+        names = dict(self.durable)
+        count = len(self.pending)
+        for change in self.pending[:rng.choice((0, count, rng.randrange(count + 1)))]:
+            change(names)
+        return names
 
 
 class FreezingFileSystem(FileSystem):
@@ -159,85 +184,109 @@ class FreezingFileSystem(FileSystem):
         """`before_sync` is called with the path before each sync takes effect."""
         self.root = str(root)
         self.before_sync = before_sync
-        self.durable_names: dict[str, object] = {}
-        self.names: dict[str, object] = {}
-        self.pending_names: dict[str, list[NameChange]] = {}
-        for directory, _, files in os.walk(self.root):
-            self.durable_names[directory] = DIRECTORY
-            for name in files:
-                path = os.path.join(directory, name)
-                content = pathlib.Path(path).read_bytes()
-                self.durable_names[path] = Inode(Content(bytearray(content.rstrip(b'\0')), len(content)))
-        self.names = dict(self.durable_names)
+        self.top = self._read(self.root)
+
+    def _read(self, path: str) -> Folder:
+        """Return a directory in which everything is durable."""
+        folder = Folder()
+        for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+            if entry.is_dir():
+                folder.names[entry.name] = self._read(entry.path)
+            else:
+                content = pathlib.Path(entry.path).read_bytes()
+                folder.names[entry.name] = Inode(Content(bytearray(content.rstrip(b'\0')), len(content)))
+        folder.durable = dict(folder.names)
+        return folder
+
+    def folder(self, path: str) -> Folder | None:
+        """Return a directory, None if it is not below the root."""
+        node = self.node(path)
+        return node if isinstance(node, Folder) else None
+
+    def node(self, path: str) -> object:
+        where = os.path.relpath(path, self.root)
+        node: object = self.top
+        for name in () if where == '.' else where.split('/'):
+            node = node.names.get(name) if isinstance(node, Folder) else None
+        return node
 
     def change(self, path: str, change: NameChange) -> None:
-        change(self.names)
-        self.pending_names.setdefault(os.path.dirname(path), []).append(change)
+        """Change the names in the directory of a path."""
+        folder = self.folder(os.path.dirname(path))
+        if folder is not None:
+            folder.change(change)
 
     def open(self, path: str, create: bool = False) -> File:
-        if create and path not in self.names:
-            inode = Inode()
-            self.change(path, lambda names: names.__setitem__(path, inode))
-        return FrozenFile(self, self.names.get(path), path, create)
+        if create and self.node(path) is None:
+            inode, name = Inode(), os.path.basename(path)
+            self.change(path, lambda names: names.update({name: inode}))
+        return FrozenFile(self, self.node(path), path, create)
 
     def open_directory(self, path: str) -> File:
         return FrozenDirectory(self, path)
 
     def mkdir(self, path: str) -> None:
         super().mkdir(path)
-        self.change(path, lambda names: names.__setitem__(path, DIRECTORY))
+        folder, name = Folder(), os.path.basename(path)
+        self.change(path, lambda names: names.update({name: folder}))
 
     def rmdir(self, path: str) -> None:
         super().rmdir(path)
-        self.change(path, lambda names: names.pop(path, None))
+        self._forget(path)
 
     def unlink(self, path: str) -> None:
         super().unlink(path)
-        self.change(path, lambda names: names.pop(path, None))
+        self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        name = os.path.basename(path)
+        self.change(path, lambda names: names.pop(name, None))
 
     def rename(self, old: str, new: str) -> None:
         super().rename(old, new)
+        assert os.path.dirname(old) == os.path.dirname(new)
+        old_name, new_name = os.path.basename(old), os.path.basename(new)
 
         def move(names: dict[str, object]) -> None:
-            for path in [path for path in names if path == old or path.startswith(old + '/')]:
-                names[new + path[len(old):]] = names.pop(path)
+            if old_name in names:
+                names[new_name] = names.pop(old_name)
 
         self.change(new, move)
 
     def sync_everything(self, path: str) -> None:
         self.before_sync(path)
-        for node in self.names.values():
+        self._sync_all(self.top)
+
+    def _sync_all(self, folder: Folder) -> None:
+        for node in folder.names.values():
             if isinstance(node, Inode):
                 node.sync()
-        for directory in list(self.pending_names):
-            self.sync_names(directory)
+            elif isinstance(node, Folder):
+                self._sync_all(node)
+        folder.sync()
 
     def sync_names(self, directory: str) -> None:
-        for change in self.pending_names.pop(directory, []):
-            change(self.durable_names)
+        folder = self.folder(directory)
+        if folder is not None:
+            folder.sync()
 
     def crash(self, destination: pathlib.Path, rng: random.Random) -> None:
         """Write what a power cut may leave to `destination`.
 
         Each directory keeps its names up to some change. Unsynced content is lost, kept or torn.
         """
-        names = dict(self.durable_names)
-        for changes in self.pending_names.values():
-            for change in changes[:rng.choice((0, len(changes), rng.randrange(len(changes) + 1)))]:
-                change(names)
-        for path in sorted(names):
-            target = destination / os.path.relpath(path, self.root)
-            node = names[path]
-            if os.path.dirname(path) not in names and path != self.root:
-                continue
-            if node is DIRECTORY:
-                target.mkdir(exist_ok=True)
-                continue
-            assert isinstance(node, Inode)
-            content = node.after_power_cut(rng)
-            with target.open('wb') as file:
-                file.write(content.data)
-                file.truncate(content.size)
+        self._write(self.top, destination, rng)
+
+    def _write(self, folder: Folder, destination: pathlib.Path, rng: random.Random) -> None:
+        destination.mkdir(exist_ok=True)
+        for name, node in sorted(folder.after_power_cut(rng).items()):
+            if isinstance(node, Folder):
+                self._write(node, destination / name, rng)
+            elif isinstance(node, Inode):
+                content = node.after_power_cut(rng)
+                with (destination / name).open('wb') as file:
+                    file.write(content.data)
+                    file.truncate(content.size)
 
 
 class FrozenFile(InterposedFile):
