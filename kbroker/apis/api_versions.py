@@ -34,7 +34,7 @@ def handle(request: Request, body: Any) -> Any:
     response.finalized_features_epoch = image.metadata_offset
     response.finalized_features = [
         ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-        for name, level in sorted(image.features.items())
+        for name, level in sorted(image.finalized_features.items())
     ]
     return response
 

@@ -4,8 +4,8 @@
   0  int32  last offset of a batch - base offset       0  int64  greatest timestamp in the segment so far
   4  int32  position of that batch in the .log         8  int32  last offset of the batch that has it - base offset
 
-Keys grow strictly. An index file is created for its first entry, which a segment of a few KiB lacks, or by sealing.
-While entries are added, it has its full size: the unused part is zeros, in a sparse file. Sealing trims it. After an
+Keys grow strictly. An index file is created for its first entry, which a segment of a few KiB lacks, or by a clean
+stop. While entries are added, it has its full size: the unused part is zeros, in a sparse file. Sealing trims it. After an
 unclean stop, an unsealed index is rebuilt and never read. So the newest entries may wait in memory and be written many
 at a time. Such a write can fail with an error, whereas a store into mapped memory would kill the process. Reads use
 the mapped file.
@@ -164,9 +164,16 @@ cdef class Index:
         self.unmap()
         self.write_tail()
         self.open_file().truncate(self.entries * self.entry_bytes)
+        self.found_bytes = self.entries * self.entry_bytes
         self.sealed = True
         free(self.tail)
         self.tail = NULL
+
+    def make(self) -> None:
+        """Create the file of an index without entries, unless it exists."""
+        if self.sealed and self.found_bytes < 0:
+            self.open_file()
+            self.found_bytes = 0
 
     def reset(self) -> None:
         """Remove all entries before a rebuild."""

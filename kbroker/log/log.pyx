@@ -562,6 +562,8 @@ cdef class Log(Appender):
                     self.flush()
                     for file in self.active.files_to_sync(sealed=True):
                         file.sync()
+                if self.is_made:
+                    self.active.make_index()
                 self.write_last_snapshot(is_synced)
             except OSError as error:
                 self.go_offline('cannot close', error)

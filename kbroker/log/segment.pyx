@@ -495,6 +495,10 @@ cdef class Segment:
         self.offset_index.seal()
         self.time_index.seal()
 
+    def make_index(self) -> None:
+        """Create a missing offset index: without one, Apache Kafka logs an error after a clean stop."""
+        self.offset_index.make()
+
     def truncate_file(self) -> None:
         """Cut the file where the segment ends, which releases the space reserved behind it."""
         self.file().truncate(self.size_bytes)

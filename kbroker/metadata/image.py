@@ -145,6 +145,11 @@ class MetadataImage:
         return self.features.get(METADATA_VERSION, 0)
 
     @property
+    def finalized_features(self) -> dict[str, int]:
+        """The finalized level of each feature. That of kraft.version is in a control record, and listed above 0."""
+        return {**self.features, KRAFT_VERSION: self.kraft_version} if self.kraft_version else dict(self.features)
+
+    @property
     def eligible_leader_replicas_enabled(self) -> bool:
         """True under KIP-966: a partition remembers its eligible leaders when its in-sync set is empty."""
         return self.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kbroker.config import Config, LogConfig
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS
+from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GROUP_STATE
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
 from kbroker.long_work import run_to_end
@@ -18,6 +18,10 @@ from kbroker.settings import LONG_MAX
 from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Partition, Tick
 from kbroker.topics.topic import Topic
+
+SHARE_GROUP_STATE_PARTITIONS = 50
+SHARE_GROUP_STATE_SEGMENT_BYTES = 100 << 20
+"""Kafka's defaults. Their settings configure the share coordinator, which kbroker does not have."""
 
 logger = logging.getLogger('kbroker.topics')
 
@@ -115,6 +119,14 @@ class TopicRegistry:
                 'compression.type': 'producer',
                 'cleanup.policy': 'compact',
                 'segment.bytes': str(self.config.offsets_topic_segment_bytes),
+            }
+        elif name == SHARE_GROUP_STATE:
+            count = SHARE_GROUP_STATE_PARTITIONS
+            configs = {
+                'compression.type': 'producer',
+                'cleanup.policy': 'delete',
+                'segment.bytes': str(SHARE_GROUP_STATE_SEGMENT_BYTES),
+                'retention.ms': '-1',
             }
         else:
             count = self.config.transaction_state_log_num_partitions

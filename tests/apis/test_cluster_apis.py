@@ -52,11 +52,17 @@ def test_a_client_that_names_itself_badly_is_refused(client, name, software):
 def test_features_are_those_of_the_metadata_log(client):
     answer = ask_versions(client, 4)
     finalized = {feature.name: feature.max_version_level for feature in answer.finalized_features}
-    assert finalized == client.broker.metadata.image.features and finalized['transaction.version'] == 2
+    image = client.broker.metadata.image
+    assert finalized == {**image.features, 'kraft.version': 1} and finalized['transaction.version'] == 2
     assert answer.finalized_features_epoch >= 0
     assert {'metadata.version', 'transaction.version'} <= {feature.name for feature in answer.supported_features}
     lowest = {feature.min_version for feature in ask_versions(client, 3).supported_features}
     assert 0 not in lowest, 'clients of version 3 treat a lowest level of 0 as an error'
+
+
+def test_kraft_version_0_of_a_static_quorum_is_not_listed(client):
+    client.broker.metadata.image.kraft_version = 0
+    assert 'kraft.version' not in {feature.name for feature in ask_versions(client, 4).finalized_features}
 
 
 @pytest.mark.parametrize('version', range(3))

@@ -1,5 +1,6 @@
 """kbroker opens a log directory of Apache Kafka, and Apache Kafka one of kbroker."""
 import re
+import shutil
 
 import confluent_kafka
 import pytest
@@ -96,4 +97,41 @@ def test_kafka_opens_what_a_killed_broker_left_without_index_files(tmp_path):
         assert len(list((tmp_path / 'data').glob('orders-*/*index'))) == 4
     finally:
         killed.kill9()
+        kafka.kill9()
+
+
+@pytest.mark.parametrize('is_killed', [False, True])
+def test_kafka_logs_no_error_on_deletions_in_progress_strays_and_empty_partitions(tmp_path, is_killed):
+    """Kafka loads the directories of deleted partitions too, and expects an index for each segment after a clean stop.
+    """
+    directory = tmp_path / 'data'
+    first, kafka = BrokerProcess(directory), KafkaProcess(directory)
+    try:
+        first.start()
+        admin = AdminClient({'bootstrap.servers': first.address, 'log_level': 0})
+        for created in admin.create_topics([NewTopic(name, 2, 1) for name in ('kept', 'deleted', 'empty', 'never')]
+                                           ).values():
+            created.result(LIMIT_S)
+        producer = confluent_kafka.Producer({'bootstrap.servers': first.address, 'enable.idempotence': True,
+                                             'log_level': 0})
+        for name in ('kept', 'deleted'):
+            producer.produce(name, 'value', partition=0)
+        assert producer.flush(LIMIT_S) == 0
+        first.kill9()
+        shutil.copytree(directory / 'kept-0', directory / 'lost-0')
+        first.start()
+        for deleted in admin.delete_topics(['deleted', 'empty']).values():
+            deleted.result(LIMIT_S)
+        if is_killed:
+            first.kill9()
+        else:
+            first.stop()
+        states = sorted(path.name.rpartition('-')[2] for path in directory.glob('*-[0-9].*'))
+        assert states == ['delete'] * 4 + ['stray']
+        kafka.start()
+        kafka.stop()
+        assert [line for line in kafka.lines if ' ERROR ' in line] == []
+        assert [line for line in kafka.lines if ' WARN ' in line and re.search('index|[Cc]orrupt', line)] == []
+    finally:
+        first.kill9()
         kafka.kill9()
