@@ -52,7 +52,8 @@ def test_directories_of_a_large_topic_are_made_between_turns(tmp_path):
         broker.long_work.finish()
     assert len(directories(tmp_path)) == MANY
     for name in directories(tmp_path):
-        assert {path.name for path in (tmp_path / name).iterdir()} == {'00000000000000000000.log', 'partition.metadata'}
+        assert {path.name for path in (tmp_path / name).iterdir()} == {
+            '00000000000000000000.log', '00000000000000000000.index', 'partition.metadata'}
 
 
 def test_an_append_does_not_wait_for_its_directory_to_be_made(tmp_path):
