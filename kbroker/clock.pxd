@@ -34,4 +34,4 @@ cdef class Timers:
     cdef int forget_cancelled(self) except -1
     cdef int look_ahead(self) except -1
     cdef int64_t delay_ms(self) except? -1
-    cdef int run_due_callbacks(self) except -1
+    cdef int run_due_callbacks(self, int64_t most_us=*) except -1

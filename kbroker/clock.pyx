@@ -11,6 +11,9 @@ cdef enum:
     # Cancelled timers are removed together once they make up most of the heap: requests with a timeout of an hour
     # that are answered at once, a thousand times a second, must not leave an hour of timers behind.
     MIN_CANCELLED = 64
+    # Thousands of timers may be due at one time, such as the sessions of a large group. What is left after this time
+    # runs in the next tick.
+    TICK_US = 2_000
 
 cdef int64_t NEVER = INT64_MAX
 
@@ -116,7 +119,7 @@ cdef class Timers:
     def run_due(self):
         """Run the callbacks that are due, in order of deadline. Returns how many ran."""
         self.turn_watch.restart()
-        return self.run_due_callbacks()
+        return self.run_due_callbacks(NEVER)
 
     cdef int64_t delay_ms(self) except? -1:
         """Return the same as `next_delay_ms`, but NEVER instead of None."""
@@ -125,8 +128,9 @@ cdef class Timers:
             return NEVER
         return max(0, self.next_deadline_ms - self.clock.monotonic_ms())
 
-    cdef int run_due_callbacks(self) except -1:
-        cdef int64_t now_ms
+    cdef int run_due_callbacks(self, int64_t most_us=TICK_US) except -1:
+        """Run callbacks that are due, in order of deadline, until none is or `most_us` have passed."""
+        cdef int64_t now_ms, began_us
         cdef int ran = 0
         cdef Timer timer
         if self.next_deadline_ms == NEVER:
@@ -134,6 +138,7 @@ cdef class Timers:
         now_ms = self.clock.monotonic_ms()
         if self.next_deadline_ms > now_ms:
             return 0
+        began_us = now_us()
         while self.heap and (<Timer>(<tuple>self.heap[0])[2]).deadline_ms <= now_ms:
             timer = heappop(self.heap)[2]
             if timer.callback is None:
@@ -143,6 +148,8 @@ cdef class Timers:
             callback()
             self.turn_watch.lap(callback)
             ran += 1
+            if now_us() - began_us >= most_us:
+                break
         self.look_ahead()
         return ran
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kbroker.group.pending_members import MOST_PENDING_MEMBERS
 from kbroker.log.fs import shared_open_files
 from kbroker.network.server import Server
 from kbroker.node import Node
@@ -35,6 +36,10 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
              lambda: config.max_incremental_fetch_session_cache_slots, 'max.incremental.fetch.session.cache.slots'),
         Line('waiting fetches', '', lambda: len(node.waiting_room), lambda: server.max_connections,
              'one a connection'),
+        Line('groups with members and offsets', 'bytes', lambda: node.groups.memory.held_bytes,
+             lambda: node.groups.memory.most_bytes, 'kbroker.group.memory.max.bytes'),
+        Line('member ids not used yet', '', lambda: len(node.groups.pending_members), lambda: MOST_PENDING_MEMBERS,
+             'the oldest is forgotten'),
         Line('long work', '', lambda: len(node.long_work), lambda: server.max_connections, 'one a connection'),
         Line('open files', '', lambda: len(shared_open_files()), lambda: None, 'three quarters of the descriptors'),
     ]

@@ -95,7 +95,7 @@ class Node:
         self.logs.checkpoint_recovery_points()
         self.logs.on_failure = self._go_offline
         self.metadata.on_failure = self.logs.fail
-        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics)
+        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work)
         self.transactions = TransactionCoordinator(
             self.config, self.clock, self.long_work, self.topics, ProducerIds(self.metadata),
             transaction_version=self.metadata.image.features.get('transaction.version', 0))

@@ -222,6 +222,9 @@ OWN = (
     _boolean_row('kbroker.measure.turns', False,
                  'Measure each turn of the loop in processor time, and log those above 10 ms: for tests.',
                  internal=True),
+    _long('kbroker.group.memory.max.bytes', 268435456,
+          'The memory in bytes that groups may take with their members and offsets. Members and offsets that exceed it '
+          'are refused with COORDINATOR_LOAD_IN_PROGRESS.', 1),
 )
 
 # TLS of listeners whose protocol is SSL (KIP-651: PEM, in files or in the settings themselves).

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
@@ -16,9 +17,13 @@ from kbroker.group.shard import coordinator_error
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DeleteGroupsResponse
 
+ROWS_A_GROUP = 8
+"""The deletion of a group costs about as much as this many elements of an answer."""
 
-def handle(request: Request, body: Any) -> None:
-    results = {group_id: ErrorCode.NONE for group_id in body.groups_names}
+
+def handle(request: Request, body: Any) -> Steps:
+    pace = Pace()
+    results = dict.fromkeys(body.groups_names, ErrorCode.NONE)
     awaited = set(results)
 
     def done(group_id: str, error: KafkaError | None, result: None) -> None:
@@ -26,28 +31,35 @@ def handle(request: Request, body: Any) -> None:
             results[group_id] = coordinator_error(error).code
         awaited.remove(group_id)
         if not awaited:
-            request.reply(respond(results))
+            request.node.long_work.start(respond(results), lambda error, response: request.reply(response))
 
     if not results:
-        request.reply(respond(results))
+        return (yield from respond(results))
     for group_id in list(results):
+        if pace.spend(ROWS_A_GROUP):
+            yield
         try:
             request.node.groups.delete_group(group_id, Callback(partial(done, group_id)))
         except KafkaError as error:
             done(group_id, error, None)
+    return None
 
 
-def respond(results: dict[str, ErrorCode]) -> Any:
-    return DeleteGroupsResponse(
-        results=[
-            DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code)
-            for group_id, code in results.items()
-        ]
-    )
+def respond(results: dict[str, ErrorCode]) -> Steps:
+    pace = Pace()
+    response = DeleteGroupsResponse()
+    for group_id, code in results.items():
+        if pace.spend():
+            yield
+        response.results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
+    return response
 
 
 def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
-    return respond(dict.fromkeys(body.groups_names, code))
+    return DeleteGroupsResponse(results=[
+        DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code)
+        for group_id in dict.fromkeys(body.groups_names)
+    ])
 
 
 API = Api(ApiKey.DELETE_GROUPS, 0, 2, handle, error_response)

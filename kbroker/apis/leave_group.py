@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.long_answers import Steps
 from kbroker.apis.request import Api, Request
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import LeaveGroupRequest, LeaveGroupResponse
 
 
-def handle(request: Request, body: Any) -> Any:
+def handle(request: Request, body: Any) -> Steps:
     groups = request.node.groups
     if request.version >= 3:
-        return groups.leave(body)
+        response = yield from groups.leave(body)
+        return response
     alone = LeaveGroupRequest.MemberIdentity(member_id=body.member_id)
-    response = groups.leave(LeaveGroupRequest(group_id=body.group_id, members=[alone]))
+    response = yield from groups.leave(LeaveGroupRequest(group_id=body.group_id, members=[alone]))
     return LeaveGroupResponse(error_code=response.members[0].error_code)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
@@ -15,37 +16,41 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetDeleteResponse
 
 
-def handle(request: Request, body: Any) -> None:
+def handle(request: Request, body: Any) -> Steps:
     topics = request.node.topics
-    wanted = [
-        (topic.name, partition.partition_index)
-        for topic in body.topics
-        for partition in topic.partitions
-        if topics.find(topic.name, partition.partition_index) is not None
-    ]
+    pace = Pace()
+    wanted = []
+    indexes: dict[str, dict[int, None]] = {}
+    for topic in body.topics:
+        named = indexes.setdefault(topic.name, {})
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if index not in named and topics.find(topic.name, index) is not None:
+                wanted.append((topic.name, index))
+            named[index] = None
+            if pace.spend():
+                yield
 
     def done(error: KafkaError | None, results: dict[tuple[str, int], ErrorCode]) -> None:
-        request.reply(
-            OffsetDeleteResponse(
-                topics=[
-                    OffsetDeleteResponse.OffsetDeleteResponseTopic(
-                        name=topic.name,
-                        partitions=[
-                            OffsetDeleteResponse.OffsetDeleteResponsePartition(
-                                partition_index=partition.partition_index,
-                                error_code=results.get(
-                                    (topic.name, partition.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                                ),
-                            )
-                            for partition in topic.partitions
-                        ],
-                    )
-                    for topic in body.topics
-                ]
-            )
-        )
+        request.node.long_work.start(respond(indexes, results), lambda error, response: request.reply(response))
 
     request.node.groups.delete_offsets(body.group_id, wanted, Callback(done))
+
+
+def respond(indexes: dict[str, dict[int, None]], results: dict[tuple[str, int], ErrorCode]) -> Steps:
+    """Answer each partition once, however often the request names it."""
+    pace = Pace()
+    response = OffsetDeleteResponse()
+    for name, named in indexes.items():
+        topic = OffsetDeleteResponse.OffsetDeleteResponseTopic(name=name)
+        response.topics.append(topic)
+        for index in named:
+            topic.partitions.append(OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                partition_index=index,
+                error_code=results.get((name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+            if pace.spend():
+                yield
+    return response
 
 
 API = Api(ApiKey.OFFSET_DELETE, 0, 0, handle)

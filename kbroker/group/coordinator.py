@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.clock import Clock, Timers
 from kbroker.completion import Callback, Completion
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import ClassicGroup
 from kbroker.group.membership import Membership
+from kbroker.group.memory import GroupMemory
 from kbroker.group.offsets import Commit, FetchedOffset, Offsets
+from kbroker.group.pending_members import PendingMembers
 from kbroker.group.shard import Shard, TransactionalProducer
 from kbroker.internal_topics import CONSUMER_OFFSETS
+from kbroker.long_work import LongWork
 from kbroker.record.batch import NO_SEQUENCE
 from kbroker.topics.partitioner import partition_for
 
@@ -23,29 +26,46 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BATCH_OVERHEAD_BYTES = 61
+class Shared(NamedTuple):
+    """The parts of the coordinator that all shards share."""
+
+    memory: GroupMemory
+    pending_members: PendingMembers
+    long_work: LongWork
 
 
 class Coordinated:
     """One partition of `__consumer_offsets` with its operations."""
 
-    def __init__(self, partition: Any, config: Any, clock: Clock, timers: Timers):
-        self.shard = Shard(partition, clock, config.message_max_bytes - BATCH_OVERHEAD_BYTES)
-        self.membership = Membership(self.shard, config, clock, timers)
-        self.offsets = Offsets(self.shard, self.membership.sessions, config, clock)
+    def __init__(self, partition: Any, config: Any, clock: Clock, timers: Timers, shared: Shared):
+        self.shard = Shard(partition, clock, shared.memory)
+        self.membership = Membership(self.shard, config, clock, timers, shared.long_work, shared.pending_members)
+        self.offsets = Offsets(self.shard, self.membership.sessions, config, clock, shared.long_work)
 
 
 class GroupCoordinator:
     """All groups. Operations on a group raise INVALID_GROUP_ID for an empty id where the API does not allow it, and
     NOT_COORDINATOR as long as `__consumer_offsets` does not exist: FindCoordinator creates it."""
 
-    def __init__(self, config: Any, clock: Clock, timers: Timers, topics: Any):
+    def __init__(self, config: Any, clock: Clock, timers: Timers, topics: Any, long_work: LongWork):
         self._config = config
         self._clock = clock
         self._timers = timers
         self._topics = topics
+        self._shared = Shared(
+            GroupMemory(config.kbroker_group_memory_max_bytes, clock), PendingMembers(timers), long_work
+        )
+        self._is_sweeping = False
         self._parts: list[Coordinated] = []
         self._stop_sweep: Callable[[], None] | None = None
+
+    @property
+    def memory(self) -> GroupMemory:
+        return self._shared.memory
+
+    @property
+    def pending_members(self) -> PendingMembers:
+        return self._shared.pending_members
 
     def start(self) -> None:
         """Load what the log holds and begin the sweep for expired offsets. CorruptLogError when a row cannot be
@@ -67,7 +87,8 @@ class GroupCoordinator:
 
     def _load(self, topic: Any) -> None:
         self._parts = [
-            Coordinated(partition, self._config, self._clock, self._timers) for partition in topic.partitions
+            Coordinated(partition, self._config, self._clock, self._timers, self._shared)
+            for partition in topic.partitions
         ]
         for part in self._parts:
             part.shard.load()
@@ -90,9 +111,15 @@ class GroupCoordinator:
             part.offsets.forget_topic(topic.name, Callback(_log_failure))
 
     def sweep(self) -> None:
-        """Expire offsets and empty groups (offsets.retention.minutes)."""
-        for part in self._parts:
-            part.offsets.expire(Callback(_log_failure))
+        """Expire offsets and empty groups (offsets.retention.minutes), unless the last sweep is not at its end."""
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._shared.long_work.start(self._sweep())
+
+    def _sweep(self) -> Generator[object, None, None]:
+        for part in list(self._parts):
+            yield from part.offsets.expire(Callback(_log_failure))
+        self._is_sweeping = False
 
     def partition_of(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that the group lives in."""
@@ -119,7 +146,7 @@ class GroupCoordinator:
     def heartbeat(self, request: Any) -> None:
         self._member_part(request.group_id).membership.heartbeat(request)
 
-    def leave(self, request: Any) -> Any:
+    def leave(self, request: Any) -> Generator[object, None, Any]:
         return self._member_part(request.group_id).membership.leave(request)
 
     # Offsets: an empty group id is as good as any here, for the sake of old consumers without a group

@@ -1,6 +1,6 @@
 """Joining, syncing, heartbeating and leaving: what moves the classic groups of a shard.
 
-Membership itself lives in memory, as in Kafka: it is a matter of heartbeats, and after a restart whoever does not
+Membership itself lives in memory, as in Kafka: it is a matter of heartbeats, and after a restart a member that does not
 heartbeat in time is gone. What the log keeps is a generation with its assignments: a group becomes Stable, and its
 members learn their assignments, once that row is durable.
 
@@ -13,11 +13,12 @@ import logging
 from collections import deque
 
 from kbroker.completion cimport Completion
+from kbroker.group.classic cimport ClassicGroup, Member
 
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.classic import ClassicGroup, GroupState, Member
-from kbroker.group.records import group_row, group_value, topics_of_subscription
+from kbroker.group.classic import MOST_MEMBERS, MOST_PROTOCOLS, GroupState
+from kbroker.group.pending_members import PENDING_MEMBER_BYTES
 from kbroker.group.sessions import Sessions
 from kbroker.group.shard import coordinator_error
 from kbroker.protocol.messages import JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
@@ -27,6 +28,11 @@ log = logging.getLogger(__name__)
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
 """How long a member that does not know its id may stay in an unfinished rebalance: it cannot heartbeat, and its
 connection may be gone; a client that is still there joins again."""
+
+cdef enum:
+    ANSWERS_A_PART = 16         # how many requests are answered between two yields
+    MEMBERS_AT_ONCE = 1_000     # the most members whose row is made and appended without a yield
+    MEMBERS_A_PART = 64         # how many members are removed or listed between two yields
 
 
 def then_answer(operation):
@@ -43,15 +49,22 @@ def then_answer(operation):
 
 
 class Membership:
-    """The members of the groups of one shard. Requests and responses are Kafka's messages."""
+    """The members of the groups of one shard. Requests and responses are Kafka's messages.
 
-    def __init__(self, shard, config, clock, timers):
+    `pending_members` are those of all shards. `_outbox` has requests with their responses, `_works` generators that
+    answer many requests in parts.
+    """
+
+    def __init__(self, shard, config, clock, timers, long_work, pending_members):
         self._shard = shard
         self._config = config
         self._clock = clock
         self._timers = timers
+        self._long_work = long_work
+        self._pending_members = pending_members
         self.sessions = Sessions(clock, timers, self._session_ended)
         self._outbox = deque()
+        self._works = deque()
         shard.on_group_row = self._assignment_is_durable
 
     @then_answer
@@ -68,10 +81,11 @@ class Membership:
         for group in self._shard.groups.values():
             for member in list(group.members.values()):
                 self._remove(group, member)
-            for timer in (group.join_timer, group.sync_timer, *group.pending_members.values()):
+            for timer in (group.join_timer, group.sync_timer):
                 if timer is not None:
                     timer.cancel()
-        self._shard.groups.clear()
+            self._pending_members.forget_all_of(group)
+        self._shard.clear()
         self.send_answers()
 
     # JoinGroup
@@ -80,14 +94,16 @@ class Membership:
     def join(self, request, version, client_id, client_host, done):
         """JoinGroup. `done` completes with the JoinGroupResponse, maybe much later.
 
-        INVALID_SESSION_TIMEOUT, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL,
-        GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE (the group is being deleted).
+        INVALID_SESSION_TIMEOUT, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL, INVALID_REQUEST
+        (too many assignors), GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE (the group is being deleted),
+        COORDINATOR_LOAD_IN_PROGRESS (no memory left for more).
         """
         low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
             raise KafkaError(
                 ErrorCode.INVALID_SESSION_TIMEOUT, f'found {request.session_timeout_ms} ms, expected {low} to {high}'
             )
+        check_protocols(request.protocols)
         group = self._shard.groups.get(request.group_id)
         if group is None:
             if request.member_id:
@@ -102,6 +118,7 @@ class Membership:
                 f'found {request.protocol_type!r} with {[name for name, _ in joining.protocols]}, '
                 f'expected {group.protocol_type!r} with one of {sorted(group.common_protocols())}',
             )
+        self._check_memory(group, joining)
         if request.member_id and (request.member_id not in group.pending_members or joining.is_static):
             self._join_again(group, group.check_member(request.member_id, request.group_instance_id), joining, done)
         elif not request.member_id and joining.group_instance_id in group.static_member_ids:
@@ -125,53 +142,78 @@ class Membership:
         )
 
     def _check_room(self, group, member_id):
-        if group.has_room_for(member_id, self._config.group_max_size):
+        most = min(self._config.group_max_size, MOST_MEMBERS)
+        if group.has_room_for(member_id, most):
             return
         member = group.members.get(member_id)
         if member is not None:
             self._remove(group, member)
             self._after_removal(group)
         raise KafkaError(
-            ErrorCode.GROUP_MAX_SIZE_REACHED, f'group {group.group_id} has {self._config.group_max_size} members'
+            ErrorCode.GROUP_MAX_SIZE_REACHED, f'group {group.group_id} has {most} members'
         )
+
+    def _check_memory(self, group, joining):
+        """Refuse a member whose metadata has no room in the group's row, or for which there is no memory.
+
+        The latter makes the oldest pending members of all groups expire first.
+        """
+        cdef Member known = group.members.get(joining.member_id)
+        cdef Py_ssize_t more_bytes = joining.held_bytes + PENDING_MEMBER_BYTES
+        cdef Py_ssize_t metadata_bytes = group.metadata_bytes + joining.metadata_bytes
+        if known is not None:
+            more_bytes -= known.held_bytes + PENDING_MEMBER_BYTES
+            metadata_bytes -= known.metadata_bytes
+        if metadata_bytes > self._shard.partition.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f'group {group.group_id}: metadata of {metadata_bytes} bytes for {len(group.members)} members and one '
+                f'more, max.message.bytes allows a row of {self._shard.partition.max_message_bytes}'
+            )
+        if group.group_id not in self._shard.groups:
+            more_bytes += group.held_bytes
+        if more_bytes <= 0:
+            return
+        while len(self._pending_members) and not self._shard.memory.has_room_for(more_bytes):
+            self._pending_members.expire_oldest()
+        self._shard.memory.check(more_bytes)
 
     def _hand_out_member_id(self, group, joining, done):
         """KIP-394: the client must show that it got its id before it counts, else each lost answer leaves a ghost."""
-        self._shard.groups[group.group_id] = group
-        group.pending_members[joining.member_id] = self._timers.after(
-            joining.session_timeout_ms, lambda: self._expire_pending_member(group, joining.member_id)
+        member_id = joining.member_id
+        self._pending_members.add(
+            group, member_id, joining.session_timeout_ms, functools.partial(self._pending_member_ended, group)
         )
+        self._shard.add_group(group)        # after an older pending member may have taken the group with it
         self._outbox.append(
             (done, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=joining.member_id))
         )
 
     def _add_member(self, group, joining, protocol_type, done):
-        self._shard.groups[group.group_id] = group
-        pending = group.pending_members.pop(joining.member_id, None)
-        if pending is not None:
-            pending.cancel()
+        self._shard.add_group(group)
+        self._pending_members.forget(group, joining.member_id)
         if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
             group.member_added = True
-        joining.is_new = True
-        joining.join_done = done
         group.add(joining, protocol_type)
+        group.note_new(joining)
+        group.park_join(joining, done)
         self.sessions.restart(group, joining, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(group)
 
     def _join_again(self, group, member, joining, done):
         """A member that did not get its answer, wants a rebalance or is called to one."""
-        same_metadata = list(member.protocols) == list(joining.protocols)
+        same_metadata = member.protocols == joining.protocols
         keeps_generation = group.state is GroupState.COMPLETING_REBALANCE or (
             group.state is GroupState.STABLE and not group.is_leader(member.member_id)
         )
         if keeps_generation and same_metadata:
-            self._outbox.append((done, self._join_response(group, member)))
+            self._works.append(self._answer_join(group, member, done))
             return
         # Stable, and the leader joins: it saw what its metadata does not show, such as new partitions. All rebalance.
-        self._update(member, joining)
+        group.update(member, joining)
         # The join of an earlier try may be parked still, on a connection that is gone.
-        self._answer_join_with(member, ErrorCode.REBALANCE_IN_PROGRESS)
-        member.join_done = done
+        self._answer_join_with(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
+        group.park_join(member, done)
         self._rebalance_or_complete(group)
 
     def _replace_static_member(self, group, joining, version, done):
@@ -181,13 +223,13 @@ class Membership:
         member = group.members[group.static_member_ids[joining.group_instance_id]]
         old_leader_id = group.leader_id
         before = member.as_it_is()
-        self._answer_join_with(member, ErrorCode.FENCED_INSTANCE_ID)
-        self._answer_sync_with(member, ErrorCode.FENCED_INSTANCE_ID)
+        self._answer_join_with(group, member, ErrorCode.FENCED_INSTANCE_ID)
+        self._answer_sync_with(group, member, ErrorCode.FENCED_INSTANCE_ID)
         group.rename_static_member(member, joining.member_id)
-        self._update(member, joining)
+        group.update(member, joining)
         self.sessions.restart(group, member)
         if group.state is not GroupState.STABLE or group.select_protocol() != group.protocol_name:
-            member.join_done = done
+            group.park_join(member, done)
             self._rebalance_or_complete(group)
             return
         generation = group.generation
@@ -202,33 +244,32 @@ class Membership:
             if error is not None:
                 self._outbox.append((done, JoinGroupResponse(error_code=coordinator_error(error).code)))
             else:
-                self._outbox.append((done, self._replaced_response(group, member, version, old_leader_id)))
+                self._works.append(self._answer_replaced(group, member, version, old_leader_id, done))
             self.send_answers()
 
         assignments = {each.member_id: each.assignment for each in group.members.values()}
-        self._shard.append([group_row(group.group_id, group_value(group, assignments))], Callback(stored))
+        try:
+            row = self._shard.row_of(group, assignments)
+        except KafkaError as error:
+            stored(error, None)
+        else:
+            self._shard.append_group(group, row, assignments, Callback(stored))
 
-    def _replaced_response(self, group, member, version, old_leader_id):
-        response = self._join_response(group, member)
-        if group.is_leader(member.member_id):
-            if version >= 9:
-                response.skip_assignment = True
-            else:
-                # Without skip_assignment (KIP-814) a leader would assign again. The reply names its old id as leader.
-                response.leader, response.members = old_leader_id or '', []
-        return response
+    def _answer_replaced(self, group, member, version, old_leader_id, done):
+        """Answer a static member that took over its place without a rebalance: a generator."""
+        head = self._join_response(group)
+        skips = group.is_leader(member.member_id)
+        if skips and version >= 9:
+            head.skip_assignment = True
+        elif skips:
+            # Without skip_assignment (KIP-814) a leader would assign again. The reply names its old id as leader.
+            head.leader = old_leader_id or ''
+        yield from self._answer_join(group, member, done, head)
 
     def _undo_replacement(self, group, member, before):
         group.rename_static_member(member, before.member_id)
-        self._update(member, before)
+        group.update(member, before)
         self.sessions.restart(group, member)
-
-    def _update(self, member, joining):
-        member.protocols = joining.protocols
-        member.rebalance_timeout_ms = joining.rebalance_timeout_ms
-        member.session_timeout_ms = joining.session_timeout_ms
-        member.client_id = joining.client_id
-        member.client_host = joining.client_host
 
     # The rebalance
 
@@ -282,46 +323,94 @@ class Membership:
 
     def _complete_join(self, group):
         """Start the next generation with the members that joined, and the static ones, which are given their
-        session's time."""
+        session's time. The others are removed first, in parts if they are many."""
         if group.join_timer is not None:
             group.join_timer.cancel()
-        for member in list(group.members.values()):
-            if member.join_done is None and not member.is_static:
+        self._long_work.start(self._remove_absent(group, group.absent_members()))
+
+    def _remove_absent(self, group, absent):
+        """Remove the members that did not join, then start the generation: a generator."""
+        generation = group.generation
+        for index, member in enumerate(absent):
+            if index and index % MEMBERS_A_PART == 0:
+                yield
+                if not self._is_in(group, generation, GroupState.PREPARING_REBALANCE):
+                    return
+            if group.members.get(member.member_id) is member and member.join_done is None:
                 group.remove(member)
+        self._start_generation(group)
+        if len(absent) > MEMBERS_A_PART:
+            self.send_answers()
+
+    def _is_in(self, group, generation, *states):
+        """Is the group where a work in parts left it?"""
+        return (
+            self._shard.groups.get(group.group_id) is group and group.generation == generation
+            and group.is_in(*states)
+        )
+
+    def _start_generation(self, group):
         if group.members and not group.elect_joined_leader():
             self._await_joins(group)  # static members only, none of them here: one comes, or their sessions end
             return
-        group.start_generation(self._clock.wall_ms(), topics_of_subscription)
+        group.start_generation(self._clock.wall_ms())
         if group.state is GroupState.EMPTY:
-            self._shard.append(
-                [group_row(group.group_id, group_value(group, {}))], Callback(functools.partial(_log_failure, group))
-            )
+            row = self._shard.row_of(group, {})
+            self._shard.append_group(group, row, {}, Callback(functools.partial(_log_failure, group)))
             return
-        for member in group.members.values():
-            done, member.join_done, member.is_new = member.join_done, None, False
-            if done is not None:
-                self._outbox.append((done, self._join_response(group, member)))
-            self.sessions.restart(group, member)
+        self._works.append(self._answer_joins(group, group.take_joins(self._clock.monotonic_ms())))
         generation = group.generation
         group.sync_timer = self._timers.after(group.rebalance_timeout_ms, lambda: self._expire_syncs(group, generation))
 
-    def _join_response(self, group, member):
-        """The current generation; the leader also gets the members, to assign for."""
-        members = group.members.values() if group.is_leader(member.member_id) else ()
+    def _answer_joins(self, group, joins):
+        """Answer joins with the generation that starts, the leader's last, because it needs the members: a generator.
+
+        `joins`: members, each with its request, or None if it did not join but belongs to the generation.
+        """
+        answered = 0
+        leader_id, leader_joins = group.leader_id, []
+        head = self._join_response(group)
+        for member, done in joins:
+            if group.members.get(member.member_id) is member:
+                self.sessions.restart(group, member)
+            if done is not None and member.member_id == leader_id:
+                leader_joins.append((member, done))
+            elif done is not None:
+                yield from self._answer_join(group, member, done, head)
+                answered += 1
+                if answered % ANSWERS_A_PART == 0:
+                    yield
+        for leader, done in leader_joins:
+            yield from self._answer_join(group, leader, done, head)
+
+    def _answer_join(self, group, member, done, head=None):
+        """Answer a join with the response `head`, by default the current generation. The member that leads it also gets
+        the members, to assign for: a generator."""
+        members = []
+        if head is None:
+            head = self._join_response(group)
+        if head.leader == member.member_id:
+            for index, each in enumerate(list(group.members.values())):
+                if index and index % MEMBERS_A_PART == 0:
+                    yield
+                members.append(
+                    JoinGroupResponse.JoinGroupResponseMember(
+                        member_id=each.member_id,
+                        group_instance_id=each.group_instance_id,
+                        metadata=each.metadata(head.protocol_name),
+                    )
+                )
+        (<Completion?>done).complete(None, 0, JoinGroupResponse(
+            generation_id=head.generation_id, protocol_type=head.protocol_type, protocol_name=head.protocol_name,
+            leader=head.leader, skip_assignment=head.skip_assignment, member_id=member.member_id, members=members))
+
+    def _join_response(self, group):
+        """Return the response that describes the current generation, without the fields of a single member."""
         return JoinGroupResponse(
             generation_id=group.generation,
             protocol_type=group.protocol_type,
             protocol_name=group.protocol_name,
             leader=group.leader_id or '',
-            member_id=member.member_id,
-            members=[
-                JoinGroupResponse.JoinGroupResponseMember(
-                    member_id=each.member_id,
-                    group_instance_id=each.group_instance_id,
-                    metadata=each.metadata(group.protocol_name),
-                )
-                for each in members
-            ],
         )
 
     # SyncGroup
@@ -344,20 +433,23 @@ class Membership:
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f'found {found!r}, expected {expected!r}')
         if group.state is GroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        group.unsynced_member_ids.discard(member.member_id)
+        group.note_synced(member)
         if not group.unsynced_member_ids and group.sync_timer is not None:
             group.sync_timer.cancel()
         if group.state is GroupState.STABLE:
             self.sessions.restart(group, member)
             self._outbox.append((done, self._sync_response(group, member)))
             return
-        self._answer_sync_with(member, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier try
-        member.sync_done = done
+        self._answer_sync_with(group, member, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier try
+        group.park_sync(member, done)
         if group.is_leader(member.member_id) and group.stored_generation != group.generation:
-            self._store_assignments(group, {each.member_id: each.assignment for each in request.assignments})
+            group.stored_generation = group.generation
+            self._long_work.start(self._store_assignments(group, request.assignments))
 
-    def _store_assignments(self, group, assignments):
-        generation = group.stored_generation = group.generation
+    def _store_assignments(self, group, given):
+        """Append the group's row with the assignments that the leader gave. Of a large group, in parts: a generator."""
+        generation = group.generation
+        is_large = len(given) + len(group.members) > MEMBERS_AT_ONCE
 
         @then_answer
         def stored(self, error, result):
@@ -370,23 +462,41 @@ class Membership:
                 self._fail_syncs(group, coordinator_error(error).code)
                 self._prepare_rebalance(group)
 
-        self._shard.append(
-            [group_row(group.group_id, group_value(group, assignments))], Callback(functools.partial(stored, self))
-        )
+        done = Callback(functools.partial(stored, self))
+        assignments = {each.member_id: each.assignment for each in given}
+        if is_large:
+            yield
+        try:
+            self._shard.memory.check(sum([len(assignment) for assignment in assignments.values()]))
+            row = self._shard.row_of(group, assignments)
+        except KafkaError as error:
+            (<Completion>done).complete(error, 0, None)
+            return
+        if is_large:
+            yield
+        if self._is_in(group, generation, GroupState.COMPLETING_REBALANCE):
+            self._shard.append_group(group, row, assignments, done)
 
     @then_answer
-    def _assignment_is_durable(self, group, value):
+    def _assignment_is_durable(self, group, generation, assignments):
         """Replay of a group's row. One of a generation that a rebalance has left behind says nothing any more."""
-        if group.state is not GroupState.COMPLETING_REBALANCE or value.generation != group.generation:
+        if group.state is not GroupState.COMPLETING_REBALANCE or generation != group.generation:
             return
-        assignments = {row.member_id: row.assignment for row in value.members}
         group.transition_to(GroupState.STABLE, self._clock.wall_ms())
-        for member in group.members.values():
-            member.assignment = assignments.get(member.member_id, b'')
-            done, member.sync_done = member.sync_done, None
-            if done is not None:
+        group.assign(assignments)
+        self._works.append(self._answer_syncs(group, assignments, group.take_syncs(self._clock.monotonic_ms())))
+
+    def _answer_syncs(self, group, assignments, syncs):
+        """Answer syncs with the assignments of the members: a generator."""
+        protocol_type, protocol_name = group.protocol_type, group.protocol_name
+        for index, (member, done) in enumerate(syncs):
+            if index and index % ANSWERS_A_PART == 0:
+                yield
+            if group.members.get(member.member_id) is member:
                 self.sessions.restart(group, member)
-                self._outbox.append((done, self._sync_response(group, member)))
+            (<Completion?>done).complete(None, 0, SyncGroupResponse(
+                protocol_type=protocol_type, protocol_name=protocol_name,
+                assignment=assignments.get(member.member_id, b'')))
 
     def _sync_response(self, group, member):
         return SyncGroupResponse(
@@ -394,22 +504,40 @@ class Membership:
         )
 
     def _fail_syncs(self, group, code):
-        for member in group.members.values():
-            member.assignment = b''
-            if member.sync_done is not None:
-                self._answer_sync_with(member, code)
+        group.assign({})
+        self._works.append(self._refuse_syncs(group, code, group.take_syncs(self._clock.monotonic_ms())))
+
+    def _refuse_syncs(self, group, code, syncs):
+        for index, (member, done) in enumerate(syncs):
+            if index and index % ANSWERS_A_PART == 0:
+                yield
+            if group.members.get(member.member_id) is member:
                 self.sessions.restart(group, member)
+            (<Completion?>done).complete(None, 0, SyncGroupResponse(error_code=code))
 
     @then_answer
     def _expire_syncs(self, group, generation):
         """Remove members that joined but did not sync in time, so that the others rebalance (KAFKA-13435)."""
-        if group.generation != generation or not group.is_in(GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+        self._long_work.start(self._remove_unsynced(group, generation))
+
+    def _remove_unsynced(self, group, generation):
+        """Remove members in parts, each of which leaves the group in order: a generator."""
+        states = [GroupState.COMPLETING_REBALANCE, GroupState.STABLE]
+        if not self._is_in(group, generation, *states):
             return
-        if not group.unsynced_member_ids:
-            return
-        for member_id in list(group.unsynced_member_ids):
-            self._remove(group, group.members[member_id])
-        self._prepare_rebalance(group)
+        unsynced = [group.members[member_id] for member_id in group.unsynced_member_ids]
+        for index, member in enumerate(unsynced):
+            if index and index % MEMBERS_A_PART == 0:
+                self._after_removal(group)
+                self.send_answers()
+                yield
+                if not self._is_in(group, generation, GroupState.PREPARING_REBALANCE):
+                    return
+            if group.members.get(member.member_id) is member and member.join_done is None:
+                self._remove(group, member)
+        if unsynced:
+            self._after_removal(group)
+            self.send_answers()
 
     # Heartbeat, sessions, LeaveGroup
 
@@ -423,20 +551,27 @@ class Membership:
         if group.state is GroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
-    @then_answer
     def leave(self, request):
-        """LeaveGroup of versions 3 and later, one error code a member. A member id of '' with a group.instance.id is an
-        administrator's removal of a static member (KIP-345). COORDINATOR_NOT_AVAILABLE."""
+        """LeaveGroup of versions 3 and later, one error code a member: a generator that returns the response.
+
+        A member id of '' with a group.instance.id is an administrator's removal of a static member (KIP-345).
+        COORDINATOR_NOT_AVAILABLE.
+        """
+        answers, left = [], False
         group = self._shard.groups.get(request.group_id)
         if group is not None:
             group.check_alive()
-        answers, left = [], False
-        for identity in request.members:
+        for index, identity in enumerate(request.members):
+            if index and index % MEMBERS_A_PART == 0:
+                self._end_leave(group, left)
+                yield
+                group, left = self._shard.groups.get(request.group_id), False
             code = ErrorCode.NONE
             try:
                 if group is None:
                     raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-                left |= self._leave_one(group, identity)
+                self._leave_one(group, identity)
+                left = True
             except KafkaError as error:
                 code = error.code
             answers.append(
@@ -444,21 +579,22 @@ class Membership:
                     member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
                 )
             )
-        if group is not None and left:
-            self._after_removal(group)
+        self._end_leave(group, left)
         return LeaveGroupResponse(members=answers)
+
+    def _end_leave(self, group, left):
+        if left:
+            self._after_removal(group)
+        self.send_answers()
 
     def _leave_one(self, group, identity):
         member_id = identity.member_id
         if not member_id and identity.group_instance_id is not None:
             member_id = group.static_member_ids.get(identity.group_instance_id, '')
-        if member_id in group.pending_members:
-            group.pending_members.pop(member_id).cancel()
-        else:
+        if not self._pending_members.forget(group, member_id):
             member = group.check_member(member_id, identity.group_instance_id)
             log.info('member %r leaves group %r: %r', member_id, group.group_id, identity.reason or 'no reason given')
             self._remove(group, member)
-        return True
 
     @then_answer
     def _session_ended(self, group, member):
@@ -468,14 +604,13 @@ class Membership:
             self._after_removal(group)
 
     @then_answer
-    def _expire_pending_member(self, group, member_id):
-        if group.pending_members.pop(member_id, None) is not None:
-            self._after_removal(group)
+    def _pending_member_ended(self, group):
+        self._after_removal(group)
 
     def _remove(self, group, member):
         """Remove the member. Its parked requests get UNKNOWN_MEMBER_ID: if it is still alive, it joins again."""
-        self._answer_join_with(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        self._answer_sync_with(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._answer_join_with(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._answer_sync_with(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
         group.remove(member)
 
     def _after_removal(self, group):
@@ -483,8 +618,11 @@ class Membership:
             self._prepare_rebalance(group)
         elif group.state is GroupState.PREPARING_REBALANCE:
             self._complete_if_everyone_joined(group)
-        elif group.is_blank and not self._shard.offsets.keys_to_forget(group.group_id):
-            self._shard.groups.pop(group.group_id, None)  # no member ever joined: nothing to remember
+        elif (
+            group.state is GroupState.EMPTY and group.is_blank and not self._shard.offsets.has_any(group.group_id)
+            and self._shard.groups.get(group.group_id) is group
+        ):
+            self._shard.remove_group(group.group_id)  # no member ever joined: nothing to remember
 
     # Answers
 
@@ -500,15 +638,17 @@ class Membership:
         while self._outbox:
             done, response = self._outbox.popleft()
             (<Completion?>done).complete(None, 0, response)
+        while self._works:
+            self._long_work.start(self._works.popleft())
 
-    def _answer_join_with(self, member, code):
-        done, member.join_done = member.join_done, None
+    def _answer_join_with(self, group, member, code):
+        done = group.take_join(member)
         if done is not None:
             member_id = '' if code is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
             self._outbox.append((done, JoinGroupResponse(error_code=code, member_id=member_id)))
 
-    def _answer_sync_with(self, member, code):
-        done, member.sync_done = member.sync_done, None
+    def _answer_sync_with(self, group, member, code):
+        done = group.take_sync(member)
         if done is not None:
             self._outbox.append((done, SyncGroupResponse(error_code=code)))
 
@@ -516,3 +656,11 @@ class Membership:
 def _log_failure(group, error, result):
     if error is not None:
         log.error('that group %r is empty was not stored: %s', group.group_id, error)
+
+
+def check_protocols(protocols):
+    """Raise INVALID_REQUEST for more assignors than any client has."""
+    if len(protocols) > MOST_PROTOCOLS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f'found {len(protocols)} assignors, expected at most {MOST_PROTOCOLS}'
+        )

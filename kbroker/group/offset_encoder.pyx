@@ -37,11 +37,6 @@ cdef int16_t version_of_offset = OFFSET_VERSION
 cdef int16_t version_with_expiry = EXPIRING_OFFSET_VERSION
 
 
-cdef struct Text:
-    const char *start
-    Py_ssize_t size
-
-
 cdef Text text_of(str value) except *:
     cdef Text text
     text.start = PyUnicode_AsUTF8AndSize(value, &text.size)
@@ -53,7 +48,8 @@ cdef Text text_of(str value) except *:
 cdef bytearray encode_offsets(list keys, list offsets, int64_t now_ms, int64_t producer_id, int16_t producer_epoch):
     """Encode the batch of a commit: `offsets` has a CommittedOffset for each OffsetKey.
 
-    `producer_id` is that of the transaction, or -1. The log places the batch's offset and leader epoch.
+    None instead of a CommittedOffset is a tombstone. `producer_id` is that of the transaction, or -1. The log
+    places the batch's offset and leader epoch.
     """
     cdef Py_ssize_t i, used = HEADER_BYTES
     cdef BatchFields fields
@@ -63,7 +59,7 @@ cdef bytearray encode_offsets(list keys, list offsets, int64_t now_ms, int64_t p
     for i in range(PyList_GET_SIZE(keys)):
         group = text_of((<OffsetKey>keys[i]).group_id)
         topic = text_of((<OffsetKey>keys[i]).topic)
-        metadata = text_of((<CommittedOffset>offsets[i]).metadata)
+        metadata = text_of('' if offsets[i] is None else (<CommittedOffset>offsets[i]).metadata)
         PyByteArray_Resize(batch, used + FIXED_BYTES + group.size + topic.size + metadata.size)
         start = <uint8_t *>PyByteArray_AS_STRING(batch)
         used = put_row(start + used, i, group, topic, metadata, keys[i], offsets[i]) - start
@@ -82,9 +78,12 @@ cdef bytearray encode_offsets(list keys, list offsets, int64_t now_ms, int64_t p
 
 cdef uint8_t *put_row(uint8_t *at, Py_ssize_t offset_delta, Text group, Text topic, Text metadata, OffsetKey key,
                       CommittedOffset committed) except NULL:
-    cdef bint expires = committed.expire_timestamp_ms is not None, has_topic_id = committed.topic_id != NO_TOPIC_ID
+    cdef bint expires, has_topic_id
     cdef Py_ssize_t key_bytes = KEY_BYTES + group.size + topic.size
     cdef Py_ssize_t value_bytes = metadata.size
+    if committed is None:
+        return put_tombstone(at, offset_delta, group, topic, key)
+    expires, has_topic_id = committed.expire_timestamp_ms is not None, committed.topic_id != NO_TOPIC_ID
     if expires:
         value_bytes += EXPIRING_BYTES
     else:
@@ -93,15 +92,31 @@ cdef uint8_t *put_row(uint8_t *at, Py_ssize_t offset_delta, Text group, Text top
         3 + unsigned_varint_size(zigzag(offset_delta)) + unsigned_varint_size(zigzag(key_bytes)) + key_bytes
         + unsigned_varint_size(zigzag(value_bytes)) + value_bytes))
     at[0] = at[1] = 0               # attributes, timestamp delta
-    at = put_unsigned_varint(at + 2, zigzag(offset_delta))
+    at = put_key(put_unsigned_varint(at + 2, zigzag(offset_delta)), key_bytes, group, topic, key)
+    at = put_unsigned_varint(at, zigzag(value_bytes))
+    at = put_expiring(at, committed, metadata) if expires else put_value(at, committed, metadata, has_topic_id)
+    at[0] = 0                       # headers
+    return at + 1
+
+
+cdef uint8_t *put_tombstone(uint8_t *at, Py_ssize_t offset_delta, Text group, Text topic, OffsetKey key) noexcept:
+    """A record whose value is null: a length of -1."""
+    cdef Py_ssize_t key_bytes = KEY_BYTES + group.size + topic.size
+    at = put_unsigned_varint(at, zigzag(
+        4 + unsigned_varint_size(zigzag(offset_delta)) + unsigned_varint_size(zigzag(key_bytes)) + key_bytes))
+    at[0] = at[1] = 0               # attributes, timestamp delta
+    at = put_key(put_unsigned_varint(at + 2, zigzag(offset_delta)), key_bytes, group, topic, key)
+    at = put_unsigned_varint(at, zigzag(-1))
+    at[0] = 0                       # headers
+    return at + 1
+
+
+cdef uint8_t *put_key(uint8_t *at, Py_ssize_t key_bytes, Text group, Text topic, OffsetKey key) noexcept:
     at = put_unsigned_varint(at, zigzag(key_bytes))
     write_int16(at, OFFSET_TYPE)
     at = put_text(put_text(at + 2, group), topic)
     write_int32(at, key.partition)
-    at = put_unsigned_varint(at + 4, zigzag(value_bytes))
-    at = put_expiring(at, committed, metadata) if expires else put_value(at, committed, metadata, has_topic_id)
-    at[0] = 0                       # headers
-    return at + 1
+    return at + 4
 
 
 cdef uint8_t *put_text(uint8_t *at, Text text) noexcept:

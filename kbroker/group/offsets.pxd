@@ -7,6 +7,7 @@ from kbroker.group.classic cimport ClassicGroup
 from kbroker.group.records cimport OffsetKey
 from kbroker.group.sessions cimport Sessions
 from kbroker.group.shard cimport Shard, TransactionalProducer
+from kbroker.long_work cimport LongWork
 
 
 cdef class NewOffset:
@@ -41,10 +42,14 @@ cdef class Offsets:
     cdef Py_ssize_t _longest_metadata       # in characters
     cdef int64_t _retention_ms
     cdef Clock _clock
+    cdef LongWork _long_work
+    cdef dict _deleted_topics           # by name: the end of the log when the topic was deleted
 
     cpdef commit(self, Commit commit, int version, Completion done)
     cpdef commit_transactional(self, Commit commit, TransactionalProducer producer, Completion done)
     cdef ClassicGroup group_of(self, Commit commit, missing)
+    cdef check_memory(self, str group_id, list keys, list offsets)
+    cdef ClassicGroup living_group(self, str group_id)
     cdef append(self, Commit commit, Completion done, TransactionalProducer producer)
     cpdef delete(self, str group_id, partitions, Completion done)
     cpdef delete_group(self, str group_id, Completion done)

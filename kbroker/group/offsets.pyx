@@ -7,12 +7,20 @@ from kbroker.group.classic cimport ClassicGroup
 from kbroker.group.records cimport CommittedOffset, OffsetKey, offset_key
 from kbroker.group.sessions cimport Sessions
 from kbroker.group.shard cimport Shard, TransactionalProducer
+from kbroker.long_work cimport LongWork
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import CONSUMER_PROTOCOL_TYPE, GroupState
-from kbroker.group.records import NO_TOPIC_ID, group_tombstone, offset_tombstone
+from kbroker.group.offset_table import OFFSET_BYTES
+from kbroker.group.records import NO_TOPIC_ID, topics_of_subscription
 from kbroker.group.shard import coordinator_error
 
+cdef enum:
+    KEYS_A_PART = 200           # how many offsets are looked at or forgotten between two yields
+    GROUPS_A_PART = 200
+
+cdef object DEAD = GroupState.DEAD
+cdef object STABLE = GroupState.STABLE
 cdef object NONE = ErrorCode.NONE
 cdef object EMPTY = GroupState.EMPTY
 cdef object COMPLETING_REBALANCE = GroupState.COMPLETING_REBALANCE
@@ -97,12 +105,15 @@ cdef class OffsetsUnderWay(Completion):
 cdef class Offsets:
     """The offset operations of one shard. Changes become visible by replay, answers leave when they are durable."""
 
-    def __init__(self, Shard shard not None, Sessions sessions not None, config, Clock clock not None):
+    def __init__(self, Shard shard not None, Sessions sessions not None, config, Clock clock not None,
+                 LongWork long_work not None):
         self._shard = shard
         self._sessions = sessions
         self._longest_metadata = config.offset_metadata_max_bytes
         self._retention_ms = config.offsets_retention_minutes * 60_000
         self._clock = clock
+        self._long_work = long_work
+        self._deleted_topics = {}
 
     # Commit
 
@@ -148,6 +159,10 @@ cdef class Offsets:
         cdef dict results = {}
         cdef list keys = [], offsets = []
         cdef OffsetsUnderWay under_way
+        group_id = commit.group_id
+        known = self._shard.groups.get(group_id)
+        if known is not None:
+            group_id = (<ClassicGroup>known).group_id       # one string for all of a group's offsets
         expire_timestamp_ms = None
         if commit.retention_ms != -1:
             expire_timestamp_ms = now_ms + min(commit.retention_ms, INT64_MAX - now_ms)
@@ -165,11 +180,13 @@ cdef class Offsets:
             # A row with an expiry has no room for these two: memory is what a replay would come to.
             committed.leader_epoch = new.leader_epoch if expire_timestamp_ms is None else -1
             committed.topic_id = new.topic_id if expire_timestamp_ms is None else NO_TOPIC_ID
-            keys.append(offset_key(commit.group_id, partition[0], partition[1]))
+            keys.append(offset_key(group_id, partition[0], partition[1]))
             offsets.append(committed)
         if not keys:
             done.complete(None, 0, results)
             return
+        if self._shard.memory.is_nearly_full():
+            self.check_memory(group_id, keys, offsets)
         under_way = OffsetsUnderWay.__new__(OffsetsUnderWay)
         under_way.keys = keys
         under_way.results = results
@@ -207,96 +224,187 @@ cdef class Offsets:
         fetched.metadata = found.metadata
         return fetched
 
+    cdef check_memory(self, str group_id, list keys, list offsets):
+        """Raise COORDINATOR_LOAD_IN_PROGRESS if the offsets need more memory than groups may take."""
+        cdef OffsetKey key
+        cdef Py_ssize_t i
+        cdef int64_t more_bytes = 0
+        cdef dict known = self._shard.offsets.committed(group_id)
+        if group_id not in self._shard.groups:
+            more_bytes += ClassicGroup(group_id).held_bytes
+        for i in range(len(keys)):
+            if keys[i] not in known:
+                more_bytes += OFFSET_BYTES
+            more_bytes += len((<CommittedOffset>offsets[i]).metadata)
+        if more_bytes:
+            self._shard.memory.check(more_bytes)
+
     # Delete and expire
 
     cpdef delete(self, str group_id, partitions, Completion done):
-        """OffsetDelete (KIP-496). `done` completes with an error code for each partition. GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP when the group's members are no consumers, so
-        that their topics are unknown; GROUP_SUBSCRIBED_TO_TOPIC for a partition of a topic that a member reads."""
-        cdef OffsetsUnderWay under_way
-        group = self._shard.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'group {group_id} does not exist')
-        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        """OffsetDelete (KIP-496). `done` completes with an error code for each partition. GROUP_ID_NOT_FOUND;
+        NON_EMPTY_GROUP when the group's members are no consumers, so that their topics are unknown;
+        GROUP_SUBSCRIBED_TO_TOPIC for a partition of a topic that a member reads."""
+        cdef ClassicGroup group = self.living_group(group_id)
+        if group.state is not EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f'group {group_id} has {len(group.members)} members')
-        results = {
-            (topic, partition): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic) else ErrorCode.NONE
-            for topic, partition in partitions
-        }
-        known = set(self._shard.offsets.keys_to_forget(group_id))
-        keys = [
-            OffsetKey(group_id, topic, partition)
-            for (topic, partition), code in results.items()
-            if code is ErrorCode.NONE
-        ]
-        rows = [offset_tombstone(key) for key in keys if key in known]
-        if not rows:
-            done.complete(None, 0, results)
-            return
-        under_way = OffsetsUnderWay.__new__(OffsetsUnderWay)
-        under_way.keys = keys
-        under_way.results = results
+        self._long_work.start(self._delete(group, partitions, done))
+
+    cdef ClassicGroup living_group(self, str group_id):
+        group = self._shard.groups.get(group_id)
+        if group is None or group.state is DEAD:
+            raise KafkaError(GROUP_ID_NOT_FOUND, f'group {group_id} does not exist')
+        return group
+
+    def _delete(self, ClassicGroup group, partitions, Completion done):
+        """Append the tombstones of an OffsetDelete in parts: a generator."""
+        cdef OffsetsUnderWay under_way = OffsetsUnderWay.__new__(OffsetsUnderWay)
+        cdef OffsetKey key
+        cdef list keys = []
+        under_way.keys = []
+        under_way.results = {}
         under_way.done = done
-        self._shard.append(rows, under_way)
+        yield from group.read_subscriptions(topics_of_subscription)
+        try:
+            for looked_at, (topic, partition) in enumerate(partitions):
+                if looked_at and looked_at % KEYS_A_PART == 0:
+                    keys = self._flush_tombstones(keys)
+                    yield
+                key = offset_key(group.group_id, topic, partition)
+                if group.is_subscribed_to(topic):
+                    under_way.results[topic, partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                    continue
+                under_way.results[topic, partition] = NONE
+                under_way.keys.append(key)
+                if self._shard.offsets.knows(key):
+                    keys.append(key)
+            self._flush_tombstones(keys)
+        except KafkaError as error:
+            under_way.complete(error, 0, None)
+            return
+        self._shard.await_appended(under_way)
+
+    def _flush_tombstones(self, list keys):
+        """Append tombstones for the keys, if there are any. Return an empty list for the next ones."""
+        if keys:
+            self._shard.append_tombstones(keys)
+        return []
 
     cpdef delete_group(self, str group_id, Completion done):
         """DeleteGroups. GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP. `done` completes when the tombstones are durable; until
         then the group is Dead."""
-        group = self._shard.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'group {group_id} does not exist')
-        if group.state is not GroupState.EMPTY:
+        cdef ClassicGroup group = self.living_group(group_id)
+        if group.state is not EMPTY:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f'group {group_id} has {len(group.members)} members')
-        self._bury(group, done)
+        self._bury(group)
+        self._long_work.start(self._write_tombstones(group, done))
 
-    def _bury(self, group, Completion done not None):
-        for timer in group.pending_members.values():
-            timer.cancel()
-        group.pending_members.clear()
-        group.transition_to(GroupState.DEAD, self._clock.wall_ms())
-        rows = [offset_tombstone(key) for key in self._shard.offsets.keys_to_forget(group.group_id)]
-        self._shard.append([*rows, group_tombstone(group.group_id)], done)
+    def _bury(self, ClassicGroup group):
+        group.transition_to(DEAD, self._clock.wall_ms())
 
-    def forget_topic(self, topic, Completion done not None):
-        """The topic is gone: tombstones for its offsets, whatever group they are of."""
-        self._forget([key for key in self._shard.offsets.all_keys() if key.topic == topic], done)
+    def _write_tombstones(self, ClassicGroup group, Completion done):
+        """Append the tombstones of a Dead group's offsets in parts, then its own: a generator."""
+        cdef list keys = self._shard.offsets.keys_to_forget(group.group_id)
+        cdef Py_ssize_t start
+        try:
+            for start in range(0, len(keys), KEYS_A_PART):
+                if start:
+                    yield
+                self._shard.append_tombstones(keys[start:start + KEYS_A_PART])
+            self._shard.append_group_tombstone(group.group_id)
+        except KafkaError as error:
+            done.complete(error, 0, None)
+            return
+        self._shard.await_appended(done)
+
+    def forget_topic(self, str topic, Completion done not None):
+        """The topic is gone: tombstones for its offsets, whatever group they are of. Offsets of a topic that is created
+        again under the name are appended later, and stay."""
+        is_under_way = bool(self._deleted_topics)
+        self._deleted_topics[topic] = self._shard.partition.log_end_offset
+        if not is_under_way:
+            self._long_work.start(self._forget_deleted(done))
+
+    def _forget_deleted(self, Completion done):
+        """Forget the offsets of deleted topics in parts, also of those that are deleted meanwhile: a generator."""
+        cdef dict forgotten = {}
+        while self._deleted_topics != forgotten:
+            forgotten = dict(self._deleted_topics)
+            yield from self._forget_where(
+                lambda key, committed: committed.log_offset < forgotten.get(key.topic, -1), done)
+        self._deleted_topics = {}
 
     def forget_deleted_topics(self, is_known, Completion done not None):
         """After loading: offsets of topics whose deletion became durable when the tombstones did not. Told by the
         topic's id."""
-        self._forget(
-            [
-                key
-                for group_id in self._shard.offsets.group_ids()
-                for key, committed in self._shard.offsets.committed(group_id).items()
-                if committed.topic_id != NO_TOPIC_ID and not is_known(committed.topic_id)
-            ],
-            done,
-        )
+        self._long_work.start(self._forget_where(
+            lambda key, committed: committed.topic_id != NO_TOPIC_ID and not is_known(committed.topic_id), done))
 
-    def _forget(self, keys, Completion done not None):
-        if keys:
-            self._shard.append([offset_tombstone(key) for key in keys], done)
+    def _forget_where(self, is_gone, Completion done):
+        """Append tombstones, in parts, for the offsets for which `is_gone(key, offset)` is true: a generator."""
+        cdef dict in_flight = self._shard.offsets_in_flight()
+        cdef list keys = [key for key, committed in in_flight.items() if is_gone(key, committed)]
+        cdef Py_ssize_t looked_at = 0
+        try:
+            for table in self._shard.offsets.tables():
+                for key, _ in table:
+                    looked_at += 1
+                    if looked_at % KEYS_A_PART == 0:
+                        keys = self._flush_tombstones(keys)
+                        yield
+                    # A tombstone takes away everything before it: an offset that was appended meanwhile must stay.
+                    if key in in_flight or self._shard.offsets.is_in_flight(key):
+                        continue
+                    committed = self._shard.offsets.latest(key)
+                    if committed is not None and is_gone(key, committed):
+                        keys.append(key)
+            self._flush_tombstones(keys)
+        except KafkaError as error:
+            done.complete(error, 0, None)
 
     def expire(self, Completion done not None):
-        """Offsets beyond their retention go, and then the empty groups that have none (KIP-211)."""
+        """Forget offsets beyond their retention, and then the empty groups that have none (KIP-211), in parts: a
+        generator."""
+        cdef Py_ssize_t looked_at = 0
+        cdef ClassicGroup group
         for group in list(self._shard.groups.values()):
-            expired = [
-                key
-                for key, committed in self._shard.offsets.committed(group.group_id).items()
-                if self._is_expired(group, key, committed)
-            ]
-            kept = len(self._shard.offsets.committed(group.group_id)) - len(expired)
-            if (
-                group.state is GroupState.EMPTY
-                and not kept
-                and not group.pending_members
-                and not self._shard.offsets.has_open_work(group.group_id)
-            ):
-                self._bury(group, done)
-            else:
-                self._forget(expired, done)
+            looked_at += 1
+            if looked_at % GROUPS_A_PART == 0:
+                yield
+            if self._shard.groups.get(group.group_id) is group and group.state is not DEAD:
+                try:
+                    yield from self._expire_group(group, done)
+                except KafkaError as error:
+                    done.complete(error, 0, None)
+                    return
 
-    def _is_expired(self, group, key, CommittedOffset committed not None):
+    def _expire_group(self, ClassicGroup group, Completion done):
+        cdef list keys = list(self._shard.offsets.committed(group.group_id))
+        cdef set expired = set()
+        cdef Py_ssize_t start
+        if group.state is STABLE and keys:
+            yield from group.read_subscriptions(topics_of_subscription)
+        for start in range(0, len(keys), KEYS_A_PART):
+            if start:
+                yield
+            due = [key for key in keys[start:start + KEYS_A_PART] if self._is_expired(group, key)]
+            expired.update(due)
+            self._flush_tombstones(due)
+        if (
+            group.state is EMPTY
+            and self._shard.groups.get(group.group_id) is group
+            and not group.pending_members
+            and not self._shard.offsets.has_open_work(group.group_id)
+            and expired.issuperset(self._shard.offsets.committed(group.group_id))
+        ):
+            self._bury(group)
+            self._shard.append_group_tombstone(group.group_id)
+            self._shard.await_appended(done)
+
+    def _is_expired(self, ClassicGroup group, OffsetKey key):
+        cdef CommittedOffset committed = self._shard.offsets.committed(group.group_id).get(key)
+        if committed is None or group.state is DEAD:
+            return False
         since_ms = kept_since_ms(group, committed)
         if since_ms is None or group.is_subscribed_to(key.topic):
             return False
@@ -314,12 +422,12 @@ cdef object kept_since_ms(group, CommittedOffset committed):
     while there are some."""
     if group.protocol_type is None:
         return committed.commit_timestamp_ms
-    if group.state is GroupState.EMPTY:
+    if group.state is EMPTY:
         return committed.commit_timestamp_ms if group.state_since_ms is None else group.state_since_ms
     if (
-        group.state is GroupState.STABLE
+        group.state is STABLE
         and group.protocol_type == CONSUMER_PROTOCOL_TYPE
-        and group.subscribed_topics is not None
+        and group.knows_subscriptions
     ):
         return committed.commit_timestamp_ms
     return None

@@ -7,16 +7,15 @@ are.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from kbroker.wire.bytes cimport read_int16
+from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take
 
 from kbroker.errors import CorruptLogError, ProtocolError
 from kbroker.group.classic import ClassicGroup, GroupState, Member
 from kbroker.internal_topics import CONSUMER_OFFSETS
-from kbroker.protocol.codec import decode_prefix
 from kbroker.protocol.messages import (
-    ConsumerProtocolSubscription,
     GroupMetadataKey,
     GroupMetadataValue,
     LegacyOffsetCommitKey,
@@ -143,10 +142,6 @@ def offset_tombstone(OffsetKey key not None):
     return encode_row_key(OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)), None
 
 
-def group_row(group_id, value):
-    return group_tombstone(group_id)[0], encode_row_value(value, GROUP_VERSION)
-
-
 def group_tombstone(group_id):
     return encode_row_key(GroupMetadataKey(group=group_id)), None
 
@@ -196,31 +191,6 @@ cpdef Py_ssize_t row_bytes(tuple row) except -1:
     return len(key) + len(value or b'') + 32
 
 
-def group_value(group, assignments):
-    """The row that keeps the group's generation, with these assignments by member id; a member without one gets
-    none."""
-    return GroupMetadataValue(
-        protocol_type=group.protocol_type or '',
-        generation=group.generation,
-        protocol=group.protocol_name,
-        leader=group.leader_id,
-        current_state_timestamp=-1 if group.state_since_ms is None else group.state_since_ms,
-        members=[
-            GroupMetadataValue.MemberMetadata(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout=member.rebalance_timeout_ms,
-                session_timeout=member.session_timeout_ms,
-                subscription=member.metadata(group.protocol_name),
-                assignment=assignments.get(member.member_id, b''),
-            )
-            for member in group.members.values()
-        ],
-    )
-
-
 def restore_group(group_id, value):
     """The group that a row describes: Stable with its members, or Empty."""
     group = ClassicGroup(
@@ -247,15 +217,31 @@ def restore_group(group_id, value):
             value.protocol_type,
         )
     group.leader_id = value.leader
-    group.note_subscriptions(topics_of_subscription)
     return group
 
 
-def topics_of_subscription(metadata):
-    """The topics of a consumer's metadata: int16 version, then a ConsumerProtocolSubscription, whose version 0 every
-    later one starts with. ValueError when it is none."""
+def topics_of_subscription(bytes metadata not None):
+    """Yield the topics of a consumer's metadata: int16 version, then a ConsumerProtocolSubscription, whose version 0
+    every later one starts with: the topics, as strings. ValueError when it is none."""
+    cdef Cursor cursor
+    cdef int32_t count
+    cdef int16_t length
+    cdef const uint8_t *name
+    cdef Py_ssize_t read = 0
+    cursor.at = <const uint8_t *>PyBytes_AS_STRING(metadata)
+    cursor.end = cursor.at + PyBytes_GET_SIZE(metadata)
     try:
-        subscription, _ = decode_prefix(ConsumerProtocolSubscription, metadata, 0, 2)
-    except ProtocolError as error:
+        take(&cursor, 2)
+        count = read_int32(take(&cursor, 4))
+        if count < 0:
+            raise ValueError(f'found {count} topics')
+        while read < count:
+            length = read_int16(take(&cursor, 2))
+            if length < 0:
+                raise ValueError(f'found a topic of {length} bytes')
+            name = take(&cursor, length)
+            topic = PyUnicode_DecodeUTF8(<const char *>name, length, NULL)
+            read += 1
+            yield topic
+    except (ProtocolError, UnicodeDecodeError) as error:
         raise ValueError(f'not the metadata of a consumer: {error}') from error
-    return list(subscription.topics)

@@ -3,6 +3,8 @@ from libc.stdint cimport int16_t, int64_t
 
 from kbroker.clock cimport Clock
 from kbroker.completion cimport Completion
+from kbroker.group.classic cimport ClassicGroup
+from kbroker.group.memory cimport GroupMemory
 from kbroker.group.offset_table cimport OffsetTable
 from kbroker.group.records cimport CommittedOffset, GroupRow, OffsetKey
 from kbroker.record.batch cimport BatchHeader
@@ -19,16 +21,24 @@ cdef class Shard:
     cdef readonly Partition partition
     cdef readonly dict groups               # ClassicGroup by group id
     cdef readonly OffsetTable offsets
+    cdef readonly GroupMemory memory
     cdef public object on_group_row
     cdef object _appended                   # a deque
     cdef Clock _clock
-    cdef Py_ssize_t _max_batch_bytes
     cdef bint _loading
 
-    cpdef append(self, rows, Completion done)
+    cpdef add_group(self, ClassicGroup group)
+    cpdef remove_group(self, str group_id)
+    cpdef append_group(self, ClassicGroup group, tuple row, dict assignments, Completion done)
+    cpdef append_tombstones(self, list keys)
+    cpdef append_group_tombstone(self, str group_id)
+    cpdef await_appended(self, Completion done)
+    cdef append_batch(self, bytearray batch, guard)
+    cdef append_records(self, list rows)
+    cdef append_batch_of_offsets(self, list keys, list offsets, TransactionalProducer producer)
     cpdef append_offsets(self, list keys, list offsets, Completion done, TransactionalProducer producer)
     cdef bytearray encode(self, list keys, list offsets, TransactionalProducer producer)
-    cdef replay_appended(self, BatchHeader header, list keys, list offsets)
+    cdef replay_appended(self, BatchHeader header, tuple appended)
     cdef replay_records(self, BatchHeader header, batch)
     cdef replay_offset(self, BatchHeader header, OffsetKey key, CommittedOffset committed)
     cdef replay_group(self, GroupRow row)

@@ -6,17 +6,19 @@ from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from kbroker.clock cimport Clock
 from kbroker.completion cimport Completion
+from kbroker.group.classic cimport ClassicGroup
+from kbroker.group.memory cimport GroupMemory
 from kbroker.group.offset_encoder cimport encode_offsets
 from kbroker.group.offset_table cimport OffsetTable
-from kbroker.group.records cimport CommittedOffset, GroupRow, OffsetKey, OffsetRow, read_row, row_bytes
+from kbroker.group.records cimport CommittedOffset, GroupRow, OffsetKey, OffsetRow, read_row
 from kbroker.log.append cimport read_whole
 from kbroker.log.producer_state cimport COMMIT_MARKER, NO_MARKER, Marker, MarkerKind, read_marker
-from kbroker.record.batch cimport CONTROL_BIT, TRANSACTIONAL_BIT, BatchFields, BatchHeader
+from kbroker.record.batch cimport CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, BatchFields, BatchHeader
 from kbroker.topics.partition cimport Partition
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.classic import ClassicGroup
-from kbroker.group.records import restore_group
+from kbroker.group.group_encoder import group_row
+from kbroker.group.records import group_tombstone, restore_group
 from kbroker.record.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, encode_batch
 from kbroker.record.records import decode_records
 from kbroker.topics.append_errors import APPEND_ERRORS
@@ -45,19 +47,42 @@ cdef class TransactionalProducer:
 cdef class Shard:
     """One partition of `__consumer_offsets` and its groups.
 
-    `on_group_row(group, value)` is called with each durable row of a group in memory; never while loading.
+    `on_group_row(group, generation, assignments)` is called with each durable row of a group in memory; never while
+    loading. `assignments` by member id.
 
-    `_appended` has what is on its way to the disk: (offset in the log, keys, committed offsets).
+    `_appended` has what is on its way to the disk: (offset in the log, keys, committed offsets), or (offset in the log,
+    group, generation, assignments) of a group's row.
     """
 
-    def __init__(self, Partition partition not None, Clock clock not None, Py_ssize_t max_batch_bytes):
+    def __init__(self, Partition partition not None, Clock clock not None, GroupMemory memory not None):
         self.partition = partition
         self.groups = {}
-        self.offsets = OffsetTable()
-        self.on_group_row = lambda group, value: None
+        self.memory = memory
+        self.offsets = OffsetTable(memory)
+        self.on_group_row = lambda group, generation, assignments: None
         self._appended = deque()
         self._clock = clock
-        self._max_batch_bytes = max_batch_bytes
+
+    # Groups
+
+    cpdef add_group(self, ClassicGroup group):
+        if self.groups.get(group.group_id) is not group:
+            self.remove_group(group.group_id)
+            self.groups[group.group_id] = group
+            group.hold_in(self.memory)
+
+    cpdef remove_group(self, str group_id):
+        cdef ClassicGroup group = self.groups.pop(group_id, None)
+        if group is not None:
+            group.hold_in(None)
+
+    def clear(self):
+        """Forget the groups and offsets: the partition is gone."""
+        for group_id in list(self.groups):
+            self.remove_group(group_id)
+        self.offsets.clear()
+
+    # Appends
 
     def load(self):
         """Replay the log, then follow it. CorruptLogError when a row of ours cannot be read."""
@@ -69,26 +94,83 @@ cdef class Shard:
         self._loading = False
         self.partition.set_replayer(self.replay)
 
-    cpdef append(self, rows, Completion done):
-        """Append group rows and tombstones, at least one, in several batches if they are many.
+    def row_of(self, ClassicGroup group not None, dict assignments not None):
+        """Return the row of the group's generation with the assignments by member id. Raises MESSAGE_TOO_LARGE if it
+        exceeds `max.message.bytes`."""
+        return group_row(group, assignments, self.partition.max_message_bytes)
 
-        `done` completes when all of them are durable, or with the partition's error.
+    cpdef append_group(self, ClassicGroup group, tuple row, dict assignments, Completion done):
+        """Append a row that `row_of` returned for the generation and the assignments.
+
+        `done` completes when it is durable, or with the partition's error.
         """
-        cdef int64_t end_offset = -1
+        appended = (self.partition.log_end_offset, group, group.generation, assignments)
+        self._appended.append(appended)
         try:
-            for chunk in self._chunks(rows):
-                records = [(self._clock.wall_ms(), key, value) for key, value in chunk]
-                end_offset = self.partition.append_batch(encode_batch(records)).last_offset + 1
+            self.append_records([row])
         except KafkaError as error:
+            self._appended.remove(appended)
             done.complete(error, 0, None)
             return
-        self.partition.await_durable(end_offset, done, 0)
+        self.await_appended(done)
+
+    cpdef append_tombstones(self, list keys):
+        """Append a tombstone for each OffsetKey, at least one, in several batches if they exceed `max.message.bytes`.
+
+        Raises the partition's error.
+        """
+        cdef Py_ssize_t half = len(keys) // 2
+        try:
+            self.append_batch_of_offsets(keys, [None] * len(keys), None)
+        except KafkaError as error:
+            if error.code is not ErrorCode.MESSAGE_TOO_LARGE or not half:
+                raise
+            self.append_tombstones(keys[:half])
+            self.append_tombstones(keys[half:])
+
+    cpdef append_group_tombstone(self, str group_id):
+        """Append the tombstone of a group. Raises the partition's error."""
+        self.append_records([group_tombstone(group_id)])
+
+    cpdef await_appended(self, Completion done):
+        """Complete `done` when everything that was appended until now is durable."""
+        self.partition.await_durable(self.partition.log_end_offset, done, 0)
+
+    def offsets_in_flight(self):
+        """Return the last CommittedOffset on its way to the disk by key."""
+        cdef dict found = {}
+        for appended in self._appended:
+            if len(appended) == 3:
+                for key, committed in zip(appended[1], appended[2]):
+                    if committed is not None:
+                        found[key] = committed
+        return found
+
+    cdef append_records(self, list rows):
+        cdef int64_t now_ms = self._clock.wall_ms()
+        self.append_batch(encode_batch([(now_ms, key, value) for key, value in rows]), None)
+
+    cdef append_batch(self, bytearray batch, guard):
+        if len(batch) > self.partition.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f'found a batch of {len(batch)} bytes, max.message.bytes allows {self.partition.max_message_bytes}')
+        self.partition.append_batch(batch, guard=guard)
 
     cpdef append_offsets(self, list keys, list offsets, Completion done, TransactionalProducer producer):
         """Append a CommittedOffset for each OffsetKey as one batch: all of them become durable, or none.
 
-        `done` completes then, with the partition's error. Takes ownership of `offsets` and sets their `log_offset`.
+        `done` completes then, with the partition's error; MESSAGE_TOO_LARGE if the batch exceeds `max.message.bytes`.
+        Takes ownership of `offsets` and sets their `log_offset`.
         """
+        try:
+            self.append_batch_of_offsets(keys, offsets, producer)
+        except KafkaError as error:
+            done.complete(error, 0, None)
+            return
+        self.await_appended(done)
+
+    cdef append_batch_of_offsets(self, list keys, list offsets, TransactionalProducer producer):
         cdef bint transactional = producer is not None
         cdef CommittedOffset committed
         cdef bytearray batch = self.encode(keys, offsets, producer)
@@ -96,37 +178,23 @@ cdef class Shard:
         # Before the append, which may be durable, and replayed, before it returns.
         appended = (log_offset, keys, offsets)
         self._appended.append(appended)
-        self.offsets.note_appended(keys, transactional)
         for committed in offsets:
-            committed.log_offset = log_offset
+            if committed is not None:
+                committed.log_offset = log_offset
             log_offset += 1
+        self.offsets.note_appended(keys, offsets, transactional)
         try:
-            self.partition.append_batch(batch, guard=None if producer is None else producer.guard)
-        except KafkaError as error:
+            self.append_batch(batch, None if producer is None else producer.guard)
+        except KafkaError:
             self._appended.remove(appended)
-            for key in keys:
-                self.offsets.note_landed(key, transactional)
-            done.complete(error, 0, None)
-            return
-        self.partition.await_durable(log_offset, done, 0)
+            self.offsets.note_refused(keys, offsets, transactional)
+            raise
 
     cdef bytearray encode(self, list keys, list offsets, TransactionalProducer producer):
         cdef int64_t now_ms = self._clock.wall_ms()
         if producer is None:
             return encode_offsets(keys, offsets, now_ms, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         return encode_offsets(keys, offsets, now_ms, producer.producer_id, producer.producer_epoch)
-
-    def _chunks(self, rows):
-        chunk = []
-        size_bytes = 0
-        for row in rows:
-            if chunk and size_bytes + row_bytes(row) > self._max_batch_bytes:
-                yield chunk
-                chunk, size_bytes = [], 0
-            chunk.append(row)
-            size_bytes += row_bytes(row)
-        if chunk:
-            yield chunk
 
     # Replay: the only way in for what is durable
 
@@ -138,13 +206,20 @@ cdef class Shard:
             if kind != NO_MARKER:
                 self.offsets.end_transaction(header.producer_id, kind == COMMIT_MARKER)
         elif self._appended and (<tuple>self._appended[0])[0] == header.base_offset:
-            _, keys, offsets = self._appended.popleft()
-            self.replay_appended(header, keys, offsets)
+            self.replay_appended(header, self._appended.popleft())
         else:
             self.replay_records(header, batch)
 
-    cdef replay_appended(self, BatchHeader header, list keys, list offsets):
+    cdef replay_appended(self, BatchHeader header, tuple appended):
         cdef Py_ssize_t i
+        cdef ClassicGroup group
+        cdef list keys, offsets
+        if len(appended) == 4:
+            _, group, generation, assignments = appended
+            if self.groups.get(group.group_id) is group:
+                self.on_group_row(group, generation, assignments)
+            return
+        _, keys, offsets = appended
         for i in range(len(keys)):
             self.replay_offset(header, keys[i], offsets[i])
 
@@ -170,16 +245,14 @@ cdef class Shard:
 
     cdef replay_group(self, GroupRow row):
         if row.value is None:
-            self.groups.pop(row.group_id, None)
+            self.remove_group(row.group_id)
         elif self._loading:
-            self.groups[row.group_id] = restore_group(row.group_id, row.value)
-        elif row.group_id in self.groups:
-            self.on_group_row(self.groups[row.group_id], row.value)
+            self.add_group(restore_group(row.group_id, row.value))
 
     cdef _simple_group(self, str group_id):
         """Offsets make a group, if nothing else did: one without members."""
         if group_id not in self.groups:
-            self.groups[group_id] = ClassicGroup(group_id)
+            self.add_group(ClassicGroup(group_id))
 
 
 cdef MarkerKind kind_of(batch) except *:

@@ -243,6 +243,11 @@ cdef class Partition(Appender):
         return self._log.size_bytes
 
     @property
+    def max_message_bytes(self):
+        """The largest batch that the topic takes (`max.message.bytes`)."""
+        return self._log.config.max_message_bytes
+
+    @property
     def log_start_offset(self):
         return self._log.log_start_offset
 

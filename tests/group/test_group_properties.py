@@ -8,6 +8,7 @@ from support.group_coordinator import Client, World
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import GroupState
+from kbroker.group.offset_table import OFFSET_BYTES
 
 PARTITIONS = st.sampled_from([('orders', 0), ('orders', 1), ('payments', 0)])
 GROUPS = st.sampled_from(['g1', 'g2'])
@@ -125,6 +126,13 @@ class GroupsOnDisk(RuleBasedStateMachine):
             assert without_times(after[group_id]) == without_times(seen)
 
     @invariant()
+    def the_memory_is_that_of_the_groups_and_offsets(self):
+        shards = [part.shard for part in self.world.groups._parts]
+        groups = sum(group.held_bytes for shard in shards for group in shard.groups.values())
+        offsets = sum(len(table) for shard in shards for table in shard.offsets.tables())
+        assert shards[0].memory.held_bytes == groups + offsets * OFFSET_BYTES
+
+    @invariant()
     def groups_are_consistent(self):
         for part in self.world.groups._parts:
             for group in part.shard.groups.values():
@@ -133,6 +141,9 @@ class GroupsOnDisk(RuleBasedStateMachine):
                 }
                 assert all(member.member_id == key for key, member in group.members.items())
                 assert group.unsynced_member_ids <= group.members.keys()
+                assert group.joined_count == sum(member.join_done is not None for member in group.members.values())
+                names = [name for member in group.members.values() for name, _ in member.protocols]
+                assert all(group.is_common(name) == (names.count(name) == len(group.members)) for name in names)
                 assert (group.leader_id in group.members) == bool(group.members)
                 assert not group.members or group.state not in (GroupState.EMPTY, GroupState.DEAD)
                 assert group.members or group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)

@@ -11,14 +11,14 @@ from kbroker.clock import ManualClock
 from kbroker.completion import Callback
 from kbroker.errors import CorruptLogError
 from kbroker.group.classic import GroupState
+from kbroker.group.group_encoder import group_row
+from kbroker.group.memory import GroupMemory
 from kbroker.group.records import (
     CommittedOffset,
     GroupRow,
     OffsetKey,
     OffsetRow,
-    group_row,
     group_tombstone,
-    group_value,
     offset_tombstone,
     read_row,
     restore_group,
@@ -77,7 +77,7 @@ def appended(keys, offsets, producer=None):
     (partition,) = registry.create('__consumer_offsets', 1).partitions
     partition.append_batch(encode_batch([(T, b'', b'')] * 70))
     answers = []
-    Shard(partition, clock, 1000).append_offsets(
+    Shard(partition, clock, GroupMemory(1 << 20, clock)).append_offsets(
         keys, offsets, Callback(lambda error, _: answers.append(error)), producer)
     assert answers == [None]
     assert [offset.log_offset for offset in offsets] == list(range(70, 70 + len(offsets)))
@@ -197,7 +197,7 @@ def test_a_group_is_restored_from_its_row_and_written_as_it_was():
     )
     assert group.static_member_ids == {'i2': 'm2'}
     assignments = {member.member_id: member.assignment for member in group.members.values()}
-    assert group_row('g1', group_value(group, assignments)) == (group_tombstone('g1')[0], GROUP_V3)
+    assert group_row(group, assignments, 1 << 20) == (group_tombstone('g1')[0], GROUP_V3)
 
 
 @pytest.mark.parametrize(
@@ -257,11 +257,11 @@ def test_a_row_that_cannot_be_read_says_where_it_is(key, value):
 
 def test_topics_are_read_from_a_subscription_of_any_version():
     version_0 = struct.pack('>i', 2) + text('a') + text('b') + struct.pack('>i', -1)
-    assert topics_of_subscription(struct.pack('>h', 0) + version_0) == ['a', 'b']
-    assert topics_of_subscription(struct.pack('>h', 9) + version_0 + b'later fields') == ['a', 'b']
+    assert list(topics_of_subscription(struct.pack('>h', 0) + version_0)) == ['a', 'b']
+    assert list(topics_of_subscription(struct.pack('>h', 9) + version_0 + b'later fields')) == ['a', 'b']
 
 
 @pytest.mark.parametrize('metadata', [b'', b'\0', b'\0\0', struct.pack('>hi', 0, 2**31 - 1), struct.pack('>hi', 0, -2)])
 def test_metadata_that_is_no_subscription_is_distinguished(metadata):
     with pytest.raises(ValueError):
-        topics_of_subscription(metadata)
+        list(topics_of_subscription(metadata))

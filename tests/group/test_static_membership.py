@@ -135,16 +135,15 @@ def test_static_members_are_kept_through_a_rebalance_until_their_session_ends(wo
 
 def test_an_administrator_removes_a_static_member_by_its_instance_id(world):
     stable_group(world, Client(world, 'a', instance='i1'))
-    response = world.groups.leave(
-        LeaveGroupRequest(
-            group_id=GROUP,
-            members=[
-                LeaveGroupRequest.MemberIdentity(member_id='', group_instance_id='i1'),
-                LeaveGroupRequest.MemberIdentity(member_id='', group_instance_id='i2'),
-                LeaveGroupRequest.MemberIdentity(member_id='', group_instance_id=None),
-            ],
-        )
+    request = LeaveGroupRequest(
+        group_id=GROUP,
+        members=[
+            LeaveGroupRequest.MemberIdentity(member_id='', group_instance_id='i1'),
+            LeaveGroupRequest.MemberIdentity(member_id='', group_instance_id='i2'),
+            LeaveGroupRequest.MemberIdentity(member_id='', group_instance_id=None),
+        ],
     )
+    response = world.finish(world.groups.leave(request))
     assert [member.error_code for member in response.members] == [
         0,
         ErrorCode.UNKNOWN_MEMBER_ID,

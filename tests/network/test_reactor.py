@@ -2,6 +2,7 @@ import os
 import signal
 import socket
 import threading
+import time
 
 import pytest
 
@@ -169,3 +170,19 @@ def test_closing_gives_the_descriptors_back():
         reactor.close()
         reactor.close()
     assert len(os.listdir('/proc/self/fd')) == before
+
+
+def test_timers_that_are_due_at_one_time_share_the_tick_with_others(reactor):
+    def spend_a_while():
+        end = time.monotonic() + 0.0002
+        while time.monotonic() < end:
+            pass
+        ran.append('timer')
+
+    ran = []
+    for _ in range(100):
+        reactor.timers.after(0, spend_a_while)
+    reactor.run_once()
+    assert 0 < len(ran) < 100
+    while len(ran) < 100:
+        reactor.run_once()

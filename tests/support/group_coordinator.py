@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from typing import Any
 
 from support.held_partitions import HeldPartition, HeldRegistry
@@ -15,6 +16,7 @@ from kbroker.group.coordinator import GroupCoordinator
 from kbroker.group.offsets import Commit, FetchedOffset, NewOffset
 from kbroker.group.shard import TransactionalProducer
 from kbroker.internal_topics import CONSUMER_OFFSETS as OFFSETS_TOPIC
+from kbroker.long_work import LongWork
 from kbroker.protocol.messages import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 from kbroker.record.control import encode_end_txn_marker
 
@@ -39,11 +41,12 @@ class World:
                 **{name.replace('_', '.'): str(value) for name, value in settings.items()},
             }
         )
-        self.topics = HeldRegistry(self.clock, immediate=immediate, internal_partitions=1)
+        self.topics = HeldRegistry(self.clock, immediate=immediate, internal_partitions=1, config=self.config)
         for name in ('orders', 'payments'):
             self.topics.create(name, 4)
         self.topics.ensure_internal(OFFSETS_TOPIC)
-        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics)
+        self.long_work = LongWork(self.timers)
+        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work)
         self.groups.start()
 
     @property
@@ -58,7 +61,8 @@ class World:
         self.topics.on_topic_deleted.clear()
         self.topics.power_loss()
         self.timers = Timers(self.clock)
-        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics)
+        self.long_work = LongWork(self.timers)
+        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work)
         self.groups.start()
 
     def flush(self) -> None:
@@ -79,6 +83,17 @@ class World:
     def run_due(self) -> None:
         """Run the timers that are due now."""
         self.advance(0)
+
+    def finish(self, steps: Generator[object, None, Any]) -> Any:
+        """Run long work to its end and return its result, or raise its error."""
+        ends: list[tuple[Exception | None, Any]] = []
+        self.long_work.start(steps, lambda error, result: ends.append((error, result)))
+        while not ends:
+            self.timers.run_due()
+        error, result = ends[0]
+        if error is not None:
+            raise error
+        return result
 
     # Offsets
 
@@ -297,7 +312,9 @@ class Client:
 
     def leave(self) -> ErrorCode:
         identity = LeaveGroupRequest.MemberIdentity(member_id=self.member_id, group_instance_id=self.instance)
-        response = self.world.groups.leave(LeaveGroupRequest(group_id=self.group_id, members=[identity]))
+        response = self.world.finish(
+            self.world.groups.leave(LeaveGroupRequest(group_id=self.group_id, members=[identity]))
+        )
         return ErrorCode(response.members[0].error_code)
 
     @property

@@ -131,14 +131,15 @@ def new_log(fs: HeldFileSystem, directory: str, topic: str, index: int, config: 
 class HeldRegistry:
     """Topics of HeldPartitions. `ensure_internal` creates topics of `internal_partitions` partitions."""
 
-    def __init__(self, clock: Clock, *, immediate: bool = True, internal_partitions: int = 50):
+    def __init__(self, clock: Clock, *, immediate: bool = True, internal_partitions: int = 50,
+                 config: Config | None = None):
         self.clock = clock
         self.immediate = immediate
         self.internal_partitions = internal_partitions
         self.fs = HeldFileSystem()
         self.directory = tempfile.mkdtemp(prefix='kbroker-', dir=IN_MEMORY if os.path.isdir(IN_MEMORY) else None)
         weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
-        self.config = LogConfig(Config({}), {})
+        self.config = LogConfig(config or Config({}), {})
         self.topics: dict[str, Topic] = {}
         self.topics_ever = 0
         self.on_topic_created: list[Callable[[Topic], None]] = []

@@ -1,0 +1,51 @@
+"""How much memory the groups take, and its bound."""
+import logging
+
+from libc.stdint cimport int64_t
+
+from kbroker.clock cimport Clock
+
+from kbroker.errors import ErrorCode, KafkaError
+
+log = logging.getLogger(__name__)
+
+REPORT_INTERVAL_MS = 60_000
+
+cdef enum:
+    MARGIN_BYTES = 16 * 1024 * 1024         # more than any single request adds
+
+
+cdef class GroupMemory:
+    """The memory of all groups with their members and offsets: an estimate in bytes, from measured sizes.
+
+    What is in the log is loaded even if it exceeds the bound `most_bytes`. Only growth is refused, so members of
+    existing groups go on, and offsets that were committed before are committed again.
+    """
+
+    def __init__(self, int64_t most_bytes, Clock clock not None):
+        self.most_bytes = most_bytes
+        self._clock = clock
+
+    cpdef hold(self, int64_t more_bytes):
+        """Count `more_bytes`, or fewer if it is negative."""
+        self.held_bytes += more_bytes
+
+    cdef bint is_nearly_full(self) noexcept:
+        """Return False if no single request could exceed the bound."""
+        return self.held_bytes + MARGIN_BYTES > self.most_bytes
+
+    cpdef bint has_room_for(self, int64_t more_bytes):
+        return self.held_bytes + more_bytes <= self.most_bytes
+
+    cpdef check(self, int64_t more_bytes):
+        """Raise COORDINATOR_LOAD_IN_PROGRESS, after which clients pause and try again, if the bound is exceeded."""
+        cdef int64_t now_ms
+        if self.has_room_for(more_bytes):
+            return
+        message = (f'groups hold {self.held_bytes} bytes of memory, and {more_bytes} more would exceed '
+                   f'kbroker.group.memory.max.bytes={self.most_bytes}')
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._next_report_ms:
+            self._next_report_ms = now_ms + REPORT_INTERVAL_MS
+            log.warning('refused, and not reported again for a minute: %s', message)
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)

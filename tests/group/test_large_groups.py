@@ -1,0 +1,194 @@
+"""Groups of ten thousand members: each join costs the same, and no turn of the loop is long.
+
+Times are processor times of this thread, so the load of the machine does not count.
+"""
+
+import gc
+import time
+
+import pytest
+from support.group_coordinator import GROUP, Answer, Client, World, subscription
+
+from kbroker.clock import Timers
+from kbroker.errors import ErrorCode
+from kbroker.group.classic import MOST_MEMBERS
+from kbroker.long_work import LongWork
+from kbroker.protocol.messages import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from kbroker.turn_watch import TurnWatch
+
+MEMBERS = 10_000
+LONGEST_TURN_S = 0.010
+ORDERS = subscription('orders')
+MIB = 1024 * 1024
+GATHERED_MS = 7_000
+"""After this time the first rebalance has waited long enough for members."""
+
+
+class MeasuredWorld(World):
+    """A world that remembers the longest of its turns in seconds."""
+
+    def __init__(self, **settings):
+        self.watch = TurnWatch(measures_cpu=True)
+        self.longest_s = 0.0
+        self.total_s = 0.0
+        super().__init__(**settings)
+        self.measure_timers()
+
+    def measure_timers(self):
+        self.groups.close()
+        self.topics.on_topic_created.clear()
+        self.topics.on_topic_deleted.clear()
+        self.timers = Timers(self.clock, self.watch)
+        self.long_work = LongWork(self.timers)
+        self.groups = type(self.groups)(self.config, self.clock, self.timers, self.topics, self.long_work)
+        self.groups.start()
+
+    def turn(self, operation):
+        """Call an operation as one turn of the loop."""
+        began = time.thread_time()
+        result = operation()
+        taken = time.thread_time() - began
+        self.longest_s = max(self.longest_s, taken)
+        self.total_s += taken
+        return result
+
+    @property
+    def longest_turn_s(self):
+        return max(self.longest_s, self.watch.longest_turn_us / 1e6)
+
+
+@pytest.fixture
+def world():
+    """A world whose first rebalance waits for members. Rows of ten thousand members fit."""
+    gc.collect()
+    gc.disable()
+    yield MeasuredWorld(message_max_bytes=20 * MIB, group_initial_rebalance_delay_ms=3000)
+    gc.enable()
+
+
+def join_request(member_id='', metadata=ORDERS):
+    return JoinGroupRequest(
+        group_id=GROUP,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        protocol_type='consumer',
+        protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name='range', metadata=metadata)],
+    )
+
+
+def send_join(world, request):
+    answer = Answer()
+    answer.attempt(
+        lambda: world.turn(lambda: world.groups.join(request, 9, 'client', '/127.0.0.1', answer.completion()))
+    )
+    return answer
+
+
+def join_all(world):
+    """Let ten thousand clients get their ids and join. Return their answers by member id."""
+    answers = {}
+    for _ in range(MEMBERS):
+        member_id = send_join(world, join_request()).value.member_id
+        answers[member_id] = send_join(world, join_request(member_id))
+    return answers
+
+
+def formed(world):
+    """Return the answers of ten thousand members of the first generation."""
+    answers = join_all(world)
+    world.advance(GATHERED_MS)
+    assert {answer.value.generation_id for answer in answers.values()} == {1}
+    return answers
+
+
+def syncs_of(world, answers):
+    generation = world.groups.describe(GROUP).generation
+    leader = world.groups.describe(GROUP).leader_id
+    requests = [
+        SyncGroupRequest(
+            group_id=GROUP,
+            generation_id=generation,
+            member_id=member_id,
+            assignments=[
+                SyncGroupRequest.SyncGroupRequestAssignment(member_id=each, assignment=each.encode()[-8:])
+                for each in answers
+            ]
+            if member_id == leader
+            else [],
+        )
+        for member_id in answers
+    ]
+    syncs = {}
+    for request in requests:
+        answer = syncs[request.member_id] = Answer()
+        world.turn(lambda request=request, answer=answer: world.groups.sync(request, answer.completion()))
+    world.run_due()
+    return syncs
+
+
+def test_ten_thousand_members_join_sync_and_leave_and_no_turn_is_long(world):
+    answers = formed(world)
+    assert world.total_s < 2.0
+    leader = world.groups.describe(GROUP).leader_id
+    assert {len(answer.value.members) for answer in answers.values()} == {0, MEMBERS}
+    assert {member.member_id for member in answers[leader].value.members} == answers.keys()
+    syncs = syncs_of(world, answers)
+    assert all(sync.value.assignment == member_id.encode()[-8:] for member_id, sync in syncs.items())
+    assert world.state() == 'Stable'
+    request = LeaveGroupRequest(
+        group_id=GROUP,
+        members=[LeaveGroupRequest.MemberIdentity(member_id=member_id) for member_id in [*answers, *answers]],
+    )
+    response = world.finish(world.groups.leave(request))
+    assert [member.error_code for member in response.members] == [0] * MEMBERS + [
+        ErrorCode.UNKNOWN_MEMBER_ID
+    ] * MEMBERS
+    assert world.state() == 'Empty'
+    assert world.longest_turn_s < LONGEST_TURN_S
+
+
+def test_the_sessions_of_ten_thousand_members_end_at_one_time_and_no_turn_is_long(world):
+    answers = formed(world)
+    syncs_of(world, answers)
+    world.advance(120_000)
+    assert world.state() == 'Empty'
+    assert world.longest_turn_s < LONGEST_TURN_S
+
+
+def test_ten_thousand_members_that_do_not_join_again_are_removed_in_parts(world):
+    answers = formed(world)
+    survivor = next(iter(answers))
+    syncs_of(world, answers)
+    again = send_join(world, join_request(survivor, metadata=subscription('payments')))
+    world.advance(60_000)
+    assert [member.member_id for member in again.value.members] == [survivor]
+    assert world.longest_turn_s < LONGEST_TURN_S
+
+
+def test_a_rebalance_takes_ten_thousand_waiting_syncs_along(world):
+    answers = formed(world)
+    leader = world.groups.describe(GROUP).leader_id
+    syncs = []
+    for member_id in answers:
+        if member_id != leader:
+            syncs.append(Answer())
+            request = SyncGroupRequest(group_id=GROUP, generation_id=1, member_id=member_id)
+            world.turn(lambda request=request: world.groups.sync(request, syncs[-1].completion()))
+    send_join(world, join_request(leader, metadata=subscription('payments')))
+    world.run_due()
+    assert {sync.code for sync in syncs} == {ErrorCode.REBALANCE_IN_PROGRESS}
+    assert world.longest_turn_s < LONGEST_TURN_S
+
+
+def test_a_group_has_a_largest_size_of_its_own():
+    world = World(group_initial_rebalance_delay_ms=3000)
+    group = None
+    for index in range(MOST_MEMBERS + 1):
+        client = Client(world, f'c{index}', version=3)
+        answer = client.join()
+        group = group or world.groups.describe(GROUP)
+        if answer.came:
+            break
+    assert (index, answer.code) == (MOST_MEMBERS, ErrorCode.GROUP_MAX_SIZE_REACHED)
+    assert len(group.members) == MOST_MEMBERS
