@@ -30,7 +30,7 @@ cdef class DurableQueue:
     cdef int put(self, int64_t offset, Completion completion, Py_ssize_t part) except -1
     cdef int make_room(self) except -1
     cdef int complete_first(self, object error) except -1
-    cdef int expire(self, int64_t monotonic_ms, object error) except -1
+    cdef list remove_overdue(self, int64_t monotonic_ms)
 
 
 cdef class FetchWaiter:

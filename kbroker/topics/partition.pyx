@@ -90,8 +90,8 @@ cdef class DurableQueue:
         return completion.complete(error, head.part, None)
 
 
-    cdef int expire(self, int64_t monotonic_ms, object error) except -1:
-        """Remove the completions that are overdue, then complete them with `error`."""
+    cdef list remove_overdue(self, int64_t monotonic_ms):
+        """Remove the completions that are overdue. Return them, each with its part."""
         cdef Py_ssize_t i, kept = self.first
         cdef Completion completion
         cdef list overdue = []
@@ -104,9 +104,7 @@ cdef class DurableQueue:
                 self.awaited[kept] = self.awaited[i]
                 kept += 1
         self.end = kept
-        for completion, part in overdue:
-            completion.complete(error, part, None)
-        return 0
+        return overdue
 
 
 # The links must stay valid until __dealloc__ has removed them, also when the garbage collector frees the waiter.
@@ -378,9 +376,10 @@ cdef class Partition(Appender):
 
     def expire_waiters(self, int64_t monotonic_ms):
         """Complete the waiters that are overdue. What they wait for stays in the log, and becomes durable later."""
-        if self._durable_queue.first < self._durable_queue.end:
-            self._durable_queue.expire(monotonic_ms, KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT, f'{self.topic}-{self.partition} is not on the disk yet'))
+        cdef Completion completion
+        for completion, part in self._durable_queue.remove_overdue(monotonic_ms):
+            completion.complete(KafkaError(ErrorCode.REQUEST_TIMED_OUT, f'{self.topic}-{self.partition} is not on the '
+                                                                        'disk yet'), part, None)
 
     def set_replayer(self, callback):
         """Call `callback(header, batch)` for each batch from now on, in order, once it is durable."""

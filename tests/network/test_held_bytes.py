@@ -185,3 +185,69 @@ def test_every_request_is_served_at_last_however_small_the_bound(data, limit):
         peer.connection.close('the test ends')
         peer.socket.close()
     reactor.close()
+
+
+def test_a_frame_that_its_handler_keeps_counts_until_it_is_forgotten(share):
+    """The connection may close meanwhile: a peer could otherwise leave its frames behind uncounted."""
+    kept = []
+    first, second = share(lambda connection, sequence, request: kept.append(connection.keep_frame()), 2, 10**9)
+    first.send(LONG)
+    second.send(LONG)
+    assert first.commons.held_bytes == 2 * (len(LONG) - 4)
+    first.connection.close('a test')
+    second.connection.reply(0, b'done')
+    second.settle()
+    assert first.commons.held_bytes == 2 * (len(LONG) - 4)
+    del kept[0]
+    assert first.commons.held_bytes == len(LONG) - 4
+    kept.clear()
+    assert first.commons.held_bytes == 0
+
+
+def test_forgetting_a_kept_frame_admits_those_that_wait_for_memory(share):
+    kept = []
+
+    def keep(connection, sequence, request):
+        kept.append(connection.keep_frame())
+        connection.reply(sequence, None)
+
+    first, second = share(keep, 2)
+    first.send(LONG)
+    rest = second.offer(LONG)
+    assert second.commons.requests == 1
+    first.connection.close('a test')
+    kept.clear()
+    while rest:
+        rest = second.offer(rest)
+    second.settle()
+    assert second.commons.requests == 2
+
+
+def test_a_kept_frame_stays_as_it_is_while_the_connection_reads_on(share):
+    kept = []
+
+    def keep(connection, sequence, request):
+        frame = connection.keep_frame()
+        kept.append((frame, bytes(request)))
+        connection.reply(sequence, None)
+
+    (peer,) = share(keep, 1, 10**9)
+    sizes = (150_000, 200_000, 10, 170_000, 300_000, 40_000) * 3
+    bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
+    peer.send(b''.join(map(frame, bodies)))
+    assert [body for _, body in kept] == bodies
+    in_own_buffers = [(held.buffer, body) for held, body in kept if held.buffer is not None]
+    assert len(in_own_buffers) > 5
+    assert all(body in held for held, body in in_own_buffers)
+
+
+def test_a_closed_connection_keeps_no_frame(share):
+    kept = []
+
+    def close(connection, sequence, request):
+        connection.close('a test')
+        kept.append(connection.keep_frame())
+
+    (peer,) = share(close, 1)
+    peer.send(LONG)
+    assert kept == [None] and peer.commons.held_bytes == 0

@@ -48,3 +48,23 @@ def test_closing_finishes_what_was_submitted_and_joins_the_threads(reactor):
     assert sorted(results) == list(range(100))
     with pytest.raises(RuntimeError, match='closed'):
         worker.submit(int, results.append)
+
+
+def test_closing_may_drop_the_jobs_that_have_not_begun(reactor):
+    worker = Worker(reactor)
+    begun, go_on = threading.Event(), threading.Event()
+    results = []
+
+    def first():
+        begun.set()
+        go_on.wait()
+        return 'first'
+
+    worker.submit(first, results.append)
+    worker.submit(lambda: 'second', results.append)
+    begun.wait()
+    threading.Timer(0.05, go_on.set).start()
+    worker.close(drop_jobs=True)
+    worker.submit(lambda: 'third', results.append)
+    reactor.run_once()
+    assert results == ['first']
