@@ -51,7 +51,7 @@ class Transactions(TransactionCoordinator):
 
     def __init__(self, world):
         super().__init__(
-            world.config, world.clock, world.timers, world.topics, ProducerIds(None), transaction_version=2
+            world.config, world.clock, world.long_work, world.topics, ProducerIds(None), transaction_version=2
         )
         self.asked = []
         self.error = None
