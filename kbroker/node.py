@@ -77,7 +77,7 @@ class Node:
         self.logs = LogManager(self.fs, self.directory, self.config, self.clock, self.timers, self._sync, self._submit,
                                self.long_work)
         self._closers.append(lambda: self.logs.close(clean=False))
-        self.metadata = MetadataController.open(self.fs, self.directory, self.config, self.clock)
+        self.metadata = MetadataController.open(self.fs, self.directory, self.config, self.clock, self.logs.past())
         self._closers.append(self.metadata.close)
         self.logs.begin()
 
@@ -175,7 +175,8 @@ class Node:
         self.transactions.close()
         self.tick.write()
         self.metadata.begin_shutdown()
-        self.logs.close(self.metadata.finish_shutdown())
+        broker_epoch = self.metadata.finish_shutdown()
+        self.logs.close(broker_epoch, self.metadata.end_offset)
         self._closers.clear()
 
     def abandon(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.log.check import Finding, Severity
+from kbroker.log.damage_report import accept_damage, forget_partitions
 from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
 from kbroker_tools.checking.directory_check import DirectoryCheck, PartitionTask, check_one
 from kbroker_tools.command import SETTINGS, Command, ToolError, json_option, version_option
@@ -39,25 +40,32 @@ ALONE_BYTES = 16 << 20
 @click.option('--truncate-torn-tail', is_flag=True,
               help='Let --repair also cut an unfinished write off the end of a log: bytes that no valid batch '
                    'follows. Without this option no .log file is changed.')
+@click.option('--accept', is_flag=True,
+              help='Let the next start take a log directory or a partition as it is, although records are gone, and '
+                   'remove the notes of damage that starts found.')
 @click.option('--jobs', type=click.IntRange(1), default=None, metavar='N',
               help='How many partitions are checked at a time. The default is the number of processors.')
 @json_option
 @version_option
-def main(directories: tuple[Path, ...], repair: bool, dry_run: bool | None, truncate_torn_tail: bool,
+def main(directories: tuple[Path, ...], repair: bool, dry_run: bool | None, truncate_torn_tail: bool, accept: bool,
          jobs: int | None, as_json: bool) -> None:
     """Check log directories of Apache Kafka 4 or kbroker, or single partition directories in them.
 
     The check covers batches, indexes, producer snapshots, transaction indexes, checkpoints and metadata, and compares
-    open transactions with __transaction_state. Nothing is written without --repair --no-dry-run, which is refused
-    while a broker uses the directory.
+    open transactions with __transaction_state, and the files with those that the last clean stop left. Nothing is
+    written without --repair --no-dry-run or --accept, which are refused while a broker uses the directory.
     """
+    if accept and repair:
+        raise click.UsageError('--accept does not go with --repair')
     if not repair and (dry_run is not None or truncate_torn_tail):
         raise click.UsageError('--dry-run, --no-dry-run and --truncate-torn-tail go with --repair')
     output = Output(as_json)
     session = Session(output, jobs or os.cpu_count() or 1)
     errors = 0
     for directory in directories:
-        if repair:
+        if accept:
+            session.accept(str(directory))
+        elif repair:
             errors += session.repair(str(directory), is_real=dry_run is False, cut_torn_tail=truncate_torn_tail)
         else:
             errors += session.check(str(directory))
@@ -103,6 +111,20 @@ class Session:
             self._output.note(f'{directory}: after the repair')
             self._show(check)
         return _errors(check.findings)
+
+    def accept(self, directory: str) -> None:
+        """Accept the damage to a log directory or one partition. LogDirectoryError, OSError."""
+        check = self._run(directory)
+        lock = self._lock(check)
+        if lock is None:
+            raise ToolError(f'{directory}: found no log directory of a broker around it')
+        only = (check.tasks[0].topic, check.tasks[0].partition) if check.is_partition else None
+        accepted = accept_damage(self._writing, check.log_directory, only, metadata=check.proof_of_loss is not None)
+        for topic, partition in accepted:
+            name = check.log_directory if partition < 0 else os.path.join(check.log_directory, f'{topic}-{partition}')
+            self._output.note(f'{name}: the next start takes it as it is')
+        if not accepted:
+            self._output.note(f'{directory}: nothing to accept')
 
     # ---- checking ----
 
@@ -172,7 +194,7 @@ class Session:
         if path is None:
             return None
         if check.holder is not None:
-            raise ToolError(f'{check.directory}: {_broker(check.holder)} uses it: stop it before a repair')
+            raise ToolError(f'{check.directory}: {_broker(check.holder)} uses it: stop it first')
         try:
             existed = self._writing.exists(path)
             lock = self._writing.lock(path)
@@ -197,6 +219,8 @@ class Session:
         for task, own in by_task.items():
             carry_out(self._writing, task.path, check.log_config(task.topic), own,
                       lambda step: self._show_step('done:', step))
+        if check.lock_path is not None:
+            forget_partitions(self._writing, check.log_directory, [(task.topic, task.partition) for task in by_task])
 
 
 def _begin_worker() -> None:

@@ -40,7 +40,7 @@ cdef class Index:
 
 cdef class OffsetIndex(Index):
     cdef int append(self, int64_t last_offset, int64_t position) except -1
-    cdef int64_t position_for_offset(self, int64_t offset) except -1
+    cdef int64_t position_for_offset(self, int64_t offset, int64_t *indexed_offset) except -1
     cdef int batch_at_or_below(self, int64_t position, int64_t *start, int64_t *last_offset) except -1
 
 

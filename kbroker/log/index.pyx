@@ -12,7 +12,7 @@ the mapped file.
 """
 import os
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
 from kbroker.errors import CorruptLogError
@@ -246,9 +246,13 @@ cdef class OffsetIndex(Index):
     def add(self, int64_t last_offset, int64_t position) -> None:
         self.append(last_offset, position)
 
-    cdef int64_t position_for_offset(self, int64_t offset) except -1:
-        """Return where to scan for the batch with `offset`: the indexed batch at or before it, else 0."""
+    cdef int64_t position_for_offset(self, int64_t offset, int64_t *indexed_offset) except -1:
+        """Return where to scan for the batch with `offset`: the indexed batch at or before it, else 0.
+
+        Sets the offset that the entry has. The batch there must begin at or below it.
+        """
         cdef int64_t number = self.search(offset - self.base_offset, False)
+        indexed_offset[0] = INT64_MAX if number < 0 else self.base_offset + self.read_key(number)
         return 0 if number < 0 else self.read_value(number)
 
     cdef int batch_at_or_below(self, int64_t position, int64_t *start, int64_t *last_offset) except -1:
@@ -262,7 +266,8 @@ cdef class OffsetIndex(Index):
         return 0
 
     def lookup(self, int64_t offset) -> int:
-        return self.position_for_offset(offset)
+        cdef int64_t indexed_offset
+        return self.position_for_offset(offset, &indexed_offset)
 
     cdef bint last_entry_is_plausible(self) noexcept:
         return self.read_key(self.entries - 1) > 0 and self.read_value(self.entries - 1) > 0

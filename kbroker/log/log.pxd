@@ -32,6 +32,7 @@ cdef class Log(Appender):
     cdef object maker                   # None once the log has a directory
     cdef object recovery                # an Opening whose segments are not synced yet
     cdef bint is_unclosed               # its files are not as a clean stop leaves them, even without an append
+    cdef readonly bint is_rewritten     # files changed without an append: by an opening, or by compaction
     cdef public bint awaits_sync        # whether appends wait for the disk
     cdef int32_t latest_epoch
     cdef int64_t segment_bytes

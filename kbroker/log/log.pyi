@@ -29,6 +29,7 @@ class Log(Appender):
     snapshots: ProducerSnapshots
     segments: list[Segment]
     failure: KafkaError | None
+    is_rewritten: bool
     @property
     def recovery_point(self) -> int: ...
     size_bytes: int

@@ -74,7 +74,7 @@ cdef class Log(Appender):
         self.unwritten = UnwrittenTail()
         self.unsynced = Unsynced(fs, directory, self.leader_epochs, self.snapshots,
                                  -1 if self.active.size_bytes else self.log_end_offset)
-        self.is_unclosed = opening.is_unsynced
+        self.is_unclosed = self.is_rewritten = opening.is_unsynced
         self.recovery = opening if opening.is_unsynced else None
         if not options.sync_later:
             self.finish_recovery(False)
@@ -523,6 +523,7 @@ cdef class Log(Appender):
             opened = replace_segments(self, old, new)
         except OSError as error:
             self.go_offline('cannot replace segments', error)
+        self.is_rewritten = True
         first = self.segments.index(old[0])
         self.segments[first:first + len(old)] = opened
         self.unsynced.drop_segments(old)

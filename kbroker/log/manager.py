@@ -27,6 +27,13 @@ from kbroker.log.directory_names import (
     parse_directory_name,
 )
 from kbroker.log.fs import File, FileSystem, is_shortage, sync_inline
+from kbroker.log.inventory import (
+    Inventory,
+    PartitionNote,
+    note_beside,
+    note_partition,
+    read_clean_shutdown,
+)
 from kbroker.log.jobs import Submit, Sync, run_inline
 from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
@@ -34,6 +41,7 @@ from kbroker.log.out_of_use import make_missing_indexes
 from kbroker.log.partition_metadata import read_topic_id, write_topic_id
 from kbroker.log.removals import Removals
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
+from kbroker.log.verification import TRACES, Past, Verification
 from kbroker.long_work import LongWork, run_to_end
 
 UNKNOWN_BROKER_EPOCH = -1
@@ -76,7 +84,11 @@ class LogManager:
         self._clock = clock
         self._timers = timers
         self._stop_timers: list[Callable[[], None]] = []
+        self._is_verified = False
         self._has_begun = False
+        self._offline: dict[PartitionKey, Log] = {}
+        """Partitions that damage keeps out of service: their files and checkpoint entries are left as they are."""
+        self._topic_ids: dict[PartitionKey, bytes] = {}
         self._found_ids: dict[PartitionKey, bytes] = {}
         self._long_work = LongWork(timers) if long_work is None else long_work
         self._to_make: deque[Log] = deque()
@@ -92,25 +104,38 @@ class LogManager:
         self._lock: File | None = self._take_lock()
         try:
             self.found = self._list_partitions()
-            self.clean_shutdown, self.previous_broker_epoch = self._read_clean_shutdown()
+            self.clean_shutdown, self.previous_broker_epoch = read_clean_shutdown(fs, directory)
             self._recovery_points = self._read_checkpoint(RECOVERY_POINT_FILE)
             self._log_start_offsets = self._read_checkpoint(LOG_START_OFFSET_FILE)
             self._found_high_watermarks = self._read_checkpoint(HIGH_WATERMARK_FILE)
             self._stale: dict[str, set[PartitionKey]] = {
                 RECOVERY_POINT_FILE: set(), LOG_START_OFFSET_FILE: set(), HIGH_WATERMARK_FILE: set()}
             """The partitions that are gone, by the checkpoint files that may still contain them."""
+            self.verification = Verification(fs, directory, clean_shutdown=self.clean_shutdown,
+                                             broker_epoch=self.previous_broker_epoch)
         except BaseException:
             self._lock = None
             raise
+
+    def verify(self) -> None:
+        """Compare the directory with what the last clean stop left, without a change. Raises OSError."""
+        if not self._is_verified:
+            self._is_verified = True
+            self.verification.run()
+            self._log_start_offsets.update(self.verification.start_offsets)
+            self._recovery_points.update(self.verification.end_offsets)
+            self._found_high_watermarks.update(self.verification.end_offsets)
 
     def begin(self) -> None:
         """Take over the directory, once nothing speaks against it. The first `open_log` implies it.
 
         The clean shutdown mark is removed durably before any log is touched; leftovers of deletions are removed. Raises
-        OSError.
+        LogDirectoryError if records of an internal topic are gone, OSError.
         """
         if self._has_begun:
             return
+        self.verify()
+        self.verification.conclude()
         self._has_begun = True
         mark = os.path.join(self.directory, CLEAN_SHUTDOWN_FILE)
         if self.fs.exists(mark):
@@ -135,6 +160,10 @@ class LogManager:
         INCONSISTENT_TOPIC_ID if the directory belongs to another topic of the same name: `set_aside` it.
         """
         self.begin()
+        key = topic, partition
+        failure = self.verification.failure(key)
+        if failure is not None:
+            return self._offline_log(key, config, failure)
         path = self.path(topic, partition)
         is_new = not self.fs.exists(path)
         if not is_new:
@@ -146,17 +175,50 @@ class LogManager:
             elif found_id != topic_id:
                 raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID,
                                  f'{path}: found topic id {found_id.hex()}, expected {topic_id.hex()}')
-        log = Log(self.fs, path, topic, partition, config, self._clock, LogOptions(
-            log_start_offset=0 if is_new else self._log_start_offsets.get((topic, partition), 0),
-            recovery_point=self._recovery_points.get((topic, partition), 0),
-            high_watermark=self._found_high_watermarks.get((topic, partition), 0),
-            clean_shutdown=self.clean_shutdown, sync_later=sync_later,
-            producer_expiration_ms=self._config.producer_id_expiration_ms, removals=self.removals,
-            maker=partial(self._make_partition, (topic, partition), topic_id) if is_new else None,
-            on_failure=self.fail))
-        self.logs[topic, partition] = log
+        expected = self._expected_end_offset(key)
+        options = self._options(key, sync_later=sync_later)
+        if is_new:
+            options.log_start_offset = 0
+            options.maker = partial(self._make_partition, key, topic_id)
+        try:
+            if is_new and expected:
+                raise CorruptLogError(f'{path}: found no such directory, expected a log that reaches offset {expected}')
+            log = Log(self.fs, path, topic, partition, config, self._clock, options)
+        except CorruptLogError as error:
+            if not options.clean_shutdown:
+                raise
+            return self._offline_log(key, config, self.verification.take_offline(key, error, expected))
+        self.verification.opened(key, log.log_end_offset, expected)
+        self.logs[key] = log
+        self._topic_ids[key] = topic_id
         if is_new:
             self._make_soon(log)
+        return log
+
+    def _options(self, key: PartitionKey, *, sync_later: bool) -> LogOptions:
+        is_accepted = self.verification.is_accepted(key)
+        is_clean = self.clean_shutdown or is_accepted or self.verification.is_released(key)
+        return LogOptions(
+            log_start_offset=self._log_start_offsets.get(key, 0), recovery_point=self._recovery_points.get(key, 0),
+            high_watermark=self._found_high_watermarks.get(key, 0),
+            clean_shutdown=is_clean, expected_end_offset=self._expected_end_offset(key),
+            distrusted=self.verification.distrusted(key), keeps_holes=is_accepted,
+            refuse_damage=is_clean and not is_accepted, sync_later=sync_later,
+            producer_expiration_ms=self._config.producer_id_expiration_ms, removals=self.removals,
+            on_failure=self.fail)
+
+    def _expected_end_offset(self, key: PartitionKey) -> int:
+        """Return an offset that the log has to reach, by the evidence of the checkpoints."""
+        in_checkpoints = max(self._recovery_points.get(key, 0), self._found_high_watermarks.get(key, 0))
+        if self.clean_shutdown:
+            in_checkpoints = max(in_checkpoints, self._log_start_offsets.get(key, 0))
+        return self.verification.expected_end_offset(key, in_checkpoints)
+
+    def _offline_log(self, key: PartitionKey, config: LogConfig, failure: KafkaError) -> Log:
+        """Return a log that touches no file and raises `failure` from every call."""
+        log = Log(self.fs, self.path(*key), *key, config, self._clock, LogOptions(maker=tuple))
+        log.take_offline(failure)
+        self._offline[key] = log
         return log
 
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
@@ -239,6 +301,7 @@ class LogManager:
         With durability page-cache no durability was promised, so data that the next recovery reads anyway is not
         synced.
         """
+        self._found_ids.clear()
         recovered = [log for log in self.logs.values() if log.awaits_recovery]
         if self._config.kbroker_durability == 'page-cache':
             recovered = [log for log in recovered if not log.put_off_sync()]
@@ -256,12 +319,25 @@ class LogManager:
                 return False
             raise
 
+    def past(self) -> Past:
+        """Return what the directory proves about its metadata log. Raises OSError, CorruptLogError."""
+        self.verify()
+        found = self.found
+        if self.verification.is_trusted:    # directories that came later prove nothing
+            found = found & self.verification.topic_ids.keys()
+        return Past(
+            {(topic, partition): topic_id for topic, partition in sorted(found)
+             if (topic_id := self.topic_id_of(topic, partition)) is not None},
+            self.verification.metadata_end_offset,
+            next((name for name in TRACES if self.fs.exists(os.path.join(self.directory, name))), None),
+            is_accepted=self.verification.accepts_metadata)
+
     def topic_id_of(self, topic: str, partition: int) -> bytes | None:
         """Return the topic id in a partition directory, None without one. Raises CorruptLogError.
 
-        A start calls this twice for each directory, to set directories aside and to open logs; the file is read once.
+        A start calls this up to three times for each directory; the file is read once.
         """
-        found_id = self._found_ids.pop((topic, partition), None)
+        found_id = self._found_ids.get((topic, partition), self.verification.topic_ids.get((topic, partition)))
         if found_id is None:
             found_id = read_topic_id(self.fs, self.path(topic, partition))
             if found_id is not None:
@@ -279,11 +355,15 @@ class LogManager:
         Raises KafkaError KAFKA_STORAGE_ERROR.
         """
         by_delay: dict[int, list[str]] = {}
+        keys = list(keys)
         for topic, partition in keys:
             log = self.logs.pop((topic, partition), None)
+            is_missing = log is None and not self.fs.exists(self.path(topic, partition))
             if log is not None:
                 log.close(clean=False)
-            if log is None or log.is_made:
+                is_missing = not log.is_made
+            self._offline.pop((topic, partition), None)
+            if not is_missing:
                 delay_ms = log.config.file_delete_delay_ms if log is not None else 0
                 try:
                     by_delay.setdefault(delay_ms, []).append(self._rename(topic, partition, 'delete'))
@@ -291,8 +371,15 @@ class LogManager:
                     raise self.fail(f'cannot delete {topic}-{partition}: {error}') from error
             yield
         self._sync_names()
+        self._forget_damage(keys)
         for delay_ms, paths in by_delay.items():
             self.removals.after(delay_ms, paths)
+
+    def _forget_damage(self, keys: list[PartitionKey]) -> None:
+        try:
+            self.verification.forget(keys)
+        except OSError as error:
+            logger.warning('%s: the notes of damage to deleted partitions stay: %s', self.directory, error)
 
     def _sync_names(self) -> None:
         """Make the renames durable. If a crash reverts them, the next start sets aside directories without a topic."""
@@ -307,6 +394,7 @@ class LogManager:
         self.logs.pop((topic, partition), None)
         path = self._rename(topic, partition, 'stray')
         self.fs.sync_directory(self.directory)
+        self._forget_damage([(topic, partition)])
         logger.warning('%s: belongs to no topic; kept as %s', self.path(topic, partition), path)
         return path
 
@@ -472,22 +560,23 @@ class LogManager:
 
     # ---- the clean stop ----
 
-    def close(self, broker_epoch: int = UNKNOWN_BROKER_EPOCH, *, clean: bool = True) -> None:
-        """Close all logs, write the checkpoints and last the clean shutdown mark; then release the lock.
+    def close(self, broker_epoch: int = UNKNOWN_BROKER_EPOCH, metadata_end_offset: int = 0, *,
+              clean: bool = True) -> None:
+        """Close all logs, write checkpoints, inventory and last the clean shutdown mark; then release the lock.
 
         If a log has failed or fails now, no mark is written, so the next start recovers. With `clean=False` nothing is
         written.
         """
         self.end_background_work()
         if clean:
-            self._close_cleanly(broker_epoch)
+            self._close_cleanly(broker_epoch, metadata_end_offset)
         else:
             for log in self.logs.values():
                 log.close(clean=False)
         self.logs = {}
         self._lock = None
 
-    def _close_cleanly(self, broker_epoch: int) -> None:
+    def _close_cleanly(self, broker_epoch: int, metadata_end_offset: int) -> None:
         try:
             is_synced = self._seal_all()
         except (KafkaError, OSError) as error:
@@ -505,11 +594,35 @@ class LogManager:
         self._checkpoints.write(RECOVERY_POINT_FILE, {**self._recovery_points, **recovery_points})
         self.checkpoint_log_start_offsets()
         high_watermarks = {key: log.log_end_offset for key, log in self.logs.items() if log not in failed}
-        self._checkpoints.write(HIGH_WATERMARK_FILE, high_watermarks)
+        offline = {key: self._found_high_watermarks[key] for key in self._offline if key in self._found_high_watermarks}
+        self._checkpoints.write(HIGH_WATERMARK_FILE, {**offline, **high_watermarks})
         if not failed:
             make_missing_indexes(self.fs, self.directory)
+            self._write_inventory(broker_epoch, metadata_end_offset)
             content = json.dumps({'version': 0, 'brokerEpoch': broker_epoch}, separators=(',', ':'))
             self.fs.write_file_atomically(os.path.join(self.directory, CLEAN_SHUTDOWN_FILE), content.encode())
+
+    def _write_inventory(self, broker_epoch: int, metadata_end_offset: int) -> None:
+        """Note the files of all logs. Without an inventory the next start compares less, and works all the same."""
+        inventory = Inventory(broker_epoch, metadata_end_offset, {})
+        try:
+            inventory.beside = note_beside(self.fs, self.directory)
+            for key, log in self.logs.items():
+                if log.is_made and (log.log_end_offset or log.size_bytes):
+                    inventory.rows[key] = self._row_of(key, log)
+            inventory.write(self.fs, self.directory)
+        except OSError as error:
+            logger.warning('%s: the inventory cannot be written, the next start verifies less: %s', self.directory,
+                           error)
+
+    def _row_of(self, key: PartitionKey, log: Log) -> str:
+        """Return the inventory's row of a closed log: the one that it was opened with, if it has not changed."""
+        row, offsets = self.verification.rows.get(key), (log.log_start_offset, log.log_end_offset)
+        if row is not None and not log.is_rewritten and offsets == (
+                self.verification.start_offsets[key], self.verification.end_offsets[key]):
+            return row
+        previous = None if row is None else PartitionNote.decode(row)
+        return note_partition(self.fs, log.directory, self._topic_ids[key].hex(), offsets, previous).encode()
 
     def _seal_all(self) -> bool:
         """Make the final writes of many logs durable by a single sync before they close.
@@ -553,23 +666,11 @@ class LogManager:
                 found.add((parsed.topic, parsed.partition))
         return found
 
-    def _read_clean_shutdown(self) -> tuple[bool, int]:
-        """Return whether the last stop was clean, and that broker's epoch."""
-        path = os.path.join(self.directory, CLEAN_SHUTDOWN_FILE)
-        if not self.fs.exists(path):
-            return False, UNKNOWN_BROKER_EPOCH
-        try:
-            content = json.loads(self.fs.read_file(path))
-            broker_epoch = int(content['brokerEpoch'])
-        except (ValueError, KeyError, TypeError):
-            broker_epoch = UNKNOWN_BROKER_EPOCH
-        return True, broker_epoch
-
     def _read_checkpoint(self, name: str) -> PartitionOffsets:
         try:
             return read_partition_offsets(self.fs, self.directory, name)
         except CorruptLogError as error:
-            logger.warning('%s; treated as empty', error)
+            logger.error('%s; treated as empty', error)
             return {}
 
     def _cannot_write(self, name: str, error: OSError) -> None:

@@ -19,6 +19,12 @@ class LogOptions:
     """Everything below it was acknowledged, as the checkpoint of high watermarks says."""
     clean_shutdown: bool = True
     """False: segments above the recovery point are read whole."""
+    expected_end_offset: int = 0
+    """After a clean stop, raise CorruptLogError for a log that ends below it."""
+    distrusted: frozenset[str] = frozenset()
+    """The names of damaged files: their segments are recovered, and what the log can rebuild is rebuilt."""
+    keeps_holes: bool = False
+    """Keep the segments behind a damaged one, whose sound batches stay. Otherwise the log ends at the damage."""
     refuse_damage: bool = False
     """Raise CorruptLogError for damage that recovery would mend by a cut."""
     sync_later: bool = False

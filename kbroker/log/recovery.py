@@ -25,7 +25,7 @@ from kbroker.log.fs import File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.options import LogOptions
 from kbroker.log.producer_state import ProducerStateTable
-from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, RecoveryResult, Segment
+from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, RecoveryResult, Segment
 from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.log.swap import finish_swaps, parse_file_name
 
@@ -75,6 +75,9 @@ class Opening:
             self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         to_recover = self._segments_to_recover(epochs_are_known)
         self._build_state(to_recover)
+        if self.options.clean_shutdown and self.log_end_offset < self.options.expected_end_offset:
+            raise CorruptLogError(f'{self.directory}: found the end of the log at offset {self.log_end_offset}, '
+                                  f'expected {self.options.expected_end_offset} as in the checkpoints')
         self._report_loss()
         if self.segments and self.log_end_offset < self.log_start_offset:
             logger.warning('%s: the log ends at %d, below its start %d: no record is visible, it restarts empty',
@@ -111,6 +114,10 @@ class Opening:
         for name in [name for name in sizes if name.endswith(TEMPORARY_SUFFIX)]:
             self.fs.unlink(os.path.join(self.directory, name))
             del sizes[name]
+        for name in sizes.keys() & self.options.distrusted:
+            if name.endswith(SNAPSHOT_SUFFIX) or name == LEADER_EPOCH_FILE:
+                self.fs.unlink(os.path.join(self.directory, name))
+                del sizes[name]
         return self.fs.sizes(self.directory) if finish_swaps(self.fs, self.directory, sizes) else sizes
 
     def _read_leader_epochs(self, is_there: bool) -> tuple[LeaderEpochs, bool]:
@@ -151,7 +158,8 @@ class Opening:
             if is_last and segment.is_bare():
                 continue
             may_be_torn = is_last or segment.next_offset > self.options.recovery_point
-            if not epochs_are_known or (may_be_torn and not self.options.clean_shutdown):
+            if (not epochs_are_known or (may_be_torn and not self.options.clean_shutdown)
+                    or self._is_distrusted(segment)):
                 found.add(segment)
                 continue
             try:
@@ -162,6 +170,11 @@ class Opening:
                 logger.warning('%s; the segment is recovered', error)
                 found.add(segment)
         return found
+
+    def _is_distrusted(self, segment: Segment) -> bool:
+        """Return whether an index of the segment has to be rebuilt."""
+        return not self.options.distrusted.isdisjoint(
+            os.path.basename(segment.path(suffix)) for suffix in SEGMENT_SUFFIXES)
 
     def _build_state(self, to_recover: set[Segment]) -> None:
         """Build the producer state at the end of the log, recovering the segments in `to_recover` on the way."""
@@ -200,9 +213,9 @@ class Opening:
         result = segment.recover(self.producers, self.leader_epochs)
         if result.damage is not None:
             self._report(segment, result)
-        if result.damage is not None:
             segment.truncate_file()
-            return True
+            if segment is self.segments[-1] or not self.options.keeps_holes:
+                return True
         if segment is self.segments[-1]:
             return False
         segment.seal()

@@ -61,6 +61,7 @@ cdef class Segment:
     cdef int note_timestamp(self, const BatchFields *batch) noexcept
     cdef int index_batch(self, const BatchFields *batch, int64_t position, int64_t size) except -1
     cdef int place_of(self, int64_t offset, Place *place) except -1
+    cdef int refuse_index(self, int64_t position, int64_t offset) except -1
     cdef int place_below(self, int64_t position, Place *place) except -1
     cdef int place_behind(self, const Place *batch_place, Place *place) except -1
     cdef bint read_header_at(self, int64_t position, HeaderWindow *window, bint waits, BatchFields *batch) except -1

@@ -1,7 +1,7 @@
 """One segment of a log: batches end to end in `<base offset>.log`, and their indexes in files of the same name."""
 import os
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
@@ -237,6 +237,7 @@ cdef class Segment:
         cdef HeaderWindow window
         cdef BatchFields batch
         cdef const Place *known
+        cdef int64_t indexed_offset
         if offset < self.next_offset:
             known = self.recall(offset, False)
             if known == NULL:
@@ -245,9 +246,14 @@ cdef class Segment:
                 place[0] = known[0]
                 return 0
             window.position = window.size = 0
-            place.position = self.offset_index.position_for_offset(offset)
+            place.position = self.offset_index.position_for_offset(offset, &indexed_offset)
+            if indexed_offset != INT64_MAX and not 0 < place.position < self.size_bytes:
+                self.refuse_index(place.position, indexed_offset)
             while place.position < self.size_bytes:
                 self.read_header_at(place.position, &window, True, &batch)
+                if batch.base_offset > indexed_offset:
+                    self.refuse_index(place.position, indexed_offset)
+                indexed_offset = INT64_MAX
                 if batch_last_offset(&batch) >= offset:
                     place.offset = batch.base_offset
                     return 0
@@ -255,6 +261,11 @@ cdef class Segment:
         place.position = self.size_bytes
         place.offset = self.next_offset
         return 0
+
+    cdef int refuse_index(self, int64_t position, int64_t offset) except -1:
+        """Raise CorruptLogError for an entry that would let a reader skip batches."""
+        raise CorruptLogError(f'{self.offset_index.path}: found position {position} for offset {offset}, expected that '
+                              'of a batch that begins at or below it; kbroker-check --repair rebuilds the index')
 
     cdef int place_below(self, int64_t position, Place *place) except -1:
         """Find the last place between two batches at or below `position`, without waiting for the disk.

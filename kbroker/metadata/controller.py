@@ -19,11 +19,13 @@ from kbroker.clock import Clock
 from kbroker.config import Config, Listener, validate_broker_configs, validate_topic_configs
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.fs import FileSystem
+from kbroker.log.verification import Past
 from kbroker.long_work import run_to_end
 from kbroker.metadata.batches import MAX_RECORDS, encode_control, encode_data
 from kbroker.metadata.changes import RECORDS_AT_ONCE, Change, Steps, Turns, check_batch_length, check_batch_size
 from kbroker.metadata.directory import (
     META_PROPERTIES_FILE,
+    DirectoryRefusedError,
     MetaProperties,
     check_unformatted,
     check_writable,
@@ -47,6 +49,7 @@ from kbroker.metadata.image import (
     ResourceType,
     TopicImage,
 )
+from kbroker.metadata.lost_log import proof_of_loss, way_back
 from kbroker.metadata.quorum_log import QuorumLog
 from kbroker.metadata.snapshots import bootstrap_records
 from kbroker.metadata.topic_names import check_collision, check_topic_name
@@ -123,16 +126,20 @@ class MetadataController:
     # -- start and stop
 
     @classmethod
-    def open(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock) -> MetadataController:
+    def open(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock,
+             past: Past | None = None) -> MetadataController:
         """Read the metadata, formatting an empty directory first, and become leader of the next epoch.
 
         Raises, before anything is written: DirectoryRefusedError if the directory does not belong to this node alone,
-        CorruptLogError if it is damaged. Raises KafkaError(KAFKA_STORAGE_ERROR) if a write fails, OSError if a read
-        fails.
+        or if `past` proves that the metadata log lost records; CorruptLogError if it is damaged. Raises
+        KafkaError(KAFKA_STORAGE_ERROR) if a write fails, OSError if a read fails.
         """
         if not fs.exists(os.path.join(log_dir, META_PROPERTIES_FILE)):
             format_directory(fs, log_dir, config.node_id, clock.wall_ms())
         controller, bootstrap = cls._read(fs, log_dir, config, clock)
+        proof = None if past is None else proof_of_loss(past, controller._log, controller.image)
+        if proof is not None:
+            raise DirectoryRefusedError(f'{controller._log.directory}: {proof}. {way_back(controller._log, log_dir)}')
         controller._lead()
         if bootstrap:
             controller._bootstrap(bootstrap)
@@ -218,6 +225,11 @@ class MetadataController:
             broker_id=self.node_id, broker_epoch=self.broker_epoch, fenced=_FENCE)])
         self.close()
         return self.broker_epoch
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record of the metadata log."""
+        return self._log.end_offset
 
     def close(self) -> None:
         """Close the log as a crash would, without a clean shutdown."""

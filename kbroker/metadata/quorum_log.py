@@ -19,6 +19,7 @@ from kbroker.metadata.batches import CHUNK_BYTES, decode_batch, sound_batches
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.quorum_state import QuorumState, parse_quorum_state
 from kbroker.metadata.snapshots import SnapshotName, newest_snapshot, read_snapshot
+from kbroker.protocol.messages import RemoveTopicRecord
 from kbroker.record.batch import BatchHeader, CorruptBatchError, check_crc, read_header
 
 DIRECTORY_NAME = '__cluster_metadata-0'
@@ -56,6 +57,10 @@ class QuorumLog:
         """The epoch of the last batch or of the newest snapshot; after `begin_epoch`, of this leader."""
         self.state: QuorumState | None = None
         """The content of `quorum-state` when it was last read or written; None if there is no such file."""
+        self.is_complete = False
+        """True if the log was read from offset 0, without a snapshot that covers records."""
+        self.removed_topics: set[bytes] = set()
+        """The ids of topics that were deleted, as far as the log was read."""
         self._epochs: list[tuple[int, int]] = []
         self._segments: list[int] = []
         self._file: File | None = None
@@ -87,6 +92,7 @@ class QuorumLog:
                 f'{snapshot.end_offset}, expected a snapshot that reaches the start')
         for base_offset in self._segments:
             self._load_segment(image, base_offset, snapshot)
+        self.is_complete = self.start_offset == 0 and snapshot.end_offset == 0
         if not self._epochs and snapshot.end_offset == self.end_offset:
             self.epoch = snapshot.epoch
         if snapshot.end_offset > self.end_offset or snapshot.epoch > self.epoch:
@@ -113,7 +119,10 @@ class QuorumLog:
         for position, header, batch in sound_batches(self._file, size_bytes):
             self._check_order(path, position, header)
             if header.base_offset >= snapshot.end_offset:
-                image.replay(decode_batch(header, batch), header.last_offset, self.epoch, header.max_timestamp_ms)
+                records = decode_batch(header, batch)
+                image.replay(records, header.last_offset, self.epoch, header.max_timestamp_ms)
+                self.removed_topics.update(
+                    record.topic_id for record in records if isinstance(record, RemoveTopicRecord))
             elif header.last_offset >= snapshot.end_offset:
                 raise CorruptLogError(f'{path}: the snapshot {snapshot.file_name} ends inside the batch of offsets '
                                       f'{header.base_offset} to {header.last_offset}')

@@ -55,6 +55,7 @@ class TopicRegistry:
         for image in self.controller.image.topics.values():
             self._open_found(image)
         self.log_manager.sync_recovered()
+        self.log_manager.verification.finish()
         self.log_manager.high_watermark = self._high_watermark_of
         self.log_manager.on_start_moved = self._report_start_moved
 

@@ -30,12 +30,14 @@ from kbroker.log.directory_names import (
     parse_directory_name,
 )
 from kbroker.log.fs import FileSystem
+from kbroker.log.inventory import INVENTORY_FILE
 from kbroker.log.partition_metadata import format_uuid, read_topic_id
 from kbroker.log.partition_reader import PartitionReader, SegmentReader, are_of_a_partition
 from kbroker.log.segment import LOG_SUFFIX
 
 if TYPE_CHECKING:
     from kbroker.config import LogConfig
+    from kbroker.log.verification import Past
     from kbroker.metadata.directory import MetaProperties
     from kbroker.metadata.image import MetadataImage
 
@@ -105,6 +107,8 @@ class DirectoryCheck:
     findings: list[Finding] = field(default_factory=list)
     tasks: list[PartitionTask] = field(default_factory=list)
     reports: dict[TopicPartition, PartitionReport] = field(default_factory=dict)
+    proof_of_loss: str | None = None
+    """The proof that the metadata log lost records, None without one."""
 
     def list_tasks(self) -> None:
         """List the partitions, and read the files beside them. LogDirectoryError if this is no log directory."""
@@ -206,6 +210,7 @@ class DirectoryCheck:
         """Return all findings, errors first, sorted by file and position."""
         self._check_offsets()
         self._image = self._read_metadata()
+        self._add_damage()
         if not self.is_partition:
             if self._image is not None:
                 self._check_metadata(self._image)
@@ -217,6 +222,18 @@ class DirectoryCheck:
     def _readable(self) -> set[TopicPartition]:
         """The partitions whose batches could all be read."""
         return {key for key, report in self.reports.items() if report.has_state}
+
+    def _add_damage(self) -> None:
+        """Add what starts noted, and what changed since the last clean stop in files without another error."""
+        from kbroker.log.damage_report import new_damage, noted_damage
+        found = noted_damage(self.fs, self.log_directory)
+        known = {os.path.abspath(finding.file) for finding in [*self.findings, *found]
+                 if finding.severity is Severity.ERROR}
+        found += [finding for finding in new_damage(self.fs, self.log_directory)
+                  if os.path.abspath(finding.file) not in known]
+        own = os.path.join(os.path.abspath(self.directory), '')
+        self.findings += [finding for finding in found
+                          if not self.is_partition or f'{os.path.abspath(finding.file)}/'.startswith(own)]
 
     # ---- checkpoints against logs ----
 
@@ -254,8 +271,11 @@ class DirectoryCheck:
     def _read_metadata(self) -> MetadataImage | None:
         directory = os.path.join(self.log_directory, METADATA_DIRECTORY)
         if not self.fs.is_directory(directory):
+            if not self.is_partition and self.fs.exists(os.path.join(self.log_directory, INVENTORY_FILE)):
+                self._error(directory, 'found no such directory beside partitions, expected the metadata log')
             return None
         from kbroker.metadata.image import MetadataImage
+        from kbroker.metadata.lost_log import proof_of_loss
         from kbroker.metadata.quorum_log import QuorumLog
         from kbroker.metadata.snapshots import BOOTSTRAP_FILE, read_snapshot
         snapshots = [os.path.join(directory, name) for name in sorted(self.fs.listdir(directory))
@@ -269,11 +289,27 @@ class DirectoryCheck:
                 self._error(path, _without_path(error))
         image = MetadataImage()
         try:
-            QuorumLog(self.fs, self.log_directory, 0).load(image)
+            log = QuorumLog(self.fs, self.log_directory, 0)
+            log.load(image)
         except (CorruptLogError, OSError) as error:
             self._error(directory, str(error))
             return None
+        self.proof_of_loss = None if self.is_partition else proof_of_loss(self._past(), log, image)
+        if self.proof_of_loss is not None:
+            self._error(directory, self.proof_of_loss)
         return image if image.metadata_offset >= 0 else None
+
+    def _past(self) -> Past:
+        from kbroker.log.damage_report import past_of
+        topic_ids = {}
+        for task in self.tasks:
+            try:
+                topic_id = None if task.is_metadata else read_topic_id(self.fs, task.path)
+            except (CorruptLogError, OSError):
+                continue        # the check of the partition reports it
+            if topic_id is not None:
+                topic_ids[task.topic, task.partition] = topic_id
+        return past_of(self.fs, self.log_directory, topic_ids)
 
     def _check_metadata(self, image: MetadataImage) -> None:
         found = {(task.topic, task.partition): task.path for task in self.tasks if not task.is_metadata}

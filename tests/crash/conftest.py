@@ -17,6 +17,13 @@ def memory_path(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
         yield pathlib.Path(directory)
 
 
+@pytest.fixture(scope='module')
+def memory_path_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
+    """A directory as `memory_path`, for all tests of a module."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else tmp_path_factory.mktemp('memory')) as directory:
+        yield pathlib.Path(directory)
+
+
 @pytest.fixture
 def many_brokers() -> Iterator[None]:
     """Let a test open hundreds of brokers. Each must be garbage-collected, because it holds its files open.

@@ -14,6 +14,7 @@ from support.in_process_broker import InProcessBroker
 from support.promises import READ_UNCOMMITTED, TOPIC, Client, Promises, findings_in
 
 from kbroker.errors import CorruptLogError, LogDirectoryError
+from kbroker.log.damage_report import accept_damage
 from kbroker.log.fs import File, FileSystem
 from kbroker.protocol.messages import FeatureLevelRecord, FetchRequest
 from kbroker.record.batch import iter_batches
@@ -198,20 +199,29 @@ def test_a_partition_of_no_topic_is_set_aside(used):
 
 
 def test_a_directory_of_an_earlier_topic_of_the_name_is_set_aside(used):
+    """A crash can undo the renames of a deletion that the metadata log has."""
     directory, promises = used
-    other = directory / f'{TOPIC}-0' / 'partition.metadata'
-    other.write_bytes(b'version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw')
-    promises.records.pop(A)
+    with InProcessBroker(directory, SETTINGS) as broker:
+        client = Client(broker, promises)
+        client.delete_topic(TOPIC)
+        earlier, = directory.glob(f'{TOPIC}-0.*-delete')
+        client.create_topic(TOPIC, 2)
+        broker.crash()
+    shutil.rmtree(directory / f'{TOPIC}-0', ignore_errors=True)
+    earlier.rename(directory / f'{TOPIC}-0')
     check(directory, promises)
     assert len(list(directory.glob(f'{TOPIC}-0.*-stray'))) == 1
     with InProcessBroker(directory, SETTINGS) as broker:
         assert Client(broker, Promises()).read(A, READ_UNCOMMITTED) == {}
 
 
-def test_a_topic_whose_directory_is_missing_gets_an_empty_log(used):
+def test_a_topic_whose_directory_is_missing_gets_an_empty_log_once_the_loss_is_accepted(used):
     directory, promises = used
     shutil.rmtree(directory / f'{TOPIC}-0')
     promises.records.pop(A)
+    with InProcessBroker(directory, SETTINGS) as broker:
+        assert broker.topics.find(*A).is_offline
+    assert accept_damage(FileSystem(), str(directory), None, metadata=False) == [A]
     check(directory, promises)
     with InProcessBroker(directory, SETTINGS) as broker:
         client = Client(broker, promises)

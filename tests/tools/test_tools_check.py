@@ -25,6 +25,7 @@ from kbroker.config import Config, LogConfig
 from kbroker.internal_topics import TRANSACTION_STATE
 from kbroker.log.check import OpenTransaction, Severity
 from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
+from kbroker.log.inventory import INVENTORY_FILE
 from kbroker.log.log import Log
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch, iter_batches
@@ -369,6 +370,7 @@ def rewrite(partition, batches, clock=None):
     for path in partition.iterdir():
         if path.name not in ('partition.metadata', 'leader-epoch-checkpoint'):
             path.unlink()
+    (partition.parent / INVENTORY_FILE).unlink(missing_ok=True)     # as if another broker had written the partition
     log = Log(FileSystem(), str(partition), topic, int(number), LogConfig(Config({}), {}), clock or ManualClock())
     for batch in batches:
         log.append_batch(bytearray(batch), Origin.REPLICATION, 0)
@@ -678,8 +680,7 @@ def test_a_repair_refuses_while_a_broker_holds_the_lock_and_names_it(directory, 
     before = tree(directory)
     done = run_command('check', directory, '--repair', '--no-dry-run')
     assert done.returncode == 1 and tree(directory) == before
-    assert done.stderr == (f'kbroker-check: {directory}: a broker (process {holder.pid}) uses it: stop it before '
-                           'a repair\n')
+    assert done.stderr == (f'kbroker-check: {directory}: a broker (process {holder.pid}) uses it: stop it first\n')
     done = run_command('check', directory / 'orders-0', '--repair', '--no-dry-run')
     assert done.returncode == 1 and f'process {holder.pid}' in done.stderr
 

@@ -55,6 +55,12 @@ class FileSystem:
         with os.scandir(path) as entries:
             return {entry.name: entry.stat().st_size for entry in entries}
 
+    def stats(self, path: str) -> dict[str, tuple[int, int]]:
+        """Return size and time of the last change, in ms, of the files and directories in a directory, by name."""
+        with os.scandir(path) as entries:
+            return {entry.name: (state.st_size, state.st_mtime_ns // 1_000_000)
+                    for entry in entries for state in (entry.stat(),)}
+
     def modified_ms(self, path: str) -> int:
         """Return the wall-clock time of the last change, in milliseconds."""
         return os.stat(path).st_mtime_ns // 1_000_000

@@ -1,0 +1,81 @@
+"""`.kbroker_damage`: the damage that starts have found in a log directory, until an operator accepts it.
+
+A start rewrites checkpoints and derived files, so that the traces of damage disappear. The notes keep them for
+`kbroker-check`, and keep a partition out of service for as long as its files are not as its note says. Each line is the
+JSON of one partition, with '' and -1 for the files beside the partitions. Apache Kafka ignores the file.
+"""
+from __future__ import annotations
+
+import enum
+import json
+import os
+from dataclasses import astuple, dataclass, field
+
+from kbroker.errors import LogDirectoryError
+from kbroker.log.fs import FileSystem
+from kbroker.log.inventory import Damage, PartitionKey
+
+DAMAGE_FILE = '.kbroker_damage'
+BESIDE: PartitionKey = ('', -1)
+"""The key for damage to files beside the partitions."""
+METADATA: PartitionKey = ('__cluster_metadata', 0)
+
+
+class State(enum.Enum):
+    """The treatment of a noted partition at each start."""
+
+    OFFLINE = 'offline'
+    """It is not served until its files are as noted, or an operator accepts the loss."""
+    SERVED = 'served'
+    """It is served; the note is for `kbroker-check`."""
+    ACCEPTED = 'accepted'
+    """The next start takes it as it is, and removes the note."""
+
+
+@dataclass
+class DamageNote:
+    """The damage to one partition, or to the files beside the partitions."""
+
+    key: PartitionKey
+    state: State
+    damages: list[Damage] = field(default_factory=list)
+    row: str = ''
+    """The partition in the inventory, '' if it was in none."""
+    expected_end_offset: int = 0
+    """Without a row, the log has to reach this offset."""
+
+    def encode(self) -> str:
+        return json.dumps({'topic': self.key[0], 'partition': self.key[1], 'state': self.state.value,
+                           'damages': [astuple(damage) for damage in self.damages], 'row': self.row,
+                           'expectedEndOffset': self.expected_end_offset}, separators=(',', ':'))
+
+    @classmethod
+    def decode(cls, line: str) -> DamageNote:
+        """Raises ValueError, KeyError, TypeError."""
+        found = json.loads(line)
+        return cls((found['topic'], found['partition']), State(found['state']),
+                   [Damage(*damage) for damage in found['damages']], found['row'], found['expectedEndOffset'])
+
+
+def read_notes(fs: FileSystem, log_directory: str) -> dict[PartitionKey, DamageNote]:
+    """Return the notes of a log directory. Raises LogDirectoryError if the file cannot be understood, OSError."""
+    path = os.path.join(log_directory, DAMAGE_FILE)
+    if not fs.exists(path):
+        return {}
+    try:
+        notes = [DamageNote.decode(line) for line in fs.read_file(path).decode().splitlines()]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogDirectoryError(f'{path}: found a line that is no damage note ({error!r}). The file names partitions '
+                                'that lost records: restore it, or move it away to serve what is there') from error
+    return {note.key: note for note in notes}
+
+
+def write_notes(fs: FileSystem, log_directory: str, notes: dict[PartitionKey, DamageNote]) -> None:
+    """Replace the notes of a log directory durably; without notes, remove the file. Raises OSError."""
+    path = os.path.join(log_directory, DAMAGE_FILE)
+    if notes:
+        content = ''.join(f'{note.encode()}\n' for note in notes.values())
+        fs.write_file_atomically(path, content.encode())
+    elif fs.exists(path):
+        fs.unlink(path)
+        fs.sync_directory(log_directory)

@@ -1,0 +1,139 @@
+"""Damage of a log directory for `kbroker-check`: the findings of starts and of the inventory, and their acceptance."""
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator
+
+from kbroker.errors import CorruptLogError, LogDirectoryError
+from kbroker.log.check import Finding, Severity
+from kbroker.log.damage_notes import BESIDE, DAMAGE_FILE, METADATA, DamageNote, State, read_notes, write_notes
+from kbroker.log.fs import FileSystem
+from kbroker.log.inventory import (
+    INVENTORY_FILE,
+    Damage,
+    Inventory,
+    PartitionKey,
+    PartitionNote,
+    compare_beside,
+    compare_partition,
+    read_clean_shutdown,
+    read_inventory,
+)
+from kbroker.log.verification import TRACES, Past
+
+HINTS = {
+    State.OFFLINE: 'a start keeps the partition offline until its files are restored or --accept accepts the loss',
+    State.SERVED: 'a start found this; --accept removes the note',
+    State.ACCEPTED: 'accepted: the next start takes it as it is',
+}
+
+
+def noted_damage(fs: FileSystem, log_directory: str) -> list[Finding]:
+    """Return the damage that starts have noted. Raises OSError."""
+    try:
+        notes = read_notes(fs, log_directory)
+    except LogDirectoryError as error:
+        return [Finding(Severity.ERROR, os.path.join(log_directory, DAMAGE_FILE), -1, str(error))]
+    return [_finding(damage, HINTS[note.state], is_error=damage.is_loss and note.state is not State.ACCEPTED)
+            for note in notes.values() for damage in note.damages]
+
+
+def new_damage(fs: FileSystem, log_directory: str) -> list[Finding]:
+    """Return what has changed since the last clean stop, if the next start will compare it. Raises OSError.
+
+    Files that cannot be read are left to the checks of their contents.
+    """
+    try:
+        notes = read_notes(fs, log_directory)
+        undecided = {key for key, note in notes.items() if note.state is not State.SERVED}
+        return [_finding(damage, 'changed since the last clean stop', is_error=True)
+                for _, damage in _differences(fs, log_directory, undecided)]
+    except LogDirectoryError:
+        return []       # the notes are reported
+    except CorruptLogError as error:
+        return [Finding(Severity.ERROR, os.path.join(log_directory, INVENTORY_FILE), -1, str(error))]
+
+
+def _finding(damage: Damage, hint: str, *, is_error: bool) -> Finding:
+    return Finding(Severity.ERROR if is_error else Severity.WARNING, damage.file, -1,
+                   f'found {damage.found}, expected {damage.expected}; {hint}')
+
+
+def _differences(fs: FileSystem, log_directory: str,
+                 except_for: Collection[PartitionKey]) -> Iterator[tuple[PartitionKey, Damage]]:
+    """Yield the differences to the inventory, if no start came after it. Raises CorruptLogError, OSError."""
+    inventory = trusted_inventory(fs, log_directory)
+    if inventory is None:
+        return
+    with contextlib.suppress(OSError):
+        for damage in compare_beside(fs, log_directory, inventory.beside):
+            yield BESIDE, damage
+    for (topic, partition), row in inventory.rows.items():
+        if (topic, partition) not in except_for:
+            path = os.path.join(log_directory, f'{topic}-{partition}')
+            with contextlib.suppress(OSError):
+                for damage in compare_partition(fs, path, PartitionNote.decode(row)):
+                    yield (topic, partition), damage
+
+
+def past_of(fs: FileSystem, log_directory: str, topic_ids: dict[PartitionKey, bytes]) -> Past:
+    """Return what a stopped log directory proves about its metadata log. Raises OSError."""
+    try:
+        noted, trusted = read_inventory(fs, log_directory), trusted_inventory(fs, log_directory)
+    except CorruptLogError:
+        noted = trusted = None
+    if trusted is not None:
+        topic_ids = {key: topic_id for key, topic_id in topic_ids.items() if key in trusted.rows}
+    trace = next((name for name in TRACES if fs.exists(os.path.join(log_directory, name))), None)
+    return Past(topic_ids, 0 if noted is None else noted.metadata_end_offset, trace, is_accepted=False)
+
+
+def trusted_inventory(fs: FileSystem, log_directory: str) -> Inventory | None:
+    """Return the inventory if it describes the last stop. Raises CorruptLogError, OSError."""
+    inventory = read_inventory(fs, log_directory)
+    is_clean, broker_epoch = read_clean_shutdown(fs, log_directory)
+    return inventory if inventory is not None and is_clean and inventory.broker_epoch == broker_epoch >= 0 else None
+
+
+def accept_damage(fs: FileSystem, log_directory: str, only: PartitionKey | None, *,
+                  metadata: bool) -> list[PartitionKey]:
+    """Let the next start take lost records as they are, and remove notes of damage. Return what was accepted.
+
+    `only` restricts it to one partition; `metadata` accepts the metadata log, too. The caller holds the lock. Raises
+    OSError, CorruptLogError, LogDirectoryError.
+    """
+    notes = read_notes(fs, log_directory)
+    accepted: dict[PartitionKey, None] = {}
+    for key, note in list(notes.items()):
+        if only in (None, key):
+            accepted[key] = None
+            if note.state is State.SERVED:
+                del notes[key]
+            else:
+                note.state = State.ACCEPTED
+    for key, damage in _differences(fs, log_directory, set(notes)):
+        if damage.is_loss and only in (None, key):
+            accepted[key] = None
+            notes.setdefault(key, DamageNote(key, State.ACCEPTED)).damages.append(damage)
+    if metadata and only in (None, METADATA):
+        accepted[METADATA] = None
+        notes[METADATA] = DamageNote(METADATA, State.ACCEPTED)
+    if accepted:
+        write_notes(fs, log_directory, notes)
+        path = os.path.join(log_directory, DAMAGE_FILE)
+        if fs.exists(path):
+            fs.take_after(path, log_directory)
+    return list(accepted)
+
+
+def forget_partitions(fs: FileSystem, log_directory: str, keys: Collection[PartitionKey]) -> None:
+    """Remove partitions from the inventory: a repair has changed their files. Raises OSError."""
+    try:
+        inventory = read_inventory(fs, log_directory)
+    except CorruptLogError:
+        return
+    if inventory is not None and not inventory.rows.keys().isdisjoint(keys):
+        inventory.rows = {key: row for key, row in inventory.rows.items() if key not in keys}
+        inventory.write(fs, log_directory)
+        fs.take_after(os.path.join(log_directory, INVENTORY_FILE), log_directory)

@@ -1,0 +1,243 @@
+"""`.kbroker_inventory`: the files that a clean stop left in a log directory, with their sizes and checksums.
+
+The next start compares the directory with it before it writes anything. The inventory belongs to one clean stop: it
+counts only beside the `.kafka_cleanshutdown` of the same broker epoch. Each start of kbroker or Apache Kafka removes
+that file and registers with a higher epoch, so an inventory from before another broker's run is never believed.
+
+The file has one line of JSON about the directory, then `topic partition JSON` for each partition with records, and last
+the number of partitions and the CRC-32C of all lines above. Apache Kafka ignores the file. Partitions that never held a
+record have no line: nothing of them can be lost, and a clean stop does not sync them.
+"""
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kbroker.errors import CorruptLogError
+from kbroker.log.checkpoints import (
+    HIGH_WATERMARK_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+)
+from kbroker.log.directory_names import CLEAN_SHUTDOWN_FILE
+from kbroker.log.fs import FileSystem
+from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
+from kbroker.log.producer_state import ProducerStateTable
+from kbroker.log.segment import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from kbroker.log.swap import parse_file_name
+from kbroker.wire.crc32c import crc32c
+
+INVENTORY_FILE = '.kbroker_inventory'
+META_PROPERTIES_FILE = 'meta.properties'
+NOTED_BESIDE = (META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE)
+"""The files beside the partitions that have a checksum in the inventory."""
+VERSION = 1
+SAMPLE_BYTES = 4096
+"""The bytes at each end of a `.log`, `.index` or `.timeindex` that its checksum covers. Other files are covered whole.
+"""
+SAMPLED = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+
+PartitionKey = tuple[str, int]
+
+
+class FileNote(NamedTuple):
+    """One file. `modified_ms` is no evidence: it tells a later stop that the checksum still holds."""
+
+    size_bytes: int
+    modified_ms: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One difference between a directory and what a clean stop left in it."""
+
+    file: str
+    expected: str
+    found: str
+    is_loss: bool
+    """True if records or their offsets are gone or changed; False if the file can be derived from the log."""
+
+    def __str__(self) -> str:
+        return f'{self.file}: found {self.found}, expected {self.expected}'
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionNote:
+    """A partition at a clean stop."""
+
+    topic_id: str
+    """As hexadecimal digits."""
+    start_offset: int
+    end_offset: int
+    files: dict[str, FileNote]
+
+    def encode(self) -> str:
+        return json.dumps([self.topic_id, self.start_offset, self.end_offset, self.files], separators=(',', ':'))
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> PartitionNote:
+        """Raises ValueError, TypeError."""
+        topic_id, start_offset, end_offset, files = json.loads(text)
+        return cls(topic_id, start_offset, end_offset, {name: FileNote(*note) for name, note in files.items()})
+
+
+@dataclass
+class Inventory:
+    """The content of the file."""
+
+    broker_epoch: int
+    metadata_end_offset: int
+    beside: dict[str, FileNote]
+    rows: dict[PartitionKey, str] = field(default_factory=dict)
+    """Each partition as `PartitionNote.encode` returns it: few of thousands are ever decoded twice."""
+
+    def write(self, fs: FileSystem, directory: str) -> None:
+        """Replace the file durably. Raises OSError."""
+        head = {'version': VERSION, 'brokerEpoch': self.broker_epoch, 'metadataEndOffset': self.metadata_end_offset,
+                'files': self.beside}
+        lines = [json.dumps(head, separators=(',', ':')),
+                 *(f'{topic} {partition} {row}' for (topic, partition), row in self.rows.items()), '']
+        content = '\n'.join(lines).encode()
+        end = f'{len(self.rows)} {crc32c(content)}\n'.encode()
+        fs.write_file_atomically(os.path.join(directory, INVENTORY_FILE), content + end)
+
+
+def read_inventory(fs: FileSystem, directory: str) -> Inventory | None:
+    """Return the inventory, None if there is none. Raises CorruptLogError if it is damaged, OSError."""
+    path = os.path.join(directory, INVENTORY_FILE)
+    if not fs.exists(path):
+        return None
+    content = fs.read_file(path)
+    *lines, last = content.decode('utf-8', 'replace').splitlines() or ['']
+    covered = content[:len(content) - len(last.encode()) - 1]
+    if last.split() != [str(len(lines) - 1), str(crc32c(covered))]:
+        raise CorruptLogError(f'{path}: found {last[:80]!r} at the end of {len(content)} bytes, expected '
+                              f"'{len(lines) - 1} {crc32c(covered)}', the number of partitions and the checksum")
+    head: dict[str, Any] = json.loads(lines[0])
+    if head['version'] != VERSION:
+        raise CorruptLogError(f'{path}: found version {head["version"]}, expected {VERSION}')
+    rows = {}
+    for line in lines[1:]:
+        topic, partition, row = line.split(' ', 2)
+        rows[topic, int(partition)] = row
+    return Inventory(head['brokerEpoch'], head['metadataEndOffset'],
+                     {name: FileNote(*note) for name, note in head['files'].items()}, rows)
+
+
+def read_clean_shutdown(fs: FileSystem, directory: str) -> tuple[bool, int]:
+    """Return whether the last stop was clean, and that broker's epoch, -1 if unknown. Raises OSError."""
+    path = os.path.join(directory, CLEAN_SHUTDOWN_FILE)
+    if not fs.exists(path):
+        return False, -1
+    try:
+        return True, int(json.loads(fs.read_file(path))['brokerEpoch'])
+    except (ValueError, KeyError, TypeError):
+        return True, -1
+
+
+# ---- noting ----
+
+def note_beside(fs: FileSystem, directory: str) -> dict[str, FileNote]:
+    """Return the notes of the files beside the partitions. Raises OSError."""
+    stats = fs.stats(directory)
+    return {name: FileNote(*stats[name], _checksum(fs, os.path.join(directory, name), stats[name][0]))
+            for name in NOTED_BESIDE if name in stats}
+
+
+def note_partition(fs: FileSystem, directory: str, topic_id: str, offsets: tuple[int, int],
+                   previous: PartitionNote | None) -> PartitionNote:
+    """Return the note of a closed partition that begins and ends at `offsets`. Raises OSError.
+
+    Files that have not changed since the `previous` note keep their checksums.
+    """
+    known = {} if previous is None else previous.files
+    files = {}
+    for name, (size_bytes, modified_ms) in fs.stats(directory).items():
+        if not _is_noted(name):
+            continue
+        note = known.get(name)
+        if note is None or (size_bytes, modified_ms) != note[:2]:
+            note = FileNote(size_bytes, modified_ms, _checksum(fs, os.path.join(directory, name), size_bytes))
+        files[name] = note
+    return PartitionNote(topic_id, *offsets, files)
+
+
+def _is_noted(name: str) -> bool:
+    if name in (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE):
+        return True
+    parsed = parse_file_name(name)
+    return parsed is not None and not parsed.state
+
+
+def _checksum(fs: FileSystem, path: str, size_bytes: int) -> int:
+    if size_bytes == 0:
+        return 0
+    file = fs.open(path)
+    if size_bytes <= 2 * SAMPLE_BYTES or not path.endswith(SAMPLED):
+        return crc32c(file.read_at(size_bytes, 0))
+    return crc32c(file.read_at(SAMPLE_BYTES, size_bytes - SAMPLE_BYTES), crc32c(file.read_at(SAMPLE_BYTES, 0)))
+
+
+# ---- comparing ----
+
+def compare_beside(fs: FileSystem, directory: str, notes: dict[str, FileNote]) -> list[Damage]:
+    """Return the differences in the files beside the partitions. Raises OSError."""
+    sizes = {name: fs.size(path) for name in notes if fs.exists(path := os.path.join(directory, name))}
+    return _compare(fs, directory, notes, sizes)
+
+
+def compare_partition(fs: FileSystem, directory: str, note: PartitionNote) -> list[Damage]:
+    """Return the differences between a partition directory and its note. Raises OSError.
+
+    Not reported: snapshots that are missing or torn, because a clean stop does not sync them, and segments below the
+    noted ones, whose deletion a power cut can undo. Openings handle both.
+    """
+    if not fs.exists(directory):
+        return [Damage(directory, f'a partition with the offsets {note.start_offset} to {note.end_offset - 1}',
+                       'no such directory', True)]
+    sizes = fs.sizes(directory)
+    damages = _compare(fs, directory, note.files, sizes)
+    unknown = sizes.keys() - note.files.keys()
+    if not unknown:
+        return damages
+    first = min((parsed.offset for name in note.files
+                 if (parsed := parse_file_name(name)) and parsed.kind == LOG_SUFFIX), default=0)
+    for name in sorted(unknown):
+        parsed = parse_file_name(name)
+        if parsed and not parsed.state and parsed.offset >= first and _counts(fs, directory, name, sizes):
+            damages.append(Damage(os.path.join(directory, name), 'no such file', f'{sizes[name]} bytes',
+                                  parsed.kind == LOG_SUFFIX))
+    return damages
+
+
+def _compare(fs: FileSystem, directory: str, notes: dict[str, FileNote], sizes: dict[str, int]) -> list[Damage]:
+    damages = []
+    for name, note in notes.items():
+        path = os.path.join(directory, name)
+        found = sizes.get(name, -1)
+        if found != note.size_bytes:
+            words = 'no such file' if found < 0 else f'{found} bytes', f'{note.size_bytes} bytes'
+        elif (checksum := _checksum(fs, path, found)) != note.checksum:
+            words = f'the checksum {checksum:08x}', f'{note.checksum:08x} as after the last clean stop'
+        else:
+            continue
+        if _counts(fs, directory, name, sizes):
+            damages.append(Damage(path, words[1], words[0], name.endswith(LOG_SUFFIX)))
+    return damages
+
+
+def _counts(fs: FileSystem, directory: str, name: str, sizes: dict[str, int]) -> bool:
+    """Return whether a difference in the file counts: not in a snapshot that no opening would use."""
+    if not name.endswith(SNAPSHOT_SUFFIX):
+        return True
+    if name not in sizes:
+        return False
+    try:
+        ProducerStateTable().load_snapshot(fs.read_file(os.path.join(directory, name)), 0, 0)
+    except CorruptLogError:
+        return False
+    return True

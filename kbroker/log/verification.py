@@ -1,0 +1,326 @@
+"""The start's comparison of a log directory with its inventory, and the decision about each difference.
+
+| damaged | decision |
+|---|---|
+| a `.log`, or a whole partition | the partition stays offline; a start without an internal topic is refused |
+| a file that the log can rebuild | rebuilt |
+| a checkpoint | the offsets of the inventory are used |
+
+Each difference is an ERROR in the broker's log and a damage note, which `kbroker-check` reports until it is accepted.
+"""
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
+from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kbroker.log.checkpoints import (
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    PartitionOffsets,
+)
+from kbroker.log.damage_notes import BESIDE, METADATA, DamageNote, State, read_notes, write_notes
+from kbroker.log.directory_names import CLEAN_SHUTDOWN_FILE
+from kbroker.log.fs import FileSystem
+from kbroker.log.inventory import (
+    INVENTORY_FILE,
+    META_PROPERTIES_FILE,
+    Damage,
+    Inventory,
+    PartitionKey,
+    PartitionNote,
+    compare_beside,
+    compare_partition,
+    read_inventory,
+)
+from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
+from kbroker.log.partition_metadata import write_topic_id
+
+TRACES = (CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE, INVENTORY_FILE)
+"""Files that a broker writes only after the metadata log has its registration."""
+COORDINATED = (CONSUMER_OFFSETS, TRANSACTION_STATE)
+"""The topics whose loss changes the answers of a coordinator."""
+MOST_DAMAGES = 20
+"""The limit for one partition: a disk that writes nonsense writes a lot of it."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The proofs in a log directory about its metadata log, which names every topic before its first partition."""
+
+    topic_ids: dict[PartitionKey, bytes]
+    """The topic ids in partition directories."""
+    metadata_end_offset: int
+    """The end of the metadata log at an earlier clean stop, 0 if unknown."""
+    trace: str | None
+    """The name of a file that only a registered broker writes, None if there is none."""
+    is_accepted: bool
+    """True if an operator accepted the loss of metadata."""
+
+
+def compare(fs: FileSystem, directory: str, inventory: Inventory, except_for: Collection[PartitionKey] = (),
+            ) -> Iterator[tuple[PartitionKey, PartitionNote | None, list[Damage]]]:
+    """Yield (partition, its note, its damages) of each partition in the inventory, and of `BESIDE`. Raises OSError."""
+    yield BESIDE, None, compare_beside(fs, directory, inventory.beside)
+    for (topic, partition), row in inventory.rows.items():
+        if (topic, partition) not in except_for:
+            note = PartitionNote.decode(row)
+            damages = compare_partition(fs, os.path.join(directory, f'{topic}-{partition}'), note)
+            yield (topic, partition), note, damages[:MOST_DAMAGES]
+
+
+class Verification:
+    """The state of a log directory at its start. `run` only reads; `conclude` writes the notes and may refuse.
+
+    Raises LogDirectoryError for damage notes that cannot be understood, OSError.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str, *, clean_shutdown: bool, broker_epoch: int):
+        """Create; `broker_epoch` is that of the clean stop, -1 if unknown."""
+        self._fs = fs
+        self._directory = directory
+        self.notes = read_notes(fs, directory)
+        self._are_notes_stale = False
+        self._is_clean = clean_shutdown
+        self._inventory = self._read_inventory()
+        self.is_trusted = (self._inventory is not None and clean_shutdown
+                           and self._inventory.broker_epoch == broker_epoch >= 0)
+        """True if no other start came between the inventory and this one."""
+        if self._inventory is not None and clean_shutdown and broker_epoch < 0:
+            self._report_mark()
+        self.rows: dict[PartitionKey, str] = {}
+        """The partitions that are as their inventory or damage note says."""
+        self.start_offsets: PartitionOffsets = {}
+        self.end_offsets: PartitionOffsets = {}
+        self.topic_ids: dict[PartitionKey, bytes] = {}
+        self._distrusted: dict[PartitionKey, frozenset[str]] = {}
+
+    @property
+    def metadata_end_offset(self) -> int:
+        """The end of the metadata log at some earlier clean stop: it never gets shorter."""
+        return 0 if self._inventory is None else self._inventory.metadata_end_offset
+
+    @property
+    def accepts_metadata(self) -> bool:
+        """True if an operator accepted the loss of metadata."""
+        return self.is_accepted(METADATA)
+
+    def _read_inventory(self) -> Inventory | None:
+        try:
+            return read_inventory(self._fs, self._directory)
+        except (CorruptLogError, ValueError, KeyError, TypeError) as error:
+            logger.error('%s: %s: what the last clean stop left cannot be verified',
+                         os.path.join(self._directory, INVENTORY_FILE), error)
+            return None
+
+    def _report_mark(self) -> None:
+        """Report a clean shutdown mark that cannot be read. Old versions of Apache Kafka leave an empty one."""
+        path = os.path.join(self._directory, CLEAN_SHUTDOWN_FILE)
+        content = self._fs.read_file(path)
+        if content:
+            logger.error('%s: found %r, expected JSON with the broker epoch: what the last clean stop left cannot be '
+                         'verified', path, content[:80])
+
+    # ---- comparing ----
+
+    def run(self) -> None:
+        """Compare everything and log each difference. Changes nothing on the disk."""
+        for note in list(self.notes.values()):
+            if note.state is State.OFFLINE and note.row:
+                self._compare_again(note)
+        if self.is_trusted and self._inventory is not None:
+            undecided = self._keys_in(State.OFFLINE, State.ACCEPTED)
+            for key, expected, damages in compare(self._fs, self._directory, self._inventory, undecided):
+                row = self._inventory.rows.get(key, '')
+                if expected is not None:
+                    self._adopt(key, expected, row)
+                if damages:
+                    self._note(key, row, damages)
+        elif self._is_clean:
+            self._find_empty_checkpoints()
+
+    def _find_empty_checkpoints(self) -> None:
+        """Without an inventory, note checkpoints without a byte: every broker writes at least a number of rows."""
+        damages = []
+        for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE):
+            path = os.path.join(self._directory, name)
+            if self._fs.exists(path) and self._fs.size(path) == 0:
+                damages.append(Damage(path, 'at least a version and a number of rows', '0 bytes', False))
+        if damages:
+            self._note(BESIDE, '', damages)
+
+    def _keys_in(self, *states: State) -> set[PartitionKey]:
+        return {key for key, note in self.notes.items() if note.state in states}
+
+    def _adopt(self, key: PartitionKey, note: PartitionNote, row: str) -> None:
+        self.topic_ids[key] = bytes.fromhex(note.topic_id)
+        self.start_offsets[key] = note.start_offset
+        self.end_offsets[key] = note.end_offset
+        self.rows[key] = row
+
+    def is_released(self, key: PartitionKey) -> bool:
+        """Return whether a partition was closed cleanly, whatever happened to the rest of the directory: no start has
+        written to it since its note."""
+        return key in self.rows or (key in self.notes and self.notes[key].state is State.OFFLINE)
+
+    def _compare_again(self, note: DamageNote) -> None:
+        """Release a partition whose files were restored."""
+        expected = PartitionNote.decode(note.row)
+        self.topic_ids[note.key] = bytes.fromhex(expected.topic_id)
+        damages = compare_partition(self._fs, self._path(note.key), expected)
+        if not any(damage.is_loss for damage in damages):
+            logger.warning('%s: the files are as before the damage: it is served again', self._path(note.key))
+            self._drop(note.key)
+            self._adopt(note.key, expected, note.row)
+            if damages:
+                self._note(note.key, note.row, damages)
+        else:
+            note.damages = damages[:MOST_DAMAGES]
+            self._report(note)
+
+    def _note(self, key: PartitionKey, row: str, damages: list[Damage]) -> None:
+        is_loss = any(damage.is_loss for damage in damages)
+        earlier = self.notes[key].damages if key in self.notes else []
+        note = DamageNote(key, State.OFFLINE if is_loss else State.SERVED,
+                          [*(damage for damage in earlier if damage not in damages), *damages][-MOST_DAMAGES:], row)
+        self.rows.pop(key, None)
+        self.notes[key] = note
+        self._are_notes_stale = True
+        if not is_loss:
+            self._distrusted[key] = frozenset(os.path.basename(damage.file) for damage in damages)
+        self._report(note, damages)
+
+    def _report(self, note: DamageNote, damages: Collection[Damage] | None = None) -> None:
+        for damage in note.damages if damages is None else damages:
+            logger.error('%s: %s', damage, self._consequence(note, damage))
+
+    def _consequence(self, note: DamageNote, damage: Damage) -> str:
+        if damage.file.endswith(META_PROPERTIES_FILE):
+            return 'it has the identity of this broker'
+        if note.key == BESIDE:
+            return ('the offsets of the last clean stop are used' if self.is_trusted else
+                    'its offsets are unknown, so records that were deleted can appear again')
+        if note.state is State.OFFLINE:
+            return (f'{note.key[0]}-{note.key[1]} stays offline until its files are restored from a backup, or the '
+                    f'loss is accepted with kbroker-check --accept {self._existing(note.key)}')
+        return 'records are gone' if damage.is_loss else 'it is rebuilt from the log'
+
+    # ---- deciding ----
+
+    def conclude(self) -> None:
+        """Write the notes, and what stands in the inventory itself. Raises LogDirectoryError if an internal topic lost
+        records: its coordinator would answer without them."""
+        for key, names in self._distrusted.items():
+            if PARTITION_METADATA_FILE in names and key in self.topic_ids:
+                path = os.path.join(self._path(key), PARTITION_METADATA_FILE)
+                if self._fs.exists(path):
+                    self._fs.unlink(path)
+                write_topic_id(self._fs, self._path(key), self.topic_ids[key]).sync()
+                self._fs.sync_directory(self._path(key))
+        self._write()
+        for key in sorted(self._keys_in(State.OFFLINE)):
+            if key[0] in COORDINATED and self.notes[key].row:
+                raise self._refusal(self.notes[key])
+
+    def _refusal(self, note: DamageNote) -> LogDirectoryError:
+        return LogDirectoryError(
+            f'{note.damages[0]}. The broker does not start without all of {note.key[0]}: restore the files from a '
+            f'backup, or accept the loss with kbroker-check --accept {self._existing(note.key)}')
+
+    def distrusted(self, key: PartitionKey) -> frozenset[str]:
+        """Return the names of damaged files that an opening has to recover or rebuild."""
+        if self.is_accepted(key):
+            return frozenset(os.path.basename(damage.file) for damage in self.notes[key].damages)
+        return self._distrusted.get(key, frozenset())
+
+    def is_accepted(self, key: PartitionKey) -> bool:
+        """Return whether an operator accepted the damage of a partition."""
+        return key in self.notes and self.notes[key].state is State.ACCEPTED
+
+    def failure(self, key: PartitionKey) -> KafkaError | None:
+        """Return the error of a partition that must not be opened, None if it may be."""
+        note = self.notes.get(key)
+        if note is None or note.state is not State.OFFLINE or not note.row:
+            return None
+        return self._error(note)
+
+    def _error(self, note: DamageNote) -> KafkaError:
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{note.key[0]}-{note.key[1]} is offline: {note.damages[0]}')
+
+    def expected_end_offset(self, key: PartitionKey, in_checkpoints: int) -> int:
+        """Return an offset that the log of a partition has to reach.
+
+        `in_checkpoints` counts only without an inventory, which has compared the files themselves.
+        """
+        note = self.notes.get(key)
+        if note is not None and note.state is State.OFFLINE:
+            return note.expected_end_offset
+        is_known = self.is_trusted or key in self.rows or self.is_accepted(key)
+        return 0 if is_known else in_checkpoints
+
+    def take_offline(self, key: PartitionKey, error: CorruptLogError, expected_end_offset: int) -> KafkaError:
+        """Note that a partition could not be opened after a clean stop, and return the error for clients.
+
+        Raises LogDirectoryError if it belongs to an internal topic; OSError.
+        """
+        file, _, what = str(error).partition(': ')
+        found, _, expected = what.removeprefix('found ').partition(', expected ')
+        damage = Damage(file, expected or 'a sound log', found, True)
+        note = DamageNote(key, State.OFFLINE, [damage], '', expected_end_offset)
+        self.notes[key] = note
+        self._report(note)
+        self._are_notes_stale = True
+        self._write()
+        if key[0] in COORDINATED:
+            raise self._refusal(note)
+        return self._error(note)
+
+    def opened(self, key: PartitionKey, log_end_offset: int, expected_end_offset: int) -> None:
+        """Adopt that a partition was opened. Notes the loss, which recovery has logged, if its log ends too early."""
+        note = self.notes.get(key)
+        if note is not None and note.state is State.OFFLINE:
+            logger.warning('%s: reaches offset %d again: it is served again', self._path(key), log_end_offset)
+            self._drop(key)
+        if log_end_offset < expected_end_offset:
+            path = self._path(key)
+            damage = Damage(path, f'{expected_end_offset} as in the checkpoints', f'the end of the log at offset '
+                                                                                  f'{log_end_offset}', True)
+            self.notes[key] = DamageNote(key, State.SERVED, [damage])
+            self._are_notes_stale = True
+
+    def forget(self, keys: Collection[PartitionKey]) -> None:
+        """Remove the notes of partitions that are deleted. Raises OSError."""
+        for key in keys:
+            if key in self.notes:
+                self._drop(key)
+        self._write()
+
+    def finish(self) -> None:
+        """End the start: what was accepted is the state from here on. Raises OSError."""
+        for key in self._keys_in(State.ACCEPTED):
+            logger.warning('%s: served as it is: its damage was accepted', self._path(key))
+            self._drop(key)
+        self._write()
+
+    def _drop(self, key: PartitionKey) -> None:
+        del self.notes[key]
+        self._are_notes_stale = True
+
+    def _write(self) -> None:
+        if self._are_notes_stale:
+            write_notes(self._fs, self._directory, self.notes)
+            self._are_notes_stale = False
+
+    def _path(self, key: PartitionKey) -> str:
+        return self._directory if key == BESIDE else os.path.join(self._directory, f'{key[0]}-{key[1]}')
+
+    def _existing(self, key: PartitionKey) -> str:
+        """Return the path for a command line: the log directory, if the partition has none."""
+        path = self._path(key)
+        return path if self._fs.exists(path) else self._directory

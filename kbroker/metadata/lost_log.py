@@ -1,0 +1,49 @@
+"""Proof that the metadata log lost records that it once held.
+
+Without its metadata a directory looks like an empty cluster: every partition would be set aside, and producer ids would
+be assigned again. So a start compares the log with the rest of the directory before it writes anything.
+"""
+from __future__ import annotations
+
+from kbroker.log.partition_metadata import format_uuid
+from kbroker.log.verification import Past
+from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.quorum_log import QuorumLog
+
+NAMED_DIRECTORIES = 3
+
+
+def proof_of_loss(past: Past, log: QuorumLog, image: MetadataImage) -> str | None:
+    """Return what was found and expected, if the log is not what a broker left; None without proof.
+
+    A topic id in a partition directory proves a loss only if the log reaches back to offset 0: a snapshot does not name
+    the topics that were deleted before it.
+    """
+    if past.is_accepted:
+        return None
+    if log.end_offset < past.metadata_end_offset:
+        return (f'found the end of the metadata log at offset {log.end_offset}, expected at least '
+                f'{past.metadata_end_offset} as after an earlier clean stop')
+    if log.end_offset == 0 and past.trace is not None:
+        return f'found an empty metadata log beside {past.trace}, expected the records of the broker that wrote it'
+    lost = []
+    if log.is_complete:
+        for (name, partition), topic_id in past.topic_ids.items():
+            topic = image.topics_by_id.get(topic_id)
+            is_known = topic_id in log.removed_topics if topic is None else (
+                topic.name != name or topic.has_partition(partition))
+            if not is_known:
+                lost.append((f'{name}-{partition}', topic_id))
+    if not lost:
+        return None
+    named = ', '.join(f'{directory} (topic id {format_uuid(topic_id)})' for directory, topic_id in
+                      lost[:NAMED_DIRECTORIES])
+    more = f' and {len(lost) - NAMED_DIRECTORIES} more' if len(lost) > NAMED_DIRECTORIES else ''
+    return f'found the partition directories {named}{more}, which no record of the metadata log ever named'
+
+
+def way_back(log: QuorumLog, log_dir: str) -> str:
+    """Return the advice that follows the proof."""
+    return (f'Nothing was changed. Restore {log.directory} from a backup that was taken together with the partitions. '
+            f'If there is none, kbroker-check --accept {log_dir} lets the next start take the metadata as it is: '
+            'partitions of unknown topics are then renamed to -stray and not served')

@@ -1,0 +1,136 @@
+"""Random damage to a stopped log directory is never silent if acknowledged data is gone.
+
+The oracle is the view of the consumers before the damage. A damage is loud if the start is refused, if a partition is
+offline, if a read fails, or if the start logs an ERROR. Where a loss has become part of the directory, `kbroker-check`
+still reports it afterwards.
+"""
+from __future__ import annotations
+
+import logging
+import pathlib
+import random
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from support.damages import SETTINGS, Loud, View, build, damage, view_of
+from support.in_process_broker import InProcessBroker
+
+from kbroker.errors import CorruptLogError, KafkaError, LogDirectoryError
+from kbroker.log import inventory
+from kbroker.log.check import Severity
+from kbroker.log.fs import FileSystem
+from kbroker_tools.checking.directory_check import DirectoryCheck, check_one
+
+DAMAGES = 150
+SOAK_DAMAGES = 2000
+DAMAGES_OF_A_TEST = 50
+
+
+@dataclass(frozen=True)
+class Sample:
+    directory: pathlib.Path
+    old: pathlib.Path
+    """The same directory at an earlier time."""
+    kinds: tuple[str, ...] = ()
+
+
+@pytest.fixture(scope='module')
+def sample(memory_path_of_module: pathlib.Path) -> Sample:
+    """A directory whose files are so small that the checksums of the inventory cover them whole."""
+    found = Sample(memory_path_of_module / 'sample', memory_path_of_module / 'old')
+    build(found.directory, found.old)
+    return found
+
+
+@pytest.fixture
+def deep_sample(memory_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
+    """A directory whose checksums cover only the ends of files, as in segments of the usual size."""
+    monkeypatch.setattr(inventory, 'SAMPLE_BYTES', 16)
+    found = Sample(memory_path / 'sample', memory_path / 'old', ('flip',))
+    build(found.directory, found.old)
+    return found
+
+
+def errors_of_check(directory: pathlib.Path) -> list[str]:
+    check = DirectoryCheck(FileSystem(), str(directory))
+    check.list_tasks()
+    for task in check.tasks:
+        check.add(task, check_one(FileSystem(), task))
+    return [str(finding) for finding in check.conclude() if finding.severity is Severity.ERROR]
+
+
+def start_and_view(directory: pathlib.Path, seed: object) -> View:
+    """Return the view of a broker that is then stopped. Raises Loud if the start is refused or a read fails."""
+    broker = InProcessBroker(directory, SETTINGS)
+    try:
+        broker.__enter__()
+    except (KafkaError, CorruptLogError, LogDirectoryError, OSError) as error:
+        broker.abandon()
+        raise Loud(f'refused: {error}') from error
+    try:
+        return view_of(broker, random.Random(str(seed)))
+    finally:
+        broker.__exit__(None, None, None)
+
+
+def hold(sample: Sample, path: pathlib.Path, seed: int, caplog: Any) -> None:
+    """Damage a copy, start a broker on it, and raise AssertionError if a loss is silent."""
+    copy, untouched = path / f'{seed}', path / f'{seed}-before'
+    shutil.copytree(sample.directory, copy)
+    shutil.copytree(sample.directory, untouched)
+    done = damage(copy, sample.old, random.Random(f'damage {seed}'), sample.kinds)
+    try:
+        if done is None:
+            return
+        what, file = done
+        expected = start_and_view(untouched, seed)
+        caplog.clear()
+        try:
+            found = start_and_view(copy, seed)
+        except Loud:
+            return
+        if found == expected:
+            return
+        is_reported = any(record.levelno >= logging.ERROR for record in caplog.records)
+        assert is_reported or (what.startswith('flip') and file.suffix == '.log'), f'{seed}: {what} is silent'
+        assert errors_of_check(copy), f'{seed}: {what} leaves no trace'
+    finally:
+        shutil.rmtree(copy)
+        shutil.rmtree(untouched)
+
+
+@pytest.mark.parametrize('part', range(DAMAGES // DAMAGES_OF_A_TEST))
+def test_no_random_damage_is_silent_where_data_is_gone(sample, memory_path, part, caplog):
+    for number in range(DAMAGES_OF_A_TEST):
+        hold(sample, memory_path, part * DAMAGES_OF_A_TEST + number, caplog)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('part', range(SOAK_DAMAGES // DAMAGES_OF_A_TEST))
+def test_none_of_many_random_damages_is_silent(sample, memory_path, part, caplog):
+    for number in range(DAMAGES_OF_A_TEST):
+        hold(sample, memory_path, part * DAMAGES_OF_A_TEST + number, caplog)
+
+
+def test_a_flipped_bit_in_the_middle_of_a_file_is_not_silent(deep_sample, memory_path, caplog):
+    """Nothing compares the middle of a large file at the start: a read fails, or `kbroker-check` finds the batch."""
+    for number in range(DAMAGES_OF_A_TEST):
+        hold(deep_sample, memory_path, number, caplog)
+
+
+@pytest.mark.soak
+def test_none_of_many_flipped_bits_in_the_middle_of_files_is_silent(deep_sample, memory_path, caplog):
+    for number in range(SOAK_DAMAGES // 4):
+        hold(deep_sample, memory_path, number, caplog)
+
+
+def test_an_undamaged_directory_starts_without_an_error(sample, memory_path, caplog):
+    copy = memory_path / 'copy'
+    shutil.copytree(sample.directory, copy)
+    assert errors_of_check(copy) == []
+    views = [start_and_view(copy, 0) for _ in range(3)]
+    assert views[0] == views[1] == views[2]
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert errors_of_check(copy) == []
