@@ -1,13 +1,13 @@
 """The report of the peers bench: a table, ratios against targets, markdown, an SVG chart."""
 from __future__ import annotations
 
-import html
 import re
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 
+import svg
 from peer_brokers import PEERS
 from peer_cells import DIVISIONS
 
@@ -224,7 +224,7 @@ def curves(results: Results) -> Iterator[str]:
 
 COLOURS = {'kafka': '#c0504d', 'kfake': '#7f7f7f', 'kbroker': '#1f77b4', 'floor': '#c9c9c9'}
 PANELS = (('per second', 'rate', ',.0f'), ('broker CPU, us each', 'cpu_us', ',.1f'), ('p99, us', 'p99_us', ',.0f'))
-BAR, GAP, NAME_WIDTH, PANEL_WIDTH, BAR_WIDTH = 14, 10, 390, 260, 170
+NAME_WIDTH, PANEL_WIDTH, BAR_WIDTH = 390, 260, 170
 
 
 def chart(results: Results) -> str:
@@ -232,29 +232,22 @@ def chart(results: Results) -> str:
     width = NAME_WIDTH + PANEL_WIDTH * len(PANELS)
     parts, y = [], 56
     for number, (head, _, _) in enumerate(PANELS):
-        parts.append(_text(NAME_WIDTH + PANEL_WIDTH * number, 40, head, 'font-weight="bold"'))
+        parts.append(svg.text(NAME_WIDTH + PANEL_WIDTH * number, 40, head, 'font-weight="bold"'))
     for number, (family, colour) in enumerate(COLOURS.items()):
-        parts.append(f'<rect x="{10 + 90 * number}" y="10" width="12" height="12" fill="{colour}"/>')
-        parts.append(_text(28 + 90 * number, 20, family))
+        parts += [svg.key(10 + 90 * number, 10, colour), svg.text(28 + 90 * number, 20, family)]
     for cell in results.cells():
         peers = [peer for peer in results.peers(cell) if results.median(cell, peer, 'rate') is not None]
         if not peers:
             continue
-        parts.append(_text(10, y + BAR * len(peers) / 2 + 4, cell))
+        parts.append(svg.text(10, y + svg.BAR * len(peers) / 2 + 4, cell))
         for number, (_, figure, form) in enumerate(PANELS):
             values = [results.median(cell, peer, figure) for peer in peers]
             longest = max((value for value in values if value), default=1)
+            left = NAME_WIDTH + PANEL_WIDTH * number
             for line, (peer, value) in enumerate(zip(peers, values, strict=True)):
                 if value is not None:
-                    left, top = NAME_WIDTH + PANEL_WIDTH * number, y + BAR * line
-                    parts.append(f'<rect x="{left}" y="{top}" width="{max(1, BAR_WIDTH * value / longest):.0f}" '
-                                 f'height="{BAR - 2}" fill="{COLOURS[PEERS[peer].family]}"/>')
-                    parts.append(_text(left + max(1, BAR_WIDTH * value / longest) + 5, top + 10, f'{value:{form}}'))
-        y += BAR * len(peers) + GAP
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" viewBox="0 0 {width} {y}" '
-            f'font-family="sans-serif" font-size="12">\n<rect width="{width}" height="{y}" fill="white"/>\n'
-            + '\n'.join(parts) + '\n</svg>\n')
-
-
-def _text(x: float, y: float, text: str, more: str = '') -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}" {more}>{html.escape(text)}</text>'
+                    length, top = max(1, BAR_WIDTH * value / longest), y + svg.BAR * line
+                    parts += [svg.bar(left, top, length, COLOURS[PEERS[peer].family]),
+                              svg.text(left + length + 5, top + 10, f'{value:{form}}')]
+        y += svg.BAR * len(peers) + svg.GAP
+    return svg.picture(width, y, parts)

@@ -13,7 +13,7 @@ microseconds each equal seconds per million.
 Rows are written to bench/out/peers.jsonl as they are measured, and are not measured again: a cell is complete when the
 file holds enough rounds in which each peer ran. So the same command, after a signal stopped it, continues where it was.
 Partial runs (--cells, --peers) are combined in one table, which `--report` prints and writes to peers.md and peers.svg.
---list shows the cells; --anew discards the rows of the selected cells.
+--list shows the cells; --discard discards the rows of the selected cells.
 
 `floor` is not a broker: it is a server that reads and discards, or sends data from memory. `floor-files` also writes
 the data to a file per partition. If the floor is not faster than a peer by the target's factor, kernel and load
@@ -381,12 +381,12 @@ def head(plan: Plan) -> str:
 @click.option('--large-gb', default=2.0, show_default=True, help='Size of the log for reads at different places.')
 @click.option('--quick', is_flag=True, help='Run everything once briefly, to see that it works.')
 @click.option('--out', type=click.Path(path_type=pathlib.Path), help='Default: bench/out/peers.jsonl.')
-@click.option('--anew', is_flag=True, help='Discard the rows of the selected cells and peers in --out.')
+@click.option('--discard', is_flag=True, help='Discard the rows of the selected cells and peers in --out.')
 @click.option('--list', 'only_list', is_flag=True, help='Only print the number of rounds of each cell in --out.')
 @click.option('--report', 'only_report', is_flag=True, help='Only print the report of --out again.')
 def main(chosen: str, pattern: str, names: str, rounds: int | None, seconds: float, warm_up_s: float,
-         recovery_gb: float, large_gb: float, quick: bool, out: pathlib.Path | None, anew: bool, only_list: bool,
-         only_report: bool) -> None:
+         recovery_gb: float, large_gb: float, quick: bool, out: pathlib.Path | None, discard: bool,
+         only_list: bool, only_report: bool) -> None:
     if unknown := set(names.split(',')) - set(PEERS):
         raise click.ClickException(f'no such peers: {", ".join(sorted(unknown))}')
     plan = Plan(rounds, seconds, warm_up_s, recovery_gb, 1000, quick)
@@ -406,7 +406,7 @@ def main(chosen: str, pattern: str, names: str, rounds: int | None, seconds: flo
         click.echo('\n'.join(listed(notebook, wanted, peers)))
         return
     has_others = chosen != 'rest' and (not pattern or bool(re.search(pattern, f'{START} {RECOVERY}')))
-    if anew:
+    if discard:
         others = {row.cell for row in notebook.results.rows if row.cell.startswith((START, IDLE, 'recovery'))}
         notebook.forget({name for cell in wanted for division in cell.divisions for name in cell.names_in(division)}
                         | (others if has_others else set()), {peer.name for peer in peers})

@@ -10,15 +10,19 @@ replaces the row of the same name. The text in RESULTS.md is written by hand. Ea
 from __future__ import annotations
 
 import argparse
-import html
 import json
 import math
 import pathlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 HERE = pathlib.Path(__file__).parent
+sys.path.append(str(HERE))
+
+import svg  # noqa: E402
+
 DATA, PAGE = HERE / 'results.json', HERE / 'RESULTS.md'
 
 Value = float | str | list[float] | None
@@ -201,32 +205,24 @@ def page(data: Data, text: str) -> str:
 # ---- charts
 
 COLOURS = ('#c0504d', '#7f7f7f', '#1f77b4', '#c9c9c9')
-BAR, GAP, NAME_WIDTH, BAR_WIDTH, WIDTH = 14, 10, 320, 380, 800
+NAME_WIDTH, BAR_WIDTH, WIDTH = 320, 380, 800
 
 
 def chart(title: str, series: Sequence[str], groups: dict[str, list[float | None]], form: str) -> str:
     """Return bars as SVG: a group for each name, with a bar for each of `series`. The longest of a group is full."""
-    parts, y = [_text(10, 20, title, 'font-weight="bold"')], 60
+    parts, y = [svg.text(10, 20, title, 'font-weight="bold"')], 60
     for number, name in enumerate(series):
-        parts += [f'<rect x="{10 + 160 * number}" y="32" width="12" height="12" fill="{COLOURS[number]}"/>',
-                  _text(28 + 160 * number, 42, name)]
+        parts += [svg.key(10 + 160 * number, 32, COLOURS[number]), svg.text(28 + 160 * number, 42, name)]
     for name, values in groups.items():
-        parts.append(_text(10, y + BAR * len(values) / 2 + 4, name))
+        parts.append(svg.text(10, y + svg.BAR * len(values) / 2 + 4, name))
         longest = max(value or 0 for value in values) or 1
         for number, value in enumerate(values):
             if value is not None:
-                length, top = max(1, BAR_WIDTH * value / longest), y + BAR * number
-                parts += [f'<rect x="{NAME_WIDTH}" y="{top}" width="{length:.0f}" height="{BAR - 2}" '
-                          f'fill="{COLOURS[number]}"/>',
-                          _text(NAME_WIDTH + length + 5, top + 10, f'{value:{form}}')]
-        y += BAR * len(values) + GAP
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH} {y}" '
-            f'font-family="sans-serif" font-size="12">\n<rect width="{WIDTH}" height="{y}" fill="white"/>\n'
-            + '\n'.join(parts) + '\n</svg>\n')
-
-
-def _text(x: float, y: float, text: str, more: str = '') -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}" {more}>{html.escape(text)}</text>'
+                length, top = max(1, BAR_WIDTH * value / longest), y + svg.BAR * number
+                parts += [svg.bar(NAME_WIDTH, top, length, COLOURS[number]),
+                          svg.text(NAME_WIDTH + length + 5, top + 10, f'{value:{form}}')]
+        y += svg.BAR * len(values) + svg.GAP
+    return svg.picture(WIDTH, y, parts)
 
 
 def charts(data: Data) -> dict[str, str]:

@@ -34,6 +34,7 @@ def work_in_turns(directory, turns, seed, cleanings):
             work = Work(broker, seed + number)
             for _ in range(cleanings):
                 work.run_until_cleaned()
+            work.create_again('short')
             if is_killed:
                 broker.kill9()
             else:

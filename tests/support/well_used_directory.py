@@ -40,9 +40,12 @@ class Broker(Protocol):
 
 def create_topics(broker: Broker) -> None:
     admin = AdminClient({'bootstrap.servers': broker.address})
-    for created in admin.create_topics([
-            NewTopic(name, 2, 1, config=config) for name, config in TOPICS.items()]).values():
+    for created in admin.create_topics([new_topic(name) for name in TOPICS]).values():
         created.result(LIMIT_S)
+
+
+def new_topic(name: str) -> NewTopic:
+    return NewTopic(name, 2, 1, config=TOPICS[name])
 
 
 class Work:
@@ -130,5 +133,7 @@ class Work:
         place.offset = self._rng.randint(*bounds)
         self._admin.delete_records([place])[place].result(LIMIT_S)
 
-    def delete_topic(self, name: str) -> None:
+    def create_again(self, name: str) -> None:
+        """Delete a topic and create one of the same name: the directories of the first are removed later."""
         self._admin.delete_topics([name])[name].result(LIMIT_S)
+        self._admin.create_topics([new_topic(name)])[name].result(LIMIT_S)
