@@ -52,9 +52,9 @@ class Node:
         self.fs = fs
         self.directory = os.path.abspath(config.log_directory)
         self.waiting_room = WaitingRoom()
-        self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room)
-        self.tick = Tick()
         self.long_work = LongWork(timers)
+        self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room,
+                                            self.long_work)
         self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later,
                                clock, timers)
         self._unreported_failure: KafkaError | None = None

@@ -7,11 +7,13 @@ min_bytes the request waits for a partition to move, for at most max_wait_ms. Fe
 ids from version 13: KIP-516; diverging epochs from version 12: KIP-595.
 """
 cimport cython
-from libc.stdint cimport int32_t, int64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t
 
 from kbroker.apis.fetch_request cimport FetchRequest, read_request
-from kbroker.apis.fetch_response cimport write_response
-from kbroker.apis.fetch_sessions cimport NO_SESSION, FetchSession, FetchSessions, WantedPartition
+from kbroker.apis.fetch_response cimport ResponseWriter, long_response, write_response
+from kbroker.apis.fetch_sessions cimport (
+    ALL, FEW, NO_SESSION, PART, FetchSession, FetchSessions, News, WantedPartition)
 from kbroker.apis.request cimport Api, Handler, Request
 from kbroker.apis.waiting cimport Waiter, WaitingRoom
 from kbroker.wire.bytes cimport Cursor
@@ -29,112 +31,265 @@ cdef int SESSIONS = first_version('FetchRequest', 'session_id')
 cdef int TOPIC_IDS = first_version('FetchRequest', 'topics.topic_id')
 
 
+cdef enum Stage:
+    BEGUN       # served at once, or waiting for its turn in parts
+    PARKED
+    FINISHED
+
+
 @cython.final
 cdef class Fetch(Waiter):
-    """One request, from its session on until it is answered; parked if it found less than min_bytes."""
+    """One request, from its session on until it is answered; parked if it found less than min_bytes.
+
+    A fetch of more than FEW partitions is done in parts, by `work`: it takes over what the request names, looks at the
+    partitions, and parks or answers. State may change between two parts: `has_moved` finds what a look has missed.
+    """
     cdef Request request
-    cdef object timer
+    cdef FetchSessions sessions
     cdef FetchSession session
-    cdef int32_t replica_id
-    cdef int32_t min_bytes
-    cdef int32_t max_bytes
-    cdef int32_t max_wait_ms
-    cdef bint read_committed
-    cdef bint is_finished
+    cdef FetchRequest wanted
+    cdef bytes body             # of a request that is taken over in parts: `wanted` points into it
+    cdef object timer
+    cdef Stage stage
+    cdef bint time_is_over
+    cdef bint is_in_room        # of those that wait: it is answered or dropped with its connection
+    cdef bint is_settled        # the session knows what this fetch has taken over
     # The last look at the partitions.
+    cdef Py_ssize_t at          # the next partition to look at, or to wait for
     cdef int64_t size_bytes
+    cdef Py_ssize_t unknown     # partitions that do not exist
     cdef bint must_answer       # an error or a diverging epoch: the client should not wait for these
 
-    cdef int start(self) except -1:
-        """Answer, or park."""
-        cdef WaitingRoom room
-        self.look()
-        if self.has_enough() or self.max_wait_ms <= 0 or self.session.size == 0:
+    cdef int start(self, Cursor *body) except -1:
+        """Answer, or park, at once or in parts."""
+        if self.wanted.named + len(self.session.due) > FEW:
+            self.keep_body(body)
+            return self.work_on(self.session.due, False)
+        self.session.take_over(&self.wanted, ALL)
+        self.look(self.session.due, False, ALL)
+        if not self.may_park():
             return self.answer()
-        room = self.request.node.waiting_room
-        room.enter(self.request.connection.connection_id, self)
-        self.timer = self.request.node.timers.after(self.max_wait_ms, self.answer_now)
-        return self.session.park(self)
+        self.park()
+        return self.wait(self.session.due, ALL)
 
-    cdef bint has_enough(self) noexcept:
-        return self.must_answer or self.size_bytes >= self.min_bytes
+    cdef int keep_body(self, Cursor *body) except -1:
+        """Copy what `wanted` points to: the frame goes away."""
+        cdef const uint8_t *start = body.at
+        cdef const uint8_t *copy
+        self.body = PyBytes_FromStringAndSize(<const char *>start, body.end - start)
+        copy = <const uint8_t *>PyBytes_AS_STRING(self.body)
+        move_cursor(&self.wanted.topics, copy - start)
+        return move_cursor(&self.wanted.forgotten_topics, copy - start)
+
+    cdef bint may_park(self) except -1:
+        """Return whether to wait for more. A fetch that finds no room in memory answers with what there is."""
+        if (self.must_answer or self.size_bytes >= self.wanted.min_bytes or self.wanted.max_wait_ms <= 0
+                or self.time_is_over or self.session.size == 0):
+            return False
+        return self.sessions.reserve(self.session)
+
+    cdef int park(self) except -1:
+        self.enter_room()
+        if self.timer is None:
+            self.timer = self.request.node.timers.after(self.wanted.max_wait_ms, self.answer_now)
+        self.stage = PARKED
+        self.session.parked = self
+        self.at = 0
+        return 0
+
+    cdef int enter_room(self) except -1:
+        cdef WaitingRoom room
+        if not self.is_in_room:
+            self.is_in_room = True
+            room = self.request.node.waiting_room
+            room.enter(self.request.connection.connection_id, self)
+        return 0
+
+    cdef bint wait(self, list partitions, Py_ssize_t count) except -1:
+        """Wake at the next move of up to `count` of the partitions. Return whether more are left."""
+        cdef WantedPartition wanted
+        for count in range(count, 0, -1):
+            if self.at >= len(partitions):
+                break
+            wanted = partitions[self.at]
+            self.at += 1
+            if wanted.partition is not None and wanted.session is not None:
+                wanted.wait()
+                if self.session.is_busy and wanted.has_moved():
+                    self.session.moved(wanted)
+        return self.at < len(partitions)
 
     cpdef look_again(self):
-        if self.is_finished:
+        """Look at what has moved since the last look, and answer if that is enough."""
+        cdef list moved
+        if self.stage != PARKED or self.session.is_busy:
             return
-        self.look()
-        if self.has_enough():
-            self.answer()
+        moved = self.session.moved_since or []
+        self.session.moved_since = None
+        if len(moved) > FEW:
+            self.work_on(moved, True)
+            return
+        self.at = 0
+        self.look(moved, True, ALL)
+        if self.may_park():
+            self.at = 0
+            self.wait(moved, ALL)
+        elif len(self.session.due) > FEW:
+            self.must_answer = True
+            self.work_on([], True)
         else:
-            self.session.park(self)
+            self.answer()
 
     cpdef answer_now(self):
-        if not self.is_finished:
-            self.look()
-            self.answer()
+        self.time_is_over = True
+        self.look_again()
 
     cpdef give_up(self):
+        if self.stage == FINISHED:
+            return
         self.finish()
         if self.session.parked is self:
             self.session.parked = None
-        if self.session.session_id == NO_SESSION:
-            self.session.end()
+            self.session.moved_since = None
+        if not self.session.is_busy:
+            self.leave_session()
 
     cdef int finish(self) except -1:
         cdef WaitingRoom room
-        self.is_finished = True
+        self.stage = FINISHED
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+        if self.is_in_room:
+            self.is_in_room = False
             room = self.request.node.waiting_room
             room.leave(self.request.connection.connection_id)
         return 0
 
+    cdef int leave_session(self) except -1:
+        """Release the partitions, unless a session goes on with them."""
+        if self.session.session_id == NO_SESSION:
+            self.sessions.release(self.session)
+        return 0
+
     cdef int answer(self) except -1:
+        cdef News news
         self.finish()
-        return self.request.send(write_response(self.request, 0, self.session.session_id, self.session.take_news()))
+        self.sessions.settle(self.session, &self.wanted, self.unknown)
+        news = News(self.session)
+        news.take(ALL)
+        self.leave_session()
+        return self.request.send(write_response(self.request, 0, self.session.session_id, news.partitions))
+
+    # ---- in parts
+
+    cdef int work_on(self, list partitions, bint again) except -1:
+        """Look at the partitions in parts, and go on from there; `again` if the fetch has looked before."""
+        self.enter_room()
+        self.session.is_busy = True
+        return self.sessions.work_on(self.work(partitions, again))
+
+    def work(self, list partitions, bint again):
+        """Do the rest of the fetch: what the request names, a look, and the answer unless it waits for more."""
+        try:
+            yield from self.work_unless_closed(partitions, again)
+        except Exception as error:
+            self.fail(error)
+        finally:
+            self.session.is_busy = False
+        if self.stage == FINISHED:
+            if self.session.is_incremental and self.session.session_id != NO_SESSION and not self.is_settled:
+                # The connection closed half way: the client cannot know what the session has taken over.
+                self.sessions.remove(self.session)
+            self.leave_session()
+        elif self.session.moved_since or self.time_is_over:
+            self.look_again()
+
+    def work_unless_closed(self, list partitions, bint again):
+        cdef News news
+        cdef ResponseWriter writer
+        while self.stage != FINISHED and self.session.take_over(&self.wanted, PART):
+            yield
+        self.body = None
+        self.at = 0
+        while self.stage != FINISHED and self.look(partitions, again, PART):
+            yield
+        if self.stage == FINISHED:
+            return
+        if self.may_park():
+            self.park()
+            while self.stage != FINISHED and self.wait(partitions, PART):
+                yield
+            return
+        self.finish()
+        self.is_settled = True
+        self.sessions.settle(self.session, &self.wanted, self.unknown)
+        news = News(self.session)
+        while news.take(PART):
+            yield
+        writer = long_response(news.partitions, self.request.version)
+        writer.begin(self.request, 0, self.session.session_id)
+        while writer.write(PART):
+            yield
+        self.request.send(writer.segments)
+
+    cdef int fail(self, object error) except -1:
+        """Answer with an error that no partition carries."""
+        self.finish()
+        if self.request.version < SESSIONS:
+            self.request.connection.close(f'a Fetch failed, and closing is the only way to say so: {error}')
+            return 0
+        return self.request.fail(None, error)
 
     # ---- what there is
 
-    cdef int look(self) except -1:
-        """Read every partition that is due, within the limits of the request and of fetch.max.bytes."""
+    cdef bint look(self, list partitions, bint again, Py_ssize_t count) except -1:
+        """Read up to `count` of the partitions, within the limits of the request and of fetch.max.bytes.
+
+        Return whether more are left. `again`: an earlier look of this fetch has counted the partitions.
+        """
         cdef WantedPartition wanted
-        cdef int64_t size_bytes, left = min(self.max_bytes, <int64_t>self.request.node.config.fetch_max_bytes)
+        cdef int64_t most_bytes = min(self.wanted.max_bytes, <int64_t>self.request.node.config.fetch_max_bytes)
         registry = self.request.node.topics
         cdef dict topics = registry.by_id if self.request.version >= TOPIC_IDS else registry.by_encoded_name
-        self.size_bytes = 0
-        self.must_answer = False
-        for wanted in self.session.due:
+        for count in range(count, 0, -1):
+            if self.at >= len(partitions):
+                break
+            wanted = partitions[self.at]
+            self.at += 1
             if wanted.session is None:
                 continue
+            if again and wanted.records is not None:
+                self.size_bytes -= wanted.records.size_bytes
             wanted.forget_look()
             try:
-                size_bytes = self.read(wanted, topics, left)
+                self.size_bytes += self.read(wanted, topics, max(<int64_t>0, most_bytes - self.size_bytes))
             except KafkaError as error:
                 wanted.records = None
                 wanted.error_code = error.code
                 self.must_answer = True
-                continue
-            self.size_bytes += size_bytes
-            left = max(<int64_t>0, left - size_bytes)
-        return 0
+                if wanted.partition is None:
+                    self.unknown += 1
+        return self.at < len(partitions)
 
     cdef int64_t read(self, WantedPartition wanted, dict topics, int64_t left) except -1:
         cdef Partition partition = wanted.partition
         cdef int64_t last_stable_offset, upper_bound_offset
+        cdef bint read_committed
         if partition is None or partition.is_deleted:
             partition = find_partition(wanted, topics, self.request.version)
         if wanted.current_leader_epoch >= 0 and wanted.current_leader_epoch != partition.leader_epoch:
             check_leader_epoch(partition, wanted.current_leader_epoch)
-        if self.replica_id >= 0:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f'consumers expected, found replica {self.replica_id}')
+        if self.wanted.replica_id >= 0:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f'consumers expected, found replica {self.wanted.replica_id}')
         last_stable_offset = partition.stable_offset()
         if wanted.last_fetched_epoch < 0 or not diverges(partition, wanted):
-            upper_bound_offset = last_stable_offset if self.read_committed else partition.high_watermark
+            read_committed = self.wanted.isolation_level == READ_COMMITTED
+            upper_bound_offset = last_stable_offset if read_committed else partition.high_watermark
             wanted.records = partition.read(wanted.fetch_offset, min(left, <int64_t>wanted.max_bytes),
                                             upper_bound_offset, self.size_bytes == 0)
             wanted.has_more = wanted.fetch_offset < upper_bound_offset
-            if self.read_committed:
+            if read_committed:
                 wanted.aborted_transactions = b'' if wanted.records is None else partition.aborted_rows(
                     wanted.fetch_offset, wanted.records.end_offset)
         else:
@@ -143,6 +298,12 @@ cdef class Fetch(Waiter):
         wanted.last_stable_offset = last_stable_offset
         wanted.log_start_offset = partition.start_offset()
         return 0 if wanted.records is None else wanted.records.size_bytes
+
+
+cdef int move_cursor(Cursor *cursor, Py_ssize_t distance) noexcept:
+    cursor.at += distance
+    cursor.end += distance
+    return 0
 
 
 cdef Partition find_partition(WantedPartition wanted, dict topics, int version):
@@ -186,21 +347,16 @@ cdef bint diverges(Partition partition, WantedPartition wanted) except -1:
 cdef class FetchHandler(Handler):
 
     cdef int serve(self, Request request, Cursor *body) except -1:
-        cdef FetchRequest wanted
         cdef FetchSessions sessions = request.node.fetch_sessions
         cdef Fetch fetch = Fetch.__new__(Fetch)
         try:
-            read_request(&wanted, body.at, body.end, request.version)
-            fetch.session = sessions.begin(&wanted)
+            read_request(&fetch.wanted, body.at, body.end, request.version)
+            fetch.session = sessions.begin(&fetch.wanted)
         except KafkaError as error:
             return request.send(write_response(request, error.code, NO_SESSION, []))
         fetch.request = request
-        fetch.replica_id = wanted.replica_id
-        fetch.min_bytes = wanted.min_bytes
-        fetch.max_bytes = wanted.max_bytes
-        fetch.max_wait_ms = wanted.max_wait_ms
-        fetch.read_committed = wanted.isolation_level == READ_COMMITTED
-        return fetch.start()
+        fetch.sessions = sessions
+        return fetch.start(body)
 
 
 def error_response(body, code, message, version):

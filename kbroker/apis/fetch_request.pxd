@@ -15,6 +15,11 @@ cdef struct FetchRequest:
     int32_t session_epoch
     Cursor topics               # at the array of topics, and at that of forgotten ones: for `take_count`
     Cursor forgotten_topics
+    Py_ssize_t named            # topics and partitions, wanted and forgotten
+    # How far `FetchSession.take_over` is: it advances the two cursors.
+    Py_ssize_t topics_left      # of the current array, or NOT_BEGUN
+    Py_ssize_t partitions_left  # of the current topic
+    bint is_forgetting
 
 
 cdef struct AskedTopic:
@@ -29,6 +34,11 @@ cdef struct AskedPartition:
     int64_t fetch_offset
     int32_t last_fetched_epoch
     int32_t max_bytes
+
+
+cdef enum:
+    MOST_NAMED = 100_000        # topics and partitions that a request may name
+    NOT_BEGUN = -1
 
 
 cdef int read_request(FetchRequest *request, const uint8_t *at, const uint8_t *end, int version) except -1

@@ -2,11 +2,13 @@
 
 `read_request` walks the whole body once, so that a request that does not parse changes nothing; then the partitions are
 taken from the bytes one by one, into the session that keeps them. The generic codec is the judge of both.
+
+A request names at most MOST_NAMED topics and partitions: ten times what one broker holds.
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 
-from kbroker.errors import ProtocolError
+from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.schema import first_version, flexible_from
 from kbroker.apis cimport request_bytes
 from kbroker.wire.bytes cimport Cursor, read_int32, read_int64, take, take_unsigned_varint
@@ -33,13 +35,20 @@ cdef int HIGH_WATERMARKS = first_version('FetchRequest', 'topics.partitions.high
 
 
 cdef int read_request(FetchRequest *request, const uint8_t *at, const uint8_t *end, int version) except -1:
-    """Raises ProtocolError unless the bytes begin with a Fetch request of that version; others may follow it."""
+    """Read the fields, and find the arrays. Other bytes may follow the request.
+
+    Raises ProtocolError unless the bytes begin with a Fetch request of that version, KafkaError INVALID_REQUEST if it
+    names too much. Versions without an error for the whole request raise ProtocolError for both.
+    """
     cdef Cursor cursor
     cdef AskedTopic topic
     cdef AskedPartition partition
     cdef Py_ssize_t i, topics
     cursor.at, cursor.end = at, end
     request.version = version
+    request.named = request.partitions_left = 0
+    request.topics_left = NOT_BEGUN
+    request.is_forgetting = False
     request.replica_id = -1 if version >= REPLICA_STATE else read_int32(take(&cursor, 4))
     request.max_wait_ms = read_int32(take(&cursor, 4))
     request.min_bytes = read_int32(take(&cursor, 4))
@@ -48,21 +57,37 @@ cdef int read_request(FetchRequest *request, const uint8_t *at, const uint8_t *e
     request.session_id = read_int32(take(&cursor, 4)) if version >= SESSIONS else 0
     request.session_epoch = read_int32(take(&cursor, 4)) if version >= SESSIONS else -1
     request.topics = cursor
-    for topics in range(take_count(&cursor, version, 3), 0, -1):
+    topics = take_count(&cursor, version, 3)
+    count_named(request, topics)
+    for topics in range(topics, 0, -1):
         take_topic(&cursor, version, &topic)
+        count_named(request, topic.partitions)
         for i in range(topic.partitions):
             take_partition(&cursor, version, &partition)
         end_struct(&cursor, version)
+    request.forgotten_topics = cursor
     if version >= SESSIONS:
-        request.forgotten_topics = cursor
-        for topics in range(take_count(&cursor, version, 3), 0, -1):
+        topics = take_count(&cursor, version, 3)
+        count_named(request, topics)
+        for topics in range(topics, 0, -1):
             take_forgotten_topic(&cursor, version, &topic)
+            count_named(request, topic.partitions)
             take(&cursor, 4 * topic.partitions)
             end_struct(&cursor, version)
     if version >= RACKS:
         take_string(&cursor, version, False, &topic)
     if version >= FLEXIBLE:
         take_request_tags(&cursor, request)
+    return 0
+
+
+cdef int count_named(FetchRequest *request, Py_ssize_t count) except -1:
+    request.named += count
+    if request.named > MOST_NAMED:
+        problem = f'at most {MOST_NAMED} topics and partitions expected, found {request.named} or more'
+        if request.version < SESSIONS:
+            raise ProtocolError(problem)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
     return 0
 
 

@@ -35,9 +35,6 @@ cdef int PREFERRED_REPLICAS = first_version('FetchResponse', 'responses.partitio
 @cython.final
 cdef class Buffer:
     """Bytes that grow; kept from one response to the next unless they grew large."""
-    cdef uint8_t *start
-    cdef Py_ssize_t size
-    cdef Py_ssize_t capacity
 
     def __dealloc__(self):
         PyMem_Free(self.start)
@@ -67,36 +64,70 @@ cdef class Buffer:
         return data
 
 
-cdef Buffer buffer = Buffer()
+cdef Buffer shared = Buffer()
+
+
+@cython.final
+@cython.freelist(16)
+cdef class ResponseWriter:
+    """The reply with its header that reports `news`, WantedPartitions, as it is written to `segments`."""
+
+    cdef int begin(self, Request request, int16_t error_code, int32_t session_id) except -1:
+        self.buffer.size = 0
+        put_head(self.buffer, request, error_code, session_id, count_runs(self.news))
+        return 0
+
+    cdef bint write(self, Py_ssize_t count) except -1:
+        """Write up to `count` partitions. Return whether more are left."""
+        cdef Buffer buffer = self.buffer
+        cdef WantedPartition wanted
+        cdef int version = self.version
+        cdef Py_ssize_t total = len(self.news), end = min(total, self.at + count)
+        while self.at < end:
+            wanted = self.news[self.at]
+            if self.at == self.end:
+                self.end = end_of_run(self.news, self.at)
+                put_topic(buffer, wanted.topic, version, self.end - self.at)
+            put_partition(buffer, wanted, version)
+            if wanted.records is not None:
+                self.segments.append(buffer.take())
+                self.segments.append(wanted.records)
+                wanted.records = None
+            if version >= FLEXIBLE:
+                put_partition_tags(buffer, wanted)
+            self.at += 1
+            if self.at == self.end:
+                buffer.wrote(put_no_tags(buffer.room(1), version >= FLEXIBLE))
+            if buffer.size > KEPT_BYTES:
+                self.segments.append(buffer.take())
+        if self.at < total:
+            return True
+        buffer.wrote(put_no_tags(buffer.room(1), version >= FLEXIBLE))
+        if buffer.size:
+            self.segments.append(buffer.take())
+        return False
 
 
 cdef list write_response(Request request, int16_t error_code, int32_t session_id, list news):
     """Return the segments of a reply with its header. `news` are the WantedPartitions that it reports."""
-    cdef list segments = []
-    cdef Py_ssize_t i = 0, end, total = len(news)
-    cdef int version = request.version
-    cdef WantedPartition wanted
-    buffer.size = 0
-    put_head(request, error_code, session_id, count_runs(news))
-    while i < total:
-        end = end_of_run(news, i)
-        wanted = news[i]
-        put_topic(wanted.topic, version, end - i)
-        while i < end:
-            wanted = news[i]
-            put_partition(wanted, version)
-            if wanted.records is not None:
-                segments.append(buffer.take())
-                segments.append(wanted.records)
-                wanted.records = None
-            if version >= FLEXIBLE:
-                put_partition_tags(wanted)
-            i += 1
-        buffer.wrote(put_no_tags(buffer.room(1), version >= FLEXIBLE))
-    buffer.wrote(put_no_tags(buffer.room(1), version >= FLEXIBLE))
-    if buffer.size:
-        segments.append(buffer.take())
-    return segments
+    cdef ResponseWriter writer = ResponseWriter.__new__(ResponseWriter)
+    writer.buffer = shared
+    writer.version = request.version
+    writer.news = news
+    writer.segments = []
+    writer.begin(request, error_code, session_id)
+    writer.write(len(news))
+    return writer.segments
+
+
+cdef ResponseWriter long_response(list news, int version):
+    """Return the writer of a reply that is written in parts, between which others are written."""
+    cdef ResponseWriter writer = ResponseWriter.__new__(ResponseWriter)
+    writer.buffer = Buffer()
+    writer.version = version
+    writer.news = news
+    writer.segments = []
+    return writer
 
 
 cdef Py_ssize_t end_of_run(list news, Py_ssize_t i) noexcept:
@@ -116,7 +147,7 @@ cdef Py_ssize_t count_runs(list news) noexcept:
     return runs
 
 
-cdef int put_head(Request request, int16_t error_code, int32_t session_id, Py_ssize_t topics) except -1:
+cdef int put_head(Buffer buffer, Request request, int16_t error_code, int32_t session_id, Py_ssize_t topics) except -1:
     cdef int version = request.version
     cdef uint8_t *at = request.put_header(buffer.room(HEAD_BYTES))
     write_int32(at, 0)              # throttle_time_ms
@@ -128,7 +159,7 @@ cdef int put_head(Request request, int16_t error_code, int32_t session_id, Py_ss
     return buffer.wrote(put_count(at, topics, version >= FLEXIBLE))
 
 
-cdef int put_topic(WantedTopic topic, int version, Py_ssize_t partitions) except -1:
+cdef int put_topic(Buffer buffer, WantedTopic topic, int version, Py_ssize_t partitions) except -1:
     cdef Py_ssize_t size = PyBytes_GET_SIZE(topic.key)
     cdef uint8_t *at = buffer.room(size + 2 * VARINT_BYTES)
     if version >= FLEXIBLE and version < TOPIC_IDS:
@@ -140,7 +171,7 @@ cdef int put_topic(WantedTopic topic, int version, Py_ssize_t partitions) except
     return buffer.wrote(put_count(at + size, partitions, version >= FLEXIBLE))
 
 
-cdef int put_partition(WantedPartition wanted, int version) except -1:
+cdef int put_partition(Buffer buffer, WantedPartition wanted, int version) except -1:
     """A partition up to its records, whose length is the last of it."""
     cdef bytes aborted = wanted.aborted_transactions
     cdef Py_ssize_t aborted_bytes = 0 if aborted is None else PyBytes_GET_SIZE(aborted)
@@ -174,7 +205,7 @@ cdef uint8_t *put_aborted_transactions(uint8_t *at, bytes rows, Py_ssize_t size,
     return at
 
 
-cdef int put_partition_tags(WantedPartition wanted) except -1:
+cdef int put_partition_tags(Buffer buffer, WantedPartition wanted) except -1:
     """Tag 0, the diverging epoch, if there is one: size 13, epoch, end offset, and no tags of its own."""
     cdef uint8_t *at = buffer.room(PARTITION_BYTES)
     if wanted.diverging_epoch == -1 and wanted.diverging_end_offset == -1:

@@ -1,6 +1,9 @@
 """Types of fetch_sessions.pyx; the documentation stands there."""
+from collections.abc import Generator
+
 from kbroker.apis.waiting import WaitingRoom
 from kbroker.clock import Clock
+from kbroker.long_work import LongWork
 from kbroker.topics.partition import FetchWaiter
 
 class WantedTopic: ...
@@ -13,7 +16,14 @@ class FetchSession:
     epoch: int
     def __len__(self) -> int: ...
 
+    def end_in_parts(self) -> Generator[None]: ...
+
+class News:
+    partitions: list[WantedPartition]
+
 class FetchSessions:
     sessions: dict[int, FetchSession]
-    def __init__(self, slots: int, clock: Clock, room: WaitingRoom) -> None: ...
+    held: int
+    def __init__(self, slots: int, clock: Clock, room: WaitingRoom, long_work: LongWork) -> None: ...
+    def work_on_queue(self) -> Generator[None]: ...
     def __len__(self) -> int: ...
