@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kbroker.apis.fetch_sessions import MOST_HELD_PARTITIONS
 from kbroker.group.pending_members import MOST_PENDING_MEMBERS
 from kbroker.log.fs import shared_open_files
 from kbroker.network.server import Server
@@ -34,6 +35,8 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
              'queued.max.request.bytes'),
         Line('fetch sessions', '', lambda: len(node.fetch_sessions.sessions),
              lambda: config.max_incremental_fetch_session_cache_slots, 'max.incremental.fetch.session.cache.slots'),
+        Line('partitions of fetch sessions and waiting fetches', '', lambda: node.fetch_sessions.held,
+             lambda: MOST_HELD_PARTITIONS, 'fixed'),
         Line('waiting fetches', '', lambda: len(node.waiting_room), lambda: server.max_connections,
              'one a connection'),
         Line('groups with members and offsets', 'bytes', lambda: node.groups.memory.held_bytes,

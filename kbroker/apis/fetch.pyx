@@ -281,7 +281,8 @@ cdef class Fetch(Waiter):
         if wanted.current_leader_epoch >= 0 and wanted.current_leader_epoch != partition.leader_epoch:
             check_leader_epoch(partition, wanted.current_leader_epoch)
         if self.wanted.replica_id >= 0:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f'consumers expected, found replica {self.wanted.replica_id}')
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                             f'consumers expected, found replica {self.wanted.replica_id}')
         last_stable_offset = partition.stable_offset()
         if wanted.last_fetched_epoch < 0 or not diverges(partition, wanted):
             read_committed = self.wanted.isolation_level == READ_COMMITTED

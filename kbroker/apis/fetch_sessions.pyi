@@ -6,6 +6,8 @@ from kbroker.clock import Clock
 from kbroker.long_work import LongWork
 from kbroker.topics.partition import FetchWaiter
 
+MOST_HELD_PARTITIONS: int
+
 class WantedTopic: ...
 
 class WantedPartition(FetchWaiter):

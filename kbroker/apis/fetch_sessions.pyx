@@ -38,6 +38,8 @@ cdef enum:
     MOST_UNKNOWN = 100          # partitions of a session that do not exist
     MOST_EVICTED = 16           # sessions that make room for one
 
+MOST_HELD_PARTITIONS = MOST_HELD
+
 cdef int SESSIONS = first_version('FetchRequest', 'session_id')
 cdef int TOPIC_IDS = first_version('FetchRequest', 'topics.topic_id')
 

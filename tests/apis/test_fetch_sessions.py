@@ -299,6 +299,7 @@ def test_a_log_start_that_retention_moved_is_reported(client, aged):
     aged.ask({0: 1})
     assert aged.ask() == {}
     client.broker.logs.apply_retention()
+    client.broker.turn()
     assert aged.ask() == {0: []}
     assert aged.answer.responses[0].partitions[0].log_start_offset == 1
     client.broker.logs.apply_retention()
