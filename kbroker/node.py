@@ -55,6 +55,7 @@ class Node:
         self.long_work = LongWork(timers)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room,
                                             self.long_work)
+        self.tick = Tick()
         self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later,
                                clock, timers)
         self._unreported_failure: KafkaError | None = None
