@@ -5,6 +5,7 @@ Names, types, bounds and defaults are Apache Kafka 4.3's, except:
 - defaults that a single node cannot meet: replication factors and in-sync minimums of the internal topics are 1;
 - defaults that bind to every interface (`listeners`) or put data under /tmp (`log.dir`);
 - `socket.listen.backlog.size`, whose default takes the clients that connect again after a restart;
+- `queued.max.request.bytes`, which bounds the memory of a broker on a machine with 512 MB;
 - the lower bound of the internal topics' segment sizes: Kafka accepts less and then cannot create the topics.
 """
 import enum
@@ -254,7 +255,7 @@ NETWORK = (
     _long('connections.max.idle.ms', 600000, 'A connection without a request for this many milliseconds is closed.'),
     _int('max.connections', INT_MAX, 'The most connections open at the same time.', 0, update=CLUSTER),
     _int('max.connections.per.ip', INT_MAX, 'The most connections from one IP address.', 0, update=CLUSTER),
-    _long('queued.max.request.bytes', -1,
+    _long('queued.max.request.bytes', 134217728,
           'The bytes of requests and replies in memory above which long requests are not read; -1: no limit.'),
     _int('fetch.max.bytes', 57671680,
          'The most bytes in one Fetch response; a larger first batch is still returned.', 1024),

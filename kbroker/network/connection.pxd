@@ -30,6 +30,12 @@ cdef class Commons:
     cdef readonly int64_t held_bytes
     cdef object handshakes      # connections whose handshake has begun and is not done, the oldest first
     cdef object in_line         # connections that wait for memory, in the order in which they came; an OrderedDict
+    cdef int64_t framed_bytes   # the part of held_bytes that is frames which are not served
+    cdef Connection leader      # reads a long frame to its end though the memory is full; may be None
+    cdef int64_t admitted       # connections that left the line for a turn
+    cdef int64_t admitted_before
+    cdef int64_t reliefs        # calls of _relieve
+    cdef bint is_relieving      # _relieve is scheduled
     cdef ReceiveBuffers receive_buffers
     cdef bytearray send_buffer
     cdef Outgoing outgoing
@@ -41,7 +47,11 @@ cdef class Commons:
     cdef readonly int64_t requests
 
     cdef bint is_full(self) noexcept
+    cdef bint is_overfull(self) noexcept
     cdef int line_up(self, Connection connection) except -1
+    cdef bint may_lead(self, Connection connection) except -1
+    cdef bint needs_leader(self) noexcept
+    cdef int choose_leader(self) except -1
     cdef int admit_next(self) except -1
     cdef int count_handshake(self, Connection connection) except -1
 
@@ -67,10 +77,13 @@ cdef class Connection(EventHandler):
     cdef int64_t passed_sequence    # of the last request that was answered, or let the next pass
     cdef dict parked            # sizes of long requests that are not answered, by sequence; None until there is one
     cdef int64_t parked_bytes
-    cdef int64_t framed_bytes   # held or announced in the framer when the turn ended; 0: not counted
+    cdef readonly int64_t framed_bytes  # held in the framer when the turn ended; 0 if it is little
     cdef int64_t charged_bytes  # the share in Commons.held_bytes
+    cdef int64_t charged_framed_bytes
     cdef int64_t active_sweep   # the sweep before which the peer last made progress
     cdef Py_ssize_t counted_bytes
+    cdef int64_t moved_bytes        # received and sent since the last call of Commons._relieve that looked
+    cdef int64_t mark_relief        # the number of that call
     cdef uint32_t missed_events     # that came while it waited for a long turn
     cdef Py_ssize_t frame_bytes     # of the frame that is being served; 0 once its handler keeps it
 
@@ -78,13 +91,14 @@ cdef class Connection(EventHandler):
     cpdef keep_frame(self)
     cpdef let_next_pass(self, int64_t sequence)
     cdef bint may_serve(self) noexcept
+    cdef bint delays_others(self) except -1
     cdef bint is_stalled(self) noexcept
     cdef int stall(self) except -1
     cdef int flow(self) except -1
     cdef int resume(self) except -1
     cdef int take_turn(self, uint32_t events) except -1
     cdef bint may_read(self) except -1
-    cdef int receive(self, bint is_counted) except -1
+    cdef int receive(self, bint is_full) except -1
     cdef int park(self) except -1
     cdef int charge(self) except -1
     cdef bint serve_frames(self) except -1

@@ -13,6 +13,7 @@ MAX_QUEUED_BYTES: int
 SMALL_BYTES: int
 FRAMES_OF_A_TURN: int
 MAX_HANDSHAKES: int
+RELIEF_INTERVAL_MS: int
 
 class Transport:
     failure: str | None
@@ -45,6 +46,7 @@ class Connection(EventHandler):
     client_port: int
     listener_name: str
     framer: Framer
+    framed_bytes: int
     replies: ReplyQueue
     def __init__(self, commons: Commons, fd: int, client_host: str = '', client_port: int = -1,
                  listener_name: str = '', make_transport: Callable[[int], Transport] = ...) -> None: ...

@@ -7,8 +7,9 @@ Three things hold frames back. While one does, the socket is not read, so the pe
 - MAX_QUEUED_BYTES of replies that the peer does not read.
 
 The memory of all connections together is bounded too, see `Commons`. At that bound a frame of up to
-SMALL_FRAME_BYTES still passes if its connection owes no reply. A longer frame that has not begun waits in line. A frame
-that has begun may always come to its end, so that its memory becomes free.
+SMALL_FRAME_BYTES still passes if its connection owes no reply. Longer frames wait in line, and one at a time goes on to
+its end, so that its memory becomes free. A connection that holds memory while others wait for it, and moves too little,
+is closed.
 
 All ready replies are sent by one call at the end of the tick. If a reply needs a part of a file that is not in the page
 cache, a worker reads that part first, and nothing is sent to this peer meanwhile. A peer that ends its side still gets
@@ -18,6 +19,7 @@ import logging
 import os
 from collections import OrderedDict
 from functools import partial
+from operator import attrgetter
 
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
@@ -60,6 +62,10 @@ cdef enum:
     SEND_TURN_BYTES = SEND_BUFFER_BYTES
     # A frame up to this size is not counted: any connection costs about as much.
     SMALL_FRAME_BYTES = 4096
+    # While connections wait for memory, those that hold some have to move this many bytes in this time.
+    RELIEF_BYTES = 64 * 1024
+    RELIEF_MS = 250
+    MIN_SLACK_BYTES = 16 * 1024 * 1024
     FRAMES_PER_TURN = 64
     # The clock is read between two frames, so a single frame is not measured.
     TURN_US = 1000
@@ -77,6 +83,7 @@ MAX_UNANSWERED = MAX_UNANSWERED_REQUESTS
 MAX_QUEUED_BYTES = MAX_QUEUED_REPLY_BYTES
 SMALL_BYTES = SMALL_FRAME_BYTES
 FRAMES_OF_A_TURN = FRAMES_PER_TURN
+RELIEF_INTERVAL_MS = RELIEF_MS
 MAX_HANDSHAKES = MAX_OPEN_HANDSHAKES
 
 logger = logging.getLogger('kbroker.network')
@@ -122,11 +129,13 @@ cdef class Commons:
 
     `Limits.max_held_bytes` bounds `held_bytes`, the memory that the connections hold:
 
-    - frames that are not whole yet, by the size that they announce, and frames that wait;
+    - the buffers of frames that are not whole yet and of frames that wait, if larger than SMALL_FRAME_BYTES;
     - requests of more than SMALL_FRAME_BYTES that are not answered;
     - replies that are not sent.
 
-    It is checked before bytes are read, so one turn of one connection may exceed it. 0 or less: no bound.
+    It is checked before bytes are read. So one turn of one connection may exceed it, and the `leader`: the one
+    connection that reads a long frame to its end although the memory is full. Short requests pass until their replies
+    make it twice the bound, or MIN_SLACK_BYTES more if that is more. 0 or less: no bound.
 
     `submit(job, done)` is `Worker.submit`, for reads of cold parts of files. Without it the loop waits for the disk.
     """
@@ -155,10 +164,72 @@ cdef class Commons:
     cdef bint is_full(self) noexcept:
         return self.held_bytes >= self.max_held_bytes
 
+    cdef bint is_overfull(self) noexcept:
+        return self.held_bytes - self.max_held_bytes >= max(self.max_held_bytes, MIN_SLACK_BYTES)
+
     cdef int line_up(self, Connection connection) except -1:
         """Give the connection a turn when memory is free, after those that wait already."""
         self.in_line[connection] = None
+        if not self.is_relieving:
+            self.is_relieving = True
+            self.reactor.timers.after(RELIEF_MS, self._relieve)
         return 0
+
+    cdef bint needs_leader(self) noexcept:
+        """Return whether it is frames that fill the memory: nothing becomes free before one of them is whole."""
+        return self.leader is None and self.held_bytes - self.framed_bytes < self.max_held_bytes
+
+    cdef bint may_lead(self, Connection connection) except -1:
+        """Return whether the connection is the one that reads a long frame though the memory is full."""
+        if self.needs_leader():
+            self.leader = connection
+        return self.leader is connection
+
+    cdef int choose_leader(self) except -1:
+        """Let the next in line read a long frame to its end."""
+        cdef Connection connection = next(iter(self.in_line))
+        if not connection.may_serve():
+            self.in_line.move_to_end(connection)
+            return 0
+        del self.in_line[connection]
+        self.admitted += 1
+        self.leader = connection
+        return self.reactor.give_turn(connection)
+
+    def _relieve(self):
+        """Close connections that hold the memory for which others wait, and moved too little since the last call.
+
+        If that does not help, and no connection was admitted since the last call, close those in line whose frames
+        hold most, until there is room.
+        """
+        cdef Connection connection
+        cdef int64_t closed_before = self.closed
+        self.is_relieving = False
+        self.reliefs += 1       # a mark that is older than one call does not count
+        if not self.in_line:
+            return
+        for handler in list(self.reactor.handlers):
+            if isinstance(handler, Connection) and (<Connection>handler).delays_others():
+                connection = handler
+                if connection.mark_relief == self.reliefs - 1 and connection.moved_bytes < RELIEF_BYTES:
+                    connection.close('it holds memory that others wait for', logging.INFO)
+                connection.mark_relief = self.reliefs
+                connection.moved_bytes = 0
+        if self.is_full() and self.needs_leader() and self.admitted == self.admitted_before:
+            for connection in sorted(self.in_line, key=attrgetter('framed_bytes'), reverse=True):
+                if not self.is_full() or connection.framed_bytes == 0:
+                    break
+                connection.close('its frame holds memory that others wait for', logging.INFO)
+        self.admitted_before = self.admitted
+        if self.closed > closed_before:
+            logger.warning('requests and replies in memory reached queued.max.request.bytes=%d: closed %d connections '
+                           'that held some and moved less than %d bytes in %d ms', self.max_held_bytes,
+                           self.closed - closed_before, RELIEF_BYTES, RELIEF_MS)
+        if self.in_line and not self.is_full():
+            self.admit_next()       # a frame that its handler kept was set free outside of a turn
+        if self.in_line and not self.is_relieving:
+            self.is_relieving = True
+            self.reactor.timers.after(RELIEF_MS, self._relieve)
 
     cdef int admit_next(self) except -1:
         """Give one waiting connection a turn: memory is free. The end of its turn calls this again."""
@@ -166,6 +237,7 @@ cdef class Commons:
         while self.in_line:
             connection, _ = self.in_line.popitem(last=False)
             if connection.intake != CLOSED:
+                self.admitted += 1
                 return self.reactor.give_turn(connection)
         return 0
 
@@ -217,7 +289,7 @@ cdef class Connection(EventHandler):
         self.client_port = client_port
         self.listener_name = listener_name
         self.active_sweep = commons.sweeps
-        self.last_sequence = self.passed_sequence = -1
+        self.last_sequence = self.passed_sequence = self.mark_relief = -1
         self.reactor.register(fd, self, EPOLLIN)
         commons.opened += 1
         self.connection_id = commons.opened
@@ -290,6 +362,9 @@ cdef class Connection(EventHandler):
         self.replies = ReplyQueue()
         self.parked = None
         self.parked_bytes = self.framed_bytes = 0
+        self.commons.in_line.pop(self, None)
+        if self.commons.leader is self:
+            self.commons.leader = None
         self.charge()
         self.commons.closed += 1
         if self.commons.on_close is not None:
@@ -300,7 +375,15 @@ cdef class Connection(EventHandler):
                 and self.replies.unanswered < MAX_UNANSWERED_REQUESTS
                 and self.replies.queued_bytes < MAX_QUEUED_REPLY_BYTES
                 and not self.transport.is_clogged
-                and not (self.replies.memory_bytes and self.commons.is_full()))
+                and not (self.commons.is_full() and (self.replies.memory_bytes or self.commons.is_overfull())))
+
+    cdef bint delays_others(self) except -1:
+        """Return whether the peer holds memory that it could set free by sending or receiving."""
+        if self.intake == CLOSED or self.output == WARMING:
+            return False
+        if self.replies.ready_bytes > 0 and self.replies.memory_bytes > SMALL_FRAME_BYTES:
+            return True
+        return self.commons.leader is self or self.framed_bytes > 0 and self not in self.commons.in_line
 
     cdef bint is_stalled(self) noexcept:
         return self.intake == STALLED or self.intake == DEAF or self.intake == ENDED_STALLED
@@ -349,7 +432,7 @@ cdef class Connection(EventHandler):
     cdef int take_turn(self, uint32_t events) except -1:
         """Serve the frames that are here; then read once and serve those."""
         cdef bint was_deaf = self.intake == DEAF
-        cdef bint is_counted = self.framed_bytes > 0
+        cdef int64_t sequence = self.last_sequence
         cdef bint wants_more = self.framer.start == self.framer.end
         cdef bint unread
         if not wants_more:
@@ -361,16 +444,18 @@ cdef class Connection(EventHandler):
         unread = self.intake <= DEAF and (events & (EPOLLIN | EPOLLHUP) or self.transport.has_more)
         if unread and wants_more and self.may_read():
             unread = False
-            is_counted = is_counted or not self.commons.is_full()
-            if self.receive(is_counted):
+            if self.receive(self.commons.is_full() and self.commons.leader is not self):
                 wants_more = self.serve_frames()
         if self.intake == CLOSED:
             return 0
         if self.intake == STALLED and (unread or was_deaf):     # epoll would report the same bytes in each tick
             self.intake = next_intake(self.intake, DEAF)
         self.framer.leave_shared_buffer()
-        self.framed_bytes = max(self.framer.announced(), self.framer.held()) if is_counted else 0
+        self.framed_bytes = self.framer.held() if self.framer.held() > SMALL_FRAME_BYTES else 0
         self.count_progress()
+        if self.commons.leader is self and (self.last_sequence > sequence
+                                            or self.framer.announced() <= SMALL_FRAME_BYTES):
+            self.commons.leader = None
         self.charge()
         if self.transport.has_more and not self.is_stalled():
             self.reactor.give_long_turn(self)
@@ -382,8 +467,8 @@ cdef class Connection(EventHandler):
     cdef bint may_read(self) except -1:
         """Return whether to read now. If not, the connection is stalled until something changes."""
         cdef bint is_full = self.commons.is_full()
-        if self.may_serve() and not (is_full and self.framed_bytes == 0
-                                        and self.framer.announced() > SMALL_FRAME_BYTES):
+        if self.may_serve() and not (is_full and self.framer.announced() > SMALL_FRAME_BYTES
+                                     and not self.commons.may_lead(self)):
             self.flow()
             return True
         self.stall()
@@ -391,13 +476,13 @@ cdef class Connection(EventHandler):
             self.commons.line_up(self)
         return False
 
-    cdef int receive(self, bint is_counted) except -1:
-        """Read once; no more than a small frame if the framer's bytes are not counted. Return 1 if bytes came."""
+    cdef int receive(self, bint is_full) except -1:
+        """Read once; no more than a small frame if memory is full. Return 1 if bytes came."""
         cdef char *at = NULL
         cdef Py_ssize_t room = min(self.framer.room(&at), RECEIVE_TURN_BYTES)
         cdef ssize_t size
         cdef bint shakes_hands = self.transport.shakes_hands
-        if not is_counted:
+        if is_full:
             room = min(room, SMALL_FRAME_BYTES - (self.framer.end - self.framer.start))
         with nogil:
             size = self.transport.receive(at, room)
@@ -408,7 +493,8 @@ cdef class Connection(EventHandler):
         if size > 0:
             self.framer.received(size)
             self.commons.received_bytes += size
-            if size == room and is_counted:
+            self.moved_bytes += size
+            if size == room and not is_full:
                 self.reactor.give_long_turn(self)
             return 1
         if size == 0:
@@ -500,8 +586,13 @@ cdef class Connection(EventHandler):
         cdef int64_t held_bytes = self.framed_bytes + self.parked_bytes + self.replies.memory_bytes
         commons.held_bytes += held_bytes - self.charged_bytes
         self.charged_bytes = held_bytes
-        if commons.in_line and not commons.is_full():
-            commons.admit_next()
+        commons.framed_bytes += self.framed_bytes - self.charged_framed_bytes
+        self.charged_framed_bytes = self.framed_bytes
+        if commons.in_line:
+            if not commons.is_full():
+                commons.admit_next()
+            elif commons.needs_leader():
+                commons.choose_leader()
         return 0
 
     cdef int on_tick_end(self) except -1:
@@ -549,6 +640,7 @@ cdef class Connection(EventHandler):
                 return self.set_interest(True)
             self.replies.sent(size)
             self.commons.sent_bytes += size
+            self.moved_bytes += size
             self.active_sweep = self.commons.sweeps
             if size < out.size or self.transport.owes:
                 return self.set_interest(True)

@@ -8,11 +8,14 @@ from support.socket_peers import DeferringHandler, Peer, commons_for, echo, fram
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.log.fs import File
-from kbroker.network.connection import SMALL_BYTES
+from kbroker.network.connection import RELIEF_INTERVAL_MS, SMALL_BYTES
 from kbroker.network.reactor import Reactor
 
 LIMIT = 100_000
 LONG = frame(bytes(150_000))
+FULL = frame(bytes(300_000))
+HELD = FULL[:120_000]
+"""A part of a frame whose buffer alone fills the memory."""
 
 
 def swallow(connection, sequence, request):
@@ -29,41 +32,131 @@ def share(reactor, connect):
     return share
 
 
-def test_a_frame_that_is_not_whole_counts_as_much_as_it_announces(share):
+def test_a_frame_that_is_not_whole_counts_as_much_as_its_buffer(share):
     (peer,) = share(swallow, 1)
     peer.send(LONG[:10])
-    assert peer.commons.held_bytes == len(LONG)
-    peer.send(LONG[10:])
+    assert peer.commons.held_bytes == 0
+    peer.send(LONG[10:90_000])
+    assert 90_000 <= peer.commons.held_bytes <= 180_000
+    peer.send(LONG[90_000:])
     assert peer.commons.held_bytes == 0 and peer.commons.requests == 1
 
 
-def test_at_the_bound_a_long_frame_waits_and_a_short_one_passes(share):
-    first, second, third = share(swallow, 3)
-    first.send(LONG[:10])
-    rest = second.offer(LONG)
-    assert second.connection.framer.pending_bytes <= SMALL_BYTES
-    assert not second.connection.is_reading
-    assert second.commons.requests == 0
-    third.send(frame(bytes(SMALL_BYTES - 4)) + frame(b'short'))
+def test_a_frame_that_is_announced_and_does_not_come_takes_no_memory_from_others(share):
+    silent = share(swallow, 20)
+    for peer in silent:
+        peer.send((1 << 20).to_bytes(4, 'big') + bytes(1000))
+    commons = silent[0].commons
+    assert commons.held_bytes == 0
+    (modest,) = [Peer(commons.reactor, swallow, 1 << 20, commons)]
+    modest.send(LONG)
+    assert commons.requests == 1
+    modest.connection.close('the test ends')
+
+
+def test_at_the_bound_one_long_frame_goes_on_the_next_waits_and_a_short_one_passes(share):
+    first, second, third, fourth = share(swallow, 4)
+    first.send(HELD)
+    second.send(LONG[:50_000])
+    rest = third.offer(LONG)
+    assert third.connection.framer.pending_bytes <= SMALL_BYTES
+    assert not third.connection.is_reading
+    assert third.commons.requests == 0
+    fourth.send(frame(bytes(SMALL_BYTES - 4)) + frame(b'short'))
     assert third.commons.requests == 2
-    first.send(LONG[10:])
+    second.send(LONG[50_000:])
     while rest:
-        rest = second.offer(rest)
-    second.settle()
-    assert second.commons.requests == 4
-    assert second.connection.is_reading
-    assert second.commons.held_bytes == 0
+        rest = third.offer(rest)
+    third.settle()
+    assert third.commons.requests == 4
+    assert third.connection.is_reading
+    first.send(FULL[len(HELD):])
+    assert first.commons.requests == 5
+    assert first.commons.held_bytes == 0
 
 
-def test_frames_that_have_begun_may_come_to_their_end_at_the_bound(share):
-    peers = share(swallow, 3)
+def test_frames_that_have_begun_come_to_their_end_at_the_bound_one_by_one(share):
+    peers = share(swallow, 5)
     for peer in peers:
-        peer.send(frame(bytes(60_000))[:50])
-    assert peers[0].commons.held_bytes == 120_008, 'the third one waits'
+        peer.send(frame(bytes(60_000))[:50_000])
+    assert peers[0].commons.held_bytes <= LIMIT + 2 * 65536, 'the fourth one waits'
     for peer in peers:
-        peer.send(frame(bytes(60_000))[50:])
-    assert peers[0].commons.requests == 3
+        peer.send(frame(bytes(60_000))[50_000:])
+    for _ in range(5):
+        peers[0].settle()
+    assert peers[0].commons.requests == 5
     assert peers[0].commons.held_bytes == 0
+
+
+def test_a_peer_that_holds_memory_and_moves_nothing_is_closed_while_others_wait(share, clock, caplog):
+    silent, leader, waiting = share(swallow, 3)
+    silent.send(HELD)
+    leader.send(LONG[:50_000])
+    rest = waiting.offer(LONG)
+    assert not waiting.connection.is_reading
+    for _ in range(2):
+        clock.advance(RELIEF_INTERVAL_MS)
+        waiting.settle()
+    assert silent.connection.is_closed and leader.connection.is_closed
+    assert 'closed 2 connections' in caplog.text
+    while rest:
+        rest = waiting.offer(rest)
+    for _ in range(5):
+        waiting.settle()
+    assert waiting.commons.requests == 1
+
+
+def test_a_peer_that_holds_memory_and_moves_is_not_closed(share, clock):
+    slow, waiting = share(swallow, 2, max_held_bytes=10_000)
+    slow.send(HELD)
+    rest = waiting.offer(LONG + LONG)
+    for part in range(4):
+        slow.offer(FULL[len(HELD) + part * 40_000:][:40_000])
+        rest = waiting.offer(rest)
+        clock.advance(RELIEF_INTERVAL_MS // 2)
+        waiting.settle()
+    assert not slow.connection.is_closed
+
+
+def test_frames_that_fill_the_memory_and_trickle_give_way(share, clock):
+    """Each of them waits in line itself: what it sends is not read."""
+    trickling = share(swallow, 5)
+    for peer in trickling:
+        peer.offer(HELD)
+    waiting = Peer(trickling[0].reactor, swallow, 1 << 20, trickling[0].commons)
+    rest = waiting.offer(LONG)
+    for _ in range(10):
+        for peer in trickling:
+            if not peer.connection.is_closed:
+                peer.offer(b'x')
+        clock.advance(RELIEF_INTERVAL_MS)
+        rest = waiting.offer(rest)
+        if waiting.commons.requests:
+            break
+    assert waiting.commons.requests == 1
+    assert not waiting.connection.is_closed
+    waiting.connection.close('the test ends')
+
+
+def test_replies_that_nobody_takes_stop_short_requests_too_at_last(share, clock):
+    reply = bytes(1 << 20)
+
+    def answer(connection, sequence, request):
+        connection.reply(sequence, [reply])
+
+    peers = share(answer, 40)
+    for peer in peers:
+        peer.send(frame(b'fetch'))
+    assert peers[0].commons.held_bytes <= LIMIT + 18 * len(reply)
+    for _ in range(2):
+        clock.advance(RELIEF_INTERVAL_MS)
+        for _ in range(10):
+            peers[0].settle()
+    assert sum(peer.connection.is_closed for peer in peers) >= 15
+    modest = Peer(peers[0].reactor, answer, 1 << 20, peers[0].commons)
+    modest.send(frame(b'fetch'))
+    assert modest.receive() == frame(reply)
+    modest.connection.close('the test ends')
 
 
 def test_a_long_request_counts_until_it_is_answered(share):
@@ -76,7 +169,8 @@ def test_a_long_request_counts_until_it_is_answered(share):
     handler.answer(1, [])
     assert first.commons.held_bytes == 120_000, 'the count is updated at the end of the tick'
     second.settle()
-    assert first.commons.held_bytes == 60_000 + len(LONG)
+    assert first.commons.held_bytes == 60_000 + second.connection.framer.held_bytes
+    assert second.connection.framer.held_bytes > 60_000
 
 
 def test_a_reply_counts_until_the_peer_takes_it(share):
@@ -126,9 +220,10 @@ def test_slices_of_files_hold_no_memory(share, tmp_path):
 def test_a_connection_that_closes_gives_back_what_it_held(share):
     handler = DeferringHandler()
     first, second, third = share(handler, 3)
-    first.send(frame(bytes(60_000)))
     second.send(LONG[:50_000])
+    first.send(frame(bytes(120_000)))
     rest = third.offer(LONG)
+    assert not third.connection.is_reading and first.commons.held_bytes >= 170_000
     first.connection.close('the test says so')
     second.connection.close('the test says so')
     assert first.commons.held_bytes == 0
@@ -142,14 +237,15 @@ def test_a_connection_that_closes_gives_back_what_it_held(share):
 
 
 def test_a_connection_that_waits_for_memory_is_not_idle(share):
-    first, second = share(swallow, 2)
-    first.send(LONG[:10])
-    second.offer(LONG)
+    first, second, third = share(swallow, 3)
+    first.send(HELD)
+    second.send(LONG[:50_000])
+    third.offer(LONG)
     while not first.connection.is_closed:
-        second.commons.sweep([first.connection, second.connection])
-    assert not second.connection.is_closed
-    second.settle()
-    assert second.connection.is_reading
+        third.commons.sweep([first.connection, second.connection, third.connection])
+    assert not third.connection.is_closed
+    third.settle()
+    assert third.connection.is_reading
 
 
 def test_without_a_bound_everything_is_read(share):
