@@ -16,6 +16,9 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ApiVersionsResponse
 
+API_OF_FEATURE = {'group.version': 68, 'share.version': 76, 'streams.version': 88}
+"""The key of the API without which a level of a feature would promise what is not served: the heartbeats of groups."""
+
 SOFTWARE = re.compile(r'[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?')
 
 
@@ -29,14 +32,19 @@ def handle(request: Request, body: Any) -> Any:
     response.supported_features = [
         ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
         for name, (lowest, highest) in sorted(request.node.metadata.supported_features.items())
-        if lowest > 0 or request.version >= 4
+        if (lowest > 0 or request.version >= 4) and is_served(name)
     ]
     response.finalized_features_epoch = image.metadata_offset
     response.finalized_features = [
         ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-        for name, level in sorted(image.finalized_features.items())
+        for name, level in sorted(image.finalized_features.items()) if is_served(name)
     ]
     return response
+
+
+def is_served(feature: str) -> bool:
+    """Return whether clients can use a feature. The metadata log may have it finalized for Apache Kafka all the same."""
+    return API_OF_FEATURE.get(feature) in (None, *(api.key for api in served_apis()))
 
 
 def with_ranges(code: ErrorCode) -> Any:

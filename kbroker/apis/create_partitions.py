@@ -1,6 +1,6 @@
 """CreatePartitions (key 37), versions 0-3: raise the number of partitions of topics.
 
-`count` is the new total. The same latitude for assignments as in CreateTopics: one replica on this node is made.
+`count` is the new total. An assignment must name this node alone, as in CreateTopics.
 """
 from __future__ import annotations
 
@@ -58,9 +58,8 @@ def check(request: Request, wanted: Any) -> None:
     if len(wanted.assignments) != wanted.count - has:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                          f'{wanted.count - has} assignments expected, found {len(wanted.assignments)}')
-    strict = request.node.config.kbroker_replication_factor_accept == 'strict'
     for assignment in wanted.assignments:
-        check_replicas(assignment.broker_ids, request.node.metadata.node_id, strict)
+        check_replicas(assignment.broker_ids, request.node.metadata.node_id)
 
 
 def failed(name: str, code: ErrorCode, message: str) -> Any:

@@ -1,8 +1,8 @@
 """CreateTopics (key 19), versions 2-7.
 
 A single node has one replica of everything. With kbroker.replication.factor.accept=any (the default, since test suites
-ask for 3) each replication factor from 1 up, and each assignment, is accepted and one replica is made; with `strict`
-anything but this one node is INVALID_REPLICATION_FACTOR or INVALID_REPLICA_ASSIGNMENT. All good topics of a request are
+ask for 3) each replication factor from 1 up is accepted and one replica is made; with `strict` more than 1 is
+INVALID_REPLICATION_FACTOR. An assignment must name this node alone: INVALID_REPLICA_ASSIGNMENT. All good topics of a request are
 one batch of the metadata log, which holds 10,000 records: a request for more is POLICY_VIOLATION, as in Kafka. A topic
 is found once all its partitions are open. validate_only checks everything and changes nothing. A topic named twice is
 answered once, INVALID_REQUEST. Version 5 answers with the configs in force (KIP-525), version 7 with the topic id.
@@ -58,7 +58,7 @@ def check(request: Request, topic: Any) -> NewTopic:
     node = request.node
     strict = node.config.kbroker_replication_factor_accept == 'strict'
     if topic.assignments:
-        partitions = check_assignments(topic, node.metadata.node_id, strict)
+        partitions = check_assignments(topic, node.metadata.node_id)
     else:
         partitions = node.config.num_partitions if topic.num_partitions == BROKER_DEFAULT else topic.num_partitions
         check_replication_factor(topic.replication_factor, strict)
@@ -73,8 +73,8 @@ def check_replication_factor(replication_factor: int, strict: bool) -> None:
                          f'replication factor {replication_factor}, and this cluster has 1 broker')
 
 
-def check_assignments(topic: Any, node_id: int, strict: bool) -> int:
-    """Manual assignments name partitions 0..n-1, each with at least one broker. Returns n."""
+def check_assignments(topic: Any, node_id: int) -> int:
+    """Manual assignments name partitions 0..n-1, each with this broker. Returns n."""
     if topic.num_partitions != BROKER_DEFAULT or topic.replication_factor != BROKER_DEFAULT:
         raise KafkaError(ErrorCode.INVALID_REQUEST,
                          'with assignments, the number of partitions and the replication factor must be -1')
@@ -83,7 +83,7 @@ def check_assignments(topic: Any, node_id: int, strict: bool) -> int:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                          f'assignments for partitions 0 to {len(indexes) - 1} expected, found {indexes}')
     for assignment in topic.assignments:
-        check_replicas(assignment.broker_ids, node_id, strict)
+        check_replicas(assignment.broker_ids, node_id)
     return len(indexes)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from kbroker.apis.config_resources import CLUSTER_DEFAULT, current
 from kbroker.apis.long_answers import PART, Pace, ReplyRoom, Steps
 from kbroker.apis.request import Api, Request
-from kbroker.config import ConfigEntry, Source, describe_topic
+from kbroker.config import ConfigEntry, Source, Synonym, describe_topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.image import ResourceType
 from kbroker.metadata.topic_names import check_topic_name
@@ -19,6 +19,8 @@ from kbroker.protocol.messages import DescribeConfigsResponse
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
 ResourceResult = DescribeConfigsResponse.DescribeConfigsResourceResult
+ID_SETTINGS = ('node.id', 'broker.id')
+
 SynonymResult = DescribeConfigsResponse.DescribeConfigsSynonym
 
 
@@ -98,7 +100,16 @@ def entries(node: Any, resource_type: int, name: str) -> list[ConfigEntry]:
         described = [ConfigEntry(entry.name, set_at_run_time[entry.name], Source.DYNAMIC_DEFAULT_BROKER, entry.type,
                                  entry.read_only, entry.documentation, entry.synonyms)
                      for entry in described if entry.name in set_at_run_time]
+    elif resource_type == ResourceType.BROKER:
+        described = [static_id(entry, node.metadata.node_id) if entry.name in ID_SETTINGS else entry
+                     for entry in described]
     return described
+
+
+def static_id(entry: ConfigEntry, node_id: int) -> ConfigEntry:
+    """Return the entry of node.id or broker.id as Kafka describes both: the id is always the operator's."""
+    return ConfigEntry(entry.name, str(node_id), Source.STATIC_BROKER, entry.type, entry.read_only,
+                       entry.documentation, [Synonym(entry.name, str(node_id), Source.STATIC_BROKER)])
 
 
 def answer(entry: ConfigEntry, include_synonyms: bool, include_documentation: bool) -> Any:

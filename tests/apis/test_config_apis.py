@@ -75,6 +75,12 @@ def test_the_broker_shows_what_is_read_only(client):
     assert (found['num.partitions'].read_only, found['message.max.bytes'].read_only) == (True, False)
 
 
+def test_the_id_of_the_broker_is_described_under_both_names_as_the_operators(client):
+    found = describe(client, BROKER, '1', 'node.id', 'broker.id')
+    assert {(name, config.value, config.config_source) for name, config in found.items()} == {
+        ('node.id', '1', Source.STATIC_BROKER), ('broker.id', '1', Source.STATIC_BROKER)}
+
+
 def test_the_default_of_all_brokers_shows_only_what_is_set(client):
     assert describe(client, BROKER, '') == {} or list(describe(client, BROKER, '')) == ['min.insync.replicas']
     assert change(client, BROKER, '', ('message.max.bytes', SET, '2000')) == 0

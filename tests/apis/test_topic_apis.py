@@ -94,7 +94,8 @@ def test_a_replication_factor_of_three_is_accepted_unless_strict(start_node, acc
         ([[1], []], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ([[1, 1]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ([[-1]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        ([[9]], 0),
+        ([[2]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([[1, 2]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
 def test_assignments_name_different_brokers_for_each_partition(client, brokers, code):
@@ -206,6 +207,7 @@ def test_a_topic_grows(client, version):
         ([[1], [1]], 0),
         ([[1]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ([[1], [1, 1]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([[1], [2]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
 def test_new_partitions_may_be_assigned(client, brokers, code):
