@@ -43,7 +43,7 @@ def handle(request: Request, body: Any) -> Any:
 
 
 def is_served(feature: str) -> bool:
-    """Return whether clients can use a feature. The metadata log may have it finalized for Apache Kafka all the same."""
+    """Return whether clients can use a feature. The metadata log may have finalized it for Apache Kafka."""
     return API_OF_FEATURE.get(feature) in (None, *(api.key for api in served_apis()))
 
 

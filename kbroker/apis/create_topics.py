@@ -2,10 +2,11 @@
 
 A single node has one replica of everything. With kbroker.replication.factor.accept=any (the default, since test suites
 ask for 3) each replication factor from 1 up is accepted and one replica is made; with `strict` more than 1 is
-INVALID_REPLICATION_FACTOR. An assignment must name this node alone: INVALID_REPLICA_ASSIGNMENT. All good topics of a request are
-one batch of the metadata log, which holds 10,000 records: a request for more is POLICY_VIOLATION, as in Kafka. A topic
-is found once all its partitions are open. validate_only checks everything and changes nothing. A topic named twice is
-answered once, INVALID_REQUEST. Version 5 answers with the configs in force (KIP-525), version 7 with the topic id.
+INVALID_REPLICATION_FACTOR. An assignment must name this node alone: INVALID_REPLICA_ASSIGNMENT. All good topics of a
+request are one batch of the metadata log, which holds 10,000 records: a request for more is POLICY_VIOLATION, as in
+Kafka. A topic is found once all its partitions are open. validate_only checks everything and changes nothing. A topic
+named twice is answered once, INVALID_REQUEST. Version 5 answers with the configs in force (KIP-525), version 7 with the
+topic id.
 """
 from __future__ import annotations
 
