@@ -40,6 +40,8 @@ class Commons:
     @staticmethod
     def sweep_interval_ms(max_idle_ms: int) -> int: ...
 
+class ChargedFrame(KeptFrame): ...
+
 class Connection(EventHandler):
     connection_id: int
     client_host: str
