@@ -179,8 +179,8 @@ class LogManager:
         options = self._options(key, sync_later=sync_later)
         if is_new:
             options.log_start_offset = 0
-            if not options.clean_shutdown:      # a crash may take a new directory; the offsets may be of an earlier topic
-                expected = 0
+            if not options.clean_shutdown:
+                expected = 0        # a crash can take a new directory, and the offsets can be of an earlier topic
             options.maker = partial(self._make_partition, key, topic_id)
         try:
             if is_new and expected:
