@@ -7,6 +7,7 @@ from typing import NamedTuple
 from kbroker.apis.fetch_sessions import MOST_HELD_PARTITIONS
 from kbroker.group.pending_members import MOST_PENDING_MEMBERS
 from kbroker.log.fs import shared_open_files
+from kbroker.network.connection import MAX_HANDSHAKES
 from kbroker.network.server import Server
 from kbroker.node import Node
 
@@ -30,6 +31,7 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
     traffic = server.traffic
     return [
         Line('connections', '', lambda: len(server.connections), lambda: server.max_connections, 'max.connections'),
+        Line('TLS handshakes', '', lambda: traffic.open_handshakes, lambda: MAX_HANDSHAKES, 'the oldest gives way'),
         Line('requests and replies', 'bytes', lambda: traffic.held_bytes,
              lambda: config.queued_max_request_bytes if config.queued_max_request_bytes > 0 else None,
              'queued.max.request.bytes'),

@@ -30,7 +30,9 @@ from posix.unistd cimport close
 
 from kbroker.clock cimport now_us
 from kbroker.network.framing cimport Framer, ReceiveBuffers
-from kbroker.network.reactor cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, FOR_SHARE, NOT_WAITING, EventHandler, Reactor
+from kbroker.network.reactor cimport (
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, FOR_SHARE, NOT_WAITING, EventHandler, Reactor,
+)
 from kbroker.network.replies cimport ALL_SLICES, Outgoing, ReplyQueue, iovec
 from kbroker.network.states cimport (
     CLOSED, DEAF, ENDED, ENDED_STALLED, LEAVING, OPEN, READY, STALLED, WARM, WARMING, next_intake, next_output,
