@@ -47,6 +47,8 @@ def handle(request: Request, body: Any) -> Steps:
             yield
     topics = []
     for name, partitions in wanted.items():
+        if not partitions:
+            continue        # as Kafka
         topics.append(TopicResponse(name=name, partitions=[]))
         for index, partition in partitions.items():
             topics[-1].partitions.append(failed(index, ErrorCode.INVALID_REQUEST) if partition is None

@@ -57,7 +57,22 @@ DIFFERENCES: dict[tuple[str, str], str] = {
         'isolation_level=7',
     ): 'an isolation level that does not exist counts as read_uncommitted, no fault of the server',
     ('create_topics_that_are_refused', 'replication_factor=[23]'): 'kbroker.replication.factor.accept=any',
-    ('create_topics_that_are_refused', r'broker_ids=\[(9|1, 2)\]'): 'kbroker.replication.factor.accept=any',
+    (
+        'describe_configs_of_topics',
+        r"DescribeConfigsRequest.*resource_name='describe_configs_of_topics'.*resource_name='describe_configs_of_topics'",
+    ): 'a name that is repeated is answered once',
+    (
+        'describe_and_list_groups',
+        r"groups=\['describe_and_list_groups', 'describe_and_list_groups'\]",
+    ): 'a name that is repeated is answered once',
+    (
+        'describe_and_list_transactions',
+        "DescribeTransactionsRequest.*transactional_ids=.*'describe_and_list_transactions'.*'describe_and_list_trans",
+    ): 'a name that is repeated is answered once',
+    (
+        'describe_and_list_transactions',
+        "DescribeProducersRequest.*name='describe_and_list_transactions'.*name='describe_and_list_transactions'",
+    ): 'a name that is repeated is answered once',
     (
         'create_topics_that_are_refused',
         r'internal\.segment\.bytes',
