@@ -9,7 +9,8 @@ from hostile.siege import BesiegedBroker
 from support.message_builder import batch_of
 from support.raw_client import RawClient
 
-from kbroker.apis.produce import MAX_PARTITIONS, MAX_REQUEST_DECOMPRESSED_BYTES
+from kbroker.apis.produce import MAX_REQUEST_DECOMPRESSED_BYTES
+from kbroker.apis.produce_parts import MAX_PARTITIONS
 from kbroker.errors import ErrorCode
 from kbroker.protocol.messages import CreateTopicsRequest, ProduceRequest
 from kbroker.record.compression import Compression

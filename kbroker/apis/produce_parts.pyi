@@ -1,0 +1,5 @@
+"""Types of produce_parts.pyx; the documentation stands there."""
+
+MAX_PARTITIONS: int
+
+class ProduceParts: ...
