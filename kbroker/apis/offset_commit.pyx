@@ -4,10 +4,12 @@ Answered when the offsets are durable. Versions 2-4 may set a retention of their
 7 static membership (KIP-345), 9 GROUP_ID_NOT_FOUND for a generation of an unknown group (KIP-848); 10 names topics by
 id (KIP-848): UNKNOWN_TOPIC_ID. Partitions that do not exist are refused one by one, the others are committed.
 """
+from functools import partial
+
 cimport cython
 
 from kbroker.apis.request cimport Api, Request
-from kbroker.apis.offset_commits cimport offsets_to_commit
+from kbroker.apis.offset_commits cimport count_partitions, offsets_to_commit
 from kbroker.completion cimport Completion
 from kbroker.group.offsets cimport Commit
 
@@ -15,6 +17,9 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetCommitResponse
 from kbroker.protocol.schema import first_version
+
+cdef enum:
+    PARTITIONS_AT_ONCE = 1_000          # more are committed in several turns
 
 cdef int VERSION_WITH_IDS = first_version('OffsetCommitRequest', 'topics.topic_id')
 cdef object UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -31,20 +36,53 @@ cdef class OffsetCommitUnderWay(Completion):
     cdef list hosted
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
+        if len(<dict>result) > PARTITIONS_AT_ONCE:
+            self.request.node.long_work.start(answer_later(self, result))
+            return 0
         self.request.reply(answer(self.topics, self.hosted, result, self.request.version))
         return 0
 
 
-def handle(Request request not None, body):
-    cdef OffsetCommitUnderWay under_way
-    topics = request.node.topics
-    # Looked up once: a topic may be deleted while the commit waits for the disk.
-    if request.version >= VERSION_WITH_IDS:
-        hosted = [topics.topic_by_id(topic.topic_id) for topic in body.topics]
-    else:
-        hosted = [topics.topic(topic.name) for topic in body.topics]
+def answer_later(OffsetCommitUnderWay under_way not None, dict results not None):
+    """Answer a commit of many partitions in a turn of its own: a generator."""
+    yield
+    under_way.request.reply(answer(under_way.topics, under_way.hosted, results, under_way.request.version))
 
+
+def handle(Request request not None, body):
+    if count_partitions(request.node.groups, body.group_id, body.topics) > PARTITIONS_AT_ONCE:
+        request.node.long_work.start(commit_in_turns(request, body), partial(end_request, request, body))
+        return None
+    hosted = topics_of(request, body)
+    return commit(request, body, offsets_to_commit(body.topics, hosted), hosted)
+
+
+def commit_in_turns(Request request not None, body):
+    """Commit many partitions: find them in one turn, append their offsets in the next. A generator."""
+    hosted = topics_of(request, body)
     offsets = offsets_to_commit(body.topics, hosted)
+    yield
+    return commit(request, body, offsets, hosted)
+
+
+def end_request(Request request not None, body, error, response):
+    if error is not None:
+        request.fail(body, error)
+    elif response is not None:
+        request.reply(response)
+
+
+cdef list topics_of(Request request, body):
+    """Return the request's topics as they are hosted, or None. A topic may be deleted while the commit waits."""
+    topics = request.node.topics
+    if request.version >= VERSION_WITH_IDS:
+        return [topics.topic_by_id(topic.topic_id) for topic in body.topics]
+    return [topics.topic(topic.name) for topic in body.topics]
+
+
+cdef object commit(Request request, body, dict offsets, list hosted):
+    """Commit the offsets. Return the response if there are none, else None: it comes when they are durable."""
+    cdef OffsetCommitUnderWay under_way
     if not offsets:
         return answer(body.topics, hosted, {}, request.version)
     under_way = OffsetCommitUnderWay.__new__(OffsetCommitUnderWay)

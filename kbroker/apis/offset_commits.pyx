@@ -1,7 +1,26 @@
 """Shared by OffsetCommit and TxnOffsetCommit: the lookup of the partitions that they name."""
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 
 from kbroker.group.offsets cimport NewOffset
+
+
+from kbroker.errors import ErrorCode, KafkaError
+
+cdef enum:
+    LEAST_ROW_BYTES = 50        # less than the row of any offset
+
+
+cdef Py_ssize_t count_partitions(groups, str group_id, list topics) except -1:
+    """Return how many partitions a request names. Raises UNKNOWN_SERVER_ERROR if their rows cannot fit into a batch."""
+    cdef Py_ssize_t count = 0
+    for topic in topics:
+        count += 1 + len(topic.partitions)
+    if count > 1_000 and count * LEAST_ROW_BYTES > <int64_t>groups.max_message_bytes(group_id):
+        raise KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f'found {count} topics and partitions, max.message.bytes allows {groups.max_message_bytes(group_id)} bytes '
+            f'of rows, {LEAST_ROW_BYTES} or more for each')
+    return count
 
 
 cdef dict offsets_to_commit(list topics, list hosted):

@@ -9,7 +9,7 @@ clients do not know.
 cimport cython
 
 from kbroker.apis.request cimport Api, Request
-from kbroker.apis.offset_commits cimport offsets_to_commit
+from kbroker.apis.offset_commits cimport count_partitions, offsets_to_commit
 from kbroker.completion cimport Completion
 from kbroker.group.offsets cimport Commit
 from kbroker.group.shard cimport TransactionalProducer
@@ -58,6 +58,7 @@ cdef class TxnOffsetCommitUnderWay(Completion):
 def handle(Request request not None, body):
     cdef TxnOffsetCommitUnderWay under_way
     groups, topics = request.node.groups, request.node.topics
+    count_partitions(groups, body.group_id, body.topics)
     cdef dict offsets = offsets_to_commit(body.topics, [topics.topic(topic.name) for topic in body.topics])
     if not offsets:
         return respond(body, offsets, request.version)

@@ -149,6 +149,10 @@ class GroupCoordinator:
     def leave(self, request: Any) -> Generator[object, None, Any]:
         return self._member_part(request.group_id).membership.leave(request)
 
+    def max_message_bytes(self, group_id: str) -> int:
+        """Return the largest batch of the group's partition. NOT_COORDINATOR."""
+        return self._part(group_id).shard.partition.max_message_bytes
+
     # Offsets: an empty group id is as good as any here, for the sake of old consumers without a group
 
     def commit(self, commit: Commit, version: int, done: Completion) -> None:

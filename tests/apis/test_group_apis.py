@@ -552,3 +552,35 @@ def test_assignments_for_strangers_are_ignored(wire):
         for index in range(100)
     ]
     assert wire.sync(joined, assignments=strangers).assignment == b''
+
+
+def commit_of(count):
+    partition_class = messages.OffsetCommitRequest.OffsetCommitRequestPartition
+    return {
+        'group_id': GROUP,
+        'topics': [
+            messages.OffsetCommitRequest.OffsetCommitRequestTopic(
+                name='orders',
+                partitions=[
+                    partition_class(partition_index=index, committed_offset=index, committed_metadata='')
+                    for index in range(count)
+                ],
+            )
+        ],
+    }
+
+
+def test_a_commit_of_thousands_of_partitions_is_made_in_several_turns(wire):
+    assert wire.ask(offset_commit, 8, **commit_of(5_000)) is None
+    wire.world.run_due()
+    (answer,) = wire.came
+    codes = [partition.error_code for partition in answer.topics[0].partitions]
+    assert codes == [0] * 4 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 4_996
+    assert wire.world.offset(('orders', 3)) == 3
+
+
+def test_a_commit_that_cannot_fit_into_a_batch_is_refused_before_it_is_made(wire):
+    answer = wire.ask(offset_commit, 8, **commit_of(100_000))
+    assert {partition.error_code for partition in answer.topics[0].partitions} == {ErrorCode.UNKNOWN_SERVER_ERROR}
+    assert len(answer.topics[0].partitions) == 100_000
+    assert wire.world.partition.stored == []

@@ -1,0 +1,64 @@
+"""Attacks with groups: crowds of members, member ids that are never used, long names."""
+from __future__ import annotations
+
+from hostile.siege import many_connections
+from support.in_process_broker import frame_of
+
+from kbroker.errors import ErrorCode
+from kbroker.protocol.messages import FindCoordinatorRequest, JoinGroupRequest
+
+MEMBERS = 4_000
+
+
+def join_request(group_id='crowd', member_id='', protocols=1):
+    return JoinGroupRequest(
+        group_id=group_id, session_timeout_ms=60_000, rebalance_timeout_ms=60_000, member_id=member_id,
+        protocol_type='consumer',
+        protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name=f'p{index}', metadata=b'\0\0\0\0\0\0')
+                   for index in range(protocols)])
+
+
+def find_coordinator(broker):
+    """Create `__consumer_offsets`, and wait until it is there."""
+    with broker.connect() as client:
+        while client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=['crowd']), 4).coordinators[0].error_code:
+            pass
+
+
+def test_a_crowd_of_members_joins_one_group(besieged):
+    broker = besieged({'group.initial.rebalance.delay.ms': '5000'})
+    find_coordinator(broker)
+    with broker.watched(rss_mb=200), many_connections(broker, MEMBERS) as clients:
+        for client in clients:
+            client.send(join_request(), 3)
+        generations = {client.receive().generation_id for client in clients}
+        assert generations == {1}
+
+
+def test_member_ids_are_asked_for_and_never_used(besieged):
+    broker = besieged()
+    find_coordinator(broker)
+    with broker.watched(rss_mb=200), broker.connect() as attacker:
+        frame = frame_of(join_request(), 9)
+        burst = (len(frame).to_bytes(4, 'big') + frame) * 50
+        for _ in range(1_000):
+            attacker.socket.sendall(burst)
+            for _ in range(50):
+                attacker.receive()
+
+
+def test_groups_with_long_names(besieged):
+    broker = besieged({'kbroker.group.memory.max.bytes': '67108864'})
+    find_coordinator(broker)
+    with broker.watched(rss_mb=200), broker.connect() as attacker:
+        for index in range(5_000):
+            attacker.ask(join_request(f'{index}' + 'g' * 32_000), 9)
+
+
+def test_members_that_offer_a_hundred_thousand_assignors(besieged):
+    broker = besieged()
+    find_coordinator(broker)
+    with broker.watched(rss_mb=150, turn_limit_ms=50), broker.connect() as attacker:
+        for _ in range(20):
+            answer = attacker.ask(join_request(protocols=100_000), 9)
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
