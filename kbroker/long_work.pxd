@@ -6,12 +6,33 @@ cdef class LongWork:
     cdef Timers timers
     cdef object works           # deque of Work
     cdef bint is_scheduled
+    # The works of requests, by the memory that one of them may hold.
+    cdef readonly Line small_requests
+    cdef readonly Line medium_requests
+    cdef readonly Line large_requests
 
     cpdef start(self, steps, done=*)
     cdef bint advance(self, Work work) except -1
+    cdef int resume(self, Work work) except -1
     cdef int schedule(self) except -1
 
 
 cdef class Work:
     cdef object steps           # the generator
     cdef object done            # called with (error, result), or None
+    cdef object is_wanted       # called before the first part, or None
+    cdef Line line              # in which the work has a place, or None
+    cdef bint gives_way         # leaves its place when it waits for another work
+
+
+cdef class Line:
+    cdef LongWork long_work
+    cdef Py_ssize_t places
+    cdef Py_ssize_t taken_places
+    cdef object waiting             # deque of Work
+    cdef Py_ssize_t begun_waiting   # the works of `waiting` that have begun
+    cdef Py_ssize_t last_sweep      # the works that were left by the last search for unwanted ones
+
+    cdef int enter(self, Work work) except -1
+    cdef int leave(self) except -1
+    cdef int wait(self, Work work) except -1

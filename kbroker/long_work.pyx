@@ -3,6 +3,8 @@
 The loop belongs to everybody, so nothing may hold it for long. Work whose length a peer chooses (partitions, members,
 bytes) is written as a generator that yields after each small part, of 100 microseconds or so. In each tick, the works
 that are not at their end share SLICE_US. State may change wherever a work yields: look things up again behind it.
+
+A work that holds memory which a peer chooses has to take a place in a `Line`, so that few of them do at a time.
 """
 from collections import deque
 
@@ -12,6 +14,16 @@ from kbroker.clock cimport now_us
 
 cdef enum:
     SLICE_US = 2_000
+    # The places of the lines of requests: `apis/request` says which request is in which.
+    SMALL_REQUESTS = 4
+    MEDIUM_REQUESTS = 2
+    LARGE_REQUESTS = 1
+    # The works of a line that may have begun and wait for a place. From then on works wait before they begin.
+    MOST_BEGUN = 500
+
+
+WAITING = object()
+"""The value that a work yields while it waits for another one, so that it does not keep a place from that one."""
 
 
 def run_to_end(steps):
@@ -33,6 +45,9 @@ cdef class LongWork:
     def __init__(self, Timers timers not None):
         self.timers = timers
         self.works = deque()
+        self.small_requests = Line(self, SMALL_REQUESTS)
+        self.medium_requests = Line(self, MEDIUM_REQUESTS)
+        self.large_requests = Line(self, LARGE_REQUESTS)
 
     def __len__(self):
         return len(self.works)
@@ -78,7 +93,9 @@ cdef class LongWork:
         """Do the next part of a work. Return False if it was the last."""
         error = result = None
         try:
-            next(work.steps)
+            if next(work.steps) is WAITING and work.gives_way and work.line is not None:
+                work.line.leave()
+                work.line = None
             return True
         except StopIteration as stop:
             result = stop.value
@@ -86,12 +103,93 @@ cdef class LongWork:
             if work.done is None:
                 raise
             error = raised
+        if work.line is not None:
+            work.line.leave()
         if work.done is not None:
             work.done(error, result)
         return False
+
+    cdef int resume(self, Work work) except -1:
+        """Let a work advance in the next slice."""
+        self.works.append(work)
+        return self.schedule()
 
     cdef int schedule(self) except -1:
         if not self.is_scheduled:
             self.is_scheduled = True
             self.timers.after(0, self.run_slice)
+        return 0
+
+
+cdef class Line:
+    """Works of which at most `places` are in progress at a time. The others wait, in the order of their start.
+
+    A work that has not begun is dropped if it is not wanted any more, as when its client has left.
+    """
+
+    def __init__(self, LongWork long_work not None, Py_ssize_t places):
+        self.long_work = long_work
+        self.places = places
+        self.waiting = deque()
+
+    def __len__(self):
+        """Return the number of works that wait for a place."""
+        return len(self.waiting)
+
+    def start(self, steps, is_wanted):
+        """Run a work as soon as there is a place; its first part at once, if there is one."""
+        cdef Work work = Work.__new__(Work)
+        work.steps, work.is_wanted = steps, is_wanted
+        if self.taken_places < self.places:
+            self.enter(work)
+        else:
+            self.wait(work)
+
+    def begin(self, steps, is_wanted):
+        """Run the first part of a work at once, the rest as soon as there is a place: most works are that short.
+
+        The work gives its place away as soon as it waits for another work, which may be one that has begun here and
+        has no place.
+        """
+        cdef Work work = Work.__new__(Work)
+        work.steps, work.is_wanted, work.gives_way = steps, is_wanted, True
+        if self.taken_places < self.places:
+            self.enter(work)
+        elif self.begun_waiting >= MOST_BEGUN:
+            self.wait(work)
+        else:
+            work.is_wanted = None
+            if self.long_work.advance(work):
+                self.wait(work)
+
+    cdef int enter(self, Work work) except -1:
+        """Give the work a place, and run its first part."""
+        self.taken_places += 1
+        work.line, work.is_wanted = self, None
+        if self.long_work.advance(work):
+            self.long_work.resume(work)
+        return 0
+
+    cdef int leave(self) except -1:
+        """Give the place of a work that is done to the next one."""
+        cdef Work work
+        self.taken_places -= 1
+        while self.waiting and self.taken_places < self.places:
+            work = self.waiting.popleft()
+            if work.is_wanted is None:
+                self.begun_waiting -= 1
+            elif not work.is_wanted():
+                continue
+            self.taken_places += 1
+            work.line, work.is_wanted = self, None
+            self.long_work.resume(work)
+        return 0
+
+    cdef int wait(self, Work work) except -1:
+        cdef Work other
+        self.waiting.append(work)
+        self.begun_waiting += work.is_wanted is None
+        if len(self.waiting) > 2 * self.last_sweep + 64:
+            self.waiting = deque([other for other in self.waiting if other.is_wanted is None or other.is_wanted()])
+            self.last_sweep = len(self.waiting)
         return 0

@@ -2,7 +2,7 @@
 import pytest
 
 from kbroker.clock import ManualClock, Timers
-from kbroker.long_work import LongWork
+from kbroker.long_work import WAITING, Line, LongWork
 
 
 @pytest.fixture
@@ -72,3 +72,97 @@ def test_a_stop_finishes_what_was_begun(long_work):
     long_work.start(write_letters('abc', seen))
     long_work.finish()
     assert (seen, len(long_work)) == (['a', 'b', 'c'], 0)
+
+
+class Client:
+    """A client that waits for works, until it leaves."""
+
+    def __init__(self):
+        self.is_here = True
+
+    def is_wanted(self):
+        return self.is_here
+
+
+@pytest.fixture
+def line(long_work):
+    return Line(long_work, 2)
+
+
+def test_few_works_of_a_line_are_in_progress_at_a_time(line, long_work, timers):
+    seen = []
+    for letters in ('ab', 'cd', 'ef', 'gh'):
+        line.start(write_letters(letters, seen), Client().is_wanted)
+    assert (seen, len(line), len(long_work)) == (['a', 'c'], 2, 2)
+    timers.run_due()
+    assert (seen, len(line), len(long_work)) == (['a', 'c', 'b', 'd', 'e', 'g', 'f', 'h'], 0, 0)
+
+
+def test_a_work_that_begins_at_once_waits_for_a_place_only_if_it_is_long(line, timers):
+    seen = []
+    for letters in ('ab', 'cd', '', 'ef'):
+        line.begin(write_letters(letters, seen), Client().is_wanted)
+    assert (seen, len(line)) == (['a', 'c', 'e'], 1)
+    timers.run_due()
+    assert (seen, len(line)) == (['a', 'c', 'e', 'b', 'd', 'f'], 0)
+
+
+def test_a_work_that_has_not_begun_is_dropped_if_its_client_has_left(line, timers):
+    seen, client = [], Client()
+    for letters in ('ab', 'cd'):
+        line.start(write_letters(letters, seen), client.is_wanted)
+    line.start(write_letters('no', seen), client.is_wanted)
+    line.start(write_letters('yes', seen), Client().is_wanted)
+    client.is_here = False
+    timers.run_due()
+    assert seen == ['a', 'c', 'b', 'd', 'y', 'e', 's']
+
+
+def test_works_of_clients_that_come_and_go_do_not_pile_up(line):
+    for _ in range(2):
+        line.start(write_letters('ab', []), Client().is_wanted)
+    longest = 0
+    for _ in range(10_000):
+        client = Client()
+        line.start(write_letters('x', []), client.is_wanted)
+        client.is_here = False
+        longest = max(longest, len(line))
+    assert longest < 100
+
+
+def test_few_works_begin_before_they_have_a_place(line):
+    seen = []
+    for _ in range(1_000):
+        line.begin(write_letters('ab', seen), Client().is_wanted)
+    assert len(seen) == 502 and len(line) == 998
+
+
+def test_a_stop_finishes_the_works_that_wait(line, long_work):
+    seen = []
+    for letters in ('ab', 'cd', 'ef'):
+        line.start(write_letters(letters, seen), Client().is_wanted)
+    long_work.finish()
+    assert sorted(seen) == list('abcdef')
+
+
+def test_a_work_that_waits_for_another_one_gives_its_place_away(line, timers):
+    """Else works with places could wait for one that has begun and will never get a place."""
+    ended = []
+
+    def wait_for_the_last():
+        yield
+        while 'last' not in ended:
+            yield WAITING
+        ended.append('waiting')
+
+    def be_the_last():
+        yield
+        yield
+        ended.append('last')
+
+    for _ in range(2):
+        line.begin(wait_for_the_last(), Client().is_wanted)
+    line.begin(be_the_last(), Client().is_wanted)
+    assert len(line) == 1
+    timers.run_due()
+    assert ended == ['last', 'waiting', 'waiting']

@@ -9,9 +9,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int16_t, int64_t, uint8_t
 from libc.string cimport memcmp
 
-from kbroker.apis.request cimport Api, Handler, Request
+from kbroker.apis.request cimport Api, Handler, Request, fail_undecoded
 from kbroker.apis.request_bytes cimport skip_tags
-from kbroker.protocol.codec cimport decode_bytes
 from kbroker.topics.partition cimport Tick
 from kbroker.turn_watch cimport TurnWatch
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take
@@ -106,6 +105,8 @@ cdef class Dispatcher(FrameServer):
         if not request.api.min_version <= request.version <= request.api.max_version:
             refuse_version(request)
             return False
+        if left > request.api.max_frame_bytes:
+            raise ProtocolError(f'a frame of at most {request.api.max_frame_bytes} bytes expected')
         client_id_bytes = read_int16(fields + 8)
         left -= HEADER_BYTES
         if client_id_bytes > left:
@@ -136,7 +137,7 @@ cdef int serve(Handler handler, Request request, Cursor body) except -1:
     except ProtocolError:
         raise
     except Exception as error:
-        return request.fail(decode_bytes(request.api.request_class, &body, request.version), error)
+        return fail_undecoded(request, &body, error)
 
 
 cdef int refuse_version(Request request) except -1:

@@ -32,12 +32,16 @@ def handle(request: Request, body: Any) -> Steps:
             wanted = yield from distinct_indexes(body.topics, 'name', 'partition_indexes', answers.pace)
         return OffsetFetchResponse(topics=(yield from answers.fetch_topics(body.group_id, wanted)))
     by_group: dict[str, Wanted] = {}
-    whole = {group.group_id for group in body.groups if group.topics is None}
+    whole = set()
     key = 'topic_id' if answers.by_id else 'name'
     for group in body.groups:
         named = by_group.setdefault(group.group_id, {})
-        if group.group_id not in whole:
+        if group.topics is None:
+            whole.add(group.group_id)
+        elif group.group_id not in whole:
             yield from add_indexes(named, group.topics, key, 'partition_indexes', answers.pace)
+        if answers.pace.spend():
+            yield
     groups = []
     for group_id, named in by_group.items():
         groups.append((yield from answers.fetch_group(group_id, None if group_id in whole else named)))

@@ -19,6 +19,7 @@ cdef class Request:
 
     cpdef reply(self, response)
     cdef int send(self, object segments) except -1
+    cdef int refuse_to_encode(self) except -1
     cpdef let_next_pass(self)
     cdef int fail(self, object body, object error) except -1
 
@@ -41,6 +42,7 @@ cdef class Handler:
 
 cdef class DecodingHandler(Handler):
     cdef object handle
+    cdef bint is_long           # `handle` is a generator function
     cdef object request_class
 
 
@@ -48,6 +50,7 @@ cdef class Api:
     cdef readonly object key
     cdef readonly int min_version
     cdef readonly int max_version
+    cdef readonly Py_ssize_t max_frame_bytes
     cdef readonly object advertised_min_version
     cdef readonly object error_response
     cdef object request_class
@@ -55,3 +58,6 @@ cdef class Api:
     cdef int tags_from                  # the first version whose request header has a tag buffer
     cdef int answer_tags_from           # likewise the reply's header
     cdef tuple handlers                 # a Handler by version, from min_version on
+
+
+cdef int fail_undecoded(Request request, Cursor *body, object error) except -1

@@ -1,11 +1,12 @@
 """Types of request.pyx; the documentation stands there."""
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NoReturn
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 
 _Handle = Callable[[Request, Any], Any]
+_Steps = Generator[None]
 
 class Request:
     node: Any
@@ -22,18 +23,25 @@ class Request:
     def advertised_address(self) -> tuple[str, int]: ...
     def reply(self, response: Any) -> None: ...
     def let_next_pass(self) -> None: ...
+    def is_wanted(self) -> bool: ...
 
 class Handler: ...
 
 class DecodingHandler(Handler):
     def __init__(self, handle: _Handle, request_class: type) -> None: ...
 
-def answer_later(request: Request, message: Any, error: Exception | None, response: Any) -> None: ...
+LONGEST_FRAME_BYTES: int
+
+def serve_in_slices(request: Request, request_class: type, handle: _Handle, data: bytes) -> _Steps: ...
+def answer_in_slices(request: Request, message: Any, response: Any) -> _Steps: ...
+def reply_in_slices(request: Request, response: Any) -> _Steps: ...
+def raise_again(error: Exception, _request: Request, _message: Any) -> NoReturn: ...
 
 class Api:
     key: ApiKey
     min_version: int
     max_version: int
+    max_frame_bytes: int
     advertised_min_version: int | None
     error_response: Callable[[Any, ErrorCode, str, int], Any] | None
     def __init__(self, key: ApiKey, min_version: int, max_version: int,

@@ -2,23 +2,43 @@
 
 Each file of this room that serves an API declares it as `API`. The declaration says which versions are served and by
 which handler: a Python function that gets the decoded message, or a `Handler` in C that reads the bytes itself.
+
+Requests that take long share the loop as works of `long_work`, which hold a decoded message and a response that grows:
+
+- a body of at most SMALL_BYTES is decoded at once, and the first part of its handler runs at once. Four such requests
+  that need more are in progress at a time
+- a longer body waits for one of two places before it is decoded, if it exceeds AT_ONCE_BYTES or its handler may be long
+- a body of more than MEDIUM_BYTES waits for the one place of such bodies
 """
 import logging
 from functools import partial
+from inspect import isgeneratorfunction
 from types import GeneratorType
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t
+from libc.stdint cimport INT32_MAX, uint8_t
 
-from kbroker.long_work cimport LongWork
+from kbroker.long_work cimport Line, LongWork
 from kbroker.protocol.codec cimport decode_bytes, encode_segments_behind
 from kbroker.wire.bytes cimport Cursor
 
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol import messages
-from kbroker.protocol.api_keys import request_header_version, response_header_version
+from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import EncodeError
+from kbroker.protocol.slices import decode_in_slices, encode_in_slices, free_in_slices
+
+cdef enum:
+    SMALL_BYTES = 4 * 1024
+    # The smallest elements of so many bytes are decoded in about 3 ms.
+    AT_ONCE_BYTES = 64 * 1024
+    MEDIUM_BYTES = 1024 * 1024
+    # The bound of a frame of every API but Produce. Kafka allows socket.request.max.bytes, but no client comes near:
+    # 100,000 partitions in one request take 2 to 5 MB. To copy more would hold the loop.
+    LARGEST_BYTES = 8 * 1024 * 1024
+
+LONGEST_FRAME_BYTES = LARGEST_BYTES
 
 logger = logging.getLogger('kbroker.apis')
 
@@ -58,10 +78,18 @@ cdef class Request:
             segments = encode_segments_behind(
                 response, self.version, PyBytes_FromStringAndSize(<char *>header, end - header))
         except EncodeError:
-            logger.exception('the answer to %s v%d cannot be encoded', self.api.key.name, self.version)
-            self.connection.close('its answer cannot be encoded')
+            self.refuse_to_encode()
         else:
             self.send(segments)
+
+    cdef int refuse_to_encode(self) except -1:
+        logger.exception('the answer to %s v%d cannot be encoded', self.api.key.name, self.version)
+        self.connection.close('its answer cannot be encoded')
+        return 0
+
+    def is_wanted(self):
+        """Return whether the client still waits for the reply. A request that has not begun is dropped otherwise."""
+        return not getattr(self.connection, 'is_closed', False)
 
     cdef int send(self, object segments) except -1:
         """Send the encoded reply with its header: bytes, or a list of segments. None if the request gets no reply."""
@@ -120,9 +148,15 @@ cdef class DecodingHandler(Handler):
 
     def __init__(self, handle, request_class):
         self.handle = handle
+        self.is_long = isgeneratorfunction(handle)
         self.request_class = request_class
 
     cdef int serve(self, Request request, Cursor *body) except -1:
+        cdef Py_ssize_t body_bytes = body.end - body.at
+        if body_bytes > AT_ONCE_BYTES or (self.is_long and body_bytes > SMALL_BYTES):
+            wait_in_line(request, body_bytes, serve_in_slices(
+                request, self.request_class, self.handle, PyBytes_FromStringAndSize(<char *>body.at, body_bytes)))
+            return 0
         # Kafka ignores bytes behind a request, and librdkafka puts three there when it asks for all topics.
         message = decode_bytes(self.request_class, body, request.version)
         try:
@@ -132,20 +166,89 @@ cdef class DecodingHandler(Handler):
         except Exception as error:
             return request.fail(message, error)
         if isinstance(response, GeneratorType):
-            (<LongWork?>request.node.long_work).start(response, partial(answer_later, request, message))
+            (<LongWork?>request.node.long_work).small_requests.begin(
+                answer_in_slices(request, message, response), request.is_wanted)
         elif response is not None:
             request.reply(response)
         return 0
 
 
-def answer_later(Request request not None, message, error, response):
-    """Answer a request whose handler ran as long work."""
-    if isinstance(error, ProtocolError):
+cdef int wait_in_line(Request request, Py_ssize_t body_bytes, steps) except -1:
+    """Run the steps of a request when there is a place for its size."""
+    cdef LongWork long_work = request.node.long_work
+    cdef Line line = long_work.large_requests if body_bytes > MEDIUM_BYTES else long_work.medium_requests
+    line.start(steps, request.is_wanted)
+    return 0
+
+
+def serve_in_slices(Request request not None, request_class, handle, data):
+    """Decode a long body, call the handler and send its response."""
+    try:
+        message = yield from decode_in_slices(request_class, data, request.version)
+    except ProtocolError as error:
+        request.connection.close(f'{request.api.key.name} v{request.version}, {len(data)} bytes: {error}')
+        return
+    data = None
+    try:
+        steps = handle(request, message)
+    except ProtocolError as error:
         request.connection.close(f'{request.api.key.name} v{request.version}: {error}')
-    elif error is not None:
+        return
+    except Exception as error:
         request.fail(message, error)
-    elif response is not None:
-        request.reply(response)
+        return
+    yield from answer_in_slices(request, message, steps)
+
+
+def answer_in_slices(Request request not None, message, response):
+    """Send the response that a handler returned for `message`, or that its generator returns. None: it replies itself.
+    """
+    try:
+        if isinstance(response, GeneratorType):
+            response = yield from response
+    except ProtocolError as error:
+        request.connection.close(f'{request.api.key.name} v{request.version}: {error}')
+        return
+    except Exception as error:
+        request.fail(message, error)
+        return
+    if response is not None:
+        yield from reply_in_slices(request, response)
+    yield from free_in_slices(message)
+
+
+def reply_in_slices(Request request not None, response):
+    """Encode a response and send it."""
+    cdef uint8_t header[5]
+    cdef uint8_t *end = request.put_header(header)
+    prefix = PyBytes_FromStringAndSize(<char *>header, end - header)
+    try:
+        segments = yield from encode_in_slices(response, request.version, prefix)
+    except EncodeError:
+        request.refuse_to_encode()
+    else:
+        request.send(segments)
+        segments = None
+    yield from free_in_slices(response)
+
+
+cdef int fail_undecoded(Request request, Cursor *body, object error) except -1:
+    """Answer with the error of a handler in C, which needs the decoded body."""
+    cdef Py_ssize_t body_bytes = body.end - body.at
+    if body_bytes <= AT_ONCE_BYTES:
+        return request.fail(decode_bytes(request.api.request_class, body, request.version), error)
+    if body_bytes > LARGEST_BYTES:
+        logger.error('%r failed with %d bytes', request, body_bytes, exc_info=error)
+        request.connection.close(f'{request.api.key.name} of {body_bytes} bytes failed: {error}')
+        return 0
+    return wait_in_line(request, body_bytes, serve_in_slices(
+        request, request.api.request_class, partial(raise_again, error),
+        PyBytes_FromStringAndSize(<char *>body.at, body_bytes)))
+
+
+def raise_again(error, _request, _message):
+    """Handle a request by raising the error that it caused before it was decoded."""
+    raise error
 
 
 cdef class Api:
@@ -163,6 +266,7 @@ cdef class Api:
         self.key = key
         self.min_version = min_version
         self.max_version = max_version
+        self.max_frame_bytes = INT32_MAX if key is ApiKey.PRODUCE else LARGEST_BYTES
         self.advertised_min_version = advertised_min_version
         self.error_response = error_response
         self.request_class = getattr(messages, f'{name}Request')

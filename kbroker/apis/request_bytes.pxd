@@ -2,7 +2,7 @@
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t, uint64_t
 
-from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take, take_unsigned_varint
+from kbroker.wire.bytes cimport LARGEST_TAG_COUNT, Cursor, read_int16, read_int32, take, take_unsigned_varint
 
 from kbroker.errors import ProtocolError
 
@@ -52,6 +52,8 @@ cdef inline Py_ssize_t take_string(Cursor *cursor, bint flexible, bint nullable,
 cdef inline int skip_tags(Cursor *cursor) except -1:
     """Skip tagged fields, none of which is known."""
     cdef uint64_t count = take_unsigned_varint(cursor, 5)
+    if count > LARGEST_TAG_COUNT:
+        raise ProtocolError(f'{count} tagged fields, at most {LARGEST_TAG_COUNT} expected')
     while count:
         count -= 1
         take_unsigned_varint(cursor, 5)

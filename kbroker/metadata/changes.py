@@ -6,11 +6,12 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.long_work import WAITING
 from kbroker.metadata.batches import MAX_BATCH_BYTES, MAX_RECORDS, Row, encode_row
 from kbroker.metadata.image import MetadataImage
 
 Result = TypeVar('Result')
-Steps = Generator[None, None, Result]
+Steps = Generator[Any, None, Result]
 """Work in small parts, as `LongWork` runs it."""
 
 RECORDS_AT_ONCE = 10
@@ -29,7 +30,7 @@ class Turns:
         self._waiting.append(ticket)
         try:
             while self._waiting[0] is not ticket:
-                yield
+                yield WAITING
         except BaseException:
             self._waiting.remove(ticket)
             raise

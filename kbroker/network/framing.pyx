@@ -2,7 +2,7 @@
 
 One receive buffer serves all connections. Frames that arrive whole are served where they lie. Bytes that are left over
 at the end of a connection's turn are copied to a buffer of its own. So an idle connection holds no buffer, and a large
-frame gets one that grows with the bytes that came, never with the announced size.
+frame gets one whose memory grows with the bytes that came, never with the announced size.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 from libc.stdint cimport uint8_t
@@ -19,6 +19,7 @@ cdef enum:
     MIN_SPARE_BYTES = 64 * 1024
     MAX_SPARE_BYTES = 2 * 1024 * 1024
     MAX_SPARES = 8
+    RESERVED_FROM = 2 * 1024 * 1024
 
 
 cdef class ReceiveBuffers:
@@ -88,14 +89,17 @@ cdef class Framer:
 
     cdef Py_ssize_t room(self, char **at) except -1:
         """Set `at` to the place of the next bytes. Return how many have room."""
-        cdef Py_ssize_t pending = self.end - self.start
+        cdef Py_ssize_t wanted, pending = self.end - self.start
         # A beginning that fills at most a quarter of the shared buffer goes back to it: the rest of the frame and those
         # after it come in one receive. A longer one stays in its own place, which doubles up to the frame's end.
         if pending <= PyByteArray_GET_SIZE(self.buffers.shared) // 4:
             if self.buffer is not self.buffers.shared or self.start:
                 self.move_to(self.buffers.shared)
         elif self.end == PyByteArray_GET_SIZE(self.buffer):
-            self.move_to(self.buffers.take(min(2 * pending, self.announced()), self.announced()))
+            # From RESERVED_FROM on the frame gets its whole place: what is not written to takes no memory, and a copy
+            # of tens of MiB would hold the loop.
+            wanted = self.announced()
+            self.move_to(self.buffers.take(wanted if pending >= RESERVED_FROM else min(2 * pending, wanted), wanted))
         at[0] = PyByteArray_AS_STRING(self.buffer) + self.end
         return PyByteArray_GET_SIZE(self.buffer) - self.end
 

@@ -1,9 +1,16 @@
 # cython: language_level=3
 """The C interface of the codec."""
 cimport cython
+from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t
 
+from kbroker.protocol.plan cimport Plan, Step
 from kbroker.wire.bytes cimport Cursor
+
+
+cdef struct Input:
+    Cursor cursor
+    const uint8_t *start
 
 
 @cython.final
@@ -33,3 +40,19 @@ cdef object decode_some(object message_class, object data, int version, Py_ssize
 cdef object decode_bytes(object message_class, Cursor *cursor, int version)
 cdef Writer encode_some(object message, int version, object prefix, list segments)
 cdef list encode_segments_behind(object message, int version, bytes prefix)
+
+# The parts from which `slices` reads and writes long messages.
+cdef Plan find_plan(object message_class, int version)
+cdef object begin_struct(Plan plan)
+cdef Py_ssize_t read_count(Input *data, Step *step) except -2
+cdef object read_value(Input *data, Step *step, bint nullable, object view)
+cdef int read_field(Input *data, Step *step, object message, object view) except -1
+cdef int read_tags(Input *data, Plan plan, object message, object view) except -1
+cdef object placed_error(Input *reader, object message_class, int version, object error)
+cdef Plan find_writing_plan(object message, int version)
+cdef int check_type(object message, Plan plan) except -1
+cdef int write_length(Writer out, Py_ssize_t length, bint compact, bint short) except -1
+cdef int write_value(Writer out, object value, Step *step, bint nullable) except -1
+cdef int write_field(Writer out, PyObject *value, Step *step) except -1
+cdef int write_tags(Writer out, object message, Plan plan) except -1
+cdef object field_error(Plan plan, Py_ssize_t i, object error)

@@ -3,6 +3,8 @@ from typing import Any, TypeVar
 
 from kbroker.protocol.plan import Message
 
+UNENCODABLE: tuple[type[Exception], ...]
+
 class EncodeError(ValueError): ...
 
 _M = TypeVar('_M', bound=Message)

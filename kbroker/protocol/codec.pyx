@@ -18,8 +18,8 @@ from kbroker.protocol.plan cimport (
     plan_of, set_slot,
 )
 from kbroker.wire.bytes cimport (
-    Cursor, put_unsigned_varint, read_int16, read_int32, read_int64, take, take_unsigned_varint, unsigned_varint_size,
-    write_int16, write_int32, write_int64,
+    LARGEST_TAG_COUNT, Cursor, put_unsigned_varint, read_int16, read_int32, read_int64, take, take_unsigned_varint,
+    unsigned_varint_size, write_int16, write_int32, write_int64,
 )
 
 from kbroker.errors import ProtocolError
@@ -44,12 +44,10 @@ class EncodeError(ValueError):
     """
 
 
+UNENCODABLE = (ValueError, TypeError, AttributeError, BufferError)
+
+
 # ---- decode
-
-
-cdef struct Input:
-    Cursor cursor
-    const uint8_t *start
 
 
 cdef inline Py_ssize_t take_length(Cursor *cursor, bint compact, bint short) except? -2:
@@ -130,21 +128,31 @@ cdef object read_value(Input *data, Step *step, bint nullable, object view):
     return number
 
 
-cdef object read_array(Input *data, Step *step, object view):
-    cdef Py_ssize_t i, left, count = take_length(&data.cursor, step.compact, False)
-    cdef list values
+cdef Py_ssize_t read_count(Input *data, Step *step) except -2:
+    """Return the number of elements of an array for which bytes are left, -1 for null."""
+    cdef Py_ssize_t left, count = take_length(&data.cursor, step.compact, False)
     if count < 0:
-        return None if step.nullable and count == -1 else refuse_null(count)
+        if not step.nullable or count != -1:
+            refuse_null(count)
+        return -1
     left = data.cursor.end - data.cursor.at
     if count > left // step.element_bytes:
         raise ProtocolError(f'an array of {count} elements of at least {step.element_bytes} bytes, {left} bytes left')
+    return count
+
+
+cdef object read_array(Input *data, Step *step, object view):
+    cdef Py_ssize_t i, count = read_count(data, step)
+    cdef list values
+    if count < 0:
+        return None
     values = []
     for i in range(count):
         values.append(read_value(data, step, False, view))
     return values
 
 
-cdef inline int read_field(Input *data, Step *step, object message, object view) except -1:
+cdef int read_field(Input *data, Step *step, object message, object view) except -1:
     value = read_array(data, step, view) if step.is_array else read_value(data, step, step.nullable, view)
     set_slot(<PyObject *>message, step.slot, <PyObject *>value)
     return 0
@@ -163,6 +171,8 @@ cdef int read_tags(Input *data, Plan plan, object message, object view) except -
     cdef uint64_t tag, size, count = take_unsigned_varint(cursor, 5)
     cdef Py_ssize_t i
     cdef Step *step
+    if count > LARGEST_TAG_COUNT:
+        raise ProtocolError(f'{count} tagged fields, at most {LARGEST_TAG_COUNT} expected')
     while count:
         count -= 1
         tag = take_unsigned_varint(cursor, 5)
@@ -184,12 +194,19 @@ cdef int read_tags(Input *data, Plan plan, object message, object view) except -
     return 0
 
 
-cdef object read_struct(Input *data, Plan plan, object view):
+cdef inline object begin_struct(Plan plan):
+    """Return a struct that has only the defaults of the fields which the version lacks, and of the tagged ones."""
     cdef object message = PyType_GenericAlloc(<PyTypeObject *>plan.cls, 0)
     cdef Py_ssize_t i
     for i in range(plan.absent_count):
         default = plan.layout.new_default(plan.absent[i])
         set_slot(<PyObject *>message, plan.layout.slots[plan.absent[i]], <PyObject *>default)
+    return message
+
+
+cdef object read_struct(Input *data, Plan plan, object view):
+    cdef object message = begin_struct(plan)
+    cdef Py_ssize_t i
     for i in range(plan.step_count):
         read_field(data, &plan.steps[i], message, view)
     if plan.flexible:
@@ -246,8 +263,13 @@ cdef object read_message(Input *reader, Plan plan, object message_class, int ver
             raise ProtocolError(f'{reader.cursor.end - reader.cursor.at} bytes left over')
         return message
     except ProtocolError as error:
-        at = reader.cursor.at - reader.start
-        raise ProtocolError(f'{message_class.__name__} version {version}, near byte {at}: {error}') from None
+        raise placed_error(reader, message_class, version, error) from None
+
+
+cdef object placed_error(Input *reader, object message_class, int version, object error):
+    """Return the error with the message and the place where it was found."""
+    at = reader.cursor.at - reader.start
+    return ProtocolError(f'{message_class.__name__} version {version}, near byte {at}: {error}')
 
 
 def decode(message_class, data, int version, Py_ssize_t position=0):
@@ -307,7 +329,7 @@ cdef inline int write_unsigned_varint(Writer out, uint64_t value) except -1:
     return 0
 
 
-cdef inline int write_length(Writer out, Py_ssize_t length, bint compact, bint short) except -1:
+cdef int write_length(Writer out, Py_ssize_t length, bint compact, bint short) except -1:
     if compact:
         write_unsigned_varint(out, <uint64_t>(length + 1))
     elif short:
@@ -473,17 +495,37 @@ cdef bint differs(PyObject *value, Step *step, object default) except -1:
 
 cdef int write_struct(Writer out, object message, Plan plan) except -1:
     cdef Py_ssize_t i = 0
-    cdef Py_ssize_t tags_written = 0
-    cdef uint64_t present = 0
-    cdef PyObject *value
-    cdef Step *step
-    if type(message) is not plan.cls:
-        raise TypeError(f'{plan.cls.__name__} expected, not {type(message).__name__}')
+    check_type(message, plan)
     try:
         for i in range(plan.step_count):
             write_field(out, get_slot(<PyObject *>message, plan.steps[i].slot), &plan.steps[i])
-        if not plan.flexible:
-            return 0
+    except UNENCODABLE as error:
+        raise field_error(plan, i, error) from None
+    if plan.flexible:
+        write_tags(out, message, plan)
+    return 0
+
+
+cdef int check_type(object message, Plan plan) except -1:
+    if type(message) is not plan.cls:
+        raise TypeError(f'{plan.cls.__name__} expected, not {type(message).__name__}')
+    return 0
+
+
+cdef object field_error(Plan plan, Py_ssize_t i, object error):
+    """Return an EncodeError that names step `i`, unless the error names a field already."""
+    if isinstance(error, EncodeError):
+        return error
+    return EncodeError(f'{plan.cls.__name__}.{plan.name_of(&plan.steps[i])}: {error}')
+
+
+cdef int write_tags(Writer out, object message, Plan plan) except -1:
+    """Write the tag buffer: the tagged fields that differ from their defaults."""
+    cdef Py_ssize_t i = plan.step_count
+    cdef Py_ssize_t tags_written = 0
+    cdef uint64_t present = 0
+    cdef Step *step
+    try:
         for i in range(plan.step_count, plan.step_count + plan.tag_count):
             step = &plan.steps[i]
             if differs(get_slot(<PyObject *>message, step.slot), step, plan.defaults[i - plan.step_count]):
@@ -496,25 +538,26 @@ cdef int write_struct(Writer out, object message, Plan plan) except -1:
                     step = &plan.steps[i]
                     write_tag(out, get_slot(<PyObject *>message, step.slot), step, plan.tags[i - plan.step_count])
         return 0
-    except EncodeError:
-        raise
-    except (ValueError, TypeError, AttributeError, BufferError) as error:
-        raise EncodeError(f'{plan.cls.__name__}.{plan.name_of(&plan.steps[i])}: {error}') from None
+    except UNENCODABLE as error:
+        raise field_error(plan, i, error) from None
+
+
+cdef Plan find_writing_plan(object message, int version):
+    try:
+        return plan_of(type(message), version)
+    except KeyError:
+        raise EncodeError(f'{type(message).__name__} has no version {version}') from None
 
 
 cdef Writer encode_some(object message, int version, object prefix, list segments):
-    cdef type message_class = type(message)
     cdef Writer out = Writer(segments)
-    try:
-        plan = plan_of(message_class, version)
-    except KeyError:
-        raise EncodeError(f'{message_class.__name__} has no version {version}') from None
+    cdef Plan plan = find_writing_plan(message, version)
     if prefix:
         memcpy(out.room(PyBytes_GET_SIZE(prefix)), PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix))
     try:
         write_struct(out, message, plan)
     except EncodeError as error:
-        raise EncodeError(f'{message_class.__name__} version {version}: {error}') from None
+        raise EncodeError(f'{type(message).__name__} version {version}: {error}') from None
     return out
 
 

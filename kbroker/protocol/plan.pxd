@@ -69,6 +69,7 @@ cdef class Plan:
         readonly type cls
         readonly bint flexible
         readonly bint has_records
+        readonly bint has_arrays                # of its own or of its structs, besides tagged fields
         readonly Py_ssize_t least_bytes         # the fewest bytes of the struct on the wire
         Layout layout
         list parts
@@ -83,4 +84,5 @@ cdef class Plan:
 
 
 cdef bint equal_fields(PyObject *one, PyObject *other, Layout layout) except -1
+cdef bint holds_arrays(Step *step) except -1
 cdef Plan plan_of(object message_class, int version)

@@ -13,6 +13,7 @@ class Plan:
     cls: type[Message]
     flexible: bool
     has_records: bool
+    has_arrays: bool
     least_bytes: int
     def __init__(
         self,

@@ -166,6 +166,7 @@ cdef class Plan:
         self.least_bytes = 1 if flexible else 0
         for i, step in enumerate(steps):
             self.least_bytes += self.fill(&self.steps[i], step)
+            self.has_arrays = self.has_arrays or holds_arrays(&self.steps[i])
         for i, (tag, *step) in enumerate(tagged):
             self.fill(&self.steps[self.step_count + i], tuple(step))
             self.tags[i] = tag
@@ -217,6 +218,10 @@ cdef class Plan:
             raise TypeError(f'{self.cls.__name__}: an array of elements that take no bytes')
         step.element_bytes = least
         return 1 if step.compact else 4
+
+
+cdef bint holds_arrays(Step *step) except -1:
+    return step.is_array or (step.op == STRUCT and (<Plan>step.plan).has_arrays)
 
 
 cdef Plan plan_of(object message_class, int version):

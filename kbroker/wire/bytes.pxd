@@ -42,6 +42,11 @@ cdef struct Cursor:
     const uint8_t *end
 
 
+cdef enum:
+    # The tagged fields of one struct. Kafka has no bound; no table has more than a few.
+    LARGEST_TAG_COUNT = 1000
+
+
 cdef inline int refuse(const char *what, Py_ssize_t needed, Py_ssize_t left) except -1 with gil:
     raise ProtocolError(f'{what.decode()}: {needed} bytes expected, {left} left')
 

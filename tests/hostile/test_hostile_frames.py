@@ -1,18 +1,25 @@
 """Attacks with frames: begun and never ended, and floods of small ones."""
 from __future__ import annotations
 
+import contextlib
+import itertools
+import select
+
 from hostile.siege import many_connections
 from support.in_process_broker import frame_of
 
-from kbroker.protocol.messages import MetadataRequest
+from kbroker.protocol.messages import MetadataRequest, OffsetFetchRequest
 
 BEGINNING = (100_000_000).to_bytes(4, 'big') + bytes(996)
 FLOOD_REQUESTS = 20_000
+LARGE_FRAME_BYTES = 100 * 1024 * 1024
+CHUNK = bytes(1 << 20)
+LARGE_PRODUCE = (LARGE_FRAME_BYTES - 4).to_bytes(4, 'big') + b'\0\0\0\x0c' + CHUNK
 
 
 def test_5000_frames_that_are_begun_and_never_ended(besieged):
     broker = besieged({'socket.listen.backlog.size': '4096'})
-    with broker.watched(rss_mb=150), many_connections(broker, 5_000) as attackers:
+    with many_connections(broker, 5_000) as attackers, broker.watched(rss_mb=150):
         for attacker in attackers:
             attacker.socket.sendall(BEGINNING)
 
@@ -26,3 +33,34 @@ def test_a_flood_of_metadata_requests(besieged):
             attacker.socket.sendall(burst)
             for _ in range(64):
                 attacker.receive()
+
+
+def test_60_frames_of_100_mib(besieged):
+    """Each peer sends as much as the broker takes. One frame may come to its end at a time."""
+    broker = besieged()
+    with broker.watched(rss_mb=300), many_connections(broker, 60) as attackers:
+        left = dict.fromkeys(attackers, LARGE_FRAME_BYTES)
+        for attacker in attackers:
+            attacker.socket.setblocking(False)
+        idle_rounds = 0
+        while idle_rounds < 20:
+            idle_rounds += 1
+            _, writable, _ = select.select([], [attacker.socket for attacker in left if left[attacker]], [], 0.05)
+            for attacker in attackers:
+                if attacker.socket in writable:
+                    first = left[attacker] == LARGE_FRAME_BYTES
+                    sent = attacker.socket.send(LARGE_PRODUCE if first else CHUNK[:left[attacker]])
+                    left[attacker] -= sent
+                    idle_rounds = 0
+
+
+def test_long_requests_of_the_smallest_elements(besieged):
+    """The objects of such a request take 40 times its bytes."""
+    broker = besieged()
+    group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id='')
+    frames = [frame_of(OffsetFetchRequest(groups=[group] * count), 9) for count in (1_000, 15_000, 200_000, 490_000)]
+    with broker.watched(rss_mb=250), many_connections(broker, 40) as attackers:
+        for attacker, frame in zip(attackers, itertools.cycle(frames)):
+            attacker.socket.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                attacker.send(frame)

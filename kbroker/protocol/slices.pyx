@@ -1,0 +1,269 @@
+"""The codec for long messages: it decodes, encodes and frees them in parts, as long work.
+
+Each function is a generator that yields after about PART_ELEMENTS elements of arrays, or as much work on long values.
+What it returns equals what `codec` returns.
+
+A decoded message takes many times the bytes of its frame, because the smallest struct is an object. So the number of
+its elements is bounded. Its objects are hidden from the garbage collector: a message is a tree, and to search a large
+one for cycles would hold the loop.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_REFCNT
+from libc.stdint cimport int8_t, uint8_t
+from libc.string cimport memcpy
+
+from kbroker.protocol.codec cimport (
+    Input, Writer, begin_struct, check_type, field_error, find_plan, find_writing_plan, placed_error, read_count,
+    read_field, read_tags, read_value, write_field, write_length, write_tags, write_value,
+)
+from kbroker.protocol.plan cimport STRUCT, Layout, Message, Plan, Step, get_slot, holds_arrays, set_slot
+from kbroker.wire.bytes cimport take
+
+from kbroker.errors import ProtocolError
+from kbroker.protocol.codec import UNENCODABLE, EncodeError
+
+
+cdef extern from "Python.h":
+    void PyObject_GC_UnTrack(PyObject *object)
+
+
+cdef enum:
+    PART_ELEMENTS = 256
+    # Bytes of values that take as long as an element.
+    ELEMENT_BYTES = 256
+    # All arrays of one message together. 500,000 of the smallest structs take about 80 MB.
+    ELEMENTS_OF_A_MESSAGE = 500_000
+    SEGMENT_BYTES = 64 * 1024
+
+MOST_ELEMENTS = ELEMENTS_OF_A_MESSAGE
+
+
+cdef class Decoding:
+    """A message that is being read."""
+    cdef Input reader
+    cdef object data            # owns the bytes
+    cdef object view
+    cdef Py_ssize_t part_left
+    cdef Py_ssize_t elements_left
+    cdef Py_ssize_t array_count     # of the array that was begun last
+
+    def __init__(self, bytes data not None, Py_ssize_t position, Plan plan):
+        if not 0 <= position <= PyBytes_GET_SIZE(data):
+            raise ValueError(f'position {position} is outside the {len(data)} bytes')
+        self.data = data
+        self.view = PyMemoryView_FromObject(data) if plan.has_records else None
+        self.reader.start = <const uint8_t *>PyBytes_AS_STRING(data)
+        self.reader.cursor.at = self.reader.start + position
+        self.reader.cursor.end = self.reader.start + PyBytes_GET_SIZE(data)
+        self.part_left = PART_ELEMENTS
+        self.elements_left = ELEMENTS_OF_A_MESSAGE
+
+    def read_struct(self, message, Plan plan):
+        """Read the fields of a struct in slices. If that fails, the message has what was read before."""
+        cdef Py_ssize_t i
+        cdef Step *step
+        PyObject_GC_UnTrack(<PyObject *>message)
+        for i in range(plan.step_count):
+            step = &plan.steps[i]
+            if step.is_array:
+                yield from self.read_array(message, plan, i)
+            elif holds_arrays(step):
+                held = None
+                if not step.nullable or <int8_t>take(&self.reader.cursor, 1)[0] >= 0:
+                    held = begin_struct(<Plan>step.plan)
+                set_slot(<PyObject *>message, step.slot, <PyObject *>held)
+                if held is not None:
+                    yield from self.read_struct(held, <Plan>step.plan)
+            else:
+                read_field(&self.reader, step, message, self.view)
+        if plan.flexible:
+            read_tags(&self.reader, plan, message, self.view)
+
+    def read_array(self, message, Plan plan, Py_ssize_t i):
+        """Read the array of step `i` in slices."""
+        cdef Step *step = &plan.steps[i]
+        cdef const uint8_t *start
+        cdef list values = self.begin_array(step)
+        cdef Py_ssize_t count = self.array_count
+        set_slot(<PyObject *>message, step.slot, <PyObject *>values)
+        while values is not None and PyList_GET_SIZE(values) < count:
+            if step.op == STRUCT and (<Plan>step.plan).has_arrays:
+                start = self.reader.cursor.at
+                values.append(begin_struct(<Plan>step.plan))
+                yield from self.read_struct(values[PyList_GET_SIZE(values) - 1], <Plan>step.plan)
+                self.part_left -= 1 + (self.reader.cursor.at - start) // ELEMENT_BYTES
+            else:
+                self.read_leaves(values, step, count)
+            if self.part_left <= 0:
+                self.part_left = PART_ELEMENTS
+                yield
+
+    cdef list begin_array(self, Step *step):
+        """Read the number of elements to `array_count`. Return a list for them, or None."""
+        cdef list values = []
+        self.array_count = read_count(&self.reader, step)
+        if self.array_count < 0:
+            return None
+        if self.array_count > self.elements_left:
+            raise ProtocolError(f'more than {ELEMENTS_OF_A_MESSAGE} elements of arrays in one message')
+        self.elements_left -= self.array_count
+        PyObject_GC_UnTrack(<PyObject *>values)
+        return values
+
+    cdef int read_leaves(self, list values, Step *step, Py_ssize_t count) except -1:
+        """Read elements without arrays until there are `count`, or the part is done."""
+        cdef const uint8_t *start
+        while PyList_GET_SIZE(values) < count and self.part_left > 0:
+            start = self.reader.cursor.at
+            value = read_value(&self.reader, step, False, self.view)
+            if step.op == STRUCT:
+                PyObject_GC_UnTrack(<PyObject *>value)
+            values.append(value)
+            self.part_left -= 1 + (self.reader.cursor.at - start) // ELEMENT_BYTES
+        return 0
+
+
+def decode_in_slices(message_class, bytes data not None, int version, Py_ssize_t position=0):
+    """Read a message from `position` on; bytes behind it are ignored. Return the message.
+
+    Raises ProtocolError as `codec.decode`, and if the message has more than MOST_ELEMENTS elements.
+    """
+    cdef Plan plan = find_plan(message_class, version)
+    cdef Decoding decoding = Decoding(data, position, plan)
+    message = begin_struct(plan)
+    try:
+        yield from decoding.read_struct(message, plan)
+        return message
+    except ProtocolError as error:
+        found = placed_error(&decoding.reader, message_class, version, error)
+    yield from free_in_slices(message)
+    raise found
+
+
+cdef class Encoding:
+    """A message that is being written."""
+    cdef Writer out
+    cdef list segments
+    cdef Py_ssize_t part_left
+
+    def __init__(self):
+        self.segments = []
+        self.out = Writer(self.segments)
+        self.part_left = PART_ELEMENTS
+
+    cdef int close_segment(self, Py_ssize_t fewest_bytes) except -1:
+        if self.out.size >= fewest_bytes:
+            self.segments.append(self.out.close_segment())
+        return 0
+
+    def write_struct(self, message, Plan plan):
+        """Write a struct in slices."""
+        cdef Py_ssize_t i = 0
+        cdef Step *step
+        cdef PyObject *value
+        check_type(message, plan)
+        try:
+            for i in range(plan.step_count):
+                step = &plan.steps[i]
+                value = get_slot(<PyObject *>message, step.slot)
+                if value != NULL and value != <PyObject *>None and holds_arrays(step):
+                    held = <object>value
+                    if step.is_array:
+                        yield from self.write_array(held, plan, i)
+                    else:
+                        if step.nullable:
+                            self.out.room(1)[0] = 1
+                        yield from self.write_struct(held, <Plan>step.plan)
+                else:
+                    write_field(self.out, value, step)
+        except UNENCODABLE as error:
+            raise field_error(plan, i, error) from None
+        if plan.flexible:
+            write_tags(self.out, message, plan)
+
+    def write_array(self, values, Plan plan, Py_ssize_t i):
+        """Write the array of step `i` in slices."""
+        cdef Step *step = &plan.steps[i]
+        cdef bint is_nested = step.op == STRUCT and (<Plan>step.plan).has_arrays
+        cdef Py_ssize_t written, count
+        cdef list elements
+        if not isinstance(values, (list, tuple)):
+            raise TypeError(f'{type(values).__name__} is not a list')
+        elements = values if PyList_CheckExact(values) else list(values)
+        count = PyList_GET_SIZE(elements)
+        write_length(self.out, count, step.compact, False)
+        for written in range(count):
+            if written >= PyList_GET_SIZE(elements):
+                raise ValueError('a list that shrinks while it is written')
+            element = <object>PyList_GET_ITEM(elements, written)
+            if is_nested and element is not None:
+                yield from self.write_struct(element, <Plan>step.plan)
+            else:
+                write_value(self.out, element, step, False)
+            self.part_left -= 1
+            if self.part_left <= 0 or self.out.size >= SEGMENT_BYTES:
+                self.close_segment(SEGMENT_BYTES)
+                self.part_left = PART_ELEMENTS
+                yield
+
+
+def encode_in_slices(message, int version, bytes prefix=b''):
+    """Encode a message. Return a list of segments, as `codec.encode_segments` does. Raises EncodeError."""
+    cdef Encoding encoding = Encoding()
+    cdef Plan plan = find_writing_plan(message, version)
+    if prefix:
+        memcpy(encoding.out.room(PyBytes_GET_SIZE(prefix)), PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix))
+    try:
+        yield from encoding.write_struct(message, plan)
+    except EncodeError as error:
+        raise EncodeError(f'{type(message).__name__} version {version}: {error}') from None
+    encoding.close_segment(1)
+    return encoding.segments
+
+
+cdef class Freeing:
+    """A message that is being freed."""
+    cdef Py_ssize_t part_left
+
+    def free_lists(self, message):
+        """Empty the lists of a struct in slices, from their ends."""
+        cdef Layout layout = type(message)._layout
+        cdef Py_ssize_t i
+        cdef PyObject *value
+        cdef list values
+        for i in range(layout.count):
+            value = get_slot(<PyObject *>message, layout.slots[i])
+            if value == NULL or not PyList_CheckExact(<object>value) or Py_REFCNT(<object>value) != 1:
+                continue
+            values = <list>value
+            while values:
+                element = values.pop()
+                if isinstance(element, Message) and Py_REFCNT(element) == 1 and holds_lists(element):
+                    yield from self.free_lists(element)
+                element = None
+                self.part_left -= 1
+                if self.part_left <= 0:
+                    self.part_left = PART_ELEMENTS
+                    yield
+
+
+def free_in_slices(message):
+    """Free the elements of a message that is not needed any more. Lists that something else refers to stay."""
+    cdef Freeing freeing = Freeing()
+    freeing.part_left = PART_ELEMENTS
+    yield from freeing.free_lists(message)
+
+
+cdef bint holds_lists(object struct) except -1:
+    """Return whether a struct has a list that is not empty."""
+    cdef Layout layout = type(struct)._layout
+    cdef Py_ssize_t i
+    cdef PyObject *value
+    for i in range(layout.count):
+        value = get_slot(<PyObject *>struct, layout.slots[i])
+        if value != NULL and PyList_CheckExact(<object>value) and PyList_GET_SIZE(<object>value):
+            return True
+    return False
