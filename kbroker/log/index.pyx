@@ -5,10 +5,10 @@
   4  int32  position of that batch in the .log         8  int32  last offset of the batch that has it - base offset
 
 Keys grow strictly. An index file is created for its first entry, which a segment of a few KiB lacks, or by a clean
-stop. While entries are added, it has its full size: the unused part is zeros, in a sparse file. Sealing trims it. After an
-unclean stop, an unsealed index is rebuilt and never read. So the newest entries may wait in memory and be written many
-at a time. Such a write can fail with an error, whereas a store into mapped memory would kill the process. Reads use
-the mapped file.
+stop. While entries are added, it has its full size: the unused part is zeros, in a sparse file. Sealing trims it. After
+an unclean stop, an unsealed index is rebuilt and never read. So the newest entries may wait in memory and be written
+many at a time. Such a write can fail with an error, whereas a store into mapped memory would kill the process. Reads
+use the mapped file.
 """
 import os
 

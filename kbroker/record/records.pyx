@@ -708,7 +708,7 @@ cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, Batc
 cdef class Validation:
     """A job for a worker: to validate one produced batch, whose bytes the caller keeps valid.
 
-    Calling it raises what `prepare_produced` raises, and sets `batch`, `replacement` and `room_bytes` as `prepare` does.
+    Calling it sets `batch`, `replacement` and `room_bytes` as `prepare` does. Raises the same as `prepare_produced`.
     """
 
     def __call__(self):

@@ -129,6 +129,8 @@ SETTINGS_THAT_DIFFER = {
     'log.dirs': 'each broker has its own',
     'node.id': 'the test gives it to Kafka, which needs it',
     'offsets.topic.replication.factor': 'a single node has one replica',
+    'queued.max.request.bytes': 'memory is bounded by default',
+    'socket.listen.backlog.size': 'a storm of connects is served without retries',
     'process.roles': 'the test gives it to Kafka, which needs it',
     'transaction.state.log.min.isr': 'a single node has one replica',
     'transaction.state.log.replication.factor': 'a single node has one replica',
