@@ -46,5 +46,10 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
         Line('member ids not used yet', '', lambda: len(node.groups.pending_members), lambda: MOST_PENDING_MEMBERS,
              'the oldest is forgotten'),
         Line('long work', '', lambda: len(node.long_work), lambda: server.max_connections, 'one a connection'),
+        Line('partitions', '', lambda: len(node.logs.logs), lambda: node.topics.most_partitions, '10 KB each'),
+        Line('transactional ids', 'bytes', lambda: node.transactions.store.id_bytes,
+             lambda: node.transactions.store.most_id_bytes, 'transactional.id.expiration.ms makes room'),
+        Line('producers of partitions', '', lambda: node.logs.producer_room.held, lambda: node.logs.producer_room.most,
+             '100,000 a partition; producer.id.expiration.ms makes room'),
         Line('open files', '', lambda: len(shared_open_files()), lambda: None, 'three quarters of the descriptors'),
     ]

@@ -69,6 +69,7 @@ def append(request: Request, marker: Any, topic: str, partition_index: int,
         coordinator_epoch=marker.coordinator_epoch, timestamp_ms=request.node.clock.wall_ms())
     try:
         partition = request.node.topics.get(topic, partition_index)
+        partition.check_producer_room(marker.producer_id)
         appended = partition.append_batch(batch, transaction_version=marker.transaction_version)
     except KafkaError as error:
         finish(error)

@@ -39,6 +39,7 @@ from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
 from kbroker.log.out_of_use import make_missing_indexes
 from kbroker.log.partition_metadata import read_topic_id, write_topic_id
+from kbroker.log.producer_state import ProducerRoom
 from kbroker.log.removals import Removals
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
 from kbroker.log.verification import TRACES, Past, Verification
@@ -53,7 +54,8 @@ SYNCED_ONE_BY_ONE = 16
 logger = logging.getLogger(__name__)
 
 PartitionKey = tuple[str, int]
-Visit = Callable[[Log], None]
+Visit = Callable[[Log], Generator[None, None, object] | None]
+"""Does something with a log, at once or as the generator that it returns."""
 OffsetOf = Callable[[Log], int | None]
 Steps = Generator[None, None, None]
 
@@ -93,6 +95,7 @@ class LogManager:
         self._long_work = LongWork(timers) if long_work is None else long_work
         self._to_make: deque[Log] = deque()
         self._is_making = False
+        self.producer_room = ProducerRoom()
         self.removals = Removals(fs, timers, submit)
         self._checkpoints = CheckpointFiles(fs, directory, sync, self._cannot_write)
         self._under_way: set[Visit | str] = set()
@@ -206,8 +209,8 @@ class LogManager:
             clean_shutdown=is_clean, expected_end_offset=self._expected_end_offset(key),
             distrusted=self.verification.distrusted(key), keeps_holes=is_accepted,
             refuse_damage=is_clean and not is_accepted, sync_later=sync_later,
-            producer_expiration_ms=self._config.producer_id_expiration_ms, removals=self.removals,
-            on_failure=self.fail)
+            producer_expiration_ms=self._config.producer_id_expiration_ms, producer_room=self.producer_room,
+            removals=self.removals, on_failure=self.fail)
 
     def _expected_end_offset(self, key: PartitionKey) -> int:
         """Return an offset that the log has to reach, by the evidence of the checkpoints."""
@@ -363,6 +366,7 @@ class LogManager:
             is_missing = log is None and not self.fs.exists(self.path(topic, partition))
             if log is not None:
                 log.close(clean=False)
+                log.producer_state.clear(log.log_end_offset)
                 is_missing = not log.is_made
             self._offline.pop((topic, partition), None)
             if not is_missing:
@@ -512,8 +516,8 @@ class LogManager:
     def remove_expired_producers(self) -> None:
         self._visit_all(self._remove_expired_producers)
 
-    def _remove_expired_producers(self, log: Log) -> None:
-        log.producer_state.remove_expired(self._clock.wall_ms())
+    def _remove_expired_producers(self, log: Log) -> Generator[None, None, object]:
+        return log.producer_state.expire(self._clock.wall_ms())
 
     def _visit_all(self, visit: Visit) -> None:
         """Visit each online log, as long work. Does nothing while the previous round is running."""
@@ -526,7 +530,9 @@ class LogManager:
             if self._is_stopping:
                 break
             if log.failure is None:
-                visit(log)
+                steps = visit(log)
+                if steps is not None:
+                    yield from steps
             yield
         self._under_way.discard(visit)
 

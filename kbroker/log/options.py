@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kbroker.errors import KafkaError
+from kbroker.log.producer_state import ProducerRoom
 from kbroker.log.removals import Removals
 
 
@@ -30,6 +31,8 @@ class LogOptions:
     sync_later: bool = False
     """Leave recovered bytes to `Log.finish_recovery`. Otherwise they are durable when the log is open."""
     producer_expiration_ms: int = 86400000
+    producer_room: ProducerRoom | None = None
+    """The bound on producers that this log shares with others. None: it has one of its own."""
     removals: Removals | None = None
     """Removes the files of deleted segments file.delete.delay.ms later. None: they are removed at once."""
     maker: Callable[[], Iterable[str]] | None = None

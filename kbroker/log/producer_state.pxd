@@ -54,8 +54,15 @@ cdef class ProducerEntry:
     cdef const CachedBatch *find_duplicate(self, const BatchFields *batch) noexcept
 
 
+cdef class ProducerRoom:
+    cdef readonly int64_t held
+    cdef public int64_t most
+
+
 cdef class ProducerStateTable:
     cdef readonly dict entries
+    cdef readonly ProducerRoom room
+    cdef public Py_ssize_t most_producers
     cdef readonly dict verifications
     cdef PyObject *first_open           # borrowed: producers with an open transaction, in order of its first offset
     cdef PyObject *last_open
@@ -73,6 +80,7 @@ cdef class ProducerStateTable:
     cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
                              bint supports_epoch_bump, int64_t now_ms)
     cpdef bint has_open_transaction(self, int64_t producer_id, int16_t producer_epoch)
+    cpdef check_room(self, int64_t producer_id)
     cdef int check_data(self, ProducerEntry entry, const BatchFields *batch, int origin) except -1
     cdef int check_sequence(self, ProducerEntry entry, const BatchFields *batch) except -1
     cdef int check_marker(self, ProducerEntry entry, const BatchFields *batch, const Marker *marker, int origin,

@@ -15,6 +15,7 @@ from cpython.object cimport PyObject
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.append cimport ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_REPLICATION, Append
 from kbroker.log.transaction_index import AbortedTransaction
+from kbroker.long_work import run_to_end
 from kbroker.record.batch cimport (
     CONTROL_BIT, HEADER_BYTES, HEADER_READ, TRANSACTIONAL_BIT, BatchFields, batch_last_offset, batch_size_bytes,
     parse_header, refuse_header, sequence_after)
@@ -31,6 +32,15 @@ cdef enum:
     LAST_SEQUENCE = 2147483647
     DEFAULT_EXPIRATION_MS = 86400000
     LEAST_ROOM = 4
+    ENTRIES_AT_ONCE = 512       # the producers that one part of long work looks at
+
+
+MOST_PRODUCERS_OF_PARTITION = 100_000
+"""The largest number whose snapshot a roll encodes and writes within 10 ms: it takes 4 ms and 1 ms."""
+MOST_PRODUCERS = 1_000_000
+"""The producers of all partitions, at about 300 bytes each."""
+MOST_VERIFICATIONS = 1_000
+"""The verifications of a partition. Each lasts from a request's arrival to its append; the oldest makes room."""
 
 
 class ActiveProducer(NamedTuple):
@@ -151,11 +161,25 @@ cdef class Verification:
     cdef int64_t timestamp_ms
 
 
-cdef class ProducerStateTable:
-    """All producers of a partition, after the batches below `end_offset`."""
+cdef class ProducerRoom:
+    """The number of producers that the partitions of a log directory know together, and its bound."""
 
-    def __init__(self, int64_t expiration_ms=DEFAULT_EXPIRATION_MS):
+    def __init__(self, int64_t most=MOST_PRODUCERS):
+        self.most = most
+
+
+cdef class ProducerStateTable:
+    """All producers of a partition, after the batches below `end_offset`.
+
+    An append of a new producer is refused once the partition knows `most_producers`, or all partitions that share
+    `room` know `room.most`. What the log holds already is never refused.
+    """
+
+    def __init__(self, int64_t expiration_ms=DEFAULT_EXPIRATION_MS, ProducerRoom room=None):
         self.expiration_ms = expiration_ms
+        self.room = ProducerRoom() if room is None else room
+        self.most_producers = MOST_PRODUCERS_OF_PARTITION
+        self.entries = {}
         self.clear(0)
 
     def __dealloc__(self):
@@ -163,6 +187,7 @@ cdef class ProducerStateTable:
 
     def clear(self, int64_t end_offset) -> None:
         """Forget everything; the next batch expected is at `end_offset`."""
+        self.room.held -= len(self.entries)
         self.entries = {}           # producer id -> ProducerEntry
         self.recent = None
         self.first_open = self.last_open = NULL
@@ -194,6 +219,8 @@ cdef class ProducerStateTable:
             if known != NULL:
                 duplicate[0] = known[0]
                 return True
+        elif origin == ORIGIN_CLIENT:
+            self.check_room(batch.producer_id)
         if (origin <= ORIGIN_COORDINATOR and batch.attributes & TRANSACTIONAL_BIT
                 and not has_open(entry, batch.producer_epoch)):
             if entry is not None and batch.producer_epoch < entry.producer_epoch:
@@ -209,6 +236,15 @@ cdef class ProducerStateTable:
             return False
         self.check_data(entry, batch, origin)
         return False
+
+    cpdef check_room(self, int64_t producer_id):
+        """POLICY_VIOLATION if the producer is new, and no further one is taken before some expire."""
+        if (len(self.entries) < self.most_producers and self.room.held < self.room.most
+                or producer_id in self.entries):
+            return
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f'producer {producer_id}: found {len(self.entries)} producers in '
+                         f'this partition and {self.room.held} in all, expected {self.most_producers} and '
+                         f'{self.room.most} at most')
 
     cdef int check_data(self, ProducerEntry entry, const BatchFields *batch, int origin) except -1:
         if entry is not None and batch.producer_epoch < entry.producer_epoch and origin != ORIGIN_REPLICATION:
@@ -284,6 +320,7 @@ cdef class ProducerStateTable:
         if entry is None:
             entry = ProducerEntry(batch.producer_id)
             self.entries[batch.producer_id] = self.recent = entry
+            self.room.held += 1
         if self.verifications and batch.attributes & TRANSACTIONAL_BIT:
             self.clear_verification(batch.producer_id, batch.producer_epoch, marker.kind != NO_MARKER)
         if marker.kind == NO_MARKER:
@@ -403,6 +440,8 @@ cdef class ProducerStateTable:
             return None
         verification = self.verifications.get(producer_id)
         if verification is None:
+            if len(self.verifications) >= MOST_VERIFICATIONS:       # its append is refused then, and the client aborts
+                del self.verifications[next(iter(self.verifications))]
             verification = Verification.__new__(Verification)
             verification.producer_epoch = producer_epoch
             verification.lowest_sequence = base_sequence
@@ -477,15 +516,25 @@ cdef class ProducerStateTable:
 
         Returns the number of removed producers.
         """
+        return run_to_end(self.expire(now_ms))
+
+    def expire(self, int64_t now_ms):
+        """Do the same as a generator, which yields after small parts."""
         cdef Verification verification
-        expired = [entry.producer_id for entry in self.entries.values() if self.is_expired(entry, now_ms)]
-        for producer_id in expired:
-            del self.entries[producer_id]
-            self.recent = None
+        cdef ProducerEntry entry
+        cdef Py_ssize_t removed = 0
         for producer_id, verification in list(self.verifications.items()):
             if now_ms - verification.timestamp_ms >= self.expiration_ms:
                 del self.verifications[producer_id]
-        return len(expired)
+        for number, entry in enumerate(list(self.entries.values()), 1):
+            if self.is_expired(entry, now_ms) and self.entries.get(entry.producer_id) is entry:
+                del self.entries[entry.producer_id]
+                self.room.held -= 1
+                self.recent = None
+                removed += 1
+            if number % ENTRIES_AT_ONCE == 0:
+                yield
+        return removed
 
     cdef bint is_expired(self, ProducerEntry entry, int64_t now_ms) noexcept:
         return entry.transaction_first_offset < 0 and now_ms - entry.last_timestamp_ms >= self.expiration_ms
@@ -543,6 +592,8 @@ cdef class ProducerStateTable:
         for number in range(read_int32(at + 6)):
             entry = read_snapshot_entry(at + SNAPSHOT_HEAD_BYTES + number * SNAPSHOT_ENTRY_BYTES)
             if not self.is_expired(entry, now_ms):
+                if entry.producer_id not in self.entries:
+                    self.room.held += 1
                 self.entries[entry.producer_id] = entry
                 if entry.transaction_first_offset >= 0:
                     open_transactions.append((entry.transaction_first_offset, entry.producer_id))

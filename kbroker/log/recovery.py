@@ -55,7 +55,7 @@ class Opening:
 
     def __post_init__(self) -> None:
         self.log_start_offset = self.options.log_start_offset
-        self.producers = ProducerStateTable(self.options.producer_expiration_ms)
+        self.producers = ProducerStateTable(self.options.producer_expiration_ms, self.options.producer_room)
         if self.options.maker is not None:
             self.snapshots = ProducerSnapshots(self.fs, self.directory, [])
             self.leader_epochs = LeaderEpochs(self.fs, self.directory, read=False)

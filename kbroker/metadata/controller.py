@@ -269,7 +269,6 @@ class MetadataController:
         With `validate_only` nothing is written; the results are those of a real call. Raises errors of the whole batch:
         POLICY_VIOLATION if it would be too large, KAFKA_STORAGE_ERROR.
         """
-        check_batch_length(len(new_topics))
         check_batch_length(sum(max(0, new.partitions) for new in new_topics))
         times = Counter(new.name for new in new_topics)
         refused: dict[str, KafkaError] = {}
@@ -340,7 +339,6 @@ class MetadataController:
 
         The errors are UNKNOWN_TOPIC_OR_PARTITION and INVALID_PARTITIONS. Raises as `create_topics`.
         """
-        check_batch_length(len(counts))
         refused: dict[str, KafkaError] = {}
         with self._preparing() as change:
             for name, count in counts.items():

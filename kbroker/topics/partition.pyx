@@ -438,6 +438,10 @@ cdef class Partition(Appender):
         return self._log.producer_state.start_verification(producer_id, producer_epoch, base_sequence,
                                                           supports_epoch_bump, now_ms)
 
+    def check_producer_room(self, int64_t producer_id):
+        """Raise KafkaError POLICY_VIOLATION if the log can take no further producer, and this one is new."""
+        self._log.producer_state.check_room(producer_id)
+
     def update_config(self, config):
         """Apply a new LogConfig to the log."""
         self._log.update_config(config)

@@ -11,7 +11,7 @@ from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GRO
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
 from kbroker.long_work import run_to_end
-from kbroker.metadata.changes import Steps
+from kbroker.metadata.changes import Steps, check_batch_length
 from kbroker.metadata.controller import MetadataController, NewTopic
 from kbroker.metadata.image import PartitionImage, ResourceType, TopicImage
 from kbroker.settings import LONG_MAX
@@ -26,6 +26,8 @@ SHARE_GROUP_STATE_SEGMENT_BYTES = 100 << 20
 logger = logging.getLogger('kbroker.topics')
 
 PARTITIONS_CONFIGURED_AT_ONCE = 64
+MOST_PARTITIONS = 100_000
+"""The partitions of a broker, at 7 to 10 KB of memory each. A start opens more if they are there."""
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class TopicRegistry:
     log_manager: LogManager
     flusher: Flusher
     tick: Tick | None = None
+    most_partitions: int = MOST_PARTITIONS
     on_topic_created: list[Callable[[Topic], None]] = field(default_factory=list)
     on_topic_deleted: list[Callable[[Topic], None]] = field(default_factory=list)
     _by_name: dict[str, Topic] = field(default_factory=dict)
@@ -100,6 +103,8 @@ class TopicRegistry:
         """Create the valid ones of `new_topics` in one metadata batch. The results have the order of the request."""
         yield from self.controller.turns.take()
         try:
+            check_batch_length(len(new_topics))
+            self._check_room(sum(max(0, new.partitions) for new in new_topics))
             results = yield from self.controller.create_topics(new_topics, validate_only=validate_only)
             if not validate_only:
                 for image in results:
@@ -182,6 +187,9 @@ class TopicRegistry:
         """
         yield from self.controller.turns.take()
         try:
+            check_batch_length(len(counts))
+            self._check_room(sum(count - len(self._by_name[name].partitions) for name, count in counts.items()
+                                 if name in self._by_name))
             results = yield from self.controller.create_partitions(counts, validate_only=validate_only)
             if not validate_only:
                 for image in results:
@@ -190,6 +198,13 @@ class TopicRegistry:
             return results
         finally:
             self.controller.turns.end()
+
+    def _check_room(self, partitions: int) -> None:
+        """Raise KafkaError POLICY_VIOLATION if the broker would have too many partitions."""
+        found = len(self.log_manager.logs)
+        if found + partitions > self.most_partitions:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f'found {found} partitions and {partitions} more, expected '
+                             f'{self.most_partitions} at most on this broker')
 
     def _open_more(self, topic: Topic, image: TopicImage) -> Steps[None]:
         opened = yield from self._opened(image, image.partitions[len(topic.partitions):], topic.config)
