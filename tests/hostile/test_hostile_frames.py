@@ -38,7 +38,8 @@ def test_a_flood_of_metadata_requests(besieged):
 def test_60_frames_of_100_mib(besieged):
     """Each peer sends as much as the broker takes. One frame may come to its end at a time."""
     broker = besieged()
-    with broker.watched(rss_mb=300), many_connections(broker, 60) as attackers:
+    # To give 100 MiB back takes the kernel about 10 ms.
+    with broker.watched(rss_mb=300, turn_limit_ms=20), many_connections(broker, 60) as attackers:
         left = dict.fromkeys(attackers, LARGE_FRAME_BYTES)
         for attacker in attackers:
             attacker.socket.setblocking(False)
