@@ -75,7 +75,12 @@ cdef class Framer:
         return self.held()
 
     cdef Py_ssize_t held(self) noexcept:
-        return 0 if self.buffer is None or self.buffer is self.buffers.shared else PyByteArray_GET_SIZE(self.buffer)
+        cdef Py_ssize_t size
+        if self.buffer is None or self.buffer is self.buffers.shared:
+            return 0
+        size = PyByteArray_GET_SIZE(self.buffer)
+        # A reserved place is fresh memory: it takes what was written to it.
+        return size if size <= 2 * RESERVED_FROM else self.end
 
     cdef Py_ssize_t announced(self) except -1:
         """Return the size of the next frame with its prefix, 0 if not known yet. Raises ProtocolError."""
