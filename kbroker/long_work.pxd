@@ -1,4 +1,6 @@
 # cython: language_level=3
+from libc.stdint cimport int64_t
+
 from kbroker.clock cimport Timers
 
 
@@ -6,6 +8,7 @@ cdef class LongWork:
     cdef Timers timers
     cdef object works           # deque of Work
     cdef bint is_scheduled
+    cdef int64_t slice_us
     # The works of requests, by the memory that one of them may hold.
     cdef readonly Line small_requests
     cdef readonly Line medium_requests

@@ -42,8 +42,10 @@ cdef class Work:
 cdef class LongWork:
     """The works in progress, each of which advances in turn."""
 
-    def __init__(self, Timers timers not None):
+    def __init__(self, Timers timers not None, int64_t slice_us=SLICE_US):
+        """Share `slice_us` of each tick among the works; with 0, one part is done in each slice."""
         self.timers = timers
+        self.slice_us = slice_us
         self.works = deque()
         self.small_requests = Line(self, SMALL_REQUESTS)
         self.medium_requests = Line(self, MEDIUM_REQUESTS)
@@ -75,7 +77,7 @@ cdef class LongWork:
 
     def run_slice(self):
         """Advance the works in turn until they are done or the slice is used up."""
-        cdef int64_t end_us = now_us() + SLICE_US
+        cdef int64_t end_us = now_us() + self.slice_us
         cdef Work work
         self.is_scheduled = False
         while self.works:
