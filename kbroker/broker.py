@@ -14,6 +14,7 @@ from kbroker.apis.dispatch import Dispatcher
 from kbroker.apis.served import served_apis
 from kbroker.clock import Clock, Timers
 from kbroker.config import Config, Listener, addresses_for_clients
+from kbroker.garbage import log_garbage
 from kbroker.ledger import Line, ledger_of
 from kbroker.log.fs import FileSystem, shared_open_files
 from kbroker.network.connection import Connection, Transport
@@ -89,6 +90,7 @@ class Broker:
         if self.turn_watch.measures_cpu:
             self.turn_watch.watch_collections()
             self.reactor.on_signal(signal.SIGUSR1, self.turn_watch.log_longest)
+            self.reactor.on_signal(signal.SIGUSR2, log_garbage)
         self._ledger = ledger_of(self.node, self.server)
         self._started_ms = self.reactor.clock.monotonic_ms()
         self._status_socket = StatusSocket(self.reactor, self.directory, self.report)

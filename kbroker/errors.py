@@ -153,6 +153,9 @@ class KafkaError(Exception):
 
     `code` goes into the response; the message goes into its error text, if the response has one. Messages name what was
     found and what was expected.
+
+    An error that is kept as a result is kept without its traceback, which would make a cycle with the frame that keeps
+    it: `with_traceback(None)`.
     """
 
     def __init__(self, code: ErrorCode, message: str = ''):

@@ -16,6 +16,7 @@ import click
 from kbroker import __version__, logs, systemd
 from kbroker.config import Config, addresses_for_clients
 from kbroker.errors import ConfigError, CorruptLogError, KafkaError, LogDirectoryError
+from kbroker.garbage import exempting_the_old
 from kbroker.properties import read_properties
 from kbroker.settings import SETTINGS
 
@@ -46,7 +47,8 @@ def serve(config_file: Path | None, data_dir: str | None, listen: str | None, ad
     _raise_descriptor_limit()
     with keeping_everything():
         broker = _start(config_file, data_dir, listen, advertise, assignments)
-    _run(broker)
+    with exempting_the_old():
+        _run(broker)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ def handle(request: Request, body: Any) -> Steps:
     try:
         results = yield from request.node.topics.add_partitions(counts, validate_only=body.validate_only)
     except KafkaError as error:
-        results = [error] * len(counts)
+        results = [error.with_traceback(None)] * len(counts)
     for name, result in zip(counts, results, strict=True):
         response.results.append(failed(name, result.code, str(result)) if isinstance(result, KafkaError)
                                 else Result(name=name))

@@ -46,7 +46,7 @@ def handle(request: Request, body: Any) -> Steps:
     try:
         results = yield from request.node.topics.create_many(checked, validate_only=body.validate_only)
     except KafkaError as error:
-        results = [error] * len(checked)
+        results = [error.with_traceback(None)] * len(checked)
     for new_topic, result in zip(checked, results, strict=True):
         response.topics.append(failed(new_topic.name, result.code, str(result)) if isinstance(result, KafkaError)
                                else created(request, result))

@@ -119,7 +119,7 @@ def create_missing(node: Any, names: Iterable[str], pace: Pace) -> Steps:
         try:
             results = yield from node.topics.create_many(batch)
         except KafkaError as error:
-            results = [error] * len(batch)
+            results = [error.with_traceback(None)] * len(batch)
         refused |= {new.name: result.code for new, result in zip(batch, results, strict=True)
                     if isinstance(result, KafkaError)}
     return refused

@@ -280,7 +280,7 @@ class MetadataController:
                                          f'Topic {new.name!r} is named {times[new.name]} times')
                     self._check_new_topic(new)
                 except KafkaError as error:
-                    refused[new.name] = error
+                    refused[new.name] = error.with_traceback(None)
                     yield
                 else:
                     yield from self._add(change, self._topic_records(new))
@@ -349,7 +349,7 @@ class MetadataController:
                         raise KafkaError(ErrorCode.INVALID_PARTITIONS, f'found {count} partitions, expected more than '
                                          f'the {found} of topic {name!r}')
                 except KafkaError as error:
-                    refused[name] = error
+                    refused[name] = error.with_traceback(None)
                     yield
                 else:
                     check_batch_length(len(change.rows) + count - found)
@@ -371,7 +371,7 @@ class MetadataController:
                 try:
                     found = self._existing(topic)
                 except KafkaError as error:
-                    results.append(error)
+                    results.append(error.with_traceback(None))
                     yield
                 else:
                     results.append(found)

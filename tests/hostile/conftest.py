@@ -17,7 +17,9 @@ def besieged(request, tmp_path):
         return broker
 
     yield start
+    garbage = [broker.garbage() for broker in started if broker.is_running]
     for broker in started:
         broker.kill9()
     for broker in started:
         assert broker.tracebacks() == []
+    assert not any(garbage), garbage

@@ -5,14 +5,14 @@ import time
 from typing import Any
 
 import pytest
-from hostile.siege import BesiegedBroker
+from hostile.siege import BesiegedBroker, create
 from support.message_builder import batch_of
 from support.raw_client import RawClient
 
 from kbroker.apis.produce import MAX_REQUEST_DECOMPRESSED_BYTES
 from kbroker.apis.produce_parts import MAX_PARTITIONS
 from kbroker.errors import ErrorCode
-from kbroker.protocol.messages import CreateTopicsRequest, ProduceRequest
+from kbroker.protocol.messages import ProduceRequest
 from kbroker.record.compression import Compression
 
 MIB = 1024 * 1024
@@ -20,13 +20,6 @@ BOMB_BYTES = 90 * MIB
 PARTITIONS = 40
 RSS_MB = 330
 """An idle broker, one batch of 100 MiB on the worker with its window of the codec, and the requests themselves."""
-
-
-def create(client: RawClient, name: str, partitions: int, **configs: str) -> None:
-    topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=[
-        CreateTopicsRequest.CreatableTopicConfig(name=key.replace('_', '.'), value=value)
-        for key, value in configs.items()])
-    assert client.ask(CreateTopicsRequest(timeout_ms=60_000, topics=[topic]), 7).topics[0].error_code == 0
 
 
 def produce(client: RawClient, name: str, batches: list[tuple[int, bytes]]) -> list[Any]:

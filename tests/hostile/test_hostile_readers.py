@@ -1,0 +1,58 @@
+"""Attacks with answers: clients that ask for much and do not read it."""
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+from hostile.siege import create, many_connections
+from support.in_process_broker import frame_of
+from support.message_builder import batch_of
+
+from kbroker.protocol.messages import FetchRequest, MetadataRequest, ProduceRequest
+
+BATCHES = 40
+RECORD = bytes(900_000)
+READERS = [40, pytest.param(1_000, marks=pytest.mark.soak)]
+
+
+def fill(client):
+    """Create a topic of 36 MB."""
+    create(client, 'large', 1)
+    batch = batch_of(int(time.time() * 1000), RECORD)
+    partition = ProduceRequest.PartitionProduceData(index=0, records=batch)
+    topic = ProduceRequest.TopicProduceData(name='large', partition_data=[partition])
+    for _ in range(BATCHES):
+        answer = client.ask(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]), 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def send_and_never_read(clients, frame, count=200):
+    """Send the frame until the broker does not take any more."""
+    burst = (len(frame).to_bytes(4, 'big') + frame) * count
+    for client in clients:
+        client.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError, ConnectionError):     # the broker may close it at its bound
+            client.socket.send(burst)
+
+
+@pytest.mark.parametrize('readers', READERS)
+def test_pipelined_fetches_of_a_large_topic_that_are_never_read(besieged, readers):
+    broker = besieged()
+    partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 << 20)
+    fetch = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=50 << 20, session_epoch=-1, topics=[
+        FetchRequest.FetchTopic(topic='large', partitions=[partition])])
+    with broker.connect() as client:
+        fill(client)
+    with many_connections(broker, readers) as attackers, broker.watched(rss_mb=100):
+        send_and_never_read(attackers, frame_of(fetch, 12))
+
+
+@pytest.mark.parametrize('readers', READERS)
+def test_pipelined_metadata_that_is_never_read(besieged, readers):
+    """Its answers take memory: `queued.max.request.bytes` is 128 MiB, and the connections of 1 MiB each are more."""
+    broker = besieged()
+    with broker.connect() as client:
+        create(client, 'wide', 2_000)
+    with many_connections(broker, 5 * readers) as attackers, broker.watched(rss_mb=400):
+        send_and_never_read(attackers, frame_of(MetadataRequest(topics=None), 12))

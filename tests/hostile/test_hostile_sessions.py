@@ -1,0 +1,46 @@
+"""Attacks with fetch sessions: many, of many partitions each, that all wait for the same record."""
+from __future__ import annotations
+
+import time
+
+import pytest
+from hostile.siege import create, many_connections
+from support.in_process_broker import frame_of, read_answer
+from support.message_builder import batch_of
+
+from kbroker.protocol.messages import FetchRequest, ProduceRequest
+
+PARTITIONS = 2_000
+MOST_WAITING = 100
+"""Sessions of PARTITIONS that the 200,000 partitions of all sessions leave room for."""
+
+
+@pytest.mark.parametrize('sessions', [150, pytest.param(1_000, marks=pytest.mark.soak)])
+def test_sessions_of_thousands_of_partitions(besieged, sessions):
+    """1,000 sessions once took 562 MB, and the loop paused for 1.8 s."""
+    broker = besieged()
+    partitions = [FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
+                  for index in range(PARTITIONS)]
+    begin = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, session_epoch=0, topics=[
+        FetchRequest.FetchTopic(topic='wide', partitions=partitions)])
+    frame = frame_of(begin, 12)
+    with broker.connect() as producer:
+        create(producer, 'wide', PARTITIONS)
+        with many_connections(broker, sessions) as attackers, broker.watched(rss_mb=150):
+            for attacker in attackers:
+                attacker.send(frame)
+            waiting = []
+            for attacker in attackers:
+                answer = read_answer(begin, 12, attacker.receive())
+                if answer.session_id:
+                    waiting.append(attacker)
+                    attacker.send(frame_of(FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20,
+                                                        session_id=answer.session_id, session_epoch=1), 12))
+            for index in range(20):
+                batch = batch_of(int(time.time() * 1000), b'v')
+                topic = ProduceRequest.TopicProduceData(name='wide', partition_data=[
+                    ProduceRequest.PartitionProduceData(index=index, records=batch)])
+                producer.ask(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]), 9)
+            for attacker in waiting:
+                assert read_answer(begin, 12, attacker.receive()).responses
+    assert len(waiting) <= MOST_WAITING
