@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE, TOOLS = ROOT / 'kbroker', ROOT / 'kbroker_tools'
 
 LAYERS = [
-    {'errors', 'turn_watch'},
+    {'errors', 'garbage', 'turn_watch'},
     {'clock', 'completion', 'internal_topics', 'linear_pattern', 'properties', 'tls_settings'},
     {'long_work', 'settings'},
     {'config', 'tls'},
