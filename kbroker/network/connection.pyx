@@ -417,6 +417,8 @@ cdef class Connection(EventHandler):
         if self.waiting != NOT_WAITING:
             if self.waiting == FOR_SHARE:
                 self.missed_events = events
+                if self.reactor.is_crowded:     # its turn asks for its events again
+                    self.reactor.modify(self, self.interest & EPOLLOUT)
             return 0  # one turn a tick
         if events == 0:
             events, self.missed_events = self.missed_events, 0

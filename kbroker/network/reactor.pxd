@@ -31,6 +31,7 @@ cdef class Reactor:
     cdef readonly list at_tick_end
     cdef int epoll_fd
     cdef int wake_fd
+    cdef bint is_crowded        # the last wait found as many events as a tick takes: others may be left
     cdef bint wake_sent
     cdef bint stopping
     cdef set handlers

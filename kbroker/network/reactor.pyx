@@ -249,6 +249,7 @@ cdef class Reactor:
         cdef int ready = self.wait(batch, timeout_ms)
         cdef Py_ssize_t long_turns = len(self.long_turns)
         cdef int i
+        self.is_crowded = ready == BATCH_EVENTS
         self.turn_watch.begin_tick()
         if self.turns:
             turns, self.turns = self.turns, []

@@ -26,7 +26,7 @@ def test_sessions_of_thousands_of_partitions(besieged, sessions):
     frame = frame_of(begin, 12)
     with broker.connect() as producer:
         create(producer, 'wide', PARTITIONS)
-        with many_connections(broker, sessions) as attackers, broker.watched(rss_mb=150):
+        with many_connections(broker, sessions) as attackers, broker.watched(rss_mb=200):
             for attacker in attackers:
                 attacker.send(frame)
             waiting = []

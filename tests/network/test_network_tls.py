@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.certificates import make_certificates
-from support.socket_peers import ColdFile, DeferringHandler, LateWorker, Slice, commons_for, echo, frame
+from support.socket_peers import ColdFile, DeferringHandler, LateWorker, Peer, Slice, commons_for, echo, frame
 from support.tls13_records import ClientRecords
 
 from kbroker.errors import ConfigError
@@ -370,6 +370,25 @@ def test_handshakes_share_the_time_of_long_turns(reactor, begin_handshakes):
         ticks += 1
     assert ticks > 10
     assert longest_s < 0.01
+
+
+def test_connections_that_wait_for_their_share_leave_room_for_the_events_of_others(reactor, begin_handshakes):
+    """They were reported again in each tick, so with 8,000 of them another client waited for 30 ticks."""
+    _, commons = begin_handshakes(900)
+    good = Peer(reactor, echo, 1000, commons)
+    for _ in range(6):
+        reactor.run_once()
+    ticks = 0
+    for _ in range(20):
+        good.socket.sendall(frame(b'good'))
+        received = b''
+        while received != frame(b'good'):
+            reactor.run_once()
+            ticks += 1
+            with contextlib.suppress(BlockingIOError):
+                received += good.socket.recv(100)
+    assert commons.open_handshakes < 900
+    assert ticks <= 30
 
 
 def test_of_too_many_handshakes_that_stop_half_way_the_oldest_ends(reactor, begin_handshakes):
