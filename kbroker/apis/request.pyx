@@ -212,9 +212,9 @@ def answer_in_slices(Request request not None, message, response):
     except Exception as error:
         request.fail(message, error)
         return
-    if response is not None:
+    if response is not None:        # else the handler still needs the message, for a reply that it sends later
         yield from reply_in_slices(request, response)
-    yield from free_in_slices(message)
+        yield from free_in_slices(message)
 
 
 def reply_in_slices(Request request not None, response):

@@ -56,7 +56,11 @@ class ApiClient:
         )
 
     def ask(self, api: str, version: int | None = None, **fields: Any) -> Any:
-        return self.begin(api, version, **fields).answer
+        """Send a request and return its answer, which must arrive as soon as all long work is done."""
+        asked = self.begin(api, version, **fields)
+        while not asked.is_answered and len(self.broker.long_work):
+            self.broker.turn()
+        return asked.answer
 
     def create_topic(self, name: str = 'orders', partitions: int = 1, **configs: str) -> bytes:
         """Create a topic (configs with _ for .) and return its id."""

@@ -37,6 +37,7 @@ class Bursts:
         self.directory = pathlib.Path(directory)
         self.node = InProcessBroker(directory, FEW | {'kbroker.durability': durability}, fs=fs).__enter__()
         self.node.topics.create('orders', PARTITIONS, {})
+        self.node.long_work.finish()    # the directories of the partitions are made
         self.reactor = Reactor(self.node.clock, self.node.timers)
         self.reactor.at_tick_end.append(self.node.end_tick)
         dispatcher = Dispatcher(self.node, served_apis(), self.node.tick)

@@ -580,7 +580,9 @@ def test_a_commit_of_thousands_of_partitions_is_made_in_several_turns(wire):
 
 
 def test_a_commit_that_cannot_fit_into_a_batch_is_refused_before_it_is_made(wire):
-    answer = wire.ask(offset_commit, 8, **commit_of(100_000))
+    assert wire.ask(offset_commit, 8, **commit_of(100_000)) is None     # it is being decoded
+    wire.world.run_due()
+    (answer,) = wire.came
     assert {partition.error_code for partition in answer.topics[0].partitions} == {ErrorCode.UNKNOWN_SERVER_ERROR}
     assert len(answer.topics[0].partitions) == 100_000
     assert wire.world.partition.stored == []

@@ -74,6 +74,10 @@ DIFFERENCES: dict[tuple[str, str], str] = {
         "DescribeProducersRequest.*name='describe_and_list_transactions'.*name='describe_and_list_transactions'",
     ): 'a name that is repeated is answered once',
     (
+        'elect_leaders',
+        r"ElectLeadersRequest.*topic='elect_leaders'.*topic='elect_leaders'",
+    ): 'a name that is repeated is answered once',
+    (
         'create_topics_that_are_refused',
         r'internal\.segment\.bytes',
     ): 'internal settings are not described, even where they are set',

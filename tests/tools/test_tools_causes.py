@@ -19,6 +19,8 @@ from support.handwritten_directory import HandwrittenDirectory
 from support.in_process_broker import InProcessBroker
 from support.tv1_producer import InProcessPeer, Tv1Producer, create_topics
 
+from kbroker.log.damage_report import accept_damage
+from kbroker.log.fs import FileSystem
 from kbroker.record.batch import encode_batch
 from kbroker.transaction.store import HELD_MS
 from kbroker_tools.directory_view import DirectoryView
@@ -484,5 +486,6 @@ def test_live_the_transaction_state_is_lost_with_its_disk(tmp_path, monkeypatch)
         producer.add('orders')
         producer.write('orders')
     shutil.rmtree(directory / '__transaction_state-0')
+    assert accept_damage(FileSystem(), str(directory), None, metadata=False)    # no broker starts before that
     with InProcessBroker(directory, SETTINGS, clock=broker.clock) as broker:
         assert seen_on(broker, tmp_path, monkeypatch).cause == 'state-lost'
