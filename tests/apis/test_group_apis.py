@@ -554,6 +554,18 @@ def test_assignments_for_strangers_are_ignored(wire):
     assert wire.sync(joined, assignments=strangers).assignment == b''
 
 
+def test_an_assignment_of_a_long_request_reaches_its_member(wire):
+    """The request is decoded in slices, and its handler replies when the group's row is durable."""
+    joined = wire.join()
+    assignment = bytes(range(256)) * 500
+    assignments = [messages.SyncGroupRequest.SyncGroupRequestAssignment(
+        member_id=joined.member_id, assignment=assignment)]
+    assert wire.sync(joined, assignments=assignments) is None
+    wire.world.run_due()
+    (answer,) = wire.came
+    assert (answer.error_code, answer.assignment) == (0, assignment)
+
+
 def commit_of(count):
     partition_class = messages.OffsetCommitRequest.OffsetCommitRequestPartition
     return {
