@@ -1,5 +1,6 @@
 import os
 import threading
+import time
 
 import pytest
 
@@ -22,6 +23,14 @@ def broken_file(path):
     os.close(reader)
     os.close(writer)
     return file
+
+
+def add_slowly(results, error):
+    """Add a result in more time than a turn has."""
+    end_s = time.monotonic() + 0.003
+    while time.monotonic() < end_s:
+        pass
+    results.append(error)
 
 
 def collect(reactor, results, count):
@@ -81,3 +90,26 @@ def test_closing_finishes_submitted_syncs_and_joins_the_threads(reactor, tmp_pat
     assert results == [None] * 20
     with pytest.raises(RuntimeError, match='closed'):
         threads.sync([file], results.append)
+
+
+def test_long_completions_share_no_tick(reactor, threads):
+    """Each of many partitions whose segment was rolled writes the snapshot of its producers then."""
+    results, in_tick = [], []
+    for _ in range(20):
+        threads.sync([], lambda error: add_slowly(results, error))
+    while len(results) < 20:
+        before = len(results)
+        reactor.run_once(timeout_ms=60_000)
+        in_tick.append(len(results) - before)
+    assert max(in_tick) == 1
+    assert results == [None] * 20
+
+
+def test_long_completions_all_run_once_the_threads_are_closed(reactor, threads):
+    results = []
+    for _ in range(20):
+        threads.sync([], lambda error: add_slowly(results, error))
+    reactor.run_once(timeout_ms=60_000)
+    threads.close()
+    reactor.run_once()
+    assert results == [None] * 20
