@@ -24,8 +24,14 @@ THRESHOLDS = 700, 10, 1
 
 @contextlib.contextmanager
 def exempting_the_old() -> Iterator[None]:
-    """Inside, exempt the objects that have passed a search of the oldest generation from all further ones."""
+    """Inside, exempt the objects that have passed a search of the oldest generation from all further ones.
+
+    The objects that exist before are exempt, too.
+    """
     before = gc.get_threshold()
+    gc.freeze()
+    # Python searches the oldest generation once it has grown by a quarter since the last search: now from nothing.
+    gc.collect()
     gc.set_threshold(*THRESHOLDS)
     gc.callbacks.append(_exempt)
     try:
@@ -50,5 +56,5 @@ def log_garbage() -> None:
     gc.garbage.clear()
     gc.collect()
     gc.freeze()
-    gc.collect()        # Python searches the oldest generation when it has grown by a quarter since the last search
+    gc.collect()        # as `exempting_the_old`
     logger.info('%d objects were garbage', types.total(), extra={'event': 'garbage', 'types': dict(types)})
