@@ -31,6 +31,7 @@ from kbroker.log.directory_names import (
 )
 from kbroker.log.fs import FileSystem
 from kbroker.log.inventory import INVENTORY_FILE
+from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from kbroker.log.partition_metadata import format_uuid, read_topic_id
 from kbroker.log.partition_reader import PartitionReader, SegmentReader, are_of_a_partition
 from kbroker.log.segment import LOG_SUFFIX
@@ -257,14 +258,21 @@ class DirectoryCheck:
             self._error(name, f'found {what}, whose log ends at {report.end_offset}: {meaning}')
 
     def _is_stale(self, name: str, topic_partition: TopicPartition) -> bool:
-        """Return whether a high watermark may be that of an earlier topic of the name, deleted a moment ago."""
+        """Return whether a high watermark may be that of an earlier topic of the name, deleted a moment ago.
+
+        Kafka writes the checkpoint every few seconds, so it may be older than the partition.
+        """
+        if name != HIGH_WATERMARK_FILE:
+            return False
         task = next(task for task in self.tasks if (task.topic, task.partition) == topic_partition)
         try:
             topic_id = read_topic_id(self.fs, task.path)
+            is_older = topic_id is not None and (
+                self.fs.modified_ms(os.path.join(self.log_directory, name))
+                < self.fs.modified_ms(os.path.join(task.path, PARTITION_METADATA_FILE)))
         except (CorruptLogError, OSError):
             return False
-        return name == HIGH_WATERMARK_FILE and topic_id is not None and self._follows_a_deleted(
-            topic_partition, topic_id)
+        return is_older or (topic_id is not None and self._follows_a_deleted(topic_partition, topic_id))
 
     # ---- metadata against directories ----
 

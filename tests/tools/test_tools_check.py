@@ -520,6 +520,21 @@ def test_a_topic_that_was_created_again_has_lost_nothing(tmp_path):
     assert any('it is lost' in message for message in messages(errors_in(directory)))
 
 
+def test_a_high_watermark_from_before_a_partition_is_of_an_earlier_topic(tmp_path):
+    """Kafka writes the checkpoint every few seconds, and removes a deleted log soon."""
+    directory = tmp_path / 'data'
+    with InProcessBroker(directory, SETTINGS) as broker:
+        Client(broker, Promises()).create_topic('orders', 1)
+        broker.crash()
+    checkpoint(directory, 'replication-offset-checkpoint', 'orders 0 52')
+    created_s = os.stat(directory / 'orders-0' / 'partition.metadata').st_mtime
+    for written_s, text in ((created_s - 5, []), (created_s + 5, ['consumers may have seen are gone'])):
+        os.utime(directory / 'replication-offset-checkpoint', (written_s, written_s))
+        found = messages(errors_in(directory))
+        assert len(found) == len(text)
+        assert all(expected in message for expected, message in zip(text, found, strict=True))
+
+
 def test_unusual_things_are_warnings_and_the_exit_code_is_0(directory):
     (directory / 'orders-7').mkdir()
     (directory / 'notes-1').write_text('a file')
