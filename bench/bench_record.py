@@ -7,7 +7,8 @@ import pytest
 from reference import record as reference
 
 from kbroker.record.batch import check_crc, encode_batch, read_header
-from kbroker.record.records import ProduceRules, decode_records, prepare_produced
+from kbroker.record.produced import ProduceRules, prepare_produced
+from kbroker.record.records import decode_records
 
 T = 1_700_000_000_000
 COUNTS = [1, 140, 1000]

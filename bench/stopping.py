@@ -39,31 +39,23 @@ def workplace(directory: str | None = None) -> Iterator[None]:
     os.set_blocking(tell, False)
     signal.set_wakeup_fd(tell)
     threading.Thread(target=_end_after_grace, args=(told, work), daemon=True).start()
+    arrived: list[Stopped] = []
+
+    def stop(number: int, _frame: object) -> NoReturn:
+        _ignore_signals()
+        arrived.append(Stopped(number))
+        raise arrived[0]
+
     for number in SIGNALS:
-        signal.signal(number, _stop)
+        signal.signal(number, stop)
     try:
         yield
-    except BaseException as error:
-        stopped = _stopped_behind(error)
-        if stopped is None:
-            raise
-        print(stopped, file=sys.stderr)
-        _leave(work, stopped.number)
     finally:
+        # Not `except Stopped`: a callback or a destructor may have dropped it, or a library have raised another error.
         _ignore_signals()
+        if arrived:
+            _leave(work, arrived[0].number)
         _clear(work)
-
-
-def _stop(number: int, _frame: object) -> NoReturn:
-    _ignore_signals()
-    raise Stopped(number)
-
-
-def _stopped_behind(error: BaseException | None) -> Stopped | None:
-    """Return the Stopped in a chain of errors: a client library may raise SystemError instead of a callback's error."""
-    while error is not None and not isinstance(error, Stopped):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def _ignore_signals() -> None:
@@ -79,6 +71,7 @@ def _end_after_grace(told: int, work: pathlib.Path) -> None:
 
 
 def _leave(work: pathlib.Path, number: int) -> NoReturn:
+    print(Stopped(number), file=sys.stderr)
     _clear(work)
     sys.stdout.flush()
     sys.stderr.flush()

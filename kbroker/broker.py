@@ -8,24 +8,32 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kbroker import __version__
 from kbroker.apis.dispatch import Dispatcher
 from kbroker.apis.served import served_apis
 from kbroker.clock import Clock, Timers
-from kbroker.config import Config, Listener, addresses_for_clients
+from kbroker.config import Config, Listener, addresses_for_clients, check_exposure
 from kbroker.garbage import log_garbage
 from kbroker.ledger import Line, ledger_of
 from kbroker.log.fs import FileSystem, shared_open_files
+from kbroker.network.admission import ListenerLimits
 from kbroker.network.connection import Connection, Transport
-from kbroker.network.limits import Limits, SocketOptions
+from kbroker.network.limits import UNBOUNDED, Limits, SocketOptions
 from kbroker.network.reactor import Reactor
 from kbroker.network.server import Endpoint, Server
 from kbroker.network.sync_threads import SyncThreads
 from kbroker.network.worker import Worker
 from kbroker.node import Node
+from kbroker.security.quotas import ClientQuotas
+from kbroker.security.surroundings import Background
+from kbroker.settings import INT_MAX, addresses_with_limits
 from kbroker.status import Report, StatusSocket
 from kbroker.turn_watch import TurnWatch
+
+if TYPE_CHECKING:
+    from kbroker.network.tls_contexts import TlsContexts
 
 logger = logging.getLogger('kbroker')
 
@@ -40,6 +48,11 @@ EXIT_BROKEN = 70
 """The exit status of a broker that met a broken invariant: EX_SOFTWARE of sysexits.h."""
 
 
+def limit_of(value: int) -> int:
+    """Return a limit of the settings; the largest number means none."""
+    return UNBOUNDED if value == INT_MAX else value
+
+
 class Broker:
     """A broker process: `start`, then `run`, which returns after `stop`."""
 
@@ -47,6 +60,7 @@ class Broker:
     _ledger: list[Line]
     _started_ms: int
     _status_socket: StatusSocket | None = None
+    _tls: TlsContexts | None = None
 
     def __init__(self, config: Config):
         self.config = config
@@ -59,6 +73,8 @@ class Broker:
         self.reading_worker = Worker(self.reactor, name='reader')
         # One thread: it bounds the memory for decompressed records.
         self.validating_worker = Worker(self.reactor, name='validator')
+        # A thread of its own: it may wait for the keys of an identity provider.
+        self.login_worker = Worker(self.reactor, name='logins')
         self.node = Node(config, clock, self.timers, FileSystem(), self.sync_threads.sync, self.cleaning_worker.submit,
                          self.validating_worker.submit)
         self.directory = self.node.directory
@@ -78,9 +94,14 @@ class Broker:
         """
         try:
             advertised, warnings = addresses_for_clients(self.config)
-            for warning in warnings:
+            for warning in warnings + check_exposure(self.config):
                 logger.warning('%s', warning)
+            if self.config.kbroker_audit_log:
+                from kbroker.security.audit_file import open_audit  # slow to import, and not always used
+
+                self.node.audit = open_audit(self.config.kbroker_audit_log, self.reactor.clock)
             self.node.take_directory()
+            self.node.authentication.start(Background(self.timers, self.login_worker.submit))
             self._bind()
             self.node.open(self._with_bound_ports(advertised))
         except BaseException:
@@ -122,12 +143,19 @@ class Broker:
             raise SystemExit(EXIT_BROKEN) from None
         self.node.cleaner.stop()
         self.node.logs.end_background_work()
-        self.node.flusher.sync_inline()
+        self.node.sync_inline()
         self.sync_threads.close()
         self.cleaning_worker.close()
         self.validating_worker.close(drop_jobs=True)
+        self.login_worker.close(drop_jobs=True)
         self.reactor.run_once()  # the completions of the last syncs and of the cleaner's last job
         self._release(self.node.close)
+
+    def reload(self) -> None:
+        """Continue the audit in a new file, and read the files of TLS again if they have changed."""
+        self.node.audit.reopen()
+        if self._tls is not None:
+            self._tls.reload()
 
     def stop(self) -> None:
         """Accept no more, answer the requests under way, and let `run` return within DRAIN_MS."""
@@ -137,6 +165,7 @@ class Broker:
     def _bind(self) -> None:
         config = self.config
         dispatcher = Dispatcher(self.node, served_apis(), self.node.tick, self.turn_watch)
+        self.node.quotas.on_switch.append(dispatcher.apply_quotas)
         limits = Limits(
             max_request_bytes=config.socket_request_max_bytes,
             max_held_bytes=config.queued_max_request_bytes,
@@ -145,10 +174,27 @@ class Broker:
         options = SocketOptions(config.socket_listen_backlog_size, config.socket_send_buffer_bytes,
                                 config.socket_receive_buffer_bytes)
         self.server = Server(
-            self.reactor, self._endpoints(), dispatcher, limits, options, on_close=self._connection_closed,
-            submit=self.reading_worker.submit, make_room=partial(shared_open_files().release, ACCEPTED_AT_ONCE))
-        self.node.on_reconfigured.append(
-            lambda: self.server.limit(self._max_connections(), config.max_connections_per_ip))
+            self.reactor, self._endpoints(), dispatcher, limits, options,
+            open_session=self.node.authentication.open, on_close=self._connection_closed,
+            submit=self.reading_worker.submit, make_room=partial(shared_open_files().release, ACCEPTED_AT_ONCE),
+            quotas=self.node.quotas)
+        self.node.quotas.on_switch.append(self._measure_time)
+        self._limit_connections()
+        self.node.on_reconfigured.append(self._limit_connections)
+
+    def _measure_time(self, quotas: ClientQuotas | None) -> None:
+        self.server.traffic.measures_time = quotas is not None
+
+    def _limit_connections(self) -> None:
+        """Put the limits on connections into effect."""
+        config, admission = self.config, self.server.admission
+        self.server.limit(self._max_connections(), config.max_connections_per_ip)
+        admission.overrides = addresses_with_limits(config.max_connections_per_ip_overrides)
+        admission.max_rate = limit_of(config.max_connection_creation_rate)
+        of_listeners = {listener.name: config.for_listener(listener.name) for listener in config.bound_listeners}
+        admission.listeners = {name: ListenerLimits(limit_of(of_listener['max.connections']),
+                                                    limit_of(of_listener['max.connection.creation.rate']))
+                               for name, of_listener in of_listeners.items()}
 
     def _max_connections(self) -> int:
         """Return the limit that leaves the log some file descriptors: it closes files on demand, but needs a few."""
@@ -157,15 +203,28 @@ class Broker:
         return min(most, descriptors - descriptors // FILES_LEAST_SHARE)
 
     def _endpoints(self) -> list[Endpoint]:
-        listeners = self.config.bound_listeners
-        transports: dict[str, Callable[[int], Transport]] = {'PLAINTEXT': Transport}
-        if any(listener.protocol == 'SSL' for listener in listeners):
-            from kbroker.network.tls import TlsTransport, server_context  # slow to import, and seldom used
+        return [Endpoint(listener.host, listener.port, listener.name, self._transport(listener))
+                for listener in self.config.bound_listeners]
 
-            context = server_context(self.config.given_texts('ssl.'))
-            transports['SSL'] = lambda fd: TlsTransport(fd, context)
-        return [Endpoint(listener.host, listener.port, listener.name, transports[listener.protocol])
-                for listener in listeners]
+    def _transport(self, listener: Listener) -> Callable[[int], Transport]:
+        if not listener.has_tls:
+            return Transport
+        from kbroker.network.tls import TlsTransport  # slow to import, and seldom used
+
+        contexts = self._tls_contexts()
+        return lambda fd: TlsTransport(fd, contexts.context(listener.name))
+
+    def _tls_contexts(self) -> TlsContexts:
+        """Return the contexts of all listeners with TLS. The first call reads the files, and begins to watch them."""
+        from kbroker.network.tls_contexts import TlsContexts
+
+        if self._tls is None:
+            self._tls = TlsContexts(self.config, self.reading_worker.submit)
+            self.node.checks.append(self._tls.check)
+            self.node.on_reconfigured.append(self._tls.reload)
+            if self.config.kbroker_ssl_reload_interval_ms:
+                self.timers.every(self.config.kbroker_ssl_reload_interval_ms, self._tls.reload)
+        return self._tls
 
     def _with_bound_ports(self, advertised: list[Listener]) -> list[Listener]:
         """Return the addresses for clients, with the ports that were assigned for 0."""
@@ -175,11 +234,13 @@ class Broker:
 
     def _connection_closed(self, connection: Connection) -> None:
         self.node.waiting_room.connection_closed(connection.connection_id)
+        self.node.authentication.connection_closed(connection)
 
     def _release(self, end_node: Callable[[], None]) -> None:
         try:
             end_node()
         finally:
+            self.node.authentication.stop()
             if self._status_socket is not None:
                 self._status_socket.close()
             if hasattr(self, 'server'):
@@ -187,5 +248,7 @@ class Broker:
             self.sync_threads.close()
             self.cleaning_worker.close()
             self.validating_worker.close(drop_jobs=True)
+            self.login_worker.close(drop_jobs=True)
             self.reading_worker.close()
             self.reactor.close()
+            self.node.audit.close()

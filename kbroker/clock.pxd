@@ -26,12 +26,14 @@ cdef class Timers:
     cdef Clock clock
     cdef TurnWatch turn_watch
     cdef list heap
+    cdef list leaving                   # a heap, too: entries that move to `heap`, unless they are cancelled
     cdef int64_t next_sequence
-    cdef Py_ssize_t cancelled           # cancelled timers still in the heap
+    cdef Py_ssize_t cancelled           # cancelled timers still in a heap
     cdef int64_t next_deadline_ms       # no timer is due earlier; NEVER if there is none
 
     cpdef Timer after(self, int64_t delay_ms, callback)
     cdef int forget_cancelled(self) except -1
+    cdef list earlier_heap(self)
     cdef int look_ahead(self) except -1
     cdef int64_t delay_ms(self) except? -1
     cdef int run_due_callbacks(self, int64_t most_us=*) except -1

@@ -1,5 +1,5 @@
 """The broker's clock and timers; tests replace the clock with a ManualClock."""
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from libc.stdint cimport INT64_MAX, int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
@@ -8,9 +8,10 @@ from kbroker.turn_watch cimport TurnWatch
 
 
 cdef enum:
-    # Cancelled timers are removed together once they make up most of the heap: requests with a timeout of an hour
+    # Cancelled timers are removed once they make up most of the heap: requests with a timeout of an hour
     # that are answered at once, a thousand times a second, must not leave an hour of timers behind.
     MIN_CANCELLED = 64
+    MOVED_AT_ONCE = 16
     # Thousands of timers may be due at one time, such as the sessions of a large group. What is left after this time
     # runs in the next tick.
     TICK_US = 2_000
@@ -77,11 +78,12 @@ cdef class Timers:
         self.clock = clock
         self.turn_watch = TurnWatch() if watch is None else watch
         self.heap = []
+        self.leaving = []
         self.next_deadline_ms = NEVER
 
     def __len__(self):
-        """Return the number of timers in the heap, cancelled ones included."""
-        return len(self.heap)
+        """Return the number of timers, with the cancelled ones that are not forgotten yet."""
+        return len(self.heap) + len(self.leaving)
 
     cpdef Timer after(self, int64_t delay_ms, callback):
         """Call `callback` once, `delay_ms` from now."""
@@ -133,14 +135,18 @@ cdef class Timers:
         cdef int64_t now_ms, began_us
         cdef int ran = 0
         cdef Timer timer
+        cdef list heap
         if self.next_deadline_ms == NEVER:
             return 0
         now_ms = self.clock.monotonic_ms()
         if self.next_deadline_ms > now_ms:
             return 0
         began_us = now_us()
-        while self.heap and (<Timer>(<tuple>self.heap[0])[2]).deadline_ms <= now_ms:
-            timer = heappop(self.heap)[2]
+        while True:
+            heap = self.earlier_heap()
+            if not heap or (<Timer>(<tuple>heap[0])[2]).deadline_ms > now_ms:
+                break
+            timer = heappop(heap)[2]
             if timer.callback is None:
                 self.cancelled -= 1
                 continue
@@ -155,16 +161,31 @@ cdef class Timers:
 
     cdef int look_ahead(self) except -1:
         """Drop cancelled timers from the front of the heap and set `next_deadline_ms`."""
-        while self.heap and (<Timer>(<tuple>self.heap[0])[2]).callback is None:
-            heappop(self.heap)
+        cdef list heap = self.earlier_heap()
+        while heap and (<Timer>(<tuple>heap[0])[2]).callback is None:
+            heappop(heap)
             self.cancelled -= 1
-        self.next_deadline_ms = (<Timer>(<tuple>self.heap[0])[2]).deadline_ms if self.heap else NEVER
+            heap = self.earlier_heap()
+        self.next_deadline_ms = (<Timer>(<tuple>heap[0])[2]).deadline_ms if heap else NEVER
         return 0
 
+    cdef list earlier_heap(self):
+        """Return the heap with the earliest deadline."""
+        if not self.leaving:
+            return self.heap
+        return self.leaving if not self.heap or self.leaving[0] < self.heap[0] else self.heap
+
     cdef int forget_cancelled(self) except -1:
-        if self.cancelled > MIN_CANCELLED and self.cancelled > len(self.heap) // 2:
-            # In place: `run_due` may be iterating over this list.
-            self.heap[:] = [entry for entry in self.heap if (<Timer>(<tuple>entry)[2]).callback is not None]
-            heapify(self.heap)
-            self.cancelled = 0
+        """Forget cancelled timers if they are most of all, a few at each call: there may be 100,000."""
+        cdef int moved
+        if not self.leaving:
+            if self.cancelled <= MIN_CANCELLED or self.cancelled <= len(self.heap) // 2:
+                return 0
+            self.leaving, self.heap = self.heap, self.leaving
+        for moved in range(min(MOVED_AT_ONCE, <int>len(self.leaving))):
+            entry = self.leaving.pop()      # without its last entry, a heap is a heap
+            if (<Timer>(<tuple>entry)[2]).callback is None:
+                self.cancelled -= 1
+            else:
+                heappush(self.heap, entry)
         return 0

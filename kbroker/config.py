@@ -8,7 +8,27 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kbroker.errors import ConfigError, ErrorCode, KafkaError
-from kbroker.settings import BROKER_NAME_OF, IGNORED, REFUSED, SETTINGS, TOPIC_SETTINGS, Setting, Type, Update
+from kbroker.listener_settings import (
+    PREFIX,
+    SECURITY_PROTOCOLS,
+    names_behind_a_listener,
+    names_in_force,
+    row_of,
+    split_name,
+)
+from kbroker.settings import (
+    BROKER_NAME_OF,
+    IGNORED,
+    KERBEROS,
+    REFUSED,
+    SASL_MECHANISMS,
+    SETTINGS,
+    TOPIC_SETTINGS,
+    Scope,
+    Setting,
+    Type,
+    Update,
+)
 
 
 class Source(enum.IntEnum):
@@ -54,6 +74,15 @@ class Listener(NamedTuple):
     port: int
     protocol: str = 'PLAINTEXT'
 
+    @property
+    def has_login(self) -> bool:
+        """True if clients log in by SASL."""
+        return self.protocol.startswith('SASL_')
+
+    @property
+    def has_tls(self) -> bool:
+        return self.protocol.endswith('SSL')
+
     def __str__(self) -> str:
         host = f'[{self.host}]' if ':' in self.host else self.host
         return f'{self.name}://{host}:{self.port}'
@@ -72,12 +101,13 @@ class Config:
         self.given = dict(given)
         self.warnings: list[str] = []
         """Messages for the operator that do not stop the start."""
+        static = self._parse_given()
         self._layers: list[tuple[Source, dict[str, Any]]] = [
-            (Source.DYNAMIC_BROKER, self._known_dynamic(per_broker or {})),
-            (Source.DYNAMIC_DEFAULT_BROKER, self._known_dynamic(cluster_wide or {})),
-            (Source.STATIC_BROKER, self._parse_given()),
+            (Source.DYNAMIC_BROKER, self._known_dynamic(per_broker or {}, static)),
+            (Source.DYNAMIC_DEFAULT_BROKER, self._known_dynamic(cluster_wide or {}, static)),
+            (Source.STATIC_BROKER, static),
         ]
-        self._values = {name: self._resolve(setting) for name, setting in SETTINGS.items()}
+        self._values = {name: self._resolve(name, setting) for name, setting in SETTINGS.items()}
         for name, setting in SETTINGS.items():
             setattr(self, setting.attribute, self._values[name])
         self._check_relations()
@@ -90,26 +120,38 @@ class Config:
         return self._values[name]
 
     def _parse_given(self) -> dict[str, Any]:
-        parsed = {}
-        for name, text in self.given.items():
-            setting = SETTINGS.get(name)
-            if setting is not None:
-                try:
-                    parsed[name] = setting.parse(text)
-                except ValueError as error:
-                    raise ConfigError(name, f'{name}: found {_quoted(setting, text)}, expected {error}') from None
-            elif (reason := _reason(REFUSED, name)) is not None:
-                raise ConfigError(name, f'{name} cannot be honoured: {reason}. Remove it to start without')
-            elif (reason := _reason(IGNORED, name)) is not None:
-                self.warnings.append(f'{name} has no effect: {reason}')
-            else:
-                raise ConfigError(name, f'{name} is not a setting{_suggestion(name, SETTINGS)}')
+        """Parse the plain settings, then those of a listener: their names depend on `listeners`."""
+        parsed: dict[str, Any] = {}
+        for is_prefixed in (False, True):
+            for name, text in self.given.items():
+                if name.startswith(PREFIX) is is_prefixed:
+                    setting = self._row(name, parsed)
+                    if setting is not None:
+                        try:
+                            parsed[name] = setting.parse(text)
+                        except ValueError as error:
+                            raise ConfigError(
+                                name, f'{name}: found {_quoted(setting, text)}, expected {error}') from None
         return parsed
 
-    def _known_dynamic(self, configs: Mapping[str, str]) -> dict[str, Any]:
+    def _row(self, name: str, static: Mapping[str, Any]) -> Setting | None:
+        """Return the row of a setting. None for one without effect, with a warning. Raises ConfigError."""
+        try:
+            setting = find_setting(name, listener_names(static))
+        except IgnoredSettingError as error:
+            self.warnings.append(str(error))
+            return None
+        if name == setting.name and setting.scope is Scope.ONLY_MECHANISM:
+            self.warnings.append(f'{name} has no effect: only {PREFIX}LISTENER.MECHANISM.{name} has one')
+        return setting
+
+    def _known_dynamic(self, configs: Mapping[str, str], static: Mapping[str, Any]) -> dict[str, Any]:
         parsed = {}
         for name, text in configs.items():
-            setting = SETTINGS.get(name)
+            try:
+                setting = find_setting(name, listener_names(static))
+            except ConfigError:
+                setting = None
             if setting is None or setting.update is Update.READ_ONLY:
                 self.warnings.append(f'{name} of the metadata log has no effect: it cannot be changed at run time here')
                 continue
@@ -120,24 +162,38 @@ class Config:
                                      f'expected {error}')
         return parsed
 
-    def _sources(self, setting: Setting) -> Iterator[tuple[str, Any, Source, int]]:
-        """Yield (name, value, source, factor) of each source that sets this setting, the strongest first."""
-        for source, values in self._layers:
-            if setting.name in values:
-                yield setting.name, values[setting.name], source, 1
-        static = self._layers[-1][1]
-        for name, factor in setting.fallbacks:
-            if name in static:
-                yield name, static[name], Source.STATIC_BROKER, factor
-        for name, factor in ((setting.name, 1), *setting.fallbacks):
-            if SETTINGS[name].default is not None:
-                yield name, SETTINGS[name].default, Source.DEFAULT, factor
+    def _sources(self, name: str, setting: Setting) -> Iterator[tuple[str, Any, Source, int]]:
+        """Yield (name, value, source, factor) of each source that sets this setting, the strongest first.
 
-    def _resolve(self, setting: Setting) -> Any:
-        for _, value, _, factor in self._sources(setting):
+        `name` is the name of the setting, perhaps with a prefix.
+        """
+        for source, values in self._layers:
+            if name in values:
+                yield name, values[name], source, 1
+        if name != setting.name:
+            yield from self._sources(setting.name, setting)
+            return
+        static = self._layers[-1][1]
+        for other, factor in setting.fallbacks:
+            if other in static:
+                yield other, static[other], Source.STATIC_BROKER, factor
+        for other, factor in ((name, 1), *setting.fallbacks):
+            if SETTINGS[other].default is not None:
+                yield other, SETTINGS[other].default, Source.DEFAULT, factor
+
+    def _resolve(self, name: str, setting: Setting) -> Any:
+        for _, value, _, factor in self._sources(name, setting):
             # -1 means "no limit" in every unit.
             return value if factor == 1 or value < 0 else value * factor
         return None
+
+    def is_set(self, name: str) -> bool:
+        """Return whether the operator or a change at run time set this name, which may have a prefix."""
+        return any(name in values for _, values in self._layers)
+
+    def value_of(self, name: str) -> Any:
+        """Return the value under a name that `is_set`."""
+        return next(values[name] for _, values in self._layers if name in values)
 
     def _check_relations(self) -> None:
         for low, high in (('group.min.session.timeout.ms', 'group.max.session.timeout.ms'),
@@ -157,10 +213,20 @@ class Config:
             if listener.name not in {other.name for other in bound}:
                 raise ConfigError('advertised.listeners', f'advertised.listeners: found {listener}, expected names out '
                                   f'of listeners: {", ".join(other.name for other in bound)}')
+        for listener in bound:
+            if listener.has_login and not ListenerConfig(self, listener)['sasl.enabled.mechanisms']:
+                raise ConfigError('sasl.enabled.mechanisms', 'sasl.enabled.mechanisms: found none for the listener '
+                                  f'{listener.name}, expected some of {", ".join(SASL_MECHANISMS)}')
 
-    def given_texts(self, prefix: str) -> dict[str, str]:
-        """Return the operator's settings whose names start with `prefix`, as written."""
-        return {name: text for name, text in self.given.items() if name.startswith(prefix)}
+    @property
+    def listener_names(self) -> dict[str, bool]:
+        """Listeners that the settings name, in lower case, and whether they are bound."""
+        return listener_names(self._values)
+
+    def for_listener(self, name: str) -> 'ListenerConfig':
+        """Return the settings in force for a bound listener."""
+        listener = next(listener for listener in self.bound_listeners if listener.name == name.upper())
+        return ListenerConfig(self, listener)
 
     @property
     def log_directory(self) -> str:
@@ -185,16 +251,19 @@ class Config:
                 for listener in listeners]
 
     def _listeners(self, setting: str) -> list[Listener]:
-        protocols = dict(entry.partition(':')[::2] for entry in self['listener.security.protocol.map'])
+        protocols = dict(entry.upper().partition(':')[::2] for entry in self['listener.security.protocol.map'])
         found: list[Listener] = []
         for text in self[setting]:
             listener = _parse_listener(setting, text)
             if listener.name in self['controller.listener.names']:
                 continue
-            protocol = protocols.get(listener.name, listener.name)
-            if protocol not in ('PLAINTEXT', 'SSL'):
-                raise ConfigError(setting, f'{setting}: found {text} of protocol {protocol}, expected PLAINTEXT or '
-                                  'SSL: SASL is not served')
+            if listener.name not in protocols:
+                raise ConfigError(setting, f'{setting}: found {text}, expected a name out of '
+                                  f'listener.security.protocol.map: {", ".join(protocols)}')
+            protocol = protocols[listener.name]
+            if protocol not in SECURITY_PROTOCOLS:
+                raise ConfigError('listener.security.protocol.map', 'listener.security.protocol.map: found '
+                                  f'{listener.name}:{protocol}, expected one of {", ".join(SECURITY_PROTOCOLS)}')
             if listener.name in {other.name for other in found}:
                 raise ConfigError(setting, f'{setting}: found the name {listener.name} twice, expected it once')
             found.append(listener._replace(protocol=protocol))
@@ -209,37 +278,133 @@ class Config:
         self.__dict__.update(other.__dict__)
 
     def describe(self) -> list[ConfigEntry]:
-        """Return the broker's entries for DescribeConfigs."""
-        return [self._entry(setting) for setting in SETTINGS.values() if not setting.internal]
+        """Return the broker's entries for DescribeConfigs. Settings of single listeners are listed if they are set."""
+        prefixed = sorted({name for _, values in self._layers for name in values if name not in SETTINGS})
+        return [*(self._entry(name, setting) for name, setting in SETTINGS.items() if not setting.internal),
+                *(self._entry(name, find_setting(name, self.listener_names)) for name in prefixed)]
 
-    def _entry(self, setting: Setting) -> ConfigEntry:
-        synonyms = self.synonyms(setting.name)
+    def _entry(self, name: str, setting: Setting) -> ConfigEntry:
+        synonyms = self._synonyms(name, setting)
         source = synonyms[0].source if synonyms else Source.DEFAULT
-        value = _shown(setting, self[setting.name]) if synonyms else None
-        return ConfigEntry(setting.name, value, source, setting.type,
-                           setting.update is Update.READ_ONLY, setting.doc, synonyms)
+        value = _shown(setting, self._resolve(name, setting)) if synonyms else None
+        return ConfigEntry(name, value, source, setting.type, setting.update is Update.READ_ONLY, setting.doc, synonyms)
 
     def synonyms(self, name: str) -> list[Synonym]:
         """Return each source of the setting, strongest first; like Kafka, without defaults of other names."""
-        return [Synonym(given, _shown(SETTINGS[given], value), source)
-                for given, value, source, _ in self._sources(SETTINGS[name])
-                if given == name or source is not Source.DEFAULT]
+        return self._synonyms(name, SETTINGS[name])
+
+    def _synonyms(self, name: str, setting: Setting) -> list[Synonym]:
+        return [Synonym(given, _shown(setting, value), source)
+                for given, value, source, _ in self._sources(name, setting)
+                if given in (name, setting.name) or source is not Source.DEFAULT]
 
 
-def validate_broker_configs(changes: Mapping[str, str | None], *, per_broker: bool) -> None:
+class IgnoredSettingError(ConfigError):
+    """A setting of Kafka's has no effect here. The message says why."""
+
+
+def listener_names(values: Mapping[str, Any]) -> dict[str, bool]:
+    """Return whether a listener is bound, by its name in lower case, for each that the settings name."""
+    def value(name: str) -> Any:
+        return values[name] if name in values else SETTINGS[name].default
+
+    bound = {text.partition('://')[0].lower() for text in value('listeners')}
+    mapped = {entry.partition(':')[0].lower() for entry in value('listener.security.protocol.map')}
+    controllers = {name.lower() for name in value('controller.listener.names')}
+    return {name: name in bound - controllers for name in bound | mapped | controllers}
+
+
+def find_setting(name: str, listeners: Mapping[str, bool]) -> Setting:
+    """Return the row of a name that may have a prefix; `listeners` as `listener_names` returns them.
+
+    Raises IgnoredSettingError and ConfigError.
+    """
+    scoped = split_name(name, listeners) if name.startswith(PREFIX) else None
+    setting = SETTINGS.get(name) if scoped is None else row_of(scoped)
+    if scoped is None and setting is None and name.startswith(PREFIX):
+        raise ConfigError(name, f'{name}: found no listener of this name, expected one of '
+                          f'{", ".join(sorted(listeners))}')
+    plain = name if scoped is None else scoped.setting
+    if scoped is not None and scoped.mechanism == KERBEROS.lower():
+        raise ConfigError(name, f'{name} cannot be honoured: GSSAPI is not served, only {", ".join(SASL_MECHANISMS)}. '
+                          'Remove it to start without')
+    if setting is None and plain in SETTINGS:
+        assert scoped is not None
+        raise ConfigError(name, f'{name} cannot be honoured: {plain} is set for {SETTINGS[plain].scope.value}')
+    if setting is None and (reason := _reason(IGNORED, plain)) is not None:
+        raise IgnoredSettingError(name, f'{name} has no effect: {reason}')
+    if setting is None and (reason := _reason(REFUSED, plain)) is not None:
+        raise ConfigError(name, f'{name} cannot be honoured: {reason}. Remove it to start without')
+    if setting is None:
+        known = SETTINGS if scoped is None or scoped.mechanism else names_behind_a_listener()
+        suggestion = _suggestion(plain, known, name.removesuffix(plain))
+        raise ConfigError(name, f'{name} is not a setting{suggestion}')
+    if scoped is not None and not listeners[scoped.listener]:
+        raise IgnoredSettingError(name, f'{name} has no effect: no listener {scoped.listener.upper()} is bound')
+    return setting
+
+
+class ListenerConfig:
+    """The settings in force for one listener, or for one SASL mechanism of it, by their plain names."""
+
+    def __init__(self, config: Config, listener: Listener, mechanism: str = ''):
+        self.listener = listener
+        self._config = config
+        self._mechanism = mechanism
+
+    def for_mechanism(self, mechanism: str) -> 'ListenerConfig':
+        """Return the settings in force for a SASL mechanism of this listener."""
+        return ListenerConfig(self._config, self.listener, mechanism)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of the setting with this plain name."""
+        given = self._given(SETTINGS[name])
+        if given is not None:
+            return self._config.value_of(given)
+        return SETTINGS[name].default
+
+    def name_of(self, name: str) -> str:
+        """Return the name under which a setting is set, or else should be: for error messages."""
+        setting = SETTINGS[name]
+        return self._given(setting) or self._names(setting)[0]
+
+    def is_set(self, name: str) -> bool:
+        """Return whether a setting has another source than its default."""
+        return self._given(SETTINGS[name]) is not None
+
+    def texts(self, prefix: str) -> dict[str, str]:
+        """Return the settings that are set and whose plain names start with `prefix`, as they are written."""
+        found = {}
+        for name, setting in SETTINGS.items():
+            if name.startswith(prefix) and (given := self._given(setting)) is not None:
+                text = setting.text(self._config.value_of(given))
+                assert text is not None
+                found[name] = text
+        return found
+
+    def _names(self, setting: Setting) -> list[str]:
+        return names_in_force(self.listener.name, self.listener.protocol, self._mechanism, setting)
+
+    def _given(self, setting: Setting) -> str | None:
+        return next((name for name in self._names(setting) if self._config.is_set(name)), None)
+
+
+def validate_broker_configs(config: Config, changes: Mapping[str, str | None], *, per_broker: bool) -> None:
     """Check dynamic configs that a client wants to set (None: to remove).
 
     Raises KafkaError: INVALID_REQUEST, as Kafka does for brokers, if the setting cannot be changed this way or the
     value is not valid; INVALID_CONFIG for an unknown name.
     """
     for name, text in changes.items():
-        setting = SETTINGS.get(name)
-        if setting is None:
-            reason = _reason(IGNORED, name) or _reason(REFUSED, name)
-            why = f' here: {reason}' if reason else _suggestion(name, SETTINGS)
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f'{name} is not a setting{why}')
+        try:
+            setting = find_setting(name, config.listener_names)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
         if setting.update is Update.READ_ONLY:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f'{name} is read-only: set it in the file and restart')
+        if setting.scope is not Scope.BROKER and name == setting.name and setting.update is Update.PER_BROKER:
+            raise KafkaError(ErrorCode.INVALID_REQUEST,
+                             f'{name} can only be changed for a listener: {PREFIX}LISTENER.{name}')
         if setting.update is Update.PER_BROKER and not per_broker:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f'{name} can only be changed for one broker, found the default')
         if text is not None:
@@ -278,6 +443,44 @@ def addresses_for_clients(config: Config) -> tuple[list[Listener], list[str]]:
     else:
         name = found[0][3] or name
     return [listener._replace(host=listener.host or name) for listener in listeners], warnings
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether no other machine reaches a listener at `host`. An empty host is every interface."""
+    try:
+        return ipaddress.ip_address(host or '0.0.0.0').is_loopback
+    except ValueError:
+        pass        # a name
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(str(address[0]).partition('%')[0]).is_loopback for *_, address in found)
+
+
+def check_exposure(config: Config) -> list[str]:
+    """Return warnings about listeners that other machines reach.
+
+    Raises ConfigError if clients of such a listener do not authenticate and `kbroker.allow.insecure.listener` is false.
+    """
+    warnings = []
+    exposed = [listener for listener in config.bound_listeners if not is_loopback(listener.host)]
+    for listener in exposed:
+        settings = config.for_listener(listener.name)
+        has_certificates = listener.has_tls and settings['ssl.client.auth'] == 'required'
+        if not listener.has_login and not has_certificates:
+            if not config.kbroker_allow_insecure_listener:
+                raise ConfigError('listeners', f'listeners: other machines reach {listener}, and its clients do not '
+                                  'log in. Expected an address of loopback, SASL, or TLS with ssl.client.auth='
+                                  'required; kbroker.allow.insecure.listener=true starts the broker nevertheless')
+            warnings.append(f'every machine that reaches {listener} may use it without a login')
+        weak = {'PLAIN', 'OAUTHBEARER'}.intersection(settings['sasl.enabled.mechanisms'])
+        if listener.has_login and not listener.has_tls and weak:
+            warnings.append(f'{listener} has no TLS: {" and ".join(sorted(weak))} send secrets that others can read; '
+                            'SCRAM does not')
+    if exposed and config.authorizer_class_name and config.allow_everyone_if_no_acl_found:
+        warnings.append('allow.everyone.if.no.acl.found=true: every client may use what no ACL is about')
+    return warnings
 
 
 class LogConfig:
@@ -387,8 +590,8 @@ def _reason(patterns: Mapping[str, str], name: str) -> str | None:
     return next((reason for pattern, reason in patterns.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
+def _suggestion(name: str, known: Iterable[str], prefix: str = '') -> str:
     import difflib  # slow to import, and needed only after a mistake
 
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-    return f'; did you mean {near[0]}?' if near else ''
+    return f'; did you mean {prefix}{near[0]}?' if near else ''

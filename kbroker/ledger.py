@@ -7,9 +7,15 @@ from typing import NamedTuple
 from kbroker.apis.fetch_sessions import MOST_HELD_PARTITIONS
 from kbroker.group.pending_members import MOST_PENDING_MEMBERS
 from kbroker.log.fs import shared_open_files
+from kbroker.metadata.batches import MAX_RECORDS
+from kbroker.metadata.scram_records import MOST_CREDENTIALS
 from kbroker.network.connection import MAX_HANDSHAKES
-from kbroker.network.server import Server
+from kbroker.network.server import MOST_HELD, Server
 from kbroker.node import Node
+from kbroker.security.acl_index import MOST_ACL_BYTES
+from kbroker.security.audit import QUEUE_BYTES
+from kbroker.security.failed_logins import MOST_ADDRESSES
+from kbroker.security.quotas import MOST_COUNTERS, MOST_METERS
 
 
 class Line(NamedTuple):
@@ -32,6 +38,12 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
     return [
         Line('connections', '', lambda: len(server.connections), lambda: server.max_connections, 'max.connections'),
         Line('TLS handshakes', '', lambda: traffic.open_handshakes, lambda: MAX_HANDSHAKES, 'the oldest gives way'),
+        Line('logins in progress', '', lambda: traffic.open_logins, lambda: traffic.max_open_logins,
+             'the oldest gives way'),
+        Line('addresses of failed logins', '', lambda: len(node.authentication.failed_logins),
+             lambda: MOST_ADDRESSES, 'the oldest is forgotten'),
+        Line('SCRAM credentials', '', lambda: len(node.metadata.image.scram_credentials), lambda: MOST_CREDENTIALS,
+             'fixed'),
         Line('requests and replies', 'bytes', lambda: traffic.held_bytes,
              lambda: config.queued_max_request_bytes if config.queued_max_request_bytes > 0 else None,
              'queued.max.request.bytes'),
@@ -45,11 +57,39 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
              lambda: node.groups.memory.most_bytes, 'kbroker.group.memory.max.bytes'),
         Line('member ids not used yet', '', lambda: len(node.groups.pending_members), lambda: MOST_PENDING_MEMBERS,
              'the oldest is forgotten'),
-        Line('long work', '', lambda: len(node.long_work), lambda: server.max_connections, 'one a connection'),
+        Line('long work', '', lambda: len(node.long_work) + node.long_work.paused, lambda: server.max_connections,
+             'one a connection'),
         Line('partitions', '', lambda: len(node.logs.logs), lambda: node.topics.most_partitions, '10 KB each'),
         Line('transactional ids', 'bytes', lambda: node.transactions.store.id_bytes,
              lambda: node.transactions.store.most_id_bytes, 'transactional.id.expiration.ms makes room'),
         Line('producers of partitions', '', lambda: node.logs.producer_room.held, lambda: node.logs.producer_room.most,
              '100,000 a partition; producer.id.expiration.ms makes room'),
+        Line('lines of the audit that wait', 'bytes', lambda: node.audit.waiting_bytes, lambda: QUEUE_BYTES,
+             'later lines are counted'),
+        Line('connections held for a quota', '', lambda: len(server.held), lambda: MOST_HELD,
+             'more are closed at once'),
+        Line('counters of quotas', '', lambda: len(node.quotas.counters), lambda: MOST_COUNTERS,
+             'the one used longest ago is forgotten'),
+        Line('clients with quotas', '', lambda: node.quotas.meters_count, lambda: MOST_METERS,
+             'all are looked up again'),
         Line('open files', '', lambda: len(shared_open_files()), lambda: None, 'three quarters of the descriptors'),
+        *access_lines(node),
+    ]
+
+
+def access_lines(node: Node) -> list[Line]:
+    """Return the lines of a broker with access control."""
+    authorizer = node.authorizer
+    if authorizer is None:
+        return []
+    from kbroker.security.decision_log import MOST_DENIALS
+
+    return [
+        Line('ACLs', 'bytes', lambda: authorizer.index.held_bytes, lambda: MOST_ACL_BYTES, 'fixed'),
+        Line('changes of ACLs that are not in force yet', '', lambda: len(node.acls), lambda: MAX_RECORDS,
+             'one request at a time'),
+        Line('remembered decisions', 'bytes', lambda: authorizer.caches.held_bytes,
+             lambda: authorizer.caches.most_bytes, 'the oldest client\'s are forgotten'),
+        Line('different denials in the log', '', lambda: len(authorizer.log), lambda: 2 * MOST_DENIALS,
+             'later ones are counted together'),
     ]

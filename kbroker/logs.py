@@ -1,33 +1,46 @@
-"""The broker's log on stderr: human-readable lines, journal lines or JSON lines."""
-import json
+"""The broker's log on stderr: human-readable lines, journal lines or JSON lines.
+
+A message is one line, and an exception is lines that begin with blanks: the text of a client cannot look like a line of
+the broker.
+"""
 import logging
 import os
 import sys
 import time
 
+from kbroker.security.escape import MOST_OF_A_LINE, json_line, shown
+
 _SYSLOG_LEVELS = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 7))
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {'message', 'asctime', 'taskName'}
 
 
-class HumanFormatter(logging.Formatter):
+class LineFormatter(logging.Formatter):
+    """The part of a text formatter that deals with exceptions."""
+
+    def exception_lines(self, record: logging.LogRecord) -> list[str]:
+        """Return the lines of the record's traceback, indented: its message may hold line ends."""
+        if not record.exc_info:
+            return []
+        return ['  ' + shown(line, MOST_OF_A_LINE) for line in self.formatException(record.exc_info).split('\n')]
+
+
+class HumanFormatter(LineFormatter):
     """`2026-01-31 23:59:59.123 WARNING room: message`, in local time; the level INFO is omitted."""
 
     def format(self, record: logging.LogRecord) -> str:
         level = '' if record.levelno == logging.INFO else f'{record.levelname} '
         moment = time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(record.created))
-        line = f'{moment}.{int(record.msecs):03d} {level}{record.name.removeprefix("kbroker.")}: {record.getMessage()}'
-        return f'{line}\n{self.formatException(record.exc_info)}' if record.exc_info else line
+        line = f'{moment}.{int(record.msecs):03d} {level}{record.name.removeprefix("kbroker.")}: {message_of(record)}'
+        return '\n'.join([line, *self.exception_lines(record)])
 
 
-class JournalFormatter(logging.Formatter):
+class JournalFormatter(LineFormatter):
     """`<4>room: message`: the journal adds the time and takes the level from the number (sd-daemon(3))."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = f'{record.name.removeprefix("kbroker.")}: {record.getMessage()}'
-        if record.exc_info:
-            text += '\n' + self.formatException(record.exc_info)
+        line = f'{record.name.removeprefix("kbroker.")}: {message_of(record)}'
         prefix = journal_prefix(record.levelno)
-        return '\n'.join(prefix + line for line in text.splitlines())
+        return '\n'.join(prefix + each for each in [line, *self.exception_lines(record)])
 
 
 class JsonFormatter(logging.Formatter):
@@ -35,11 +48,16 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = {'time_ms': int(record.created * 1000), 'level': record.levelname.lower(), 'logger': record.name,
-                'message': record.getMessage()}
+                'message': record.getMessage()[:MOST_OF_A_LINE]}
         line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
             line['traceback'] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json_line(line)
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """Return the message of the record as one line of bounded length."""
+    return shown(record.getMessage(), MOST_OF_A_LINE)
 
 
 def set_up(as_json: bool) -> None:

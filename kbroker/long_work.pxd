@@ -9,6 +9,7 @@ cdef class LongWork:
     cdef object works           # deque of Work
     cdef bint is_scheduled
     cdef int64_t slice_us
+    cdef readonly Py_ssize_t paused
     # The works of requests, by the memory that one of them may hold.
     cdef readonly Line small_requests
     cdef readonly Line medium_requests
@@ -18,6 +19,15 @@ cdef class LongWork:
     cdef bint advance(self, Work work) except -1
     cdef int resume(self, Work work) except -1
     cdef int schedule(self) except -1
+
+
+cdef class Pause:
+    cdef readonly bint is_over
+    cdef list works             # of Work
+    cdef LongWork long_work     # in which they advance
+
+    cpdef end(self)
+    cdef int hold(self, LongWork long_work, Work work) except -1
 
 
 cdef class Work:

@@ -6,7 +6,11 @@ from kbroker.clock import Timers
 
 Result = TypeVar('Result')
 
-WAITING: object
+class Pause:
+    is_over: bool
+    def __init__(self) -> None: ...
+    def wait(self) -> Generator[object]: ...
+    def end(self) -> None: ...
 
 class Work: ...
 
@@ -19,6 +23,7 @@ class Line:
     def begin(self, steps: Generator[object, None, Any], is_wanted: Callable[[], bool]) -> None: ...
 
 class LongWork:
+    paused: int
     small_requests: Line
     medium_requests: Line
     large_requests: Line

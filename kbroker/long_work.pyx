@@ -4,6 +4,8 @@ The loop belongs to everybody, so nothing may hold it for long. Work whose lengt
 bytes) is written as a generator that yields after each small part, of 100 microseconds or so. In each tick, the works
 that are not at their end share SLICE_US. State may change wherever a work yields: look things up again behind it.
 
+A work that waits yields a `Pause`, and advances again once the pause is over.
+
 A work that holds memory which a peer chooses has to take a place in a `Line`, so that few of them do at a time.
 """
 from collections import deque
@@ -22,21 +24,46 @@ cdef enum:
     MOST_BEGUN = 500
 
 
-WAITING = object()
-"""The value that a work yields while it waits for another one, so that it does not keep a place from that one."""
-
-
 def run_to_end(steps):
-    """Run a generator to its end at once, and return its value: for work that is known to be short."""
+    """Run a generator to its end at once, and return its value: for work that is known to be short and not to wait."""
     while True:
         try:
-            next(steps)
+            step = next(steps)
         except StopIteration as stop:
             return stop.value
+        if type(step) is Pause and not (<Pause>step).is_over:
+            raise RuntimeError(f'{steps!r} waits, and it is run at once')
+
+
+cdef class Pause:
+    """A point that works wait for: the end of another work, or a sync. It costs nothing until `end` is called."""
+
+    def __init__(self):
+        self.works = []
+
+    def wait(self):
+        """Wait until `end` is called."""
+        while not self.is_over:
+            yield self
+
+    cpdef end(self):
+        """Let all works that wait here advance in the next slice."""
+        cdef Work work
+        self.is_over = True
+        works, self.works = self.works, []
+        for work in works:
+            self.long_work.paused -= 1
+            self.long_work.resume(work)
+
+    cdef int hold(self, LongWork long_work, Work work) except -1:
+        self.long_work = long_work
+        self.works.append(work)
+        long_work.paused += 1
+        return 0
 
 
 cdef class Work:
-    """A generator that is not at its end, and who waits for its result."""
+    """A generator that is not at its end, and the callback for its result."""
 
 
 cdef class LongWork:
@@ -52,6 +79,7 @@ cdef class LongWork:
         self.large_requests = Line(self, LARGE_REQUESTS)
 
     def __len__(self):
+        """Return the number of works that can advance now. `paused` is the number of those that wait for a Pause."""
         return len(self.works)
 
     cpdef start(self, steps, done=None):
@@ -92,12 +120,16 @@ cdef class LongWork:
             self.schedule()
 
     cdef bint advance(self, Work work) except -1:
-        """Do the next part of a work. Return False if it was the last."""
+        """Do the next part of a work. Return False if it was the last, or if the work waits for a Pause."""
         error = result = None
         try:
-            if next(work.steps) is WAITING and work.gives_way and work.line is not None:
-                work.line.leave()
-                work.line = None
+            step = next(work.steps)
+            if type(step) is Pause and not (<Pause>step).is_over:
+                if work.gives_way and work.line is not None:
+                    work.line.leave()
+                    work.line = None
+                (<Pause>step).hold(self, work)
+                return False
             return True
         except StopIteration as stop:
             result = stop.value

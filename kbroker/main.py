@@ -1,11 +1,13 @@
-"""The command line: `kbroker serve`, `kbroker status`, `kbroker config`, `kbroker --version`."""
+"""The command line: `kbroker serve`, `kbroker status`, `kbroker storage`, `kbroker config`, `kbroker --version`."""
 import contextlib
 import gc
 import json
 import logging
+import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,8 +16,9 @@ from typing import Any, NoReturn
 import click
 
 from kbroker import __version__, logs, systemd
-from kbroker.config import Config, addresses_for_clients
+from kbroker.config import Config, addresses_for_clients, check_exposure
 from kbroker.errors import ConfigError, CorruptLogError, KafkaError, LogDirectoryError
+from kbroker.file_modes import check_data_directory, check_secret_file, holds_secrets
 from kbroker.garbage import exempting_the_old
 from kbroker.properties import read_properties
 from kbroker.settings import SETTINGS
@@ -70,6 +73,7 @@ def _start(config_file: Path | None, data_dir: str | None, listen: str | None, a
     warnings: list[str] = []
     if config_file is not None:
         given, warnings = _read_file(config_file)
+    names_in_file = list(given)
     if data_dir is not None:
         given['log.dirs'] = data_dir
     if listen is not None:
@@ -81,6 +85,9 @@ def _start(config_file: Path | None, data_dir: str | None, listen: str | None, a
         config = Config(given)
         for warning in warnings + config.warnings:
             log.warning('%s', warning)
+        os.umask(int(config.kbroker_file_umask, 8))
+        for warning in _check_modes(config, config_file, names_in_file):
+            log.warning('%s', warning)
         broker = Broker(config)
         broker.start()
         return broker
@@ -90,10 +97,22 @@ def _start(config_file: Path | None, data_dir: str | None, listen: str | None, a
         _fail(f'{error.filename}: {error.strerror}' if error.filename else error.strerror or str(error))
 
 
+def _check_modes(config: Config, config_file: Path | None, names_in_file: list[str]) -> list[str]:
+    """Return warnings about files that others may read. Raises ConfigError."""
+    warnings = []
+    if config_file is not None and holds_secrets(names_in_file):
+        warnings += check_secret_file(str(config_file), 'the passwords in it', config.kbroker_allow_readable_secrets)
+    if any(listener.has_login for listener in config.bound_listeners):
+        warnings += check_data_directory(config.log_directory)
+    return warnings
+
+
 def _run(broker: Any) -> None:
     """Serve until a signal stops the broker."""
     for number in _stopping_signals():
         broker.reactor.on_signal(number, partial(_stop, broker, number))
+    if sys.stdin is None or not sys.stdin.isatty():      # the end of a terminal still ends the broker
+        broker.reactor.on_signal(signal.SIGHUP, broker.reload)
     durability = broker.config.kbroker_durability
     log.info('ready on %s, data in %s, durability %s', broker.address, broker.directory, durability,
              extra={'event': 'ready', 'address': broker.address, 'directory': str(broker.directory),
@@ -149,6 +168,45 @@ def status(config_file: Path | None, data_dir: str | None, as_json: bool) -> Non
 
 
 @main.command()
+@click.option('--config', 'config_file', type=FILE, metavar='FILE', help='The settings that the broker will be given.')
+@click.option('--data-dir', metavar='DIR', help='The log directory (log.dirs).  [default: data]')
+@click.option('--cluster-id', metavar='ID', help='The id of the cluster, 22 characters.  [default: a random one]')
+@click.option('--add-scram', 'scram', metavar='MECHANISM=[name=NAME,password=PASSWORD]', multiple=True,
+              help='A user of SCRAM-SHA-256 or SCRAM-SHA-512; repeatable. The list in brackets may also have '
+                   'iterations=N, and salt and saltedpassword in base64 instead of the password.')
+def storage(config_file: Path | None, data_dir: str | None, cluster_id: str | None, scram: tuple[str, ...]) -> None:
+    """Format a new log directory, with the first users in it before a broker serves it.
+
+    On the log directory of a stopped broker, --add-scram adds users or replaces their credentials.
+    """
+    from kbroker.log.fs import FileSystem  # compiled rooms: `kbroker --help` does without them
+    from kbroker.metadata.added_scram import add_offline, parse_add_scram
+    from kbroker.metadata.directory import META_PROPERTIES_FILE, format_directory, parse_uuid
+
+    given = {} if config_file is None else _read_file(config_file)[0]
+    if data_dir is not None:
+        given['log.dirs'] = data_dir
+    try:
+        settings = Config(given)
+        os.umask(int(settings.kbroker_file_umask, 8))
+        if cluster_id is not None:
+            parse_uuid(cluster_id)
+        records = {(record.name, record.mechanism): record for record in map(parse_add_scram, scram)}
+        if len(records) < len(scram):
+            raise ValueError('--add-scram: found a user and mechanism twice, expected them once')
+        directory = os.path.abspath(settings.log_directory)
+        if records and cluster_id is None and os.path.exists(os.path.join(directory, META_PROPERTIES_FILE)):
+            add_offline(directory, list(records.values()))
+            click.echo(f'{directory}: {len(records)} SCRAM credentials written')
+            return
+        properties = format_directory(FileSystem(), directory, settings.node_id, int(time.time() * 1000), cluster_id,
+                                      list(records.values()))
+    except (ConfigError, KafkaError, LogDirectoryError, OSError, ValueError) as error:
+        _fail(str(error))
+    click.echo(f'{directory}: formatted for cluster {properties.cluster_id}, with {len(records)} SCRAM credentials')
+
+
+@main.command()
 @click.option('--check', 'config_file', type=FILE, metavar='FILE', help='Check FILE instead; exit 1 if it is invalid.')
 def config(config_file: Path | None) -> None:
     """Print every setting with its default and description, as a file for `serve --config`."""
@@ -161,7 +219,7 @@ def config(config_file: Path | None) -> None:
         click.echo(f'error: {text}', err=True)
     if not errors:
         checked = Config(given)
-        warnings += checked.warnings + addresses_for_clients(checked)[1]
+        warnings += checked.warnings + addresses_for_clients(checked)[1] + check_exposure(checked)
     for text in warnings:
         click.echo(f'warning: {text}', err=True)
     if errors:
@@ -171,10 +229,15 @@ def config(config_file: Path | None) -> None:
 
 def _errors(given: dict[str, str]) -> Iterator[str]:
     """Yield one message for each error in the settings."""
+    from kbroker.apis.listener_logins import check_logins  # compiled rooms: `kbroker --help` does without them
+
     given = dict(given)
     while True:
         try:
-            addresses_for_clients(Config(given))
+            checked = Config(given)
+            addresses_for_clients(checked)
+            check_exposure(checked)
+            check_logins(checked)
             return
         except ConfigError as error:
             yield str(error)

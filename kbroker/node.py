@@ -3,13 +3,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
+from kbroker.apis.authentication import Authentication
 from kbroker.apis.fetch_sessions import FetchSessions
 from kbroker.apis.waiting import WaitingRoom
 from kbroker.clock import Clock, Timers
 from kbroker.config import Config, Listener
-from kbroker.errors import KafkaError
+from kbroker.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.group.coordinator import GroupCoordinator
 from kbroker.log.cleaner import Cleaner
 from kbroker.log.directory_names import LOCK_FILE
@@ -21,6 +23,10 @@ from kbroker.long_work import LongWork
 from kbroker.metadata.changes import Steps
 from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import ResourceType
+from kbroker.metadata.snapshot_writer import Limits, SnapshotWriter
+from kbroker.security.audit import Audit
+from kbroker.security.principal import parse_principals
+from kbroker.security.quotas import ClientQuotas, Window
 from kbroker.settings import LONG_MAX
 from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Tick
@@ -28,18 +34,31 @@ from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.coordinator import TransactionCoordinator
 from kbroker.transaction.producer_ids import ProducerIds
 
+if TYPE_CHECKING:
+    from kbroker.metadata.access_control import AclFollower
+    from kbroker.security.authorizer import Authorizer
+
 logger = logging.getLogger('kbroker')
 
 
 class Node:
     """All state of a broker: `take_directory`, `open`, then requests and ticks, then `close` or `abandon`."""
 
+    # Handlers in C look these up for each request. In a dict of more than 30 names Python finds them more slowly.
+    __slots__ = (
+        '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'audit',
+        'authentication', 'authorizer', 'checks', 'cleaner', 'clock', 'config', 'directory',
+        'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata', 'on_reconfigured',
+        'quotas', 'snapshots', 'tick', 'timers', 'topics', 'transactions', 'validate', 'waiting_room')
+
     metadata: MetadataController
+    acls: AclFollower
     topics: TopicRegistry
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     logs: LogManager
     cleaner: Cleaner
+    snapshots: SnapshotWriter
     _advertised: dict[str, tuple[str, int]]
 
     def __init__(self, config: Config, clock: Clock, timers: Timers, fs: FileSystem, sync: Sync = sync_inline,
@@ -51,6 +70,9 @@ class Node:
         self.timers = timers
         self.fs = fs
         self.directory = os.path.abspath(config.log_directory)
+        self.quotas = ClientQuotas(
+            clock, Window(config.quota_window_num, 1000 * config.quota_window_size_seconds),
+            Window(config.controller_quota_window_num, 1000 * config.controller_quota_window_size_seconds))
         self.waiting_room = WaitingRoom()
         self.long_work = LongWork(timers)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room,
@@ -58,10 +80,21 @@ class Node:
         self.tick = Tick()
         self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later,
                                clock, timers)
+        self.authorizer: Authorizer | None = None
+        """None: every client may do everything."""
         self._unreported_failure: KafkaError | None = None
         self.on_reconfigured: list[Callable[[], None]] = []
         """Called after `config` took over settings that were changed at run time."""
+        self.checks: list[Callable[[Config, Iterable[str]], Steps[None]]] = []
+        """Called before settings are changed at run time, with the configuration that they would lead to, and the names
+        that are set.
+
+        They are generators, and raise KafkaError to refuse the change.
+        """
         self.validate = validate
+        self.audit = Audit()
+        """The broker replaces it if `kbroker.audit.log` names one."""
+        self.authentication = Authentication(self)
         self._sync = sync
         self._submit = submit
         self._closers: list[Callable[[], None]] = []
@@ -78,8 +111,12 @@ class Node:
         self.logs = LogManager(self.fs, self.directory, self.config, self.clock, self.timers, self._sync, self._submit,
                                self.long_work)
         self._closers.append(lambda: self.logs.close(clean=False))
-        self.metadata = MetadataController.open(self.fs, self.directory, self.config, self.clock, self.logs.past())
+        self.metadata = MetadataController.open(self.fs, self.directory, self.config, self.clock, self.logs.past(),
+                                                self._sync)
         self._closers.append(self.metadata.close)
+        self._adopt_configs()
+        if self.config.authorizer_class_name:
+            self._open_authorizer()
         self.logs.begin()
 
     def open(self, listeners: list[Listener]) -> None:
@@ -89,8 +126,9 @@ class Node:
         """
         self._advertised = {listener.name: (listener.host, listener.port) for listener in listeners}
         self.metadata.register(listeners)
+        self.quotas.adopt(self.metadata.image.client_quotas)
+        self.metadata.on_change.append(self.quotas.replay)
         self.topics = TopicRegistry(self.config, self.metadata, self.logs, self.flusher, self.tick)
-        self._adopt_configs()
         self.topics.open_all()
         # A clean stop left the log ends there, but what is rolled from now on is not whole on the disk at once.
         self.logs.checkpoint_recovery_points()
@@ -98,7 +136,7 @@ class Node:
         self.metadata.on_failure = self.logs.fail
         self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work)
         self.transactions = TransactionCoordinator(
-            self.config, self.clock, self.long_work, self.topics, ProducerIds(self.metadata),
+            self.config, self.clock, self.long_work, self.topics, ProducerIds(self.metadata, self.long_work),
             transaction_version=self.metadata.image.features.get('transaction.version', 0))
         # The group coordinator replays markers, which make a transaction's offsets visible. So it starts before the
         # transaction coordinator, which sends markers.
@@ -109,9 +147,29 @@ class Node:
         self.cleaner = Cleaner(self.logs, self.config, self.clock, self.timers, self._submit)
         self.cleaner.start()
         self._closers.append(self.cleaner.stop)
+        self.snapshots = SnapshotWriter(self.metadata, Limits.of(self.config), self.fs, self.clock, self.long_work,
+                                        self._sync, self._submit)
+        self.snapshots.start()
+        self._closers.append(self.snapshots.stop)
         if self.config.log_flush_scheduler_interval_ms < LONG_MAX:
             self.timers.every(self.config.log_flush_scheduler_interval_ms,
                               lambda: self.long_work.start(self.topics.flush_by_time()))
+
+    def _open_authorizer(self) -> None:
+        """Bring the ACLs of the metadata log into force. Each later change of the log takes effect at once."""
+        from kbroker.metadata.access_control import AclFollower, may_be_administered  # slow to import, not always used
+        from kbroker.security.authorizer import Authorizer
+        from kbroker.security.decision_log import DecisionLog
+
+        self.authorizer = Authorizer(parse_principals(self.config.super_users),
+                                     self.config.allow_everyone_if_no_acl_found,
+                                     DecisionLog(self.timers, self.audit.denied))
+        self._closers.append(self.authorizer.log.close)
+        self.acls = AclFollower(self.authorizer, self.metadata, self.long_work)
+        if not may_be_administered(self.authorizer):
+            logger.warning('access control is on, and nobody may change it: super.users is empty, and no ACL allows '
+                           'ALTER on the cluster. To add one, stop the broker and run: kbroker-acls --data-dir %s '
+                           '--add --allow-principal User:NAME --operation All --cluster', self.directory)
 
     def advertised_address(self, listener_name: str) -> tuple[str, int]:
         """Return the address for clients of a listener, or the first address if the listener has none of its own."""
@@ -159,11 +217,29 @@ class Node:
             callback()
         yield from self.topics.configure()
 
+    def check_configs(self, name: str, wanted: Mapping[str, str]) -> Steps[None]:
+        """Raise KafkaError unless the BROKER resource `name` may have the configs `wanted`."""
+        try:
+            after = self._with_configs({name: wanted})
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+        for check in self.checks:
+            yield from check(after, wanted)
+
+    def _with_configs(self, changed: Mapping[str, Mapping[str, str]]) -> Config:
+        """Return the configuration with the BROKER configs of the metadata log, some of them `changed`."""
+        found = {name: changed.get(name, self.metadata.image.configs.get((ResourceType.BROKER, name), {}))
+                 for name in ('', str(self.metadata.node_id))}
+        return self.config.with_changes(cluster_wide=found[''], per_broker=found[str(self.metadata.node_id)])
+
     def _adopt_configs(self) -> None:
-        configs = self.metadata.image.configs
-        self.config.adopt(self.config.with_changes(
-            cluster_wide=configs.get((ResourceType.BROKER, ''), {}),
-            per_broker=configs.get((ResourceType.BROKER, str(self.metadata.node_id)), {})))
+        self.config.adopt(self._with_configs({}))
+
+    def sync_inline(self) -> None:
+        """Sync in the calling thread from now on, and give up what can wait: the sync threads are about to end."""
+        self.flusher.sync_inline()
+        self.metadata.sync_inline()
+        self.snapshots.stop()
 
     def close(self) -> None:
         """Stop cleanly: resign, close the logs, fence, and only then mark the directory as cleanly stopped."""
@@ -172,7 +248,11 @@ class Node:
             self.abandon()
             return
         self.cleaner.stop()
+        self.sync_inline()
+        self.metadata.finish_commit()
         self.long_work.finish()
+        if self.authorizer is not None:
+            self.authorizer.log.close()
         self.transactions.close()
         self.tick.write()
         self.metadata.begin_shutdown()

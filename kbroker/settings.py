@@ -9,6 +9,7 @@ Names, types, bounds and defaults are Apache Kafka 4.3's, except:
 - the lower bound of the internal topics' segment sizes: Kafka accepts less and then cannot create the topics.
 """
 import enum
+import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -34,6 +35,7 @@ class Type(enum.IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
     PASSWORD = 9
 
 
@@ -45,12 +47,28 @@ class Update(enum.Enum):
     CLUSTER_WIDE = 'cluster-wide'
 
 
+class Scope(enum.Enum):
+    """The things that a setting may be set for, by the prefix of its name. `listener_settings` has the prefixes."""
+
+    BROKER = 'the broker'
+    LISTENER = 'the broker, or a listener'
+    MECHANISM = 'the broker, a listener, or a SASL mechanism of a listener'
+    ONLY_MECHANISM = 'a SASL mechanism of a listener'
+
+
+SASL_MECHANISMS = ('PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512', 'OAUTHBEARER')
+KERBEROS = 'GSSAPI'
+
+
 INTEGER_BOUNDS = {Type.INT: (-2**31, INT_MAX), Type.LONG: (-2**63, LONG_MAX)}
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A constraint that bounds and lists of values cannot express, and its wording for error messages."""
+    """A constraint that bounds and lists of values cannot express, and its wording for error messages.
+
+    `holds(value)` may raise ValueError with a more precise wording.
+    """
 
     holds: Callable[[Any], bool]
     expected: str
@@ -75,6 +93,7 @@ class Setting:
     topic_name: str | None = None
     update: Update = Update.READ_ONLY
     fallbacks: tuple[tuple[str, int], ...] = ()
+    scope: Scope = Scope.BROKER
     internal: bool = False
     """Omitted from DescribeConfigs, help and man page."""
 
@@ -107,7 +126,7 @@ class Setting:
         if self.values is not None:
             return f'{"a list of" if self.type is Type.LIST else "one of"} {", ".join(self.values)}'
         kind = {Type.BOOLEAN: 'true or false', Type.STRING: 'text', Type.LIST: 'a list', Type.PASSWORD: 'text',
-                Type.DOUBLE: 'a number'}.get(self.type, 'a whole number')
+                Type.CLASS: 'the name of a class', Type.DOUBLE: 'a number'}.get(self.type, 'a whole number')
         if self.low is None and self.high is None:
             return kind
         default_low, default_high = INTEGER_BOUNDS.get(self.type, (-math.inf, math.inf))
@@ -150,8 +169,18 @@ def _list(text: str) -> tuple[str, ...]:
 
 PARSERS: dict[Type, Callable[[str], Any]] = {
     Type.BOOLEAN: _boolean, Type.STRING: str, Type.INT: _integer, Type.LONG: _integer,
-    Type.DOUBLE: _double, Type.LIST: _list, Type.PASSWORD: str,
+    Type.DOUBLE: _double, Type.LIST: _list, Type.CLASS: str, Type.PASSWORD: str,
 }
+
+def _is_login_module(text: str) -> bool:
+    from kbroker.jaas import parse_jaas  # needed only by listeners with a login
+
+    try:
+        parse_jaas(text)
+    except ValueError as error:     # it says where, and holds no part of the text
+        raise ValueError(f'{ONE_LOGIN_MODULE.expected} ({error})') from None
+    return True
+
 
 COMPRESSION_TYPES = ('uncompressed', 'gzip', 'snappy', 'lz4', 'zstd', 'producer')
 
@@ -164,6 +193,36 @@ THROTTLED_REPLICAS = Rule(lambda value: value == ('*',) or all(re.fullmatch(r'\d
                           '* or a list of PARTITION:BROKER')
 ONLY_PEM = Rule(lambda value: value.upper() == 'PEM',
                 f'PEM: {CONVERT_TO_PEM}')
+ONE_LOGIN_MODULE = Rule(_is_login_module, 'one login module, as MODULE required NAME="VALUE" ...;')
+AUTHORIZERS = Rule(lambda value: value in ('', 'StandardAuthorizer', STANDARD_AUTHORIZER),
+                   'nothing, StandardAuthorizer, or Kafka\'s name of it')
+PRINCIPALS = Rule(
+    lambda value: all(all(part.strip().partition(':')) for part in value.split(';') if part.strip()),
+    'a list of TYPE:NAME, separated by semicolons, such as User:alice;User:bob')
+STANDARD_AUTHORIZER = 'org.apache.kafka.metadata.authorizer.StandardAuthorizer'
+PRINCIPAL_BUILDER = 'org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder'
+OAUTH_VALIDATOR = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler'
+JWT_VALIDATOR = 'org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator'
+UMASK = Rule(lambda value: re.fullmatch('0?[0-7]{3}', value) is not None and int(value, 8) & 0o700 == 0,
+             'an octal number that leaves the owner all rights, such as 077')
+def addresses_with_limits(text: str) -> dict[str, int]:
+    """Parse ADDRESS:NUMBER,... Raises ValueError."""
+    found = {}
+    for entry in text.split(','):
+        if entry.strip():
+            address, _, limit = entry.strip().rpartition(':')
+            found[str(ipaddress.ip_address(address.strip('[]')))] = int(limit)
+    return found
+
+
+def _are_addresses_with_limits(text: str) -> bool:
+    try:
+        return min(addresses_with_limits(text).values(), default=0) >= 0
+    except ValueError:
+        return False
+
+
+ADDRESSES_WITH_LIMITS = Rule(_are_addresses_with_limits, 'ADDRESS:NUMBER,... with numbers from 0 up')
 ONLY_FALSE = Rule(lambda value: not value, 'false: kbroker has no tiered storage')
 
 
@@ -183,11 +242,14 @@ def _string(name: str, default: str | None, doc: str, **more: Any) -> Setting:
     return Setting(name, Type.STRING, default, doc, **more)
 
 
-def _password(name: str, doc: str) -> Setting:
-    return Setting(name, Type.PASSWORD, None, doc)
+def _password(name: str, doc: str, scope: Scope, **more: Any) -> Setting:
+    return Setting(name, Type.PASSWORD, None, doc, scope=scope, **more)
 
 
 CLUSTER = Update.CLUSTER_WIDE
+PER_LISTENER = Scope.LISTENER
+RELOADED = Update.PER_BROKER
+PER_MECHANISM = Scope.MECHANISM
 
 # The broker's identity, its listeners and its log directory.
 IDENTITY = (
@@ -199,8 +261,10 @@ IDENTITY = (
             'The addresses to bind, as NAME://HOST:PORT. An empty host binds every interface, port 0 a free port.'),
     Setting('advertised.listeners', Type.LIST, None,
             'The addresses that clients connect to, as the broker reports them. Default: listeners.'),
-    Setting('listener.security.protocol.map', Type.LIST, ('PLAINTEXT:PLAINTEXT', 'SSL:SSL'),
-            'The security protocol of each listener name, as NAME:PROTOCOL. The protocols are PLAINTEXT and SSL.'),
+    Setting('listener.security.protocol.map', Type.LIST,
+            ('PLAINTEXT:PLAINTEXT', 'SSL:SSL', 'SASL_PLAINTEXT:SASL_PLAINTEXT', 'SASL_SSL:SASL_SSL'),
+            'The security protocol of each listener name, as NAME:PROTOCOL. The protocols are PLAINTEXT, SSL, '
+            'SASL_PLAINTEXT and SASL_SSL.'),
     Setting('controller.listener.names', Type.LIST, (),
             'Listeners with these names are not bound: the controller runs in this process.'),
     Setting('process.roles', Type.LIST, ('broker', 'controller'),
@@ -226,24 +290,109 @@ OWN = (
     _long('kbroker.group.memory.max.bytes', 268435456,
           'The memory in bytes that groups may take with their members and offsets. Members and offsets that exceed it '
           'are refused with COORDINATOR_LOAD_IN_PROGRESS.', 1),
+    _boolean_row('kbroker.allow.insecure.listener', False,
+                 'Allow a listener beyond loopback on which clients do not authenticate, or on which they write their '
+                 'OAUTHBEARER tokens themselves.'),
+    _boolean_row('kbroker.end.sessions.of.changed.users', False,
+                 'Close the connections of a user whose SCRAM credential changes or goes. Otherwise a change applies '
+                 'from the next login.'),
+    _boolean_row('kbroker.allow.readable.secrets', False,
+                 'Start although every user of the machine may read the settings file, if it holds passwords, or a '
+                 'file with a private key.'),
+    _string('kbroker.file.umask', '077',
+            'The permissions that new files and directories do not get, as an octal number. 027 lets the group read '
+            'them.', rule=UMASK),
+    _string('kbroker.audit.log', '',
+            'The audit of logins, denials and administrative changes: the path of its file, or log for the log of the '
+            'broker. Empty: there is none.'),
 )
 
-# TLS of listeners whose protocol is SSL (KIP-651: PEM, in files or in the settings themselves).
+# TLS of listeners whose protocol is SSL or SASL_SSL (KIP-651: PEM, in files or in the settings themselves).
 TLS = (
-    _string('ssl.keystore.type', 'PEM', 'The format of the key and its certificate chain.', rule=ONLY_PEM),
-    _string('ssl.keystore.location', None, 'The file with the private key and its certificate chain.'),
-    _password('ssl.keystore.key', 'The private key itself, instead of a file.'),
-    _password('ssl.keystore.certificate.chain', 'The certificate chain for ssl.keystore.key.'),
-    _password('ssl.key.password', 'The password of an encrypted private key.'),
-    _string('ssl.truststore.type', 'PEM', 'The format of the trusted certificates.', rule=ONLY_PEM),
+    _string('ssl.keystore.type', 'PEM', 'The format of the key and its certificate chain.', rule=ONLY_PEM,
+            scope=PER_LISTENER, update=RELOADED),
+    _string('ssl.keystore.location', None, 'The file with the private key and its certificate chain.',
+            scope=PER_LISTENER, update=RELOADED),
+    _password('ssl.keystore.key', 'The private key itself, instead of a file.', PER_LISTENER, update=RELOADED),
+    _password('ssl.keystore.certificate.chain', 'The certificate chain for ssl.keystore.key.', PER_LISTENER,
+              update=RELOADED),
+    _password('ssl.key.password', 'The password of an encrypted private key.', PER_LISTENER, update=RELOADED),
+    _string('ssl.truststore.type', 'PEM', 'The format of the trusted certificates.', rule=ONLY_PEM, scope=PER_LISTENER,
+            update=RELOADED),
     _string('ssl.truststore.location', None,
-            'The file with the certificates that client certificates are verified against.'),
-    _password('ssl.truststore.certificates', 'The trusted certificates themselves, instead of a file.'),
+            'The file with the certificates that client certificates are verified against.', scope=PER_LISTENER,
+            update=RELOADED),
+    _password('ssl.truststore.certificates', 'The trusted certificates themselves, instead of a file.', PER_LISTENER,
+              update=RELOADED),
+    _string('ssl.crl.location', None,
+            'The file with the revoked certificates (CRLs) of all authorities that sign clients. A client whose '
+            'certificate is in it, or whose authority has no valid list in it, is refused.', scope=PER_LISTENER,
+            update=RELOADED),
     _string('ssl.client.auth', 'none',
             'Client certificates: required, requested but optional, or none (not requested).',
-            values=('required', 'requested', 'none')),
+            values=('required', 'requested', 'none'), scope=PER_LISTENER, update=RELOADED),
     Setting('ssl.enabled.protocols', Type.LIST, TLS_VERSIONS, 'The TLS versions that are accepted.',
-            values=TLS_VERSIONS),
+            values=TLS_VERSIONS, scope=PER_LISTENER, update=RELOADED),
+    _string('ssl.principal.mapping.rules', 'DEFAULT',
+            'How the subject of a client certificate becomes a principal: RULE:pattern/replacement/[LU],...,DEFAULT.',
+            scope=PER_LISTENER),
+    _long('kbroker.ssl.reload.interval.ms', 10000,
+          'The milliseconds between two looks at the files of TLS. New connections use files that have changed. 0: '
+          'only on SIGHUP and when a setting of TLS changes.', 0),
+)
+
+SASL = (
+    Setting('sasl.enabled.mechanisms', Type.LIST, (),
+            'The mechanisms by which clients of a SASL listener may log in.', values=SASL_MECHANISMS,
+            scope=PER_LISTENER, update=Update.PER_BROKER),
+    _password('sasl.jaas.config',
+              'The login module of a mechanism and its options, such as the users of PLAIN. It has an effect only as '
+              'listener.name.LISTENER.MECHANISM.sasl.jaas.config.', Scope.ONLY_MECHANISM, rule=ONE_LOGIN_MODULE,
+              update=Update.PER_BROKER),
+    Setting('sasl.server.callback.handler.class', Type.CLASS, None,
+            'The class that validates the tokens of OAUTHBEARER. Default: unsecured tokens, for development.',
+            values=(OAUTH_VALIDATOR,), scope=PER_MECHANISM),
+    _long('connections.max.reauth.ms', 0,
+          'The milliseconds after which a client has to log in again on its connection; 0: never.', 0,
+          scope=PER_MECHANISM),
+    _int('sasl.server.max.receive.size', 524288,
+         'The largest frame in bytes before a client has logged in. Unless it is set, 65536 is the limit.', 1,
+         scope=PER_LISTENER),
+    _int('connection.failed.authentication.delay.ms', 100,
+         'The milliseconds by which the answer to a failed login and the end of its connection are delayed.', 0),
+    _string('sasl.oauthbearer.jwks.endpoint.url', None,
+            'The keys that sign the tokens of OAUTHBEARER: an https:, http: or file: URL.', scope=PER_MECHANISM),
+    _long('sasl.oauthbearer.jwks.endpoint.refresh.ms', 3600000,
+          'How often, in milliseconds, the keys are fetched again.', 1, scope=PER_MECHANISM),
+    _long('sasl.oauthbearer.jwks.endpoint.retry.backoff.ms', 100,
+          'The pause in milliseconds after the first fetch that failed; it doubles with each.', 1,
+          scope=PER_MECHANISM),
+    _long('sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms', 10000, 'The longest such pause in milliseconds.', 1,
+          scope=PER_MECHANISM),
+    Setting('sasl.oauthbearer.expected.audience', Type.LIST, (),
+            'The audiences one of which a token has to be for. Empty: tokens without an audience pass.',
+            scope=PER_MECHANISM),
+    _string('sasl.oauthbearer.expected.issuer', None, 'The issuer that a token has to be from. Default: any.',
+            scope=PER_MECHANISM),
+    _int('sasl.oauthbearer.clock.skew.seconds', 30,
+         'By how many seconds the clocks of the broker and of the issuer may differ.', 0, scope=PER_MECHANISM),
+    _string('sasl.oauthbearer.scope.claim.name', 'scope', 'The claim of a token that holds its scope.',
+            scope=PER_MECHANISM),
+    _string('sasl.oauthbearer.sub.claim.name', 'sub', 'The claim of a token that names its user.',
+            scope=PER_MECHANISM),
+    Setting('sasl.oauthbearer.jwt.validator.class', Type.CLASS, JWT_VALIDATOR, 'Accepted for compatibility.',
+            values=(JWT_VALIDATOR,), scope=PER_MECHANISM),
+)
+
+ACCESS = (
+    Setting('authorizer.class.name', Type.STRING, '',
+            'Access control by ACLs: StandardAuthorizer, or Kafka\'s name of it. Empty: every client may do '
+            'everything.', rule=AUTHORIZERS),
+    _string('super.users', '', 'The users who may do everything, as User:NAME;User:NAME.', rule=PRINCIPALS),
+    _boolean_row('allow.everyone.if.no.acl.found', False,
+                 'Whether every client may use a resource that no ACL is about.'),
+    Setting('principal.builder.class', Type.CLASS, PRINCIPAL_BUILDER, 'Accepted for compatibility.',
+            values=(PRINCIPAL_BUILDER,), scope=PER_LISTENER),
 )
 
 NETWORK = (
@@ -253,8 +402,21 @@ NETWORK = (
     _int('socket.listen.backlog.size', 4096,
          'The most connections that may wait to be accepted. The system lowers it to net.core.somaxconn.', 1),
     _long('connections.max.idle.ms', 600000, 'A connection without a request for this many milliseconds is closed.'),
-    _int('max.connections', INT_MAX, 'The most connections open at the same time.', 0, update=CLUSTER),
+    _int('max.connections', INT_MAX, 'The most connections open at the same time.', 0, update=CLUSTER,
+         scope=PER_LISTENER),
     _int('max.connections.per.ip', INT_MAX, 'The most connections from one IP address.', 0, update=CLUSTER),
+    _string('max.connections.per.ip.overrides', '',
+            'Other limits for single addresses, as ADDRESS:NUMBER,...; host names are not resolved.',
+            rule=ADDRESSES_WITH_LIMITS, update=CLUSTER),
+    _int('max.connection.creation.rate', INT_MAX,
+         'The connections that are accepted in a second. Beyond it, accepting pauses for up to a window of '
+         'quota.window.size.seconds.', 0, update=CLUSTER, scope=PER_LISTENER),
+    _int('quota.window.num', 11, 'The samples over which the rate of a client is measured.', 1),
+    _int('quota.window.size.seconds', 1,
+         'The length of a sample in seconds. No quota but those of bytes throttles a client for longer.', 1),
+    _int('controller.quota.window.num', 11,
+         'The windows in which a client may use up its whole quota of created and deleted partitions at once.', 1),
+    _int('controller.quota.window.size.seconds', 1, 'The length of a window of controller.quota.window.num.', 1),
     _long('queued.max.request.bytes', 134217728,
           'The bytes of requests and replies in memory above which long requests are not read; -1: no limit.'),
     _int('fetch.max.bytes', 57671680,
@@ -419,7 +581,8 @@ METADATA = (
 
 SETTINGS: dict[str, Setting] = {
     row.name: row
-    for group in (IDENTITY, OWN, NETWORK, TLS, TOPICS, LOG, CLEANER, GROUPS, TRANSACTIONS, METADATA) for row in group
+    for group in (IDENTITY, OWN, NETWORK, TLS, SASL, ACCESS, TOPICS, LOG, CLEANER, GROUPS, TRANSACTIONS, METADATA)
+    for row in group
 }
 
 TOPIC_ONLY = (
@@ -475,6 +638,18 @@ IGNORED: dict[str, str] = {
     'unclean.leader.election.interval.ms': 'the only node leads every partition',
     'inter.broker.listener.name': 'there is no other broker',
     'security.inter.broker.protocol': 'there is no other broker',
+    'sasl.mechanism.inter.broker.protocol': 'there is no other broker',
+    'sasl.mechanism.controller.protocol': 'there is no other broker',
+    'ssl.allow.dn.changes': 'a new key may have any subject',
+    'ssl.allow.san.changes': 'a new key may have any alternative names',
+    'sasl.login.*': 'the broker logs in nowhere',
+    'sasl.client.*': 'the broker logs in nowhere',
+    'sasl.oauthbearer.token.endpoint.url': 'the broker logs in nowhere',
+    'sasl.oauthbearer.assertion.*': 'the broker logs in nowhere',
+    'sasl.oauthbearer.client.*': 'the broker logs in nowhere',
+    'sasl.oauthbearer.header.urlencode': 'the broker logs in nowhere',
+    'sasl.oauthbearer.jwt.retriever.class': 'the broker logs in nowhere',
+    'sasl.oauthbearer.scope': 'the broker logs in nowhere',
     'controlled.shutdown.enable': 'there is no other broker',
     'broker.heartbeat.interval.ms': 'the controller runs in this process',
     'broker.session.timeout.ms': 'the controller runs in this process',
@@ -510,11 +685,7 @@ IGNORED: dict[str, str] = {
     'remote.*': 'there is no tiered storage',
     'log.local.retention.*': 'there is no tiered storage',
     'follower.fetch.last.tiered.offset.enable': 'there is no tiered storage',
-    'quota.*': 'there are no quotas',
-    'controller.quota.*': 'there are no quotas',
-    'client.quota.callback.class': 'there are no quotas',
-    'max.connection.creation.rate': 'there are no quotas',
-    'max.connections.per.ip.overrides': 'max.connections.per.ip applies to every address',
+    'quota.*': 'nothing is replicated',
     'metric.reporters': 'no JVM is available to load it',
     'metrics.*': 'no JVM is available to load it',
     'kafka.metrics.*': 'no JVM is available to load it',
@@ -530,16 +701,11 @@ REFUSED: dict[str, str] = {
     'ssl.keystore.password': NO_STORE_PASSWORD,
     'ssl.truststore.password': NO_STORE_PASSWORD,
     'ssl.*': 'this part of TLS is not served',
-    'sasl.*': 'SASL is not served',
-    'listener.name.*': 'all listeners have the same settings, and SASL is not served',
-    'connections.max.reauth.ms': 'SASL is not served',
-    'connection.failed.authentication.delay.ms': 'SASL is not served',
+    'sasl.kerberos.*': 'GSSAPI is not served',
+    'sasl.*': 'this part of SASL is not served',
     'delegation.token.*': 'delegation tokens are not served',
-    'authorizer.class.name': 'access control is not served',
-    'super.users': 'access control is not served',
-    'allow.everyone.if.no.acl.found': 'access control is not served',
-    'principal.builder.class': 'access control is not served',
     'security.providers': 'no JVM is available to load it',
+    'client.quota.callback.class': 'no JVM is available to load it',
     'alter.config.policy.class.name': 'no JVM is available to load it',
     'create.topic.policy.class.name': 'no JVM is available to load it',
 }

@@ -40,7 +40,7 @@ class StatusSocket:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)     # of a broker that was killed: this one holds the directory's lock
                 self._listener.bind(path)
-                os.chmod(path, 0o600)   # before `listen`, so nobody could connect until now
+                os.chmod(path, 0o600)   # nobody can connect before `listen`
             self._listener.listen(BACKLOG)
         except OSError as error:
             logger.warning('`kbroker status` cannot reach this broker: %s: %s',

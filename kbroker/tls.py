@@ -22,16 +22,32 @@ def trust(context: ssl.SSLContext, certificates: str) -> None:
         raise bad_setting('ssl.truststore', f'the certificates cannot be read ({error.reason})') from None
 
 
-def load_key(context: ssl.SSLContext, private_key: str, chain: str, password: str | None) -> None:
-    """Load the key and its certificate chain.
-
-    OpenSSL reads them from files only, so they are written to a temporary file that only this user can read.
-    """
-    text = private_key if chain == private_key else f'{private_key}\n{chain}\n'
-    handle, path = tempfile.mkstemp(suffix='.pem')
+def refuse_revoked(context: ssl.SSLContext, lists: str) -> None:
+    """Refuse peers whose certificate is in `lists`, CRLs in PEM, or whose authority has no valid list there."""
+    if 'BEGIN X509 CRL' not in lists:
+        raise bad_setting('ssl.crl.location', 'found no X509 CRL')
+    path = _private_file(lists)
     try:
-        with os.fdopen(handle, 'w') as file:
-            file.write(text)
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise bad_setting('ssl.crl.location', f'the lists cannot be read ({error.reason})') from None
+    finally:
+        os.unlink(path)
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+
+
+def _private_file(text: str) -> str:
+    """Write a temporary file that only this user can read: OpenSSL reads keys and CRLs from files only."""
+    handle, path = tempfile.mkstemp(suffix='.pem')
+    with os.fdopen(handle, 'w') as file:
+        file.write(text)
+    return path
+
+
+def load_key(context: ssl.SSLContext, private_key: str, chain: str, password: str | None) -> None:
+    """Load the key and its certificate chain."""
+    path = _private_file(private_key if chain == private_key else f'{private_key}\n{chain}\n')
+    try:
         # Without a password, OpenSSL would prompt for one on the terminal.
         context.load_cert_chain(path, password=password or '')
     except (ssl.SSLError, ValueError) as error:

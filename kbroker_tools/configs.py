@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from kbroker.errors import KafkaError
-from kbroker_tools import actions
+from kbroker_tools import actions, client_configs
 from kbroker_tools.command import SETTINGS, Command, ToolError, cluster_options, json_option, open_view, version_option
 from kbroker_tools.render import Column, Output
 
@@ -32,6 +32,9 @@ SOURCES = {1: 'DYNAMIC_TOPIC_CONFIG', 2: 'DYNAMIC_BROKER_CONFIG', 3: 'DYNAMIC_DE
            4: 'STATIC_BROKER_CONFIG', 5: 'DEFAULT_CONFIG', 6: 'DYNAMIC_BROKER_LOGGER_CONFIG',
            7: 'DYNAMIC_CLIENT_METRICS_CONFIG', 8: 'DYNAMIC_GROUP_CONFIG'}
 FOR_ALL_BROKERS = 3
+ALL_TYPES = [*ENTITY_TYPES, *client_configs.TYPES]
+NAMES = 'kbroker.configs.names'
+"""The key of the names of entities, in their order, in the context of click."""
 DEFAULT_NAME = ''
 """The resource name of the settings for all brokers."""
 OFFLINE = ('topics', 'brokers', 'groups', 'client-metrics')
@@ -59,19 +62,36 @@ class Setting(NamedTuple):
     synonyms: tuple[Synonym, ...]
 
 
-@click.command(cls=Command, context_settings=SETTINGS)
+class ConfigsCommand(Command):
+    """A command that knows the order of the names of entities."""
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        context.meta[NAMES] = client_configs.names_in_order(arguments)
+        return super().parse_args(context, arguments)
+
+
+@click.command(cls=ConfigsCommand, context_settings=SETTINGS)
 @click.option('--describe', is_flag=True, help='Print settings.')
 @click.option('--alter', is_flag=True, help='Change settings.')
-@click.option('--entity-type', type=click.Choice(list(ENTITY_TYPES)), metavar='TYPE',
-              help=f'The type of the entity: {", ".join(ENTITY_TYPES)}.')
-@click.option('--entity-name', metavar='NAME', help='The topic, the id of the broker, the group ...')
-@click.option('--entity-default', is_flag=True, help='The settings for all brokers.')
+@click.option('--entity-type', type=click.Choice(ALL_TYPES), metavar='TYPE', multiple=True,
+              help=f'The type of the entity: {", ".join(ALL_TYPES)}. Users and clients may '
+                   'be given together.')
+@click.option('--entity-name', metavar='NAME', multiple=True,
+              help='The topic, the id of the broker, the group, the user, the client id, the IP address ...')
+@click.option('--entity-default', is_flag=True,
+              help='The settings for all brokers, or the default of users, client ids or IP addresses.')
 @click.option('--topic', metavar='NAME', help='Short for --entity-type topics --entity-name NAME.')
 @click.option('--broker', metavar='ID', help='Short for --entity-type brokers --entity-name ID.')
 @click.option('--broker-defaults', is_flag=True, help='Short for --entity-type brokers --entity-default.')
 @click.option('--broker-logger', metavar='ID', help='Short for --entity-type broker-loggers --entity-name ID.')
 @click.option('--group', metavar='NAME', help='Short for --entity-type groups --entity-name NAME.')
 @click.option('--client-metrics', metavar='NAME', help='Short for --entity-type client-metrics --entity-name NAME.')
+@click.option('--user', metavar='NAME', help='Short for --entity-type users --entity-name NAME.')
+@click.option('--user-defaults', is_flag=True, help='Short for --entity-type users --entity-default.')
+@click.option('--client', metavar='ID', help='Short for --entity-type clients --entity-name ID.')
+@click.option('--client-defaults', is_flag=True, help='Short for --entity-type clients --entity-default.')
+@click.option('--ip', metavar='ADDRESS', help='Short for --entity-type ips --entity-name ADDRESS.')
+@click.option('--ip-defaults', is_flag=True, help='Short for --entity-type ips --entity-default.')
 @click.option('--add-config', metavar='NAME=VALUE,...',
               help='Set these. A value with commas stands in square brackets.')
 @click.option('--add-config-file', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
@@ -82,30 +102,40 @@ class Setting(NamedTuple):
 @json_option
 @version_option
 def main(as_json: bool, **options: Any) -> None:
-    """Print and change the settings of topics, brokers and groups.
+    """Print and change the settings of topics, brokers and groups, quotas, and SCRAM credentials of users.
 
     The options and the output are those of kafka-configs; names are sorted. --describe works on a log directory too.
     """
     action = actions.chosen_action(options, ('describe', 'alter'))
-    entity_type, name = chosen_entity(options)
+    clients = client_configs.wanted_entity(options, click.get_current_context().meta[NAMES])
+    entity_type, name = chosen_entity(options) if clients is None else (None, None)
     actions.check_companions(action, options, {
         'all': ('describe',), 'add_config': ('alter',), 'add_config_file': ('alter',), 'delete_config': ('alter',)})
     if action == 'alter':
         actions.require_broker(options, action)
         actions.check_at_most_one(options, ('add_config', 'add_config_file'))
-        if name is None:
+        if clients is None and name is None:
             raise click.UsageError('--alter needs a name: --topic, --broker, --entity-name ...')
         changes = wanted_changes(options)
         view = open_view(options['bootstrap_server'], options['data_dir'], options['command_config'])
-        alter(view, Output(as_json), entity_type, name, changes)
+        if entity_type is None or name is None:
+            client_configs.alter(view, Output(as_json), clients or {}, changes)
+        else:
+            alter(view, Output(as_json), entity_type, name, changes)
         return
     view = open_view(options['bootstrap_server'], options['data_dir'], options['command_config'])
-    describe(view, Output(as_json), entity_type, name, options['all'])
+    if entity_type is None:
+        client_configs.describe(view, Output(as_json), clients or {})
+    else:
+        describe(view, Output(as_json), entity_type, name, options['all'])
 
 
 def chosen_entity(options: dict[str, Any]) -> tuple[EntityType, str | None]:
     """Return (type, name) of the entity; a name of None means all. click.UsageError."""
     names = ('entity_type', *SHORTCUTS, 'broker_defaults')
+    for option in ('entity_type', 'entity_name'):
+        if len(options[option]) > 1:
+            raise click.UsageError(f'found {" and ".join(options[option])}; only users and clients go together')
     chosen = actions.chosen_action(options, names)
     if chosen != 'entity_type':
         actions.check_at_most_one(options, (chosen, 'entity_name'))
@@ -115,7 +145,7 @@ def chosen_entity(options: dict[str, Any]) -> tuple[EntityType, str | None]:
         entity_type, name = ENTITY_TYPES[SHORTCUTS[chosen]], options[chosen]
     else:
         actions.check_at_most_one(options, ('entity_name', 'entity_default'))
-        entity_type, name = ENTITY_TYPES[options['entity_type']], options['entity_name']
+        entity_type, name = ENTITY_TYPES[options['entity_type'][0]], next(iter(options['entity_name']), None)
         if options['entity_default']:
             if entity_type.word != 'brokers':
                 raise click.UsageError('--entity-default goes with --entity-type brokers')

@@ -12,13 +12,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from kbroker_tools.command import SETTINGS, Command, ToolError, json_option, version_option
+from kbroker_tools.command import INTERRUPTED, SETTINGS, Command, ToolError, json_option, version_option
 from kbroker_tools.render import (
     PROGRESS_INTERVAL_S,
     Column,
@@ -88,6 +88,8 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> li
               help='Decode values into a typed column; values that do not match the schema stay in value_undecoded.')
 @click.option('--value-schema', metavar='SCHEMA|@FILE',
               help='json: "id bigint, name string"; avro: its JSON; protobuf: DESCRIPTOR-FILE:package.Message.')
+@click.option('--command-config', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
+              help='Client settings for the broker (security.protocol, sasl.*, ssl.*), as properties.')
 @click.option('--option', 'options', multiple=True, metavar='NAME=VALUE', callback=_settings,
               help='An option of the data source: isolation, splitBytes, kafka.security.protocol ...; may be repeated.')
 @click.option('--master', metavar='URL', help='The Spark master.  [default: local[*], or that of spark-submit]')
@@ -101,9 +103,9 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> li
 @json_option
 @version_option
 def main(topics: list[str], source: str, to: Path, state: Path, file_format: str, partition_by: list[str],
-         max_rows_per_file: int | None, value_format: str | None, value_schema: str | None, options: dict[str, str],
-         master: str | None, conf: dict[str, str], follow: bool, interval: float,
-         give_up_after: float, as_json: bool) -> None:
+         max_rows_per_file: int | None, value_format: str | None, value_schema: str | None,
+         command_config: Path | None, options: dict[str, str], master: str | None, conf: dict[str, str], follow: bool,
+         interval: float, give_up_after: float, as_json: bool) -> None:
     """Write topics into files with Spark: from the end of the last run to the last stable offset.
 
     Rows and their offsets become visible in one step. After a crash at any point, the next run continues.
@@ -113,9 +115,11 @@ def main(topics: list[str], source: str, to: Path, state: Path, file_format: str
     with interruptible(), spark_errors_in_one_line():
         try:
             from kbroker_tools.spark.ingest import IngestJob
+            from kbroker_tools.spark.options import client_options
             from kbroker_tools.spark.values import ValueFormat
         except ImportError as error:
             raise ToolError(f'{error.name or error} is not installed: pip install "kbroker[spark]"') from None
+        options = client_options(command_config) | options
         values = ValueFormat(value_format, text_or_file(value_schema)) if value_format and value_schema else None
         job = IngestJob(source, topics, to, state, file_format, partition_by, max_rows_per_file, values, options)
         ingest(job, master, conf, Output(as_json), interval if follow else None, give_up_after)
@@ -142,9 +146,10 @@ def ingest(job: IngestJob, master: str | None, conf: dict[str, str], output: Out
             retries.end()
             if result.run is not None:
                 show(output, result)
-    except (KeyboardInterrupt, SystemExit):
-        end_java(spark)
-        raise
+    except KeyboardInterrupt:
+        end_with_java(spark, INTERRUPTED)
+    except SystemExit:      # by `interruptible`
+        end_with_java(spark, TERMINATED)
     except Exception:
         spark.stop()
         raise
@@ -213,16 +218,21 @@ def task_progress(spark: Any, output: Output) -> Iterator[None]:
             watcher.join(1)
 
 
-def end_java(spark: Any) -> None:
-    """Abort the running job without a call to Java, whose answer to the last call is outstanding, or which is gone.
+def end_with_java(spark: Any, code: int) -> NoReturn:
+    """Abort the running job and end this process, without a call to Java: its answer to the last call is outstanding.
 
-    PySpark's threads print tracebacks about that, so stderr is closed: nothing else is printed after an interruption.
+    PySpark's daemon threads print tracebacks about that, so stderr is closed: nothing else is printed after an
+    interruption. The interpreter is not finalized under them: that can abort the process (SIGABRT), as when a thread
+    stops with the lock of stderr.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     process = getattr(spark.sparkContext._gateway, 'proc', None)
     if process is not None:  # under spark-submit, Java is the parent process and ends with this one
         process.terminate()
         process.wait()
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(code)
 
 
 def text_or_file(text: str) -> str:

@@ -26,6 +26,11 @@ EXAMPLES: dict[str, list[Example]] = {
         ('Read from a log directory:',
          'kbroker-consume --data-dir /var/lib/kbroker --topic orders --json'),
     ],
+    'kbroker-certs': [
+        ('Make certificates for a broker and two clients, and check the settings of the broker:',
+         'kbroker-certs dev certs --client admin --client app\n'
+         'kbroker config --check certs/broker.properties'),
+    ],
     'kbroker-groups': [
         ('Show the lag of a group, in offsets and in records that it will get:',
          'kbroker-groups --bootstrap-server localhost:9092 --describe --group billing \\\n'
@@ -35,6 +40,16 @@ EXAMPLES: dict[str, list[Example]] = {
          '    --by-duration PT1H --dry-run\n'
          'kbroker-groups --bootstrap-server localhost:9092 --reset-offsets --group billing --topic orders \\\n'
          '    --by-duration PT1H --execute'),
+    ],
+    'kbroker-acls': [
+        ('Let a producer and the consumers of a group use a topic, and print what is allowed there:',
+         'kbroker-acls --bootstrap-server localhost:9092 --add --allow-principal User:loader --producer \\\n'
+         '    --topic orders\n'
+         'kbroker-acls --bootstrap-server localhost:9092 --add --allow-principal User:billing --consumer \\\n'
+         '    --topic orders --group billing\n'
+         'kbroker-acls --bootstrap-server localhost:9092 --list --topic orders'),
+        ('Make a user an administrator in the directory of a stopped broker, when no user may do it online:',
+         'kbroker-acls --data-dir /var/lib/kbroker --add --allow-principal User:admin --operation All --cluster'),
     ],
     'kbroker-configs': [
         ('Keep a compacted topic for a day, and show its settings:',
@@ -77,8 +92,8 @@ EXAMPLES: dict[str, list[Example]] = {
         ('Write all settings with their defaults and descriptions to a file, and check it:',
          'kbroker config > server.properties\n'
          'kbroker config --check server.properties'),
-        ('Serve other machines, with a separate data directory:',
-         'kbroker serve --data-dir /var/lib/kbroker --listen 0.0.0.0:9092 --advertise broker.example:9092'),
+        ('Serve this machine, with a separate data directory:',
+         'kbroker serve --data-dir /var/lib/kbroker --listen 127.0.0.1:9092'),
         ('Print what the running broker holds in memory, and the bound of each structure:',
          'kbroker status --data-dir /var/lib/kbroker'),
     ],

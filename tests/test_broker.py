@@ -12,7 +12,8 @@ from kbroker.record.batch import encode_batch
 
 
 def broker_on_every_interface(directory):
-    return Broker(Config({'log.dirs': str(directory), 'listeners': 'PLAINTEXT://0.0.0.0:0'}))
+    return Broker(Config({'log.dirs': str(directory), 'listeners': 'PLAINTEXT://0.0.0.0:0',
+                          'kbroker.allow.insecure.listener': 'true'}))
 
 
 def test_a_broker_on_every_interface_advertises_the_name_of_the_machine(tmp_path, monkeypatch, caplog):

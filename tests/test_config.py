@@ -82,7 +82,24 @@ def test_node_id_falls_back_to_broker_id():
     ('ssl.keystore.type', 'JKS', "expected PEM: convert the store with keytool"),
     ('ssl.keystore.password', 'X', "ssl.keystore.password cannot be honoured: a PEM store has no password"),
     ('ssl.cipher.suites', 'X', "ssl.cipher.suites cannot be honoured: this part of TLS is not served"),
-    ('authorizer.class.name', 'X', "authorizer.class.name cannot be honoured: access control is not served"),
+    ('authorizer.class.name', 'X', "found 'X', expected nothing, StandardAuthorizer, or Kafka's name of it"),
+    ('super.users', 'User:a;b', "found 'User:a;b', expected a list of TYPE:NAME, separated by semicolons"),
+    ('sasl.enabled.mechanisms', 'GSSAPI', "found 'GSSAPI', expected a list of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512,"),
+    ('sasl.kerberos.service.name', 'X', 'sasl.kerberos.service.name cannot be honoured: GSSAPI is not served'),
+    ('delegation.token.secret.key', 'X', 'cannot be honoured: delegation tokens are not served'),
+    ('principal.builder.class', 'X', "found 'X', expected one of org.apache.kafka.common.security.authenticator."),
+    ('sasl.server.callback.handler.class', 'X', 'OAuthBearerValidatorCallbackHandler'),
+    ('listener.name.sll.ssl.client.auth', 'none',
+     'found no listener of this name, expected one of plaintext, sasl_plaintext, sasl_ssl, ssl'),
+    ('listener.name.ssl.connections.max.reauth', '1',
+     'listener.name.ssl.connections.max.reauth is not a setting; did you mean '
+     'listener.name.ssl.connections.max.reauth.ms?'),
+    ('listener.name.sasl_ssl.plane.sasl.jaas.config', 'X',
+     'did you mean listener.name.sasl_ssl.plain.sasl.jaas.config?'),
+    ('listener.name.sasl_ssl.gssapi.sasl.jaas.config', 'X', 'GSSAPI is not served, only PLAIN, SCRAM-SHA-256,'),
+    ('listener.name.ssl.num.partitions', '3', 'num.partitions is set for the broker'),
+    ('listener.name.ssl.plain.ssl.client.auth', 'none', 'ssl.client.auth is set for the broker, or a listener'),
+    ('listener.name.sasl_ssl.sasl.jaas.config', 'X', 'sasl.jaas.config is set for a SASL mechanism of a listener'),
 ])
 def test_what_is_wrong_is_refused_in_words(name, text, expected):
     with pytest.raises(ConfigError) as refused:
@@ -121,18 +138,105 @@ def test_the_configuration_that_kafka_ships_starts_without_its_controller_listen
     ({'listeners': 'PLAINTEXT://localhost'}, 'expected NAME://HOST:PORT'),
     ({'listeners': 'PLAINTEXT://localhost:70000'}, 'expected NAME://HOST:PORT'),
     ({'listeners': 'PLAINTEXT://::1:9092'}, 'an IPv6 host in brackets'),
-    ({'listeners': 'SASL_SSL://:9092'}, 'SASL is not served'),
-    ({'listeners': 'A://:9092', 'listener.security.protocol.map': 'A:SASL_PLAINTEXT'},
-     'SASL is not served'),
+    ({'listeners': 'A://:9092'}, 'expected a name out of listener.security.protocol.map: PLAINTEXT, SSL, SASL_PLAIN'),
+    ({'listeners': 'A://:9092', 'listener.security.protocol.map': 'A:TLS'},
+     'found A:TLS, expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL'),
+    ({'listeners': 'SASL_SSL://:9092'}, 'found none for the listener SASL_SSL, expected some of PLAIN, SCRAM-SHA-256'),
     ({'listeners': 'PLAINTEXT://:1,PLAINTEXT://:2'}, 'twice'),
     ({'listeners': 'C://:1', 'controller.listener.names': 'C'}, 'expected at least one'),
     ({'advertised.listeners': 'PLAINTEXT://0.0.0.0:9092'}, 'an address that clients can connect to'),
     ({'listeners': 'A://:1', 'listener.security.protocol.map': 'A:PLAINTEXT',
-      'advertised.listeners': 'PLAINTEXT://a:1'}, 'expected names out of listeners: A'),
+      'advertised.listeners': 'PLAINTEXT://a:1'}, 'expected a name out of listener.security.protocol.map: A'),
 ])
 def test_listeners_that_cannot_work_are_refused(given, expected):
     with pytest.raises(ConfigError, match=expected):
         Config(given)
+
+
+SCRAM_LISTENERS = {
+    'listeners': 'INSIDE://127.0.0.1:1,SASL_SSL://127.0.0.1:2,CONTROLLER://127.0.0.1:3',
+    'controller.listener.names': 'CONTROLLER',
+    'listener.security.protocol.map': 'INSIDE:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT',
+    'sasl.enabled.mechanisms': 'SCRAM-SHA-512',
+}
+USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret of alice";'
+
+
+def test_the_most_precise_name_of_a_setting_wins():
+    config = Config(SCRAM_LISTENERS | {
+        'connections.max.reauth.ms': '1', 'listener.name.inside.connections.max.reauth.ms': '2',
+        'listener.name.inside.plain.connections.max.reauth.ms': '3',
+        'listener.name.inside.sasl.enabled.mechanisms': 'PLAIN,SCRAM-SHA-256',
+        'listener.name.inside.plain.sasl.jaas.config': USERS})
+    inside, outside = config.for_listener('INSIDE'), config.for_listener('sasl_ssl')
+    assert (outside['connections.max.reauth.ms'], outside['sasl.enabled.mechanisms']) == (1, ('SCRAM-SHA-512',))
+    assert inside['connections.max.reauth.ms'] == 2
+    assert inside['sasl.enabled.mechanisms'] == ('PLAIN', 'SCRAM-SHA-256')
+    assert inside.for_mechanism('PLAIN')['connections.max.reauth.ms'] == 3
+    assert inside.for_mechanism('SCRAM-SHA-256')['connections.max.reauth.ms'] == 2
+    assert inside.for_mechanism('PLAIN')['sasl.jaas.config'] == USERS
+    assert outside.for_mechanism('PLAIN')['sasl.jaas.config'] is None
+    assert inside.for_mechanism('PLAIN').name_of('sasl.jaas.config') == 'listener.name.inside.plain.sasl.jaas.config'
+    assert outside.name_of('connections.max.reauth.ms') == 'connections.max.reauth.ms'
+    assert outside.name_of('ssl.key.password') == 'listener.name.sasl_ssl.ssl.key.password'
+    assert outside['sasl.server.max.receive.size'] == 524288
+    assert not outside.is_set('sasl.server.max.receive.size')
+
+
+def test_the_tls_of_a_listener_comes_from_its_own_settings_and_from_the_plain_ones():
+    config = Config(SCRAM_LISTENERS | {
+        'ssl.keystore.location': '/all.pem', 'ssl.client.auth': 'required', 'ssl.key.password': 'x',
+        'listener.name.sasl_ssl.ssl.keystore.location': '/own.pem'})
+    assert config.for_listener('SASL_SSL').texts('ssl.') == {
+        'ssl.keystore.location': '/own.pem', 'ssl.key.password': 'x'}, 'ssl.client.auth needs the prefix there'
+    config = Config({'listeners': 'SSL://127.0.0.1:1', 'ssl.client.auth': 'required'})
+    assert config.for_listener('SSL').texts('ssl.') == {'ssl.client.auth': 'required'}
+
+
+def test_a_setting_of_a_listener_that_is_not_bound_is_a_warning():
+    config = Config(SCRAM_LISTENERS | {'listener.name.controller.ssl.client.auth': 'none', 'sasl.jaas.config': USERS})
+    assert config.warnings == [
+        'sasl.jaas.config has no effect: only listener.name.LISTENER.MECHANISM.sasl.jaas.config has one',
+        'listener.name.controller.ssl.client.auth has no effect: no listener CONTROLLER is bound']
+
+
+def test_a_login_module_that_does_not_parse_is_refused_without_its_text():
+    with pytest.raises(ConfigError) as refused:
+        Config(SCRAM_LISTENERS | {'listener.name.inside.plain.sasl.jaas.config': USERS.replace(';', ' oops')})
+    assert str(refused.value).startswith('listener.name.inside.plain.sasl.jaas.config: found a hidden value, expected '
+                                         'one login module, as MODULE required NAME="VALUE" ...; (found ')
+    assert 'secret' not in str(refused.value)
+    assert 'oops' not in str(refused.value)
+
+
+def test_settings_of_listeners_are_described_and_their_secrets_are_not():
+    entries = Config(SCRAM_LISTENERS | {
+        'listener.name.inside.plain.sasl.jaas.config': USERS, 'sasl.server.max.receive.size': '5',
+        'listener.name.inside.sasl.server.max.receive.size': '7'}).describe()
+    size, users = (entry(entries, f'listener.name.inside.{name}')
+                   for name in ('sasl.server.max.receive.size', 'plain.sasl.jaas.config'))
+    assert (size.value, size.source) == ('7', Source.STATIC_BROKER)
+    assert [(s.name, s.value) for s in size.synonyms] == [
+        ('listener.name.inside.sasl.server.max.receive.size', '7'), ('sasl.server.max.receive.size', '5'),
+        ('sasl.server.max.receive.size', '524288')]
+    assert (users.value, users.is_sensitive, [s.value for s in users.synonyms]) == (None, True, [None])
+    assert 'secret of alice' not in repr(entries)
+
+
+def test_the_users_of_a_listener_may_change_at_run_time():
+    config, name = Config(SCRAM_LISTENERS), 'listener.name.inside.plain.sasl.jaas.config'
+    validate_broker_configs(config, {name: USERS}, per_broker=True)
+    changed = config.with_changes(cluster_wide={}, per_broker={name: USERS})
+    assert changed.for_listener('INSIDE').for_mechanism('PLAIN')['sasl.jaas.config'] == USERS
+    assert entry(changed.describe(), name).source is Source.DYNAMIC_BROKER
+    for changes, per_broker, expected in [
+            ({name: USERS}, False, 'can only be changed for one broker'),
+            ({name: 'nonsense'}, True, 'found a hidden value'),
+            ({'sasl.enabled.mechanisms': 'PLAIN'}, True, 'can only be changed for a listener'),
+            ({'listener.name.inside.connections.max.reauth.ms': '1'}, True, 'is read-only'),
+            ({'listener.name.nowhere.sasl.enabled.mechanisms': 'PLAIN'}, True, 'found no listener of this name')]:
+        with pytest.raises(KafkaError, match=expected):
+            validate_broker_configs(config, changes, per_broker=per_broker)
 
 
 def test_an_ipv6_listener_is_written_as_it_was_read():
@@ -268,12 +372,12 @@ def test_a_dynamic_config_that_cannot_be_honoured_is_left_out_with_a_warning():
 ])
 def test_a_client_cannot_set_what_does_not_hold(changes, code, names):
     with pytest.raises(KafkaError, match=names) as refused:
-        validate_broker_configs(changes, per_broker=True)
+        validate_broker_configs(Config({}), changes, per_broker=True)
     assert refused.value.code is code
 
 
 def test_a_client_may_set_and_remove_what_is_dynamic():
-    validate_broker_configs({'message.max.bytes': '3', 'log.retention.ms': None}, per_broker=False)
+    validate_broker_configs(Config({}), {'message.max.bytes': '3', 'log.retention.ms': None}, per_broker=False)
 
 
 def test_a_topic_is_described_with_every_place_that_gives_a_value():
@@ -307,7 +411,7 @@ def test_a_password_is_never_shown(monkeypatch):
         Config({'a.secret': 'short'})
     assert 'short' not in str(refused.value)
     with pytest.raises(KafkaError) as refused_change:
-        validate_broker_configs({'a.secret': 'short'}, per_broker=False)
+        validate_broker_configs(Config({}), {'a.secret': 'short'}, per_broker=False)
     assert 'short' not in str(refused_change.value)
 
 
@@ -327,7 +431,8 @@ def test_every_setting_is_read_by_a_room():
                        if path.suffix in ('.py', '.pyx') and path.name not in ('settings.py',))
     fallbacks = {name for row in SETTINGS.values() for name, _ in row.fallbacks}
     # The `ssl.` settings are read by prefix: tests/network/test_network_tls.py.
-    kept_for_kafka = {'unclean.leader.election.enable',
+    kept_for_kafka = {'unclean.leader.election.enable', 'principal.builder.class',
+                      'sasl.oauthbearer.jwt.validator.class', 'sasl.oauthbearer.scope.claim.name',
                       *(name for name in SETTINGS if name.startswith(('compression.', 'ssl.')))}
     unread = {row.name for row in SETTINGS.values()
               if not any(word in source for word in (f'config.{row.attribute}', f"'{row.name}'"))

@@ -13,6 +13,8 @@ from support.command_runner import SCRIPTS, install_programs
 from support.pages import PAGES, ROOT, blocks, rows_of_table, text_of
 
 from kbroker.apis.served import served_apis
+from kbroker.client.config import ClientConfig
+from kbroker.config import Config
 from kbroker.metadata.features import DEFAULT_FEATURES, SUPPORTED_FEATURES
 from kbroker.properties import read_properties
 from kbroker.protocol.api_keys import ApiKey
@@ -60,7 +62,7 @@ def test_the_site_is_built_and_no_link_leads_nowhere(tmp_path, monkeypatch):
 def test_no_example_is_in_a_language_that_no_test_checks():
     assert {language for page in PAGES for language in re.findall(r'^```(\w*)\n.*?^```', text_of(page),
                                                                   re.MULTILINE | re.DOTALL)} == {
-        'sh', 'console', 'python', 'py', 'text', 'properties', 'bash'}
+        'sh', 'console', 'python', 'py', 'text', 'properties', 'bash', 'json'}
 
 
 def test_the_transaction_of_the_readme_prints_what_the_readme_says(broker):
@@ -88,8 +90,11 @@ def test_the_settings_of_the_pages_exist_and_their_values_are_valid():
     for text in examples:
         given, warnings = read_properties(text)
         assert warnings == []
-        for name, value in given.items():
-            SETTINGS[name].parse(value)
+        if 'security.protocol' in given:
+            config = ClientConfig.from_settings({'bootstrap.servers': 'localhost:9092'} | given)
+            assert not config.properties, 'a setting that the client does not know'
+        else:
+            assert Config(given).warnings == []
     for names, default, value in rows_of_table('docs/testing.md', 'setting'):
         for name in re.findall(r'`([^`]+)`', names):
             assert SETTINGS[name].text(SETTINGS[name].default) == default
@@ -100,6 +105,13 @@ def test_the_protocol_page_has_the_apis_and_versions_that_are_served():
     expected = [[api.key.name.title().replace('_', ''), str(int(api.key)), in_words(api.min_version, api.max_version)]
                 for api in served_apis()]
     assert [row[:3] for row in rows_of_table('docs/protocol.md', 'API')] == expected
+
+
+def test_the_page_of_security_has_the_rights_of_each_api():
+    named = {name for request, *_ in rows_of_table('docs/security.md', 'request')
+             for name in re.findall(r'[A-Z]\w+', request)}
+    assert {api.key.name.title().replace('_', '') for api in served_apis()} <= named
+    assert named <= {key.name.title().replace('_', '') for key in ApiKey}
 
 
 def test_the_protocol_page_has_the_features_of_a_new_directory():

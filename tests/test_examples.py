@@ -10,7 +10,8 @@ import tomllib
 
 import pytest
 from confluent_kafka import Producer
-from support.command_runner import SCRIPTS, install_programs
+from support.broker_process import PROMPT, BrokerProcess
+from support.command_runner import SCRIPTS, install_programs, main_of
 from support.pages import PAGES, ROOT, blocks, text_of
 
 from kbroker.main import serve
@@ -29,6 +30,17 @@ def shell(shared_broker, tmp_path_factory):
     return shell_on(shared_broker, tmp_path_factory.mktemp('examples'))
 
 
+@pytest.fixture
+def guarded_shell(tmp_path_factory):
+    """The same, on a broker with access control."""
+    broker = BrokerProcess(tmp_path_factory.mktemp('broker') / 'data', PROMPT | {
+        'authorizer.class.name': 'StandardAuthorizer', 'super.users': 'User:ANONYMOUS'})
+    broker.start()
+    yield shell_on(broker, tmp_path_factory.mktemp('examples'))
+    broker.kill9()
+    assert broker.tracebacks() == []
+
+
 def shell_on(broker, directory):
     directory.mkdir(exist_ok=True)
     install_programs(directory / 'bin')
@@ -45,16 +57,18 @@ def can_run(line):
     return not line.startswith('kbroker-ingest') or shutil.which('java') is not None
 
 
-def test_the_examples_of_the_man_pages_do_what_they_say(shell):
+def test_the_examples_of_the_man_pages_do_what_they_say(guarded_shell):
     """One after the other: what one makes, another shows."""
     for rows in examples_of_the_man_pages().values():
         for text, lines in rows:
             if lines.startswith('kbroker serve'):
                 serve.make_context('serve', shlex.split(lines)[2:])
+            elif lines.startswith('kbroker-acls --data-dir'):       # needs a stopped broker
+                main_of('acls').make_context('acls', shlex.split(lines.replace('/var/lib/kbroker', '/tmp'))[1:])
             else:
                 if not can_run(lines):
                     continue
-                done = shell(lines)
+                done = guarded_shell(lines)
                 assert done.returncode == 0, (text, lines, done.stdout, done.stderr)
 
 

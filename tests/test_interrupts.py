@@ -1,4 +1,4 @@
-"""SIGINT where the parent ignores it: a shell starts background jobs of scripts that way."""
+"""SIGINT where the parent ignores it, as of background jobs of scripts; the end of an interrupted ingest."""
 import os
 import signal
 import subprocess
@@ -8,6 +8,15 @@ import pytest
 from support.broker_process import ROOT, BrokerProcess
 
 IGNORING = ['sh', '-c', 'trap "" INT; exec "$@"', 'sh']
+INTERRUPTED_INGEST = """
+import atexit, os, subprocess
+from types import SimpleNamespace as Some
+from kbroker_tools.ingest import end_with_java
+atexit.register(os.abort)
+java = subprocess.Popen(['sleep', '600'])
+print('run 1', java.pid)
+end_with_java(Some(sparkContext=Some(_gateway=Some(proc=java))), 143)
+"""
 SHOW_ACTION = 'import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)'
 
 
@@ -51,3 +60,13 @@ def test_check_ends_its_workers_by_ctrl_c_unless_it_is_ignored(monkeypatch):
             assert signal.getsignal(signal.SIGINT) is left
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupted_ingest_ends_java_and_leaves_without_finalizing_the_interpreter():
+    """Once, under load, one ended by SIGABRT after SIGTERM: PySpark's daemon threads ran while it was finalized."""
+    ended = subprocess.run([sys.executable, '-c', INTERRUPTED_INGEST], cwd=ROOT, capture_output=True, text=True,
+                           check=False)
+    shown, _, pid = ended.stdout.rpartition(' ')
+    assert (ended.returncode, shown, ended.stderr) == (143, 'run 1', '')
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)

@@ -11,12 +11,12 @@ PACKAGE, TOOLS = ROOT / 'kbroker', ROOT / 'kbroker_tools'
 
 LAYERS = [
     {'errors', 'garbage', 'turn_watch'},
-    {'clock', 'completion', 'internal_topics', 'linear_pattern', 'properties', 'tls_settings'},
+    {'clock', 'completion', 'internal_topics', 'jaas', 'linear_pattern', 'properties', 'tls_settings'},
     {'long_work', 'settings'},
-    {'config', 'tls'},
-    {'wire'},
+    {'listener_settings', 'tls'},
+    {'config', 'file_modes', 'wire'},
     {'protocol', 'record'},
-    {'log'},
+    {'log', 'security'},
     {'metadata'},
     {'topics'},
     {'group', 'transaction'},
@@ -42,10 +42,10 @@ TOOL_LAYERS = [
     {'rows'},
     {'directory_view', 'live_view'},
     {'command', 'topic_descriptions', 'stuck', 'checking'},
-    {'console', 'group_work', 'timeline'},
+    {'acl_work', 'client_configs', 'console', 'group_work', 'timeline'},
     {'history', 'dump', 'spark'},
-    {'check', 'configs', 'consume', 'dump_log', 'groups', 'ingest', 'produce', 'topics', 'transactions',
-     'txn_state'},
+    {'acls', 'certs', 'check', 'configs', 'consume', 'dump_log', 'groups', 'ingest', 'produce', 'topics',
+     'transactions', 'txn_state'},
 ]
 TOOL_LAYER = {room: number for number, rooms in enumerate(TOOL_LAYERS) for room in rooms}
 # The parts of a running broker. The tools read its files and send it requests. They share its log, rows and names.

@@ -2,7 +2,7 @@
 import pytest
 
 from kbroker.clock import ManualClock, Timers
-from kbroker.long_work import WAITING, Line, LongWork
+from kbroker.long_work import Line, LongWork, Pause, run_to_end
 
 
 @pytest.fixture
@@ -149,16 +149,18 @@ def test_a_work_that_waits_for_another_one_gives_its_place_away(line, timers):
     """Else works with places could wait for one that has begun and will never get a place."""
     ended = []
 
+    last = Pause()
+
     def wait_for_the_last():
         yield
-        while 'last' not in ended:
-            yield WAITING
+        yield from last.wait()
         ended.append('waiting')
 
     def be_the_last():
         yield
         yield
         ended.append('last')
+        last.end()
 
     for _ in range(2):
         line.begin(wait_for_the_last(), Client().is_wanted)
@@ -166,3 +168,35 @@ def test_a_work_that_waits_for_another_one_gives_its_place_away(line, timers):
     assert len(line) == 1
     timers.run_due()
     assert ended == ['last', 'waiting', 'waiting']
+
+
+def test_a_work_that_waits_costs_nothing_until_its_pause_is_over(long_work, timers):
+    pause, seen = Pause(), []
+
+    def waiting(name):
+        seen.append(f'{name} began')
+        yield from pause.wait()
+        seen.append(f'{name} goes on')
+
+    for name in ('first', 'second'):
+        long_work.start(waiting(name))
+    timers.run_due()
+    assert (seen, len(long_work), long_work.paused) == (['first began', 'second began'], 0, 2)
+    assert timers.next_delay_ms() is None
+    pause.end()
+    assert (len(long_work), long_work.paused) == (2, 0)
+    timers.run_due()
+    assert seen[2:] == ['first goes on', 'second goes on']
+
+
+def test_a_pause_that_is_over_holds_no_work(long_work):
+    pause, results = Pause(), []
+    pause.end()
+    long_work.start(pause.wait(), lambda *result: results.append(result))
+    assert results == [(None, None)]
+    assert run_to_end(pause.wait()) is None
+
+
+def test_work_that_is_run_at_once_must_not_wait():
+    with pytest.raises(RuntimeError, match='waits, and it is run at once'):
+        run_to_end(Pause().wait())

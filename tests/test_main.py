@@ -11,6 +11,7 @@ import types
 
 import pytest
 from click.testing import CliRunner
+from support.in_process_broker import InProcessBroker
 
 from kbroker import __version__, systemd
 from kbroker.clock import ManualClock, Timers
@@ -48,6 +49,9 @@ class RecordingBroker:
         self.reactor.run()
         self.calls.append('stopped')
 
+    def reload(self):
+        self.calls.append('reload')
+
     def stop(self):
         self.calls.append('stop')
         self.reactor.stop()
@@ -60,8 +64,12 @@ def broker(monkeypatch):
     monkeypatch.setitem(sys.modules, 'kbroker.broker', types.SimpleNamespace(Broker=fresh))
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    actions = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)}
+    actions = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP,
+                                                            signal.SIGALRM)}
+    umask = os.umask(0o077)
+    os.umask(umask)
     yield fresh
+    os.umask(umask)
     for made in fresh.made:
         made.reactor.close()
     signal.alarm(0)
@@ -250,7 +258,7 @@ def test_config_check_names_everything_that_is_wrong(tmp_path):
 def test_config_check_wants_an_address_for_clients_where_the_machine_has_no_name(tmp_path, monkeypatch):
     monkeypatch.setattr(socket, 'gethostname', lambda: 'nowhere.invalid')
     file = tmp_path / 'server.properties'
-    file.write_text('listeners=PLAINTEXT://0.0.0.0:9092\n')
+    file.write_text('listeners=PLAINTEXT://0.0.0.0:9092\nkbroker.allow.insecure.listener=true\n')
     result = run('config', '--check', str(file))
     assert result.exit_code == 1
     assert result.stderr == ("error: advertised.listeners: found no host for PLAINTEXT://:9092, and this machine's "
@@ -260,6 +268,65 @@ def test_config_check_wants_an_address_for_clients_where_the_machine_has_no_name
     result = run('config', '--check', str(file))
     assert result.exit_code == 0
     assert result.stderr.startswith('warning: clients are told to connect to localhost')
+
+
+def test_storage_formats_a_directory_with_the_first_user_in_it(tmp_path):
+    arguments = ['storage', '--data-dir', str(tmp_path / 'data'), '--cluster-id', 'a2Jyb2tlci1qdWRnZXMtMA',
+                 '--add-scram', 'SCRAM-SHA-512=[name=admin,password=secret of admin]']
+    assert run(*arguments).output == (
+        f'{tmp_path / "data"}: formatted for cluster a2Jyb2tlci1qdWRnZXMtMA, with 1 SCRAM credentials\n')
+    with InProcessBroker(tmp_path / 'data') as node:
+        assert node.metadata.cluster_id == 'a2Jyb2tlci1qdWRnZXMtMA'
+        assert list(node.metadata.image.scram_credentials) == [('admin', 2)]
+    again = run(*arguments)
+    assert again.exit_code == 1
+    assert 'expected an empty directory' in again.stderr
+    assert 'secret' not in again.stderr
+
+
+def test_storage_adds_users_to_a_stopped_broker_and_not_to_a_running_one(start_broker):
+    broker = start_broker()
+
+    def add(user, password):
+        return run('storage', '--data-dir', str(broker.directory), '--add-scram',
+                   f'SCRAM-SHA-256=[name={user},password={password}]')
+
+    assert add('early', 'secret').exit_code == 1
+    broker.stop()
+    for user, password in (('a', 'one'), ('b', 'two'), ('a', 'three')):
+        result = add(user, password)
+        assert (result.exit_code, result.output) == (0, f'{broker.directory}: 1 SCRAM credentials written\n')
+    with InProcessBroker(broker.directory) as node:
+        assert list(node.metadata.image.scram_credentials) == [('a', 1), ('b', 1)]
+
+
+def test_storage_refuses_a_user_twice_and_another_cluster_id(tmp_path):
+    user, file = 'SCRAM-SHA-512=[name=admin,password=secret]', tmp_path / 'server.properties'
+    file.write_text(f'log.dirs={tmp_path / "data"}\n')
+    for arguments, expected in ((('--add-scram', user, '--add-scram', user), 'twice'),
+                                (('--cluster-id', 'x'), 'expected the 22 characters of a uuid'),
+                                (('--add-scram', 'admin:secret'), 'expected SCRAM-SHA-256 or SCRAM-SHA-512')):
+        result = run('storage', '--config', str(file), *arguments)
+        assert result.exit_code == 1
+        assert expected in result.stderr
+        assert 'secret' not in result.stderr
+    assert not (tmp_path / 'data').exists()
+
+
+def test_config_check_finds_what_a_secured_start_would(tmp_path):
+    file = tmp_path / 'server.properties'
+    for lines, expected in (
+            (['listeners=PLAINTEXT://0.0.0.0:1', 'advertised.listeners=PLAINTEXT://a:1'],
+             'kbroker.allow.insecure.listener=true starts the broker nevertheless'),
+            (['listeners=SASL_PLAINTEXT://127.0.0.1:1', 'sasl.enabled.mechanisms=PLAIN'],
+             'listener.name.sasl_plaintext.plain.sasl.jaas.config: found none'),
+            (['listeners=SASL_PLAINTEXT://127.0.0.1:1', 'sasl.enabled.mechanisms=PLAIN',
+              'listener.name.sasl_plaintext.plain.sasl.jaas.config=org.example.Other required;'],
+             'found another login module, expected org.apache.kafka.common.security.plain.PlainLoginModule'),
+            (['listeners=SSL://127.0.0.1:1', 'ssl.principal.mapping.rules=RULE:x'], 'ssl.principal.mapping.rules')):
+        file.write_text('\n'.join(lines))
+        result = run('config', '--check', str(file))
+        assert (result.exit_code, expected in result.stderr) == (1, True), result.stderr
 
 
 @pytest.mark.parametrize('content', [b'a=\\u1', b'a=\xff'])

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import require
 from kbroker.apis.producer_fencing import told_to_producer
 from kbroker.apis.request import Api, Request
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AddOffsetsToTxnResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 FIRST_VERSION_WITH_FENCED = 2
 
 
 def handle(request: Request, body: Any) -> None:
+    require(request, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id)
+    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
+
     def added(error: KafkaError | None, _: None) -> None:
         request.reply(respond(ErrorCode.NONE if error is None else error.code, request.version))
 

@@ -1,5 +1,5 @@
 """Types of add_partitions_to_txn.pyx; the documentation stands there."""
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from kbroker.apis.request import Api, Handler, Request
@@ -10,7 +10,9 @@ from kbroker.transaction.state import TopicPartition
 FIRST_VERSION_WITH_FENCED: int
 API: Api
 
-class AddingUnderWay(Completion): ...
+class AddingUnderWay(Completion):
+    def resolve_in_parts(self) -> Generator[None]: ...
+    def resolved(self, error: Exception | None, _result: None) -> None: ...
 
 class AddPartitionsHandler(Handler): ...
 

@@ -9,6 +9,7 @@ If one partition of a transaction fails nothing of it is added, and the others a
 
 Versions 0-3 are read and answered by hand, as EndTxn: each transaction of a client from before TV2 begins with one.
 """
+import logging
 from functools import partial
 
 cimport cython
@@ -22,18 +23,23 @@ from kbroker.apis.answer_bytes cimport put_count, put_no_tags
 from kbroker.apis.request cimport Api, Handler, Request
 from kbroker.apis.request_bytes cimport skip_tags, take_count, take_string
 from kbroker.completion cimport Callback, Completion
+from kbroker.long_work cimport LongWork
 from kbroker.transaction.coordinator cimport TransactionCoordinator
 from kbroker.wire.bytes cimport (
     Cursor, put_unsigned_varint, read_int16, read_int32, read_int64, take, write_int16, write_int32,
 )
 
+from kbroker.apis.authorization import refusal, require
 from kbroker.apis.producer_fencing import told_to_producer
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import INTERNAL_TOPICS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AddPartitionsToTxnResponse
 from kbroker.protocol.schema import first_version, flexible_from
+from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.transaction.state import EPOCH_BUMPS_FROM
+
+logger = logging.getLogger('kbroker.apis')
 
 TransactionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
@@ -44,10 +50,14 @@ FIRST_VERSION_WITH_FENCED = 2
 cdef enum:
     LEAST_ANSWER_BYTES = 16         # more than everything beside the topics
     PARTITION_ANSWER_BYTES = 3      # of a partition, beside what the request has of it
+    PART = 64                       # partitions that are found at once; more are long work
 
 cdef int FLEXIBLE_VERSION = flexible_from('AddPartitionsToTxnRequest')
 cdef int FIRST_BATCHED = first_version('AddPartitionsToTxnRequest', 'transactions')
 cdef object NONE = ErrorCode.NONE
+cdef int WRITE = Operation.WRITE
+cdef int TOPIC = ResourceType.TOPIC
+cdef int TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 
 
 # ---- versions 0-3
@@ -62,6 +72,11 @@ cdef class AddingUnderWay(Completion):
     cdef Request request
     cdef bytes topics               # as they came
     cdef list wanted                # (topic, partition) of each partition
+    cdef str transactional_id
+    cdef int64_t producer_id
+    cdef int16_t producer_epoch
+    cdef list partitions            # the Partition objects
+    cdef dict refused               # the error codes of those that the producer may not add
 
     cdef int read_topics(self, Cursor *cursor) except -1:
         cdef bint flexible = self.request.version >= FLEXIBLE_VERSION
@@ -77,6 +92,55 @@ cdef class AddingUnderWay(Completion):
             if flexible:
                 skip_tags(cursor)
         self.topics = PyBytes_FromStringAndSize(<const char *>start, cursor.at - start)
+        return 0
+
+    cdef int resolve(self, Py_ssize_t first, Py_ssize_t end) except -1:
+        """Find the wanted partitions from `first` to `end`, and refuse those that the producer may not add."""
+        cdef Request request = self.request
+        cdef object topic = None
+        cdef bint is_forbidden = False
+        cdef Py_ssize_t number
+        topics = request.node.topics
+        for number in range(first, end):
+            topic_partition = self.wanted[number]
+            if (<tuple>topic_partition)[0] is not topic:
+                topic = (<tuple>topic_partition)[0]
+                is_forbidden = topic in INTERNAL_TOPICS or not request.may(WRITE, TOPIC, topic)
+            found = topics.find(*topic_partition)
+            if is_forbidden:
+                self.refused[topic_partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif found is None:
+                self.refused[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                self.partitions.append(found)
+        return 0
+
+    def resolve_in_parts(self):
+        """Find all wanted partitions. A generator: it yields after each part."""
+        cdef Py_ssize_t first, count = len(self.wanted)
+        for first in range(0, count, PART):
+            self.resolve(first, min(first + PART, count))
+            yield
+
+    def resolved(self, error, _result):
+        if error is not None:
+            logger.error('%r failed', self.request, exc_info=error)
+            self.reply(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+            return
+        try:
+            self.add()
+        except KafkaError as refused:
+            self.reply(refused.code, None)
+
+    cdef int add(self) except -1:
+        """Add the partitions if each of them may be added."""
+        cdef TransactionCoordinator coordinator = self.request.node.transactions
+        if not self.transactional_id:
+            return self.reply(ErrorCode.INVALID_REQUEST, None)
+        if self.refused:
+            return self.reply(NONE, all_or_nothing(self.wanted, self.refused))
+        coordinator.add_partitions_in_turn(self.transactional_id, self.producer_id, self.producer_epoch,
+                                           coordinator.set_of_partitions(self.partitions), 0, self)
         return 0
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
@@ -108,7 +172,7 @@ cdef class AddingUnderWay(Completion):
         cursor.at = <const uint8_t *>PyBytes_AS_STRING(self.topics)
         cursor.end = cursor.at + PyBytes_GET_SIZE(self.topics)
         at = self.request.put_header(at)
-        write_int32(at, 0)          # throttle_time_ms
+        write_int32(at, self.request.throttle_ms)
         topics = take_count(&cursor, flexible, 1)
         at = put_count(at + 4, topics, flexible)
         for _ in range(topics):
@@ -139,41 +203,24 @@ cdef class AddPartitionsHandler(Handler):
 
     cdef int serve(self, Request request, Cursor *body) except -1:
         """Add the partitions. Tagged fields behind the body are ignored: none is known."""
-        cdef TransactionCoordinator coordinator = request.node.transactions
         cdef AddingUnderWay under_way = AddingUnderWay.__new__(AddingUnderWay)
         cdef const uint8_t *text = NULL
         cdef Py_ssize_t length
-        cdef int64_t producer_id
-        cdef int16_t producer_epoch
         under_way.request = request
+        under_way.partitions = []
+        under_way.refused = {}
         length = take_string(body, request.version >= FLEXIBLE_VERSION, False, &text)
-        producer_id = read_int64(take(body, 8))
-        producer_epoch = read_int16(take(body, 2))
+        under_way.producer_id = read_int64(take(body, 8))
+        under_way.producer_epoch = read_int16(take(body, 2))
         under_way.read_topics(body)
-        partitions, refused = resolve(request.node.topics, under_way.wanted)
-        if length == 0:
-            return under_way.reply(ErrorCode.INVALID_REQUEST, None)
-        if refused:
-            return under_way.reply(NONE, all_or_nothing(under_way.wanted, refused))
-        coordinator.add_partitions_in_turn(
-            PyUnicode_DecodeUTF8(<const char *>text, length, NULL), producer_id, producer_epoch,
-            coordinator.set_of_partitions(partitions), 0, under_way)
-        return 0
-
-
-cdef tuple resolve(topics, list wanted):
-    """Return the Partitions, and the error codes of those that a producer may not add."""
-    partitions = []
-    refused = {}
-    for topic_partition in wanted:
-        found = topics.find(*topic_partition)
-        if (<tuple>topic_partition)[0] in INTERNAL_TOPICS:
-            refused[topic_partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif found is None:
-            refused[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        else:
-            partitions.append(found)
-    return partitions, refused
+        under_way.transactional_id = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
+        if request.access is not None and not request.may(WRITE, TRANSACTIONAL_ID, under_way.transactional_id):
+            raise refusal(TRANSACTIONAL_ID)
+        if len(under_way.wanted) > PART:
+            (<LongWork?>request.node.long_work).start(under_way.resolve_in_parts(), under_way.resolved)
+            return 0
+        under_way.resolve(0, len(under_way.wanted))
+        return under_way.add()
 
 
 # ---- versions 4 and 5
@@ -181,6 +228,7 @@ cdef tuple resolve(topics, list wanted):
 
 def handle_batched(request, body):
     """Reply when the last transaction has its result."""
+    require(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     response = AddPartitionsToTxnResponse(results_by_transaction=[])
     unanswered = len(body.transactions)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.config_resources import change, distinct_resources
+from kbroker.apis.config_resources import change_each, require_alter
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -17,42 +17,23 @@ ResourceResponse = AlterConfigsResponse.AlterConfigsResourceResponse
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Change one resource after the other, in a turn of `metadata.turns`.
-
-    Other clients are served after each, because it is a write to the disk.
-    """
-    yield from request.node.metadata.turns.take()
-    try:
-        return (yield from change_all(request, body))
-    finally:
-        request.node.metadata.turns.end()
+    results = yield from change_each(request, body, ResourceResponse, given_configs)
+    return AlterConfigsResponse(responses=results)
 
 
-def change_all(request: Request, body: Any) -> Steps:
-    pace = Pace()
-    resources = yield from distinct_resources(body.resources, pace)
-    response = AlterConfigsResponse(responses=[])
-    for (resource_type, name), resource in resources.items():
-        result = ResourceResponse(resource_type=resource_type, resource_name=name)
-        response.responses.append(result)
-        try:
-            if resource is None:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, 'the resource is named twice')
-            wanted: dict[str, str] = {}
-            for config in resource.configs:
-                if config.value is None or config.name in wanted:
-                    problem = 'has no value' if config.value is None else 'is named twice'
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name} {problem}')
-                wanted[config.name] = config.value
-                if pace.spend():
-                    yield
-            yield from change(request.node, resource_type, name, wanted, body.validate_only)
-        except KafkaError as error:
-            result.error_code = int(error.code)
-            result.error_message = str(error)
-        if len(response.responses) < len(resources):
+def given_configs(request: Request, resource: Any, pace: Pace) -> Steps:
+    """Return the configs that the request gives for a resource. Raises KafkaError INVALID_REQUEST if they are not
+    sound, or the error of a client that may not alter them."""
+    wanted: dict[str, str] = {}
+    for config in resource.configs:
+        if config.value is None or config.name in wanted:
+            problem = 'has no value' if config.value is None else 'is named twice'
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name} {problem}')
+        wanted[config.name] = config.value
+        if pace.spend():
             yield
-    return response
+    require_alter(request, resource)
+    return wanted
 
 
 def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:

@@ -3,6 +3,7 @@
 The answer is derived: the ranges from what the handlers of this room declare, the features from the metadata log.
 A version that is not served is answered in version 0 with UNSUPPORTED_VERSION and the ranges (KIP-511); dispatch sees
 to it. From version 3 on the client names its software, and a name or version outside the pattern is INVALID_REQUEST.
+Before a login, the first good answer is the only one, and it is complete.
 Versions below 4 leave out supported features whose lowest level is 0: older clients take 0 for a fault (KIP-1022).
 """
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kbroker.apis.served import served_apis
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ApiVersionsResponse
+from kbroker.security.session import LoginState
 
 API_OF_FEATURE = {'group.version': 68, 'share.version': 76, 'streams.version': 88}
 """The key of the API without which a level of a feature would promise what is not served: the heartbeats of groups."""
@@ -39,6 +41,9 @@ def handle(request: Request, body: Any) -> Any:
         ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
         for name, level in sorted(image.finalized_features.items()) if is_served(name)
     ]
+    session = request.connection.session
+    if session is not None and session.state == LoginState.UNKNOWN:
+        session.move(LoginState.INTRODUCED)
     return response
 
 

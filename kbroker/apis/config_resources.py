@@ -1,13 +1,18 @@
 """Shared by the three APIs on configs: which resources have one here, and how a change of one takes effect."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kbroker.apis.authorization import require_on_config
 from kbroker.apis.long_answers import Pace, Steps
+from kbroker.apis.request import Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.image import ResourceType
 from kbroker.metadata.topic_names import check_topic_name
+from kbroker.security.acl_codes import Operation
+
+WantedOf = Callable[[Any, Any, Pace], Steps]
 
 CLUSTER_DEFAULT = ''
 """The BROKER resource of this name holds the defaults of all brokers."""
@@ -47,19 +52,64 @@ def check_resource(node: Any, resource_type: int, name: str) -> None:
                          f'{ResourceType.BROKER} (broker) expected, found {resource_type}')
 
 
-def change(node: Any, resource_type: int, name: str, wanted: Mapping[str, str], validate_only: bool) -> Steps:
-    """Make `wanted` the whole set of a resource's configs, durably, and put it into effect. Raises KafkaError.
+def change_each(request: Request, body: Any, result_class: Any, wanted_of: WantedOf) -> Steps:
+    """Change the resources of a request, in a turn of `metadata.turns`. Return their results.
 
-    The caller has a turn of `node.metadata.turns`.
+    The changes of all good resources are durable together, and then take effect. `wanted_of(request, resource, pace)`
+    is a generator that checks the right to alter a resource and returns the whole set of configs that it is to have. It
+    raises KafkaError.
     """
-    before = current(node, resource_type, name)
-    changes = {**dict.fromkeys(before.keys() - wanted.keys()),
-               **{key: value for key, value in wanted.items() if before.get(key) != value}}
-    node.metadata.alter_configs(resource_type, name, changes, validate_only=validate_only)
-    yield
-    if validate_only:
-        return
-    if resource_type == ResourceType.TOPIC:
-        yield from node.topics.configure_topic(name)
-    else:
+    node = request.node
+    yield from node.metadata.turns.take()
+    try:
+        pace = Pace()
+        resources = yield from distinct_resources(body.resources, pace)
+        results = {(resource_type, name): result_class(resource_type=resource_type, resource_name=name)
+                   for resource_type, name in resources}
+        changes: dict[tuple[int, str], Mapping[str, str | None]] = {}
+        for key, resource in resources.items():
+            try:
+                if resource is None:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, 'the resource is named twice')
+                wanted = yield from wanted_of(request, resource, pace)
+                if key[0] == ResourceType.BROKER:
+                    yield from node.check_configs(key[1], wanted)
+                changes[key] = differences(current(node, *key), wanted)
+            except KafkaError as error:
+                refuse(results[key], error)
+            yield
+        errors = yield from node.metadata.alter_configs(changes, validate_only=body.validate_only)
+        for key, refusal in errors.items():
+            if refusal is not None:
+                refuse(results[key], refusal)
+        if not body.validate_only:
+            yield from put_into_effect(node, [key for key, refusal in errors.items() if refusal is None])
+        return list(results.values())
+    finally:
+        node.metadata.turns.end()
+
+
+def require_alter(request: Request, resource: Any) -> None:
+    """Raises KafkaError unless the client may alter the configs of the resource."""
+    require_on_config(request, Operation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
+
+
+def differences(before: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the changes that lead from one set of configs to another; None removes a config."""
+    return {**dict.fromkeys(before.keys() - wanted.keys()),
+            **{key: value for key, value in wanted.items() if before.get(key) != value}}
+
+
+def refuse(result: Any, error: KafkaError) -> None:
+    result.error_code = int(error.code)
+    result.error_message = str(error)
+
+
+def put_into_effect(node: Any, changed: Sequence[tuple[int, str]]) -> Steps:
+    """Apply the changed configs of topics and of the broker. The caller has a turn of `node.metadata.turns`."""
+    for resource_type, name in changed:
+        if resource_type == ResourceType.TOPIC:
+            yield from node.topics.configure_topic(name)
+        yield
+    if any(resource_type == ResourceType.BROKER for resource_type, _ in changed):
         yield from node.reconfigure()

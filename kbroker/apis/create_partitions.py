@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import require
 from kbroker.apis.counted_names import counted
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.replica_assignments import check_replicas
@@ -13,8 +14,12 @@ from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import CreatePartitionsResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 Result = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+STRICT_SINCE = 3
+"""The first version that is refused above a quota, instead of being throttled afterwards (KIP-599)."""
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -34,7 +39,8 @@ def handle(request: Request, body: Any) -> Steps:
         except KafkaError as error:
             response.results.append(failed(wanted.name, error.code, str(error)))
     try:
-        results = yield from request.node.topics.add_partitions(counts, validate_only=body.validate_only)
+        results = yield from request.node.topics.add_partitions(
+            counts, validate_only=body.validate_only, charge=request.charge_mutations(STRICT_SINCE))
     except KafkaError as error:
         results = [error.with_traceback(None)] * len(counts)
     for name, result in zip(counts, results, strict=True):
@@ -45,7 +51,9 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def check(request: Request, wanted: Any) -> None:
-    """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT."""
+    """Raises KafkaError TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS,
+    INVALID_REPLICA_ASSIGNMENT."""
+    require(request, Operation.ALTER, ResourceType.TOPIC, wanted.name)
     topic = request.node.topics.topic(wanted.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'topic {wanted.name!r} does not exist')

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import may_on_cluster
 from kbroker.apis.counted_names import counted
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.replica_assignments import check_replicas
@@ -22,15 +23,19 @@ from kbroker.metadata.controller import NewTopic
 from kbroker.metadata.image import TopicImage
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import CreateTopicsResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 CreatableTopicResult = CreateTopicsResponse.CreatableTopicResult
 CreatableTopicConfigs = CreateTopicsResponse.CreatableTopicConfigs
 
 BROKER_DEFAULT = -1
+STRICT_SINCE = 6
+"""The first version that is refused above a quota, instead of being throttled afterwards (KIP-599)."""
 
 
 def handle(request: Request, body: Any) -> Steps:
     response = CreateTopicsResponse(topics=[])
+    may_create_all = may_on_cluster(request, Operation.CREATE, quiet=True)
     times = yield from counted((topic.name for topic in body.topics), Pace())
     checked: list[NewTopic] = []
     for topic in body.topics:
@@ -40,11 +45,14 @@ def handle(request: Request, body: Any) -> Steps:
             if count > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'the topic is named {count} times')
             if count == 1:
+                if not may_create_all and not request.may(Operation.CREATE, ResourceType.TOPIC, topic.name):
+                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, 'Authorization failed.')
                 checked.append(check(request, topic))
         except KafkaError as error:
             response.topics.append(failed(topic.name, error.code, str(error)))
     try:
-        results = yield from request.node.topics.create_many(checked, validate_only=body.validate_only)
+        results = yield from request.node.topics.create_many(
+            checked, validate_only=body.validate_only, charge=request.charge_mutations(STRICT_SINCE))
     except KafkaError as error:
         results = [error.with_traceback(None)] * len(checked)
     for new_topic, result in zip(checked, results, strict=True):
@@ -89,8 +97,12 @@ def check_assignments(topic: Any, node_id: int) -> int:
 
 
 def created(request: Request, topic: TopicImage) -> Any:
-    result = CreatableTopicResult(name=topic.name, topic_id=topic.topic_id, num_partitions=len(topic.partitions),
-                                  replication_factor=1)
+    result = CreatableTopicResult(name=topic.name, topic_id=topic.topic_id, configs=[])
+    if not request.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name, quiet=True):
+        result.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return result
+    result.num_partitions = len(topic.partitions)
+    result.replication_factor = 1
     result.configs = [
         CreatableTopicConfigs(name=entry.name, value=entry.value, read_only=entry.read_only,
                               config_source=int(entry.source), is_sensitive=entry.is_sensitive)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from kbroker.apis.authorization import require
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.completion import Callback
@@ -16,6 +17,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.shard import coordinator_error
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DeleteGroupsResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 ROWS_A_GROUP = 8
 """The deletion of a group costs about as much as this many elements of an answer."""
@@ -31,7 +33,7 @@ def handle(request: Request, body: Any) -> Steps:
             results[group_id] = coordinator_error(error).code
         awaited.remove(group_id)
         if not awaited:
-            request.node.long_work.start(respond(results), lambda error, response: request.reply(response))
+            request.start_work(respond(results), lambda error, response: request.reply(response))
 
     if not results:
         return (yield from respond(results))
@@ -39,6 +41,7 @@ def handle(request: Request, body: Any) -> Steps:
         if pace.spend(ROWS_A_GROUP):
             yield
         try:
+            require(request, Operation.DELETE, ResourceType.GROUP, group_id)
             request.node.groups.delete_group(group_id, Callback(partial(done, group_id)))
         except KafkaError as error:
             done(group_id, error, None)

@@ -12,6 +12,7 @@ from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DeleteRecordsResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 TopicResult = DeleteRecordsResponse.DeleteRecordsTopicResult
 PartitionResult = DeleteRecordsResponse.DeleteRecordsPartitionResult
@@ -23,8 +24,11 @@ def handle(request: Request, body: Any) -> Steps:
         if topic.partitions:
             result = TopicResult(name=topic.name, partitions=[])
             response.topics.append(result)
+            is_allowed = request.may(Operation.DELETE, ResourceType.TOPIC, topic.name)
             for wanted in topic.partitions:
-                result.partitions.append(delete(request, topic.name, wanted))
+                result.partitions.append(
+                    delete(request, topic.name, wanted) if is_allowed
+                    else failed(wanted.partition_index, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
                 yield
         yield
     return response

@@ -10,22 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kbroker.apis.authorization import may_on_cluster, require
 from kbroker.apis.counted_names import counted
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DeleteTopicsResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.topics.topic import Topic
 
 Result = DeleteTopicsResponse.DeletableTopicResult
 NO_ID = bytes(16)
+STRICT_SINCE = 5
+"""The first version that is refused above a quota, instead of being throttled afterwards (KIP-599)."""
 
 
 def handle(request: Request, body: Any) -> Steps:
     pace = Pace()
     times = yield from counted(wanted_topics(body, request.version), pace)
-    named_and_by_id = yield from named_by_id(request, times, pace)
+    rights = Rights(request)
+    named_and_by_id = yield from named_by_id(request, times, rights, pace)
     response = DeleteTopicsResponse(responses=[])
     found: list[Topic] = []
     results: list[Any] = []
@@ -35,7 +40,8 @@ def handle(request: Request, body: Any) -> Steps:
         try:
             if count > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'the topic is named {count} times')
-            topic = find(request, name, topic_id)
+            check_form(request, name, topic_id)
+            topic = (rights.named(name) if name is not None else rights.with_id(topic_id, result))
             if name is not None and topic in named_and_by_id:
                 continue
             result.name, result.topic_id = topic.name, topic.topic_id
@@ -47,7 +53,10 @@ def handle(request: Request, body: Any) -> Steps:
             fail(result, error)
         response.responses.append(result)
     try:
-        yield from request.node.topics.delete_many(found)
+        refused = yield from request.node.topics.delete_many(found, request.charge_mutations(STRICT_SINCE))
+        for topic, result in zip(found, results, strict=True):
+            if topic.name in refused:
+                fail(result, refused[topic.name])
     except KafkaError as error:
         for result in results:
             fail(result, error)
@@ -55,12 +64,50 @@ def handle(request: Request, body: Any) -> Steps:
     return response
 
 
-def named_by_id(request: Request, times: Iterable[tuple[str | None, bytes]], pace: Pace) -> Steps:
-    """Return the topics that the request gives by their ids."""
+class Rights:
+    """The topics that the client may delete. The answer shows only names that it may describe."""
+
+    def __init__(self, request: Request):
+        self._request = request
+        self._topics = request.node.topics
+        self._may_delete_all = may_on_cluster(request, Operation.DELETE, quiet=True)
+
+    def named(self, name: str) -> Topic:
+        """Return a topic. Raises KafkaError TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION."""
+        if not self._may_delete_all:
+            require(self._request, Operation.DESCRIBE, ResourceType.TOPIC, name)
+        topic: Topic | None = self._topics.topic(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'topic {name!r} does not exist')
+        if not self.may_delete(topic):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return topic
+
+    def with_id(self, topic_id: bytes, result: Any) -> Topic:
+        """Return a topic, and put its name into `result` if the client may not delete but describe it.
+
+        Raises KafkaError UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED.
+        """
+        topic: Topic | None = self._topics.topic_by_id(topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f'no topic has the id {topic_id.hex()}')
+        if not self.may_delete(topic):
+            if self._request.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+                result.name = topic.name
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return topic
+
+    def may_delete(self, topic: Topic) -> bool:
+        return self._may_delete_all or self._request.may(Operation.DELETE, ResourceType.TOPIC, topic.name)
+
+
+def named_by_id(request: Request, times: Iterable[tuple[str | None, bytes]], rights: Rights, pace: Pace) -> Steps:
+    """Return the topics that the request gives by their ids and that the client may delete."""
     topics = set()
     for name, topic_id in times:
-        if name is None:
-            topics.add(request.node.topics.topic_by_id(topic_id))
+        topic = request.node.topics.topic_by_id(topic_id) if name is None else None
+        if topic is not None and rights.may_delete(topic):
+            topics.add(topic)
         if pace.spend():
             yield
     return topics
@@ -77,18 +124,12 @@ def wanted_topics(body: Any, version: int) -> Iterator[tuple[str | None, bytes]]
     return ((name, NO_ID) for name in body.topic_names)
 
 
-def find(request: Request, name: str | None, topic_id: bytes) -> Topic:
-    """Raises KafkaError TOPIC_DELETION_DISABLED, INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID."""
-    topics = request.node.topics
+def check_form(request: Request, name: str | None, topic_id: bytes) -> None:
+    """Raises KafkaError TOPIC_DELETION_DISABLED, INVALID_REQUEST."""
     if not request.node.config.delete_topic_enable:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED)
     if (name is None) == (topic_id == NO_ID):
         raise KafkaError(ErrorCode.INVALID_REQUEST, 'either the name or the id of a topic expected')
-    found: Topic | None = topics.topic_by_id(topic_id) if name is None else topics.topic(name)
-    if found is None:
-        raise (KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f'no topic has the id {topic_id.hex()}') if name is None
-               else KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'topic {name!r} does not exist'))
-    return found
 
 
 def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:

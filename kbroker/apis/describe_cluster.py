@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorized_operations import CLUSTER, NOT_ASKED
+from kbroker.apis.authorized_operations import NOT_ASKED, authorized_cluster_operations
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -29,7 +29,8 @@ def handle(request: Request, body: Any) -> Any:
         cluster_id=node.metadata.cluster_id, controller_id=node_id,
         brokers=[DescribeClusterResponse.DescribeClusterBroker(broker_id=node_id, host=host, port=port,
                                                                rack=node.config.broker_rack)],
-        cluster_authorized_operations=CLUSTER if body.include_cluster_authorized_operations else NOT_ASKED)
+        cluster_authorized_operations=(
+            authorized_cluster_operations(request) if body.include_cluster_authorized_operations else NOT_ASKED))
 
 
 API = Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, handle)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import require_on_config
 from kbroker.apis.config_resources import CLUSTER_DEFAULT, current
 from kbroker.apis.long_answers import PART, Pace, ReplyRoom, Steps
 from kbroker.apis.request import Api, Request
@@ -16,6 +17,7 @@ from kbroker.metadata.image import ResourceType
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeConfigsResponse
+from kbroker.security.acl_codes import Operation
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
 ResourceResult = DescribeConfigsResponse.DescribeConfigsResourceResult
@@ -49,6 +51,7 @@ class Answers:
     """The answers of one request. Topics with the same configs share theirs."""
 
     def __init__(self, request: Request, body: Any):
+        self._request = request
         self._node = request.node
         self._include_synonyms = body.include_synonyms
         self._include_documentation = body.include_documentation
@@ -59,6 +62,7 @@ class Answers:
         """Return the result of one resource. Once the answer is full, that is INVALID_REQUEST."""
         result = Result(resource_type=resource_type, resource_name=name, configs=[])
         try:
+            require_on_config(self._request, Operation.DESCRIBE_CONFIGS, resource_type, name)
             self._room.check(ErrorCode.INVALID_REQUEST)
             configs, string_bytes = self._configs(resource_type, name)
             result.configs = configs if keys is None else [config for config in configs if config.name in keys]

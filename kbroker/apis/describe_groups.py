@@ -2,7 +2,7 @@
 
 Members show their metadata and assignment while the group is stable. A group that does not exist is Dead, without an
 error up to version 5, GROUP_ID_NOT_FOUND with a message from version 6 (KIP-1043). Version 3 may ask which operations
-the client may do (KIP-430): without an authorizer all that a group has. Version 4 brings group.instance.id.
+the client may do (KIP-430). Version 4 brings group.instance.id.
 A group that is named twice is described once.
 """
 
@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorized_operations import GROUP, NOT_ASKED
+from kbroker.apis.authorization import require
+from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
 from kbroker.apis.long_answers import Pace, ReplyRoom, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import ClassicGroup, GroupState
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeGroupsResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -28,10 +30,13 @@ def handle(request: Request, body: Any) -> Steps:
         if pace.spend():
             yield
         try:
+            require(request, Operation.DESCRIBE, ResourceType.GROUP, group_id)
             room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             group = request.node.groups.describe(group_id)
         except KafkaError as error:
             groups.append(failed(group_id, error, request.version))
+            if groups[-1].error_code == ErrorCode.NONE:
+                groups[-1].authorized_operations = operations_on(request, body, group_id)
             continue
         members = yield from describe_members(group, pace, room)
         groups.append(DescribeGroupsResponse.DescribedGroup(
@@ -40,9 +45,15 @@ def handle(request: Request, body: Any) -> Steps:
             protocol_type=group.protocol_type or '',
             protocol_data=group.protocol_name or '' if group.state is GroupState.STABLE else '',
             members=members,
-            authorized_operations=GROUP if body.include_authorized_operations else NOT_ASKED,
+            authorized_operations=operations_on(request, body, group_id),
         ))
     return DescribeGroupsResponse(groups=groups)
+
+
+def operations_on(request: Request, body: Any, group_id: str) -> int:
+    if not body.include_authorized_operations:
+        return NOT_ASKED
+    return authorized_operations(request, ResourceType.GROUP, group_id)
 
 
 def failed(group_id: str, error: KafkaError, version: int) -> Any:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import require
 from kbroker.apis.long_answers import Pace, Steps, distinct_indexes
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeLogDirsResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.topics.partition import Partition
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
@@ -20,6 +22,7 @@ PartitionResult = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
 def handle(request: Request, body: Any) -> Steps:
+    require(request, Operation.DESCRIBE, ResourceType.CLUSTER)
     node = request.node
     if node.logs.failure is not None:
         return DescribeLogDirsResponse(results=[

@@ -3,12 +3,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import require
 from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, distinct_indexes, in_parts
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeProducersResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 TopicResponse = DescribeProducersResponse.TopicResponse
 PartitionResponse = DescribeProducersResponse.PartitionResponse
@@ -32,6 +34,7 @@ def handle(request: Request, body: Any) -> Steps:
 def describe(request: Request, topic: str, partition_index: int, pace: Pace, room: ReplyRoom) -> Steps:
     try:
         check_topic_name(topic)
+        require(request, Operation.READ, ResourceType.TOPIC, topic)
         room.check(ErrorCode.INVALID_REQUEST)
         producers = request.node.topics.get(topic, partition_index).active_producers()
     except KafkaError as error:

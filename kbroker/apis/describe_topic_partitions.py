@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from typing import Any
 
-from kbroker.apis.authorized_operations import TOPIC
+from kbroker.apis.authorized_operations import authorized_operations
 from kbroker.apis.long_answers import Pace, Steps, in_parts
 from kbroker.apis.metadata import NO_LEADER
 from kbroker.apis.request import Api, Request
@@ -16,6 +16,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeTopicPartitionsResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.topics.partition import Partition
 from kbroker.topics.topic import Topic
 
@@ -45,13 +46,19 @@ def handle(request: Request, body: Any) -> Steps:
             break
         if pace.spend():
             yield
+        if not request.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+            if wanted:
+                response.topics.append(failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            continue
+        operations = authorized_operations(request, ResourceType.TOPIC, name)
         topic = topics.topic(name)
         if topic is None:
-            response.topics.append(unknown(name))
+            response.topics.append(unknown(name, operations))
             continue
         start = min(start, len(topic.partitions)) if name == first_name else 0
         end = min(len(topic.partitions), start + left)
         response.topics.append((yield from describe(topic, start, end, node_id, pace)))
+        response.topics[-1].topic_authorized_operations = operations
         if end < len(topic.partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=end)
             break
@@ -84,8 +91,7 @@ def describe(topic: Topic, start: int, end: int, node_id: int, pace: Pace) -> St
         described.append(describe_partition(partition, node_id))
         if pace.spend():
             yield
-    return TopicResult(name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal, partitions=described,
-                       topic_authorized_operations=TOPIC)
+    return TopicResult(name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal, partitions=described)
 
 
 def describe_partition(partition: Partition, node_id: int) -> Any:
@@ -99,18 +105,21 @@ def describe_partition(partition: Partition, node_id: int) -> Any:
     return described
 
 
-def unknown(name: str) -> Any:
+def unknown(name: str, operations: int) -> Any:
     try:
         check_topic_name(name)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     except KafkaError as error:
         code = error.code
-    return TopicResult(name=name, error_code=int(code), topic_authorized_operations=TOPIC)
+    return TopicResult(name=name, error_code=int(code), topic_authorized_operations=operations)
+
+
+def failed(name: str, code: ErrorCode) -> Any:
+    return TopicResult(name=name, error_code=int(code))
 
 
 def error_response(body: Any, code: ErrorCode, _message: str, _version: int) -> Any:
-    return DescribeTopicPartitionsResponse(topics=[TopicResult(name=topic.name, error_code=int(code))
-                                                   for topic in body.topics])
+    return DescribeTopicPartitionsResponse(topics=[failed(topic.name, code) for topic in body.topics])
 
 
 API = Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, handle, error_response)

@@ -3,11 +3,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import require
 from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, in_parts
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeTransactionsResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.transaction.state import TopicPartition, TransactionRow
 
 Description = DescribeTransactionsResponse.TransactionState
@@ -21,6 +23,7 @@ def handle(request: Request, body: Any) -> Steps:
     states = []
     for transactional_id in dict.fromkeys(body.transactional_ids):
         try:
+            require(request, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
             room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             row = request.node.transactions.describe(transactional_id)
         except KafkaError as error:
@@ -28,13 +31,15 @@ def handle(request: Request, body: Any) -> Steps:
         else:
             partitions = list(row.partitions)
             room.take(1 + len(partitions))
-            states.append((yield from describe(transactional_id, row, partitions, pace)))
+            states.append((yield from describe(request, transactional_id, row, partitions, pace)))
         if pace.spend():
             yield
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-def describe(transactional_id: str, row: TransactionRow, partitions: list[TopicPartition], pace: Pace) -> Steps:
+def describe(request: Request, transactional_id: str, row: TransactionRow, partitions: list[TopicPartition],
+             pace: Pace) -> Steps:
+    """Describe a transaction, without the topics that the client may not describe."""
     topics: dict[str, list[int]] = {}
     for part in in_parts(partitions):
         for topic, partition in part:
@@ -43,7 +48,8 @@ def describe(transactional_id: str, row: TransactionRow, partitions: list[TopicP
             yield
     listed = []
     for topic in sorted(topics):
-        listed.append(TopicData(topic=topic, partitions=sorted(topics[topic])))
+        if request.may(Operation.DESCRIBE, ResourceType.TOPIC, topic):
+            listed.append(TopicData(topic=topic, partitions=sorted(topics[topic])))
         if pace.spend():
             yield
     return Description(

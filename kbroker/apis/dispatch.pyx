@@ -3,7 +3,11 @@
 The header of a request is read here, once. A frame with a key or version that is not served, or a frame that does not
 parse, closes the connection with one log line: no response could be addressed (Kafka does the same). ApiVersions is the
 exception: an unknown version of it is answered in version 0, so that a newer client can step down.
+
+A client whose login is not complete is guarded: `authentication` decides which of its frames are served.
 """
+from logging import INFO
+
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int64_t, uint8_t
@@ -11,17 +15,24 @@ from libc.string cimport memcmp
 
 from kbroker.apis.request cimport Api, Handler, Request, fail_undecoded
 from kbroker.apis.request_bytes cimport skip_tags
+from kbroker.protocol.codec cimport decode_bytes
+from kbroker.security.session cimport LOGGED_IN, Session
 from kbroker.topics.partition cimport Tick
 from kbroker.turn_watch cimport TurnWatch
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take
 from kbroker.wire.frames cimport FrameServer
 
+from kbroker.apis.authentication import Verdict
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.security.principal import ANONYMOUS
+
+SERVE, CLOSE = Verdict.SERVE, Verdict.CLOSE
 
 cdef enum:
     HEADER_BYTES = 10           # api key, api version, correlation id, length of the client id
     API_VERSIONS = 18
+    MOST_REFUSED_BYTES = 64 * 1024  # decoded for an answer with an error
     MOST_API_KEYS = 128         # no API that a broker of this kind could serve has a higher key
 
 
@@ -33,6 +44,7 @@ cdef class Dispatcher(FrameServer):
     cdef list _apis                 # Api by key
     cdef bytes _client_id_bytes     # of the last request: most connections of a client send the same id
     cdef object _client_id
+    cdef object _quotas             # ClientQuotas; None while no client has a quota
 
     def __init__(self, node, apis, Tick tick=None, TurnWatch watch=None):
         self._node = node
@@ -44,23 +56,26 @@ cdef class Dispatcher(FrameServer):
         for api in apis:
             self._apis[api.key] = api
 
+    def apply_quotas(self, quotas):
+        """Measure the requests of clients by these ClientQuotas from now on; None: measure nothing."""
+        self._quotas = quotas
+
     def handle(self, connection, sequence, frame):
         """Serve one frame from a writable buffer, for callers in Python."""
         cdef Py_buffer view
         PyObject_GetBuffer(frame, &view, PyBUF_WRITABLE)
         self._watch.restart()
         try:
-            answer = self.serve(connection, sequence, <uint8_t *>view.buf, view.len, False)
+            answer = self.serve(connection, connection.session, sequence, <uint8_t *>view.buf, view.len, False)
             if answer is not None:
                 connection.reply(sequence, answer)
         finally:
             self.end_loan()
             PyBuffer_Release(&view)
 
-    cdef object serve(self, object connection, int64_t sequence, uint8_t *frame, Py_ssize_t frame_bytes,
-                      bint follows_unanswered):
+    cdef object serve(self, object connection, object session, int64_t sequence, uint8_t *frame,
+                      Py_ssize_t frame_bytes, bint follows_unanswered):
         cdef Request request = Request.__new__(Request)
-        cdef Handler handler
         cdef Cursor body
         request.node = self._node
         request.connection = connection
@@ -68,18 +83,63 @@ cdef class Dispatcher(FrameServer):
         request.is_being_served = True
         body.at, body.end = frame, frame + frame_bytes
         try:
-            if self._read_header(request, &body):
-                handler = request.api.handlers[request.version - request.api.min_version]
-                if follows_unanswered and not handler.may_follow_unwritten:
-                    self.write_deferred()
-                serve(handler, request, body)
+            if session is not None and (<Session?>session).is_guarded:
+                self._serve_guarded(request, session, &body, follows_unanswered)
+            elif self._read_header(request, &body):
+                if session is not None:
+                    request.access = (<Session>session).access
+                self._serve_request(request, session, &body, frame_bytes, follows_unanswered)
         except ProtocolError as error:
             connection.close(f'{describe_frame(frame, frame_bytes)}: {error}')
         request.is_being_served = False
+        if request.is_timed:
+            request.end_part()
         self._watch.lap(request)
         answer = request.answer
         request.answer = None
         return answer
+
+    cdef int _serve_request(self, Request request, Session session, Cursor *body, Py_ssize_t frame_bytes,
+                            bint follows_unanswered) except -1:
+        cdef Handler handler = request.api.handlers[request.version - request.api.min_version]
+        if self._quotas is not None:
+            self._begin_metering(request, session, frame_bytes)
+        if follows_unanswered and not handler.may_follow_unwritten:
+            self.write_deferred()
+        return serve(handler, request, body[0])
+
+    cdef int _serve_guarded(self, Request request, Session session, Cursor *body, bint follows_unanswered) except -1:
+        """Serve a frame of a client whose login is not complete, or expires."""
+        authentication = self._node.authentication
+        cdef const uint8_t *frame = body.at
+        cdef Py_ssize_t frame_bytes = body.end - body.at
+        if session.takes_bare_tokens:
+            answer = authentication.take_bare_token(request, PyBytes_FromStringAndSize(<char *>frame, frame_bytes))
+            if answer is not None:
+                request.send(answer)
+            return 0
+        verdict = authentication.verdict(
+            request.connection, session, read_int16(frame) if frame_bytes >= HEADER_BYTES else -1)
+        if verdict == CLOSE:
+            request.connection.close(f'{describe_frame(frame, frame_bytes)}: not before a login', INFO)
+        elif self._read_header(request, body):
+            if verdict == SERVE:
+                request.access = session.access
+                return self._serve_request(request, session, body, frame_bytes, follows_unanswered)
+            refuse_among_tokens(authentication, request, body)
+        elif verdict != SERVE:
+            request.connection.close_after_flush()      # after the versions of ApiVersions that are served
+        return 0
+
+    cdef int _begin_metering(self, Request request, Session session, Py_ssize_t frame_bytes) except -1:
+        """Measure the request if its client has a quota. Before a login there is none."""
+        if session is not None and session.state < LOGGED_IN:
+            return 0
+        principal = ANONYMOUS if session is None else session.principal
+        meter = self._quotas.meter(principal.name, request.client_id or '')
+        if meter is not None:
+            request.begin_metering(meter, frame_bytes)
+        return 0
 
     cdef int write_deferred(self) except -1:
         self._tick.write()
@@ -138,6 +198,16 @@ cdef int serve(Handler handler, Request request, Cursor body) except -1:
         raise
     except Exception as error:
         return fail_undecoded(request, &body, error)
+
+
+cdef int refuse_among_tokens(authentication, Request request, Cursor *body) except -1:
+    """Answer a request that does not belong among the tokens of a login with the error of its API."""
+    if body.end - body.at > MOST_REFUSED_BYTES:
+        raise ProtocolError('not among the tokens of a login')
+    code = ErrorCode.ILLEGAL_SASL_STATE
+    message = decode_bytes(request.api.request_class, body, request.version)
+    authentication.refuse(request, request.api.failure(message, code, code.message, request.version))
+    return 0
 
 
 cdef int refuse_version(Request request) except -1:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import require
 from kbroker.apis.long_answers import Pace, Steps, distinct_indexes
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ElectLeadersResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 TopicResult = ElectLeadersResponse.ReplicaElectionResult
 PartitionResult = ElectLeadersResponse.PartitionResult
@@ -21,6 +23,7 @@ UNCLEAN = 1
 
 
 def handle(request: Request, body: Any) -> Steps:
+    require(request, Operation.ALTER, ResourceType.CLUSTER)
     topics = request.node.topics
     if body.election_type not in (PREFERRED, UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST,

@@ -19,17 +19,21 @@ from kbroker.transaction.coordinator cimport TransactionCoordinator
 from kbroker.transaction.state cimport EPOCH_BUMPS_FROM, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionRow
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int64, take, write_int16, write_int32, write_int64
 
+from kbroker.apis.authorization import refusal
 from kbroker.apis.producer_fencing import told_to_producer
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import EndTxnResponse
 from kbroker.protocol.schema import first_version, flexible_from
+from kbroker.security.acl_codes import Operation, ResourceType
 
 cdef enum:
     VERSION_WITH_FENCED = 2
     MOST_ANSWER_BYTES = 32
 
 cdef int FLEXIBLE_VERSION = flexible_from('EndTxnRequest')
+cdef int WRITE = Operation.WRITE
+cdef int TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 cdef int VERSION_WITH_BUMP = first_version('EndTxnResponse', 'producer_epoch')
 
 
@@ -68,7 +72,7 @@ cdef bytes encoded(Request request, int16_t code, int64_t producer_id, int16_t p
     """Return the reply with its header."""
     cdef uint8_t answer[MOST_ANSWER_BYTES]
     cdef uint8_t *at = request.put_header(answer)
-    write_int32(at, 0)              # throttle_time_ms
+    write_int32(at, request.throttle_ms)
     write_int16(at + 4, code)
     at += 6
     if request.version >= VERSION_WITH_BUMP:
@@ -87,6 +91,8 @@ cdef class EndTxnHandler(Handler):
         cdef EndTxnUnderWay under_way = EndTxnUnderWay.__new__(EndTxnUnderWay)
         cdef EndTxnFields fields
         transactional_id = read_request(body, request.version, &fields)
+        if request.access is not None and not request.may(WRITE, TRANSACTIONAL_ID, transactional_id):
+            raise refusal(TRANSACTIONAL_ID)
         under_way.request = request
         coordinator.ender.end_txn(transactional_id, fields.producer_id, fields.producer_epoch, fields.committed,
                                   EPOCH_BUMPS_FROM if request.version >= VERSION_WITH_BUMP else 0, under_way)

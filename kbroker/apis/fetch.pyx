@@ -5,22 +5,27 @@ below the last stable offset with isolation level read_committed, which also get
 At least one batch is returned, however small the limits, from the first partition that has one (KIP-74). With less than
 min_bytes the request waits for a partition to move, for at most max_wait_ms. Fetch sessions: KIP-227; topic
 ids from version 13: KIP-516; diverging epochs from version 12: KIP-595.
+
+The right to read a topic is checked whenever records of it are read, so a fetch that waits finds a right that was taken
+meanwhile. A session asks its quiet partitions again after a change of the ACLs.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker.apis.fetch_request cimport FetchRequest, read_request
-from kbroker.apis.fetch_response cimport ResponseWriter, long_response, write_response
+from kbroker.apis.fetch_response cimport ResponseWriter, long_response, response_bytes, write_response
 from kbroker.apis.fetch_sessions cimport (
     ALL, FEW, NO_SESSION, PART, FetchSession, FetchSessions, News, WantedPartition)
 from kbroker.apis.request cimport Api, Handler, Request
 from kbroker.apis.waiting cimport Waiter, WaitingRoom
 from kbroker.wire.bytes cimport Cursor
+from kbroker.apis.request import timed
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.schema import first_version
+from kbroker.security.acl_codes import CLUSTER_NAME, Operation, ResourceType
 from kbroker.topics.partition cimport Partition
 from kbroker.topics.topic cimport Topic
 
@@ -29,6 +34,10 @@ cdef enum:
 
 cdef int SESSIONS = first_version('FetchRequest', 'session_id')
 cdef int TOPIC_IDS = first_version('FetchRequest', 'topics.topic_id')
+cdef int READ = Operation.READ
+cdef int CLUSTER_ACTION = Operation.CLUSTER_ACTION
+cdef int TOPIC = ResourceType.TOPIC
+cdef int CLUSTER = ResourceType.CLUSTER
 
 
 cdef enum Stage:
@@ -53,6 +62,7 @@ cdef class Fetch(Waiter):
     cdef Stage stage
     cdef bint time_is_over
     cdef bint is_in_room        # of those that wait: it is answered or dropped with its connection
+    cdef bint asks_again        # quiet partitions of the session, too: rights may have changed
     cdef bint is_settled        # the session knows what this fetch has taken over
     # The last look at the partitions.
     cdef Py_ssize_t at          # the next partition to look at, or to wait for
@@ -62,15 +72,33 @@ cdef class Fetch(Waiter):
 
     cdef int start(self, Cursor *body) except -1:
         """Answer, or park, at once or in parts."""
-        if self.wanted.named + len(self.session.due) > FEW:
+        cdef Py_ssize_t count = self.wanted.named + len(self.session.due)
+        if self.request.meter is not None:
+            self.cut()
+        if self.request.access is not None and self.session.take_rights(
+                self.request.access, self.request.access.caches.generation):
+            self.asks_again = True
+            count += self.session.size
+        if count > FEW:
             self.keep_body(body)
             return self.work_on(self.session.due, False)
+        if self.asks_again:
+            for _ in self.session.ask_again():
+                pass
         self.session.take_over(&self.wanted, ALL)
         self.look(self.session.due, False, ALL)
         if not self.may_park():
             return self.answer()
         self.park()
         return self.wait(self.session.due, ALL)
+
+    cdef int cut(self) except -1:
+        """Ask for no more bytes than the quota allows in all its windows: more would always be throttled."""
+        most_bytes = self.request.meter.most_fetched_bytes
+        if most_bytes is not None:
+            self.wanted.max_bytes = min(self.wanted.max_bytes, <int32_t>most_bytes)
+            self.wanted.min_bytes = min(self.wanted.min_bytes, self.wanted.max_bytes)
+        return 0
 
     cdef int keep_body(self, Cursor *body) except -1:
         """Copy what `wanted` points to: the frame goes away."""
@@ -124,6 +152,7 @@ cdef class Fetch(Waiter):
         cdef list moved
         if self.stage != PARKED or self.session.is_busy:
             return
+        self.request.begin_part()
         moved = self.session.moved_since or []
         self.session.moved_since = None
         if len(moved) > FEW:
@@ -134,6 +163,7 @@ cdef class Fetch(Waiter):
         if self.may_park():
             self.at = 0
             self.wait(moved, ALL)
+            self.request.end_part()
         elif len(self.session.due) > FEW:
             self.must_answer = True
             self.work_on([], True)
@@ -175,11 +205,33 @@ cdef class Fetch(Waiter):
     cdef int answer(self) except -1:
         cdef News news
         self.finish()
+        if self.request.meter is not None and self.is_throttled():
+            self.answer_nothing()
+            return self.leave_session()
         self.sessions.settle(self.session, &self.wanted, self.unknown)
         news = News(self.session)
         news.take(ALL)
         self.leave_session()
         return self.request.send(write_response(self.request, 0, self.session.session_id, news.partitions))
+
+    cdef bint is_throttled(self) except -1:
+        """Record the answer that could be sent. Return True if its size, or the request's time, exceeds a quota."""
+        cdef int64_t size_bytes = response_bytes(self.session.untaken_news(), self.request.version)
+        meter = self.request.meter
+        self.request.settle()
+        self.request.throttle(meter.record_fetched(size_bytes))
+        if not self.request.throttle_ms:
+            return False
+        meter.undo_fetched(size_bytes)
+        return True
+
+    cdef int answer_nothing(self) except -1:
+        """Answer without partitions. An incremental session stays; another one does not begin."""
+        self.is_settled = True
+        self.session.postpone_news()
+        if self.session.session_id != NO_SESSION:
+            self.sessions.settle(self.session, &self.wanted, self.unknown)
+        return self.request.send(write_response(self.request, 0, self.session.session_id, []))
 
     # ---- in parts
 
@@ -187,7 +239,8 @@ cdef class Fetch(Waiter):
         """Look at the partitions in parts, and go on from there; `again` if the fetch has looked before."""
         self.enter_room()
         self.session.is_busy = True
-        return self.sessions.work_on(self.work(partitions, again))
+        steps = self.work(partitions, again)
+        return self.sessions.work_on(timed(self.request, steps) if self.request.is_timed else steps)
 
     def work(self, list partitions, bint again):
         """Do the rest of the fetch: what the request names, a look, and the answer unless it waits for more."""
@@ -208,6 +261,8 @@ cdef class Fetch(Waiter):
     def work_unless_closed(self, list partitions, bint again):
         cdef News news
         cdef ResponseWriter writer
+        if self.asks_again:
+            yield from self.session.ask_again()
         while self.stage != FINISHED and self.session.take_over(&self.wanted, PART):
             yield
         self.body = None
@@ -222,6 +277,9 @@ cdef class Fetch(Waiter):
                 yield
             return
         self.finish()
+        if self.request.meter is not None and self.is_throttled():
+            self.answer_nothing()
+            return
         self.is_settled = True
         self.sessions.settle(self.session, &self.wanted, self.unknown)
         news = News(self.session)
@@ -276,6 +334,8 @@ cdef class Fetch(Waiter):
         cdef Partition partition = wanted.partition
         cdef int64_t last_stable_offset, upper_bound_offset
         cdef bint read_committed
+        if self.request.access is not None:
+            self.check_right(wanted, topics)
         if partition is None or partition.is_deleted:
             partition = find_partition(wanted, topics, self.request.version)
         if wanted.current_leader_epoch >= 0 and wanted.current_leader_epoch != partition.leader_epoch:
@@ -299,6 +359,29 @@ cdef class Fetch(Waiter):
         wanted.last_stable_offset = last_stable_offset
         wanted.log_start_offset = partition.start_offset()
         return 0 if wanted.records is None else wanted.records.size_bytes
+
+
+    cdef int check_right(self, WantedPartition wanted, dict topics) except -1:
+        """Raise KafkaError TOPIC_AUTHORIZATION_FAILED unless the client may read the topic.
+
+        An id that no topic has is left to the caller.
+        """
+        cdef Topic topic
+        cdef bint is_allowed
+        if self.wanted.replica_id >= 0:
+            is_allowed = self.request.may(CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)
+        elif wanted.partition is not None:
+            is_allowed = self.request.may(READ, TOPIC, (<Partition>wanted.partition).topic)
+        else:
+            topic = topics.get(wanted.topic.key)
+            is_allowed = (topic is None and self.request.version >= TOPIC_IDS) or self.request.may(
+                READ, TOPIC, wanted.topic.key.decode() if topic is None else topic.name)
+        if not is_allowed:
+            wanted.stop_waiting()
+            wanted.partition = None
+            wanted.aborted_transactions = b''       # never null, as from Kafka
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return 0
 
 
 cdef int move_cursor(Cursor *cursor, Py_ssize_t distance) noexcept:

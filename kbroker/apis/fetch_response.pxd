@@ -1,5 +1,5 @@
 # cython: language_level=3
-from libc.stdint cimport int16_t, int32_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker.apis.request cimport Request
 
@@ -27,4 +27,5 @@ cdef class ResponseWriter:
 
 
 cdef list write_response(Request request, int16_t error_code, int32_t session_id, list news)
+cdef int64_t response_bytes(list news, int version) except -1
 cdef ResponseWriter long_response(list news, int version)

@@ -120,6 +120,30 @@ cdef list write_response(Request request, int16_t error_code, int32_t session_id
     return writer.segments
 
 
+cdef int64_t response_bytes(list news, int version) except -1:
+    """Return the size of a response as Apache Kafka counts it: without its header, with the size in front of it."""
+    cdef Buffer buffer = Buffer()
+    cdef WantedPartition wanted
+    cdef Py_ssize_t i, end = 0
+    cdef int64_t size_bytes = 4 + 4 + (6 if version >= SESSIONS else 0)
+    buffer.wrote(put_count(buffer.room(VARINT_BYTES), count_runs(news), version >= FLEXIBLE))
+    for i in range(len(news)):
+        wanted = news[i]
+        if i == end:
+            end = end_of_run(news, i)
+            put_topic(buffer, wanted.topic, version, end - i)
+        put_partition(buffer, wanted, version)
+        if wanted.records is not None:
+            size_bytes += wanted.records.size_bytes
+        if version >= FLEXIBLE:
+            put_partition_tags(buffer, wanted)
+        if i + 1 == end:
+            buffer.wrote(put_no_tags(buffer.room(1), version >= FLEXIBLE))
+        size_bytes += buffer.size
+        buffer.size = 0
+    return size_bytes + buffer.size + (version >= FLEXIBLE)
+
+
 cdef ResponseWriter long_response(list news, int version):
     """Return the writer of a reply that is written in parts, between which others are written."""
     cdef ResponseWriter writer = ResponseWriter.__new__(ResponseWriter)
@@ -150,7 +174,7 @@ cdef Py_ssize_t count_runs(list news) noexcept:
 cdef int put_head(Buffer buffer, Request request, int16_t error_code, int32_t session_id, Py_ssize_t topics) except -1:
     cdef int version = request.version
     cdef uint8_t *at = request.put_header(buffer.room(HEAD_BYTES))
-    write_int32(at, 0)              # throttle_time_ms
+    write_int32(at, request.throttle_ms)
     at += 4
     if version >= SESSIONS:
         write_int16(at, error_code)

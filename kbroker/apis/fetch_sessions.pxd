@@ -6,6 +6,7 @@ from kbroker.apis.waiting cimport Waiter, WaitingRoom
 from kbroker.clock cimport Clock
 from kbroker.log.log_slice cimport LogSlice
 from kbroker.long_work cimport LongWork
+from kbroker.security.access cimport Access
 from kbroker.topics.partition cimport FetchWaiter
 
 
@@ -46,6 +47,7 @@ cdef class WantedPartition(FetchWaiter):
 
     cdef int forget_look(self) noexcept
     cdef bint has_moved(self) except -1
+    cdef bint has_news(self) noexcept
     cdef bint take_news(self) noexcept
 
 
@@ -62,6 +64,8 @@ cdef class FetchSession:
     cdef Py_ssize_t size
     cdef Py_ssize_t counted     # of `size`, counted in FetchSessions.held
     cdef tuple size_key         # its place in FetchSessions.by_size, or None
+    cdef Access access          # the rights of the last fetch, as they were at this generation
+    cdef int64_t rights_generation
     cdef list due
     cdef list moved_since       # the partitions that moved since `parked` has looked, or None
     cdef Waiter parked
@@ -73,9 +77,12 @@ cdef class FetchSession:
     cdef int take_partition(self, FetchRequest *request) except -1
     cdef int want(self, const AskedPartition *asked) except -1
     cdef int forget(self, int32_t index) except -1
+    cdef bint take_rights(self, Access access, int64_t generation) except -1
     cdef int moved(self, WantedPartition wanted) except -1
     cdef int end(self) except -1
     cdef int forget_all(self) except -1
+    cdef list untaken_news(self)
+    cdef int postpone_news(self) except -1
 
 
 cdef class News:

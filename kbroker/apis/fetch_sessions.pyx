@@ -23,6 +23,7 @@ from kbroker.apis.fetch_request cimport (
 from kbroker.apis.waiting cimport Waiter, WaitingRoom
 from kbroker.clock cimport Clock
 from kbroker.long_work cimport LongWork
+from kbroker.security.access cimport Access
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import first_version
 from kbroker.topics.partition cimport FetchWaiter, Partition
@@ -77,11 +78,15 @@ cdef class WantedPartition(FetchWaiter):
                 or partition.stable_offset() != self.last_stable_offset
                 or partition.start_offset() != self.log_start_offset)
 
+    cdef bint has_news(self) noexcept:
+        """Return whether the last look found anything new."""
+        return (self.records is not None or self.error_code != 0 or self.diverging_epoch != -1
+                or self.high_watermark != self.told_high_watermark
+                or self.log_start_offset != self.told_log_start_offset)
+
     cdef bint take_news(self) noexcept:
         """Return whether the last look found anything new, and remember it as reported."""
-        cdef bint changed = (self.records is not None or self.error_code != 0 or self.diverging_epoch != -1
-                             or self.high_watermark != self.told_high_watermark
-                             or self.log_start_offset != self.told_log_start_offset)
+        cdef bint changed = self.has_news()
         if self.error_code == 0:
             self.told_high_watermark = self.high_watermark
             self.told_log_start_offset = self.log_start_offset
@@ -182,6 +187,27 @@ cdef class FetchSession:
             self.size -= 1
         return 0
 
+    cdef bint take_rights(self, Access access, int64_t generation) except -1:
+        """Remember the rights of a fetch. Return whether quiet partitions may have others than in the last one."""
+        cdef bint are_other = self.size and (access is not self.access or generation != self.rights_generation)
+        self.access = access
+        self.rights_generation = generation
+        return are_other
+
+    def ask_again(self):
+        """Make each partition due. A generator: it yields after each part."""
+        cdef WantedTopic topic
+        cdef WantedPartition wanted
+        cdef Py_ssize_t count = 0
+        for topic in list(self.topics.values()):
+            for wanted in list(topic.partitions.values()):
+                if not wanted.is_due:
+                    wanted.is_due = True
+                    self.due.append(wanted)
+                count += 1
+                if count % PART == 0:
+                    yield
+
     cdef int moved(self, WantedPartition wanted) except -1:
         if self.is_ended:
             return 0
@@ -232,6 +258,22 @@ cdef class FetchSession:
                 for left in range(min(4 * PART, <Py_ssize_t>len(partitions)), 0, -1):
                     partitions.popitem()
                 yield
+
+
+    cdef list untaken_news(self):
+        """Return the partitions that an answer would report now."""
+        cdef WantedPartition wanted
+        return [wanted for wanted in self.due
+                if wanted.session is not None and (wanted.has_news() or not self.is_incremental)]
+
+    cdef int postpone_news(self) except -1:
+        """Leave what was found to the next fetch, which looks again."""
+        cdef WantedPartition wanted
+        for wanted in self.due:
+            wanted.forget_look()
+        self.parked = None
+        self.moved_since = None
+        return 0
 
 
 @cython.freelist(16)

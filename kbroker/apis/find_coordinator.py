@@ -10,50 +10,65 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import CODES, require
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import FindCoordinatorResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 INTERNAL_TOPIC_OF = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
 """By key type: group, transactional.id."""
+RESOURCE_OF = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
+SHARE_PARTITION = 2
+VERSION_WITH_SHARE_PARTITIONS = 6
 
 
 def handle(request: Request, body: Any) -> Steps:
-    topic = INTERNAL_TOPIC_OF.get(body.key_type)
-    if topic is None:
+    if body.key_type == SHARE_PARTITION and request.version >= VERSION_WITH_SHARE_PARTITIONS:
+        require(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    if body.key_type not in INTERNAL_TOPIC_OF:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f'key type 0 (group) or 1 (transaction) expected, found {body.key_type}'
         )
-    node = request.node
-    if node.topics.ensure_internal(topic).partitions[0].is_offline:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'the partitions of {topic} are offline')
-    host, port = request.advertised_address
-    node_id = node.metadata.node_id
+    resource_type = RESOURCE_OF[body.key_type]
     if request.version < 4:
-        return FindCoordinatorResponse(node_id=node_id, host=host, port=port)
+        require(request, Operation.DESCRIBE, resource_type, body.key)
+        return FindCoordinatorResponse(**coordinator(request, body.key_type))
     pace = Pace()
     coordinators = []
+    found: dict[str, Any] = {}
     for key in dict.fromkeys(body.coordinator_keys):
-        coordinators.append(FindCoordinatorResponse.Coordinator(key=key, node_id=node_id, host=host, port=port))
+        if request.may(Operation.DESCRIBE, resource_type, key):
+            found = found or coordinator(request, body.key_type)
+            coordinators.append(FindCoordinatorResponse.Coordinator(key=key, **found))
+        else:
+            coordinators.append(failed(key, CODES[resource_type], ''))
         if pace.spend():
             yield
     return FindCoordinatorResponse(coordinators=coordinators)
 
 
+def coordinator(request: Request, key_type: int) -> dict[str, Any]:
+    """Return the fields of an answer that name this broker. Create the internal topic if it does not exist."""
+    node, topic = request.node, INTERNAL_TOPIC_OF[key_type]
+    if node.topics.ensure_internal(topic).partitions[0].is_offline:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'the partitions of {topic} are offline')
+    host, port = request.advertised_address
+    return {'node_id': node.metadata.node_id, 'host': host, 'port': port}
+
+
+def failed(key: str, code: ErrorCode, message: str) -> Any:
+    return FindCoordinatorResponse.Coordinator(
+        key=key, error_code=code, error_message=message, node_id=-1, host='', port=-1)
+
+
 def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
     if version < 4:
         return FindCoordinatorResponse(error_code=code, error_message=message, node_id=-1, host='', port=-1)
-    return FindCoordinatorResponse(
-        coordinators=[
-            FindCoordinatorResponse.Coordinator(
-                key=key, error_code=code, error_message=message, node_id=-1, host='', port=-1
-            )
-            for key in body.coordinator_keys
-        ]
-    )
+    return FindCoordinatorResponse(coordinators=[failed(key, code, message) for key in body.coordinator_keys])
 
 
 API = Api(ApiKey.FIND_COORDINATOR, 0, 6, handle, error_response)

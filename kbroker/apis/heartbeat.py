@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import require
 from kbroker.apis.request import Api, Request
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import HeartbeatResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 
 def handle(request: Request, body: Any) -> Any:
+    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
     request.node.groups.heartbeat(body)
     return HeartbeatResponse()
 

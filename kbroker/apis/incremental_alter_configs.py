@@ -7,7 +7,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from kbroker.apis.config_resources import change, current, distinct_resources
+from kbroker.apis.config_resources import change_each, current, require_alter
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.config import describe_topic
@@ -29,39 +29,19 @@ class Operation(enum.IntEnum):
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Change one resource after the other, in a turn of `metadata.turns`.
-
-    Other clients are served after each, because it is a write to the disk.
-    """
-    yield from request.node.metadata.turns.take()
-    try:
-        return (yield from change_all(request, body))
-    finally:
-        request.node.metadata.turns.end()
+    results = yield from change_each(request, body, ResourceResponse, changed_configs)
+    return IncrementalAlterConfigsResponse(responses=results)
 
 
-def change_all(request: Request, body: Any) -> Steps:
-    pace = Pace()
-    resources = yield from distinct_resources(body.resources, pace)
-    response = IncrementalAlterConfigsResponse(responses=[])
-    for (resource_type, name), resource in resources.items():
-        result = ResourceResponse(resource_type=resource_type, resource_name=name)
-        response.responses.append(result)
-        try:
-            if resource is None:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, 'the resource is named twice')
-            yield from check_names(resource.configs, pace)
-            yield from change(request.node, resource_type, name, merged(request.node, resource), body.validate_only)
-        except KafkaError as error:
-            result.error_code = int(error.code)
-            result.error_message = str(error)
-        if len(response.responses) < len(resources):
-            yield
-    return response
+def changed_configs(request: Request, resource: Any, pace: Pace) -> Steps:
+    yield from check_names(resource.configs, pace)
+    require_alter(request, resource)
+    return merged(request.node, resource)
 
 
 def check_names(configs: list[Any], pace: Pace) -> Steps:
-    """Raises KafkaError INVALID_REQUEST for a config that is named twice, POLICY_VIOLATION for too many of them."""
+    """Raises KafkaError INVALID_REQUEST for a config that is named twice or lacks its value, POLICY_VIOLATION for too
+    many of them."""
     if len(configs) > MAX_RECORDS:
         raise KafkaError(ErrorCode.POLICY_VIOLATION,
                          f'found a change of {len(configs)} configs, expected at most {MAX_RECORDS}')
@@ -69,6 +49,8 @@ def check_names(configs: list[Any], pace: Pace) -> Steps:
     for config in configs:
         if config.name in names:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name} is named twice')
+        if config.value is None and config.config_operation != Operation.DELETE:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name} has no value')
         names.add(config.name)
         if pace.spend():
             yield
@@ -81,8 +63,6 @@ def merged(node: Any, resource: Any) -> dict[str, str]:
         if config.config_operation == Operation.DELETE:
             wanted.pop(config.name, None)
             continue
-        if config.value is None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name} has no value')
         if config.config_operation == Operation.SET:
             wanted[config.name] = config.value
         elif config.config_operation in (Operation.APPEND, Operation.SUBTRACT):

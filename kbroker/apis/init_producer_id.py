@@ -10,18 +10,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import require, require_idempotent_write
 from kbroker.apis.producer_fencing import told_to_producer
 from kbroker.apis.request import Api, Request
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import InitProducerIdResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.transaction.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionRow
 
 FIRST_VERSION_WITH_FENCED = 4
 
 
 def handle(request: Request, body: Any) -> None:
+    if body.transactional_id is not None:
+        require(request, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id)
+    else:
+        require_idempotent_write(request)
     request.node.transactions.init_producer_id(
         body.transactional_id, body.transaction_timeout_ms, body.producer_id, body.producer_epoch,
         Callback(lambda error, row: request.reply(respond(error, row, request.version))))

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import require
 from kbroker.apis.request import Api, Request
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import JoinGroupResponse
+from kbroker.security.acl_codes import Operation, ResourceType
+
+WITHOUT_MEMBER_ID = ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
 def handle(request: Request, body: Any) -> None:
+    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
     # The slash is how Java writes an address without a host name: members carry it in answers and in the offsets topic.
     request.node.groups.join(
         body, request.version, request.client_id or '', f'/{request.client_host}',
@@ -34,7 +39,7 @@ def fit(response: Any, version: int) -> Any:
 
 
 def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
-    member_id = '' if code is ErrorCode.GROUP_MAX_SIZE_REACHED else body.member_id
+    member_id = '' if code in WITHOUT_MEMBER_ID else body.member_id
     return fit(JoinGroupResponse(error_code=code, member_id=member_id), version)
 
 

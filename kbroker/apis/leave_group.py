@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import require
 from kbroker.apis.long_answers import Steps
 from kbroker.apis.request import Api, Request
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import LeaveGroupRequest, LeaveGroupResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 
 def handle(request: Request, body: Any) -> Steps:
+    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
     groups = request.node.groups
     if request.version >= 3:
         response = yield from groups.leave(body)

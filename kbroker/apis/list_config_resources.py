@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import require
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.image import ResourceType
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListConfigResourcesResponse
+from kbroker.security.acl_codes import Operation
+from kbroker.security.acl_codes import ResourceType as AclType
 
 ALL = tuple(ResourceType)
 
 
 def handle(request: Request, body: Any) -> Steps:
+    require(request, Operation.DESCRIBE_CONFIGS, AclType.CLUSTER)
     types = (ResourceType.CLIENT_METRICS,) if request.version == 0 else tuple(body.resource_types) or ALL
     for resource_type in types:
         if resource_type not in ALL:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import may_on_cluster
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListGroupsResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 GROUP_TYPE = 'classic'
 
@@ -20,10 +22,13 @@ def handle(request: Request, body: Any) -> Steps:
     states = {state.lower() for state in body.states_filter}
     types = {group_type.lower() for group_type in body.types_filter}
     groups = request.node.groups.list_groups() if not types or GROUP_TYPE in types else []
+    may_all = may_on_cluster(request, Operation.DESCRIBE, quiet=True)
     pace = Pace()
     listed = []
     for group in groups:
-        if not states or group.state.value.lower() in states:
+        is_asked_for = not states or group.state.value.lower() in states
+        if is_asked_for and (may_all or request.may(
+                Operation.DESCRIBE, ResourceType.GROUP, group.group_id, quiet=True)):
             listed.append(ListGroupsResponse.ListedGroup(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type or '',

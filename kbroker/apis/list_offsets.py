@@ -16,6 +16,7 @@ from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListOffsetsResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.topics.partition import Partition
 
 READ_COMMITTED = 1
@@ -50,8 +51,10 @@ def handle(request: Request, body: Any) -> Steps:
         if not partitions:
             continue        # as Kafka
         topics.append(TopicResponse(name=name, partitions=[]))
+        is_allowed = request.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
         for index, partition in partitions.items():
-            topics[-1].partitions.append(failed(index, ErrorCode.INVALID_REQUEST) if partition is None
+            topics[-1].partitions.append(failed(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED) if not is_allowed
+                                         else failed(index, ErrorCode.INVALID_REQUEST) if partition is None
                                          else answer(request, name, partition, body.isolation_level))
             # A timestamp is looked up in files.
             if pace.spend(1 if partition is None or partition.timestamp in (LATEST, EARLIEST) else PART):

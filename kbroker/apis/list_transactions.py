@@ -14,6 +14,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.linear_pattern import LinearPattern, PatternError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListTransactionsResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.transaction.state import TransactionRow, TransactionState
 
 Listed = ListTransactionsResponse.TransactionState
@@ -27,7 +28,8 @@ def handle(request: Request, body: Any) -> Steps:
     listed = []
     for transactional_id, row in request.node.transactions.list_transactions():
         if filters.pass_row(row) and (
-                pattern is None or (yield from pattern.match_in_parts(transactional_id))):
+                pattern is None or (yield from pattern.match_in_parts(transactional_id))) and (
+                request.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)):
             listed.append(Listed(transactional_id=transactional_id, producer_id=row.producer_id,
                                  transaction_state=row.state.title))
         if pace.spend(1 if pattern is None else PART // 4):

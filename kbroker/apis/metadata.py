@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kbroker.apis.authorized_operations import CLUSTER, TOPIC
+from kbroker.apis.authorization import may_on_cluster, require
+from kbroker.apis.authorized_operations import authorized_cluster_operations, authorized_operations
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -20,12 +21,15 @@ from kbroker.metadata.controller import NewTopic
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import MetadataResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.topics.partition import Partition
 from kbroker.topics.topic import Topic
 
 NO_ID = bytes(16)
 NO_LEADER = -1
 TOPICS_BY_ID_VERSION = 12
+WITHOUT_OPERATIONS = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID)
+NEVER_STRICT = 32767
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -38,25 +42,31 @@ def handle(request: Request, body: Any) -> Steps:
         cluster_id=node.metadata.cluster_id, controller_id=node_id)
     pace = Pace()
     if body.topics is None or (request.version == 0 and not body.topics):
-        response.topics = yield from describe_all(node, pace)
+        response.topics = yield from describe_all(request, pace)
     else:
         response.topics = yield from describe_wanted(request, body, pace)
     if body.include_topic_authorized_operations:
         for number, topic in enumerate(response.topics):
-            response.topics[number] = with_operations(topic)
+            if topic.error_code not in WITHOUT_OPERATIONS:
+                response.topics[number] = with_operations(request, topic)
             if pace.spend():
                 yield
     if body.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER
+        response.cluster_authorized_operations = authorized_cluster_operations(request)
     return response
 
 
-def describe_all(node: Any, pace: Pace) -> Steps:
-    """Describe the topics that exist now, except those that are deleted meanwhile."""
+def describe_all(request: Request, pace: Pace) -> Steps:
+    """Describe the topics that exist now and that the client may describe, except those that are deleted meanwhile."""
+    node = request.node
     described = []
     for topic in node.topics.topics():
-        if node.topics.topic_by_id(topic.topic_id) is topic:
+        if node.topics.topic_by_id(topic.topic_id) is not topic:
+            continue
+        if may_describe(request, topic.name, quiet=True):
             described.append((yield from describe(topic, node.metadata.node_id, pace)))
+        elif pace.spend():
+            yield
     return described
 
 
@@ -80,13 +90,24 @@ def describe_wanted(request: Request, body: Any, pace: Pace) -> Steps:
     if ids:
         for topic_id in ids:
             topic = node.topics.topic_by_id(topic_id)
-            described.append(failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID) if topic is None
-                             else (yield from describe(topic, node.metadata.node_id, pace)))
+            if topic is None:
+                described.append(failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID))
+            elif not may_describe(request, topic.name):
+                described.append(failed(None, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            else:
+                described.append((yield from describe(topic, node.metadata.node_id, pace)))
             if pace.spend():
                 yield
         return described
     auto_create = node.config.auto_create_topics_enable and (version < 4 or body.allow_auto_topic_creation)
-    refused = (yield from create_missing(node, names, pace)) if auto_create else {}
+    refused = {}
+    for name in names:
+        if not may_describe(request, name):
+            refused[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if pace.spend():
+            yield
+    if auto_create:
+        refused |= yield from create_missing(request, [name for name in names if name not in refused], pace)
     for name in names:
         described.append((yield from describe_named(node, name, refused, pace)))
         if pace.spend():
@@ -94,16 +115,25 @@ def describe_wanted(request: Request, body: Any, pace: Pace) -> Steps:
     return described
 
 
-def create_missing(node: Any, names: Iterable[str], pace: Pace) -> Steps:
+def may_describe(request: Request, name: str, quiet: bool = False) -> bool:
+    return request.may(Operation.DESCRIBE, ResourceType.TOPIC, name, quiet)
+
+
+def create_missing(request: Request, names: Iterable[str], pace: Pace) -> Steps:
     """Create the topics that do not exist, in one batch of the metadata log as far as it holds them.
 
-    Returns the error codes of those that could not be created.
+    Returns the error codes of those that could not be created. A client above its quota is throttled afterwards.
     """
+    node = request.node
+    charge = request.charge_mutations(NEVER_STRICT)
     refused: dict[str, ErrorCode] = {}
     new_topics: list[NewTopic] = []
+    may_create_all = may_on_cluster(request, Operation.CREATE, quiet=True)
     for name in names:
         if node.topics.topic(name) is None:
             try:
+                if not may_create_all:
+                    require(request, Operation.CREATE, ResourceType.TOPIC, name)
                 check_topic_name(name)
                 if name in INTERNAL_TOPICS:
                     node.topics.ensure_internal(name)
@@ -117,7 +147,7 @@ def create_missing(node: Any, names: Iterable[str], pace: Pace) -> Steps:
     for first in range(0, len(new_topics), at_once):
         batch = new_topics[first:first + at_once]
         try:
-            results = yield from node.topics.create_many(batch)
+            results = yield from node.topics.create_many(batch, charge=charge)
         except KafkaError as error:
             results = [error.with_traceback(None)] * len(batch)
         refused |= {new.name: result.code for new, result in zip(batch, results, strict=True)
@@ -126,6 +156,8 @@ def create_missing(node: Any, names: Iterable[str], pace: Pace) -> Steps:
 
 
 def describe_named(node: Any, name: str, refused: Mapping[str, ErrorCode], pace: Pace) -> Steps:
+    if refused.get(name) is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return failed(name, NO_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = node.topics.topic(name)
     if topic is not None:
         return (yield from describe(topic, node.metadata.node_id, pace))
@@ -153,10 +185,11 @@ def describe(topic: Topic, node_id: int, pace: Pace) -> Steps:
     return topic.metadata
 
 
-def with_operations(topic: Any) -> Any:
+def with_operations(request: Request, topic: Any) -> Any:
     return MetadataResponse.MetadataResponseTopic(
         error_code=topic.error_code, name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal,
-        partitions=topic.partitions, topic_authorized_operations=TOPIC)
+        partitions=topic.partitions,
+        topic_authorized_operations=authorized_operations(request, ResourceType.TOPIC, topic.name))
 
 
 def describe_partition(partition: Partition, node_id: int) -> Any:

@@ -9,57 +9,68 @@ from functools import partial
 cimport cython
 
 from kbroker.apis.request cimport Api, Request
-from kbroker.apis.offset_commits cimport count_partitions, offsets_to_commit
+from kbroker.apis.offset_commits cimport count_partitions, offsets_to_commit, topics_to_commit
 from kbroker.completion cimport Completion
 from kbroker.group.offsets cimport Commit
 
+from kbroker.apis.authorization import refusal
+from kbroker.apis.long_answers import in_parts
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetCommitResponse
 from kbroker.protocol.schema import first_version
+from kbroker.security.acl_codes import Operation, ResourceType
 
 cdef enum:
     PARTITIONS_AT_ONCE = 1_000          # more are committed in several turns
 
+cdef int READ = Operation.READ
+cdef int GROUP = ResourceType.GROUP
 cdef int VERSION_WITH_IDS = first_version('OffsetCommitRequest', 'topics.topic_id')
 cdef object UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-cdef object UNKNOWN_TOPIC_ID = ErrorCode.UNKNOWN_TOPIC_ID
+cdef object ERROR_CODE = ErrorCode
 cdef object TopicResponse = OffsetCommitResponse.OffsetCommitResponseTopic
 cdef object PartitionResponse = OffsetCommitResponse.OffsetCommitResponsePartition
 
 
 @cython.final
 cdef class OffsetCommitUnderWay(Completion):
-    """An OffsetCommit whose reply is due when its offsets are durable. `hosted`: each topic as it was, or None."""
+    """An OffsetCommit whose reply is due when its offsets are durable."""
     cdef Request request
     cdef list topics
-    cdef list hosted
+    cdef list hosted            # each topic as it was, or an ErrorCode
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         if len(<dict>result) > PARTITIONS_AT_ONCE:
-            self.request.node.long_work.start(answer_later(self, result))
+            self.request.start_work(answer_later(self, result))
             return 0
-        self.request.reply(answer(self.topics, self.hosted, result, self.request.version))
+        self.request.reply(answer(self.topics, self.hosted, result))
         return 0
 
 
 def answer_later(OffsetCommitUnderWay under_way not None, dict results not None):
     """Answer a commit of many partitions in a turn of its own: a generator."""
     yield
-    under_way.request.reply(answer(under_way.topics, under_way.hosted, results, under_way.request.version))
+    under_way.request.reply(answer(under_way.topics, under_way.hosted, results))
 
 
 def handle(Request request not None, body):
+    if request.access is not None and not request.may(READ, GROUP, body.group_id):
+        raise refusal(GROUP)
     if count_partitions(request.node.groups, body.group_id, body.topics) > PARTITIONS_AT_ONCE:
-        request.node.long_work.start(commit_in_turns(request, body), partial(end_request, request, body))
+        request.start_work(commit_in_turns(request, body), partial(end_request, request, body))
         return None
-    hosted = topics_of(request, body)
+    hosted = topics_to_commit(request, body.topics, request.version >= VERSION_WITH_IDS)
     return commit(request, body, offsets_to_commit(body.topics, hosted), hosted)
 
 
 def commit_in_turns(Request request not None, body):
     """Commit many partitions: find them in one turn, append their offsets in the next. A generator."""
-    hosted = topics_of(request, body)
+    hosted = []
+    for topics in in_parts(body.topics):
+        hosted += topics_to_commit(request, topics, request.version >= VERSION_WITH_IDS)
+        if request.access is not None:
+            yield
     offsets = offsets_to_commit(body.topics, hosted)
     yield
     return commit(request, body, offsets, hosted)
@@ -72,19 +83,11 @@ def end_request(Request request not None, body, error, response):
         request.reply(response)
 
 
-cdef list topics_of(Request request, body):
-    """Return the request's topics as they are hosted, or None. A topic may be deleted while the commit waits."""
-    topics = request.node.topics
-    if request.version >= VERSION_WITH_IDS:
-        return [topics.topic_by_id(topic.topic_id) for topic in body.topics]
-    return [topics.topic(topic.name) for topic in body.topics]
-
-
 cdef object commit(Request request, body, dict offsets, list hosted):
     """Commit the offsets. Return the response if there are none, else None: it comes when they are durable."""
     cdef OffsetCommitUnderWay under_way
     if not offsets:
-        return answer(body.topics, hosted, {}, request.version)
+        return answer(body.topics, hosted, {})
     under_way = OffsetCommitUnderWay.__new__(OffsetCommitUnderWay)
     under_way.request = request
     under_way.topics = body.topics
@@ -103,15 +106,15 @@ cdef object commit(Request request, body, dict offsets, list hosted):
     )
 
 
-cdef object answer(list topics, list hosted, dict results, int version):
+cdef object answer(list topics, list hosted, dict results):
     return OffsetCommitResponse(
-        topics=[answer_topic(topics[i], hosted[i], results, version) for i in range(len(topics))])
+        topics=[answer_topic(topics[i], hosted[i], results) for i in range(len(topics))])
 
 
-cdef object answer_topic(topic, known, dict results, int version):
-    """Return a topic of the answer. `known` is the topic as it was hosted, or None."""
-    if known is None:
-        return refuse_topic(topic, UNKNOWN_TOPIC_ID if version >= VERSION_WITH_IDS else UNKNOWN_TOPIC_OR_PARTITION)
+cdef object answer_topic(topic, known, dict results):
+    """Return a topic of the answer. `known` is the topic as it was hosted, or an ErrorCode."""
+    if type(known) is ERROR_CODE:
+        return refuse_topic(topic, known)
     name = known.name
     return TopicResponse(
         name=topic.name,

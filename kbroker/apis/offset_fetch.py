@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kbroker.apis.authorization import require
 from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, add_indexes, distinct_indexes, in_parts
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -19,6 +20,7 @@ from kbroker.group.offsets import FetchedOffset
 from kbroker.group.records import NO_TOPIC_ID
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetFetchResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 Wanted = dict[Any, dict[int, None]]
 """The partitions by the name or, in requests that name topics by id, by the id of their topic."""
@@ -27,6 +29,7 @@ Wanted = dict[Any, dict[int, None]]
 def handle(request: Request, body: Any) -> Steps:
     answers = OffsetAnswers(request, body.require_stable)
     if request.version < 8:
+        require(request, Operation.DESCRIBE, ResourceType.GROUP, body.group_id)
         wanted = None
         if body.topics is not None:
             wanted = yield from distinct_indexes(body.topics, 'name', 'partition_indexes', answers.pace)
@@ -52,6 +55,7 @@ class OffsetAnswers:
     """The answers of one request. A group that is named twice is answered once, with all that is asked of it."""
 
     def __init__(self, request: Request, require_stable: bool):
+        self.request = request
         self.node = request.node
         self.require_stable = require_stable
         self.by_id = request.version >= 10
@@ -67,6 +71,7 @@ class OffsetAnswers:
         if self.pace.spend():
             yield
         try:
+            require(self.request, Operation.DESCRIBE, ResourceType.GROUP, group_id)
             self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             topics = yield from self.fetch_topics(group_id, wanted)
         except KafkaError as error:
@@ -86,11 +91,17 @@ class OffsetAnswers:
 
     def _fetch_all(self, group_id: str) -> Steps:
         topics: dict[str, Any] = {}
+        forbidden: set[str] = set()
         for keys in in_parts(self.node.groups.offset_keys(group_id)):
             partitions = [(key.topic, key.partition) for key in keys]
             fetched = self.node.groups.fetch_offsets(group_id, partitions, self.require_stable)
             for (name, index), offset in fetched.items():
+                if name in forbidden:
+                    continue
                 if name not in topics:
+                    if not self._may_describe(name):
+                        forbidden.add(name)
+                        continue
                     hosted = self.node.topics.topic(name)
                     topics[name] = self._topic(name, NO_TOPIC_ID if hosted is None else hosted.topic_id)
                 topics[name].partitions.append(self._partition(index, offset))
@@ -100,22 +111,27 @@ class OffsetAnswers:
         return [topic for topic in topics.values() if not self.by_id or topic.topic_id != NO_TOPIC_ID]
 
     def _fetch_topic(self, group_id: str, key: Any, indexes: Sequence[int]) -> Steps:
-        name, unknown = key, None
+        name, refused = key, None
         if self.by_id:
             hosted = self.node.topics.topic_by_id(key)
             name = '' if hosted is None else hosted.name
-            unknown = FetchedOffset(ErrorCode.UNKNOWN_TOPIC_ID) if hosted is None else None
+            refused = FetchedOffset(ErrorCode.UNKNOWN_TOPIC_ID) if hosted is None else None
+        if refused is None and not self._may_describe(name):
+            refused = FetchedOffset(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         topic = self._topic(name, key if self.by_id else NO_TOPIC_ID)
         for part in in_parts(indexes):
             wanted = [(name, index) for index in part]
-            if unknown is None:
+            if refused is None:
                 fetched = self.node.groups.fetch_offsets(group_id, wanted, self.require_stable)
             else:
-                fetched = dict.fromkeys(wanted, unknown)
+                fetched = dict.fromkeys(wanted, refused)
             topic.partitions.extend(self._partition(index, fetched[name, index]) for index in part)
             if self.pace.spend(len(part)):
                 yield
         return topic
+
+    def _may_describe(self, name: str) -> bool:
+        return self.request.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
     def _topic(self, name: str, topic_id: bytes) -> Any:
         self._room.take(1, len(name))
@@ -143,8 +159,10 @@ def error_response(body: Any, code: ErrorCode, message: str, version: int) -> An
         return OffsetFetchResponse(
             groups=[group_class(group_id=each.group_id, error_code=code) for each in body.groups]
         )
+    if version >= 2:
+        return OffsetFetchResponse(error_code=code)
     failed = FetchedOffset(code)
-    return OffsetFetchResponse(error_code=code, topics=[
+    return OffsetFetchResponse(topics=[
         OffsetFetchResponse.OffsetFetchResponseTopic(
             name=topic.name, partitions=[described(False, index, failed) for index in topic.partition_indexes])
         for topic in body.topics or ()])

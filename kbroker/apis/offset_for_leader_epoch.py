@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.apis.authorization import may_on_cluster
 from kbroker.apis.fetch import check_leader_epoch
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetForLeaderEpochResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 
 TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 EpochEndOffset = OffsetForLeaderEpochResponse.EpochEndOffset
@@ -30,11 +32,15 @@ def handle(request: Request, body: Any) -> Steps:
                 yield
         if pace.spend():
             yield
+    may_all = may_on_cluster(request, Operation.CLUSTER_ACTION, quiet=True)
     results = []
     for name, partitions in wanted.items():
+        is_allowed = may_all or request.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
         results.append(TopicResult(topic=name, partitions=[]))
         for partition in partitions.values():
-            results[-1].partitions.append(find(request, name, partition))
+            results[-1].partitions.append(
+                find(request, name, partition) if is_allowed
+                else failed(partition.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             if pace.spend():
                 yield
     return OffsetForLeaderEpochResponse(topics=results)

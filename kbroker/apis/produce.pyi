@@ -5,7 +5,7 @@ from typing import Any
 from kbroker.apis.produce_parts import ProduceParts
 from kbroker.apis.request import Api, Handler
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.record.records import Validation
+from kbroker.record.produced import Validation
 
 API: Api
 ADMIN_CLIENT_ID: str

@@ -14,6 +14,9 @@ A request that takes long does not hold the loop. Once a tick has no time left, 
 one after the other. A batch that is large, or that expands to many bytes, is validated by a worker first. Meanwhile the
 connection waits, so the order of a producer and that of a partition stay what they are. The frame is kept until the
 last batch is appended.
+
+A client may write to each topic for which it has the right, and with a transactional id for which it has the right: a
+request with a transactional batch fails as a whole otherwise.
 """
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
@@ -22,18 +25,17 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from kbroker.apis.produce_parts cimport Part, ProduceParts
+from kbroker.apis.produce_parts cimport Part, ProduceParts, TopicPart
 from kbroker.apis.request cimport Api, Handler, Request
 from kbroker.clock cimport Clock
 from kbroker.log.append cimport (
     ORIGIN_CLIENT, WRITE_LATER, WRITE_LATER_BORROWED, WRITE_NOW, Append, WriteMode, begin_append,
 )
-from kbroker.long_work cimport LongWork
 from kbroker.record.batch cimport (
     COMPRESSION_MASK, HEADER_READ, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT, BatchFields,
     batch_size_bytes, parse_header, refuse_header,
 )
-from kbroker.record.records cimport ProduceRules, Validation, prepare, room_on_loop
+from kbroker.record.produced cimport ProduceRules, Validation, prepare, room_on_loop
 from kbroker.topics.partition cimport Partition, Tick
 from kbroker.topics.topic cimport Topic
 from kbroker.transaction.coordinator cimport TransactionCoordinator
@@ -49,6 +51,8 @@ from kbroker.protocol.schema import first_version
 from kbroker.record.batch import CorruptBatchError
 from kbroker.record.compression import ExpansionError
 from kbroker.record.records import MAX_DECOMPRESSED_BYTES
+from kbroker.security.acl_codes import Operation, ResourceType
+from kbroker.security.escape import shown
 from kbroker.transaction.verification import PRODUCE_VERSION_THAT_ADDS
 
 ADMIN_CLIENT_ID = '__admin_client'
@@ -75,6 +79,9 @@ logger = logging.getLogger('kbroker.apis')
 
 cdef Py_ssize_t REQUEST_ROOM_BYTES = MAX_REQUEST_DECOMPRESSED_BYTES
 cdef int TOPIC_ID_VERSION = first_version('ProduceRequest', 'topic_data.topic_id')
+cdef int WRITE = Operation.WRITE
+cdef int TOPIC = ResourceType.TOPIC
+cdef int TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 cdef int IMPLICIT_ADD_VERSION = PRODUCE_VERSION_THAT_ADDS
 
 TopicProduceResponse = ProduceResponse.TopicProduceResponse
@@ -103,22 +110,66 @@ cdef class ProduceUnderWay(ProduceParts):
     cdef WriteMode write_mode       # of appends whose answer waits for the disk
     cdef Py_ssize_t room_bytes      # the most bytes to which the batches left may expand
     cdef bytearray replacement      # for the next part: what to append instead of its bytes
+    # The right to write to the topic of the parts up to `checked_parts`, and how many topics were checked.
+    cdef Py_ssize_t checked_topics
+    cdef Py_ssize_t checked_parts
+    cdef bint is_forbidden
     cdef Postponed postponed        # None during the turn of the connection, where most requests end
+
+    # ---- work
+
     cdef int start(self) except -1:
         """Resolve and inspect every batch; append at once unless the transaction coordinator must be asked."""
         cdef Py_ssize_t number
         cdef bint must_ask = False
         if self.parts_count > 1:
             self.drop_repeated()
+        if self.request.access is not None and self.is_forbidden_transaction():
+            return self.refuse_all()
         if self.parts_count > PARTS_INSPECTED_AT_ONCE:
             self.keep_frame()
-            (<LongWork?>self.request.node.long_work).start(self.inspect_in_slices(), self.inspected)
+            self.request.start_work(self.inspect_in_slices(), self.inspected)
             return 0
         for number in range(self.parts_count):
             must_ask |= self.inspect_or_refuse(number)
         if must_ask:
             return self.ask_coordinator()
         return self.append_all()
+
+    cdef bint is_forbidden_transaction(self) except -1:
+        """Return whether a batch is transactional and the client may not use the transactional id, or gives none."""
+        cdef Py_ssize_t number
+        for number in range(self.parts_count):
+            if is_transactional(&self.parts[number]):
+                return self.transactional_id is None or not self.request.may(
+                    WRITE, TRANSACTIONAL_ID, self.transactional_id)
+        return False
+
+    cdef int refuse_all(self) except -1:
+        cdef Py_ssize_t number
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        error = KafkaError(code, code.message)
+        for number in range(self.parts_count):
+            self.refuse(&self.parts[number], error)
+        self.unanswered = 1
+        return self.finish()
+
+    cdef int check_right(self, Py_ssize_t number) except -1:
+        """Raise KafkaError TOPIC_AUTHORIZATION_FAILED unless the client may write to the topic of a part.
+
+        Parts are checked in order. An id that no topic has is left to the caller.
+        """
+        cdef TopicPart *topic
+        while number >= self.checked_parts:
+            topic = &self.topics[self.checked_topics]
+            self.checked_topics += 1
+            self.checked_parts = topic.end
+            if number < topic.end:
+                self.is_forbidden = (topic.topic != NULL or self.version < TOPIC_ID_VERSION) and not self.request.may(
+                    WRITE, TOPIC, (<bytes>topic.name).decode() if topic.topic == NULL else (<Topic>topic.topic).name)
+        if self.is_forbidden:
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED.message)
+        return 0
 
     def inspect_in_slices(self):
         """Inspect every batch. A generator for LongWork; its value tells whether the coordinator must be asked."""
@@ -151,6 +202,8 @@ cdef class ProduceUnderWay(ProduceParts):
         cdef BatchFields batch
         cdef Partition partition
         cdef Topic topic
+        if self.request.access is not None:
+            self.check_right(number)
         if part.topic == NULL:
             self.refuse_unknown()
         topic = <Topic>part.topic
@@ -284,7 +337,7 @@ cdef class ProduceUnderWay(ProduceParts):
 
     cdef int append_later(self) except -1:
         self.keep_frame()
-        (<LongWork?>self.request.node.long_work).start(self.append_in_slices(), self.appended)
+        self.request.start_work(self.append_in_slices(), self.appended)
         return 0
 
     def append_in_slices(self):
@@ -306,7 +359,7 @@ cdef class ProduceUnderWay(ProduceParts):
 
     cdef int give_up(self, error) except -1:
         """Close the connection: the request has met a bug, and some of its batches may be in the log."""
-        logger.error('PRODUCE v%d from %s failed', self.version, self.request.client_id, exc_info=error)
+        logger.error('PRODUCE v%d from %s failed', self.version, shown(self.request.client_id), exc_info=error)
         self.request.connection.close('PRODUCE failed')
         return 0
 
@@ -422,7 +475,7 @@ cdef class ProduceUnderWay(ProduceParts):
         """Take what a worker found: None, or the exception that the validation raised."""
         self.postponed.validation, self.postponed.validation_error = validation, error
         self.room_bytes += validation.room_bytes
-        (<LongWork?>self.request.node.long_work).start(self.append_in_slices(), self.appended)
+        self.request.start_work(self.append_in_slices(), self.appended)
 
     cdef bint take_validation(self, Append *append) except -1:
         cdef Validation validation = self.postponed.validation
@@ -435,6 +488,13 @@ cdef class ProduceUnderWay(ProduceParts):
         return True
 
 # ---- the bytes of a request
+
+
+cdef bint is_transactional(const Part *part) noexcept:
+    """Return whether a part begins with the header of a transactional batch."""
+    cdef BatchFields batch
+    return (part.size_bytes > 0 and parse_header(part.records, part.size_bytes, &batch) == HEADER_READ
+            and batch.attributes & TRANSACTIONAL_BIT)
 
 
 cdef int read_only_batch(const Part *part, BatchFields *batch) except -1:

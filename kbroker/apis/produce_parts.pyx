@@ -294,7 +294,7 @@ cdef class ProduceParts(Completion):
                 number += 1
             if flexible:
                 at = put_no_tags(at, True)
-        write_int32(at, 0)          # throttle_time_ms
+        write_int32(at, self.request.throttle_ms)
         at += 4
         if flexible:
             at = put_no_tags(at, True)

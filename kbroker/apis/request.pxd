@@ -2,6 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from kbroker.security.access cimport Access
 from kbroker.wire.bytes cimport Cursor, write_int32
 
 
@@ -10,16 +11,32 @@ cdef class Request:
     cdef readonly object node
     cdef readonly Api api
     cdef readonly object connection
+    cdef readonly Access access         # what the client may do; None: everything
     cdef readonly object client_id      # str, or None
     cdef readonly int version
     cdef readonly int32_t correlation_id
     cdef int64_t sequence               # the connection's number for it
     cdef bint is_being_served
+    cdef public object audit_answer     # called with the answer of an administrative API; else None
     cdef object answer                  # given while the request is being served, else None
+    cdef object meter                   # of the client's quotas, until the answer is made; None if no quota applies
+    cdef object mutations               # the partitions that are created and deleted, if they have a quota
+    cdef bint is_timed                  # the client's time has a quota, and the time of this request is not recorded
+    cdef int64_t timed_us               # taken in parts that have ended
+    cdef int64_t timed_since_us         # when the current part began; 0 between parts
+    cdef readonly int32_t throttle_ms
 
+    cpdef bint may(self, int operation, int resource_type, str name, bint quiet=*) except -1
     cpdef reply(self, response)
     cdef int send(self, object segments) except -1
     cdef int refuse_to_encode(self) except -1
+    cdef int begin_metering(self, object meter, Py_ssize_t frame_bytes) except -1
+    cdef int begin_part(self) noexcept
+    cdef int end_part(self) noexcept
+    cdef int settle(self) except -1
+    cdef int record_time(self) except -1
+    cdef int throttle(self, int64_t throttle_ms) except -1
+    cdef int report_throttling(self, object response) except -1
     cpdef let_next_pass(self)
     cdef int fail(self, object body, object error) except -1
 
@@ -27,8 +44,10 @@ cdef class Request:
         """Return the size of the reply's header."""
         return 4 + (self.version >= self.api.answer_tags_from)
 
-    cdef inline uint8_t *put_header(self, uint8_t *at) noexcept:
-        """Write the reply's header. Return the position behind it."""
+    cdef inline uint8_t *put_header(self, uint8_t *at) except NULL:
+        """Write the reply's header. Return the position behind it. From here on `throttle_ms` is known."""
+        if self.meter is not None:
+            self.settle()
         write_int32(at, self.correlation_id)
         at[4] = 0       # an empty tag buffer; overwritten by the body in versions without tags
         return at + self.header_bytes()
@@ -43,7 +62,8 @@ cdef class Handler:
 cdef class DecodingHandler(Handler):
     cdef object handle
     cdef bint is_long           # `handle` is a generator function
-    cdef object request_class
+    cdef object request_class   # None until the first request
+    cdef str request_name
 
 
 cdef class Api:
@@ -53,8 +73,7 @@ cdef class Api:
     cdef readonly Py_ssize_t max_frame_bytes
     cdef readonly object advertised_min_version
     cdef readonly object error_response
-    cdef object request_class
-    cdef object response_class
+    cdef str name               # of its messages, without Request and Response
     cdef int tags_from                  # the first version whose request header has a tag buffer
     cdef int answer_tags_from           # likewise the reply's header
     cdef tuple handlers                 # a Handler by version, from min_version on

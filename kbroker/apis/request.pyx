@@ -19,17 +19,24 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, uint8_t
 
+from kbroker.clock cimport now_us
 from kbroker.long_work cimport Line, LongWork
 from kbroker.protocol.codec cimport decode_bytes, encode_segments_behind
 from kbroker.wire.bytes cimport Cursor
 
+from kbroker.apis.audited_changes import CHANGES, with_audit
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.metadata.controller import charge_nothing
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import EncodeError
 from kbroker.protocol.slices import decode_in_slices, encode_in_slices, free_in_slices
+from kbroker.security.escape import shown
+from kbroker.security.principal import ANONYMOUS
 
 cdef enum:
+    PRODUCE = 0
+    WRITE_TXN_MARKERS = 27
     SMALL_BYTES = 4 * 1024
     # The smallest elements of so many bytes are decoded in about 3 ms.
     AT_ONCE_BYTES = 64 * 1024
@@ -55,7 +62,7 @@ cdef class Request:
 
     def __repr__(self):
         key = 'a request' if self.api is None else f'{self.api.key.name} v{self.version}'
-        return f'{key} of client {self.client_id!r} at {self.client_host}'
+        return f'{key} of client {shown(self.client_id)} at {self.client_host}'
 
     @property
     def client_host(self):
@@ -66,14 +73,30 @@ cdef class Request:
         return self.connection.connection_id
 
     @property
+    def principal(self):
+        """The Principal of the client."""
+        session = self.connection.session
+        return ANONYMOUS if session is None else session.principal
+
+    @property
     def advertised_address(self):
         """Host and port that clients of this listener connect to."""
         return self.node.advertised_address(self.connection.listener_name)
+
+    cpdef bint may(self, int operation, int resource_type, str name, bint quiet=False) except -1:
+        """Return whether the client may do an operation with a resource; codes as in `security/acl_codes`.
+
+        `quiet`: the answer only decides what the client gets to see, so a denial is no event for the audit.
+        """
+        return self.access is None or self.access.may(operation, resource_type, name, self, quiet)
 
     cpdef reply(self, response):
         """Encode a response and send it. If the connection has closed, the reply is dropped."""
         cdef uint8_t header[5]
         cdef uint8_t *end = self.put_header(header)
+        if self.audit_answer is not None:
+            self.audit_answer(response)
+        self.report_throttling(response)
         try:
             segments = encode_segments_behind(
                 response, self.version, PyBytes_FromStringAndSize(<char *>header, end - header))
@@ -86,6 +109,71 @@ cdef class Request:
         logger.exception('the answer to %s v%d cannot be encoded', self.api.key.name, self.version)
         self.connection.close('its answer cannot be encoded')
         return 0
+
+    # ---- quotas
+
+    cdef int begin_metering(self, object meter, Py_ssize_t frame_bytes) except -1:
+        """Measure what the request costs. A Produce is recorded now, so that the next one waits if it has to."""
+        self.meter = meter
+        if self.api.key == PRODUCE:
+            self.throttle(meter.record_produced(frame_bytes))
+        if meter.measures_time and self.api.key != WRITE_TXN_MARKERS:
+            self.is_timed = True
+            self.timed_us = self.connection.take_network_us()   # of this request, and of the answer before it
+            self.begin_part()
+        return 0
+
+    cdef int begin_part(self) noexcept:
+        """Start the watch: from here on the loop works for this request."""
+        if self.is_timed and self.timed_since_us == 0:
+            self.timed_since_us = now_us()
+        return 0
+
+    cdef int end_part(self) noexcept:
+        """Stop the watch: what follows is not the work of this request, until the next part begins."""
+        if self.timed_since_us:
+            self.timed_us += now_us() - self.timed_since_us
+            self.timed_since_us = 0
+        return 0
+
+    cdef int settle(self) except -1:
+        """Record what the request has cost: its answer is about to be made."""
+        self.record_time()
+        if self.mutations is not None:
+            self.throttle(self.mutations.throttle_ms)
+        self.meter = None
+        return 0
+
+    cdef int record_time(self) except -1:
+        if self.is_timed:
+            self.is_timed = False
+            self.end_part()
+            self.throttle(self.meter.record_time(self.timed_us))
+        return 0
+
+    cdef int throttle(self, int64_t throttle_ms) except -1:
+        """Report the time in the answer, and read no more from the connection until it has passed (KIP-219)."""
+        if throttle_ms > self.throttle_ms:
+            self.throttle_ms = <int32_t>min(throttle_ms, <int64_t>INT32_MAX)
+            self.connection.mute(self.throttle_ms)
+        return 0
+
+    cdef int report_throttling(self, object response) except -1:
+        if self.throttle_ms and hasattr(response, 'throttle_time_ms'):
+            response.throttle_time_ms = self.throttle_ms
+        return 0
+
+    def charge_mutations(self, int strict_since):
+        """Return a function that is called with each number of partitions to be created or deleted.
+
+        From version `strict_since` on it raises KafkaError THROTTLING_QUOTA_EXCEEDED if the quota is used up.
+        """
+        if self.meter is None:
+            return charge_nothing
+        self.mutations = self.meter.mutations(is_strict=self.version >= strict_since)
+        return self.mutations.charge
+
+    # ---- replies
 
     def is_wanted(self):
         """Return whether the client still waits for the reply. A request that has not begun is dropped otherwise."""
@@ -101,6 +189,10 @@ cdef class Request:
             self.connection.reply(self.sequence, segments)
         return 0
 
+    def start_work(self, steps, done=None):
+        """Run a generator as long work for this request; `LongWork.start` describes `done`."""
+        (<LongWork?>self.node.long_work).start(timed(self, steps) if self.is_timed else steps, done)
+
     cpdef let_next_pass(self):
         """Allow the connection's next request to be handled before this one is answered."""
         self.connection.let_next_pass(self.sequence)
@@ -110,7 +202,8 @@ cdef class Request:
         if isinstance(error, KafkaError):
             code, message = error.code, str(error)
         else:
-            logger.error('%s v%d from %s failed', self.api.key.name, self.version, self.client_id, exc_info=error)
+            logger.error('%s v%d from %s failed', self.api.key.name, self.version, shown(self.client_id),
+                         exc_info=error)
             code = ErrorCode.UNKNOWN_SERVER_ERROR
             message = code.message
         self.answer = None
@@ -121,6 +214,19 @@ cdef class Request:
         else:
             self.reply(response)
         return 0
+
+
+def timed(Request request not None, steps):
+    """Run a generator, and measure the time of its parts as that of the request."""
+    while True:
+        request.begin_part()
+        try:
+            value = next(steps)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            request.end_part()
+        yield value
 
 
 cdef class Handler:
@@ -146,13 +252,15 @@ cdef class DecodingHandler(Handler):
     runs as long work, and the value that it returns is the response.
     """
 
-    def __init__(self, handle, request_class):
+    def __init__(self, handle, request_name):
         self.handle = handle
         self.is_long = isgeneratorfunction(handle)
-        self.request_class = request_class
+        self.request_name = request_name
 
     cdef int serve(self, Request request, Cursor *body) except -1:
         cdef Py_ssize_t body_bytes = body.end - body.at
+        if self.request_class is None:      # most APIs of a broker are never used: a start does not build their classes
+            self.request_class = getattr(messages, self.request_name)
         if body_bytes > AT_ONCE_BYTES or (self.is_long and body_bytes > SMALL_BYTES):
             wait_in_line(request, body_bytes, serve_in_slices(
                 request, self.request_class, self.handle, PyBytes_FromStringAndSize(<char *>body.at, body_bytes)))
@@ -166,8 +274,9 @@ cdef class DecodingHandler(Handler):
         except Exception as error:
             return request.fail(message, error)
         if isinstance(response, GeneratorType):
+            steps = answer_in_slices(request, message, response)
             (<LongWork?>request.node.long_work).small_requests.begin(
-                answer_in_slices(request, message, response), request.is_wanted)
+                timed(request, steps) if request.is_timed else steps, request.is_wanted)
         elif response is not None:
             request.reply(response)
         return 0
@@ -177,7 +286,7 @@ cdef int wait_in_line(Request request, Py_ssize_t body_bytes, steps) except -1:
     """Run the steps of a request when there is a place for its size."""
     cdef LongWork long_work = request.node.long_work
     cdef Line line = long_work.large_requests if body_bytes > MEDIUM_BYTES else long_work.medium_requests
-    line.start(steps, request.is_wanted)
+    line.start(timed(request, steps) if request.is_timed else steps, request.is_wanted)
     return 0
 
 
@@ -189,23 +298,21 @@ def serve_in_slices(Request request not None, request_class, handle, data):
         request.connection.close(f'{request.api.key.name} v{request.version}, {len(data)} bytes: {error}')
         return
     data = None
-    try:
-        steps = handle(request, message)
-    except ProtocolError as error:
-        request.connection.close(f'{request.api.key.name} v{request.version}: {error}')
-        return
-    except Exception as error:
-        request.fail(message, error)
-        return
-    yield from answer_in_slices(request, message, steps)
+    yield from answer_in_slices(request, message, call_handler(handle, request, message))
 
 
-def answer_in_slices(Request request not None, message, response):
-    """Send the response that a handler returned for `message`, or that its generator returns. None: it replies itself.
-    """
+def call_handler(handle, request, message):
+    """Return what a handler returns, or what its generator returns."""
+    response = handle(request, message)
+    if isinstance(response, GeneratorType):
+        response = yield from response
+    return response
+
+
+def answer_in_slices(Request request not None, message, steps):
+    """Send the response to `message` that the generator `steps` returns. None: the handler replies itself."""
     try:
-        if isinstance(response, GeneratorType):
-            response = yield from response
+        response = yield from steps
     except ProtocolError as error:
         request.connection.close(f'{request.api.key.name} v{request.version}: {error}')
         return
@@ -221,6 +328,7 @@ def reply_in_slices(Request request not None, response):
     """Encode a response and send it."""
     cdef uint8_t header[5]
     cdef uint8_t *end = request.put_header(header)
+    request.report_throttling(response)
     prefix = PyBytes_FromStringAndSize(<char *>header, end - header)
     try:
         segments = yield from encode_in_slices(response, request.version, prefix)
@@ -269,8 +377,7 @@ cdef class Api:
         self.max_frame_bytes = INT32_MAX if key is ApiKey.PRODUCE else LARGEST_BYTES
         self.advertised_min_version = advertised_min_version
         self.error_response = error_response
-        self.request_class = getattr(messages, f'{name}Request')
-        self.response_class = getattr(messages, f'{name}Response')
+        self.name = name
         self.tags_from = next(
             (version for version in versions if request_header_version(key, version) >= 2), max_version + 1)
         self.answer_tags_from = next(
@@ -284,13 +391,22 @@ cdef class Api:
             for version in versions)
 
     def _handler(self, handle):
-        return handle if isinstance(handle, Handler) else DecodingHandler(handle, self.request_class)
+        if isinstance(handle, Handler):
+            return handle
+        if self.key in CHANGES:
+            handle = with_audit(handle)
+        return DecodingHandler(handle, f'{self.name}Request')
+
+    @property
+    def request_class(self):
+        """The class of the request's message."""
+        return getattr(messages, f'{self.name}Request')
 
     def failure(self, body, code, message, int version):
         """Return the response to a request that failed as a whole, or None."""
         if self.error_response is not None:
             return self.error_response(body, code, message, version)
-        response = self.response_class(error_code=int(code))
+        response = getattr(messages, f'{self.name}Response')(error_code=int(code))
         if hasattr(response, 'error_message'):
             response.error_message = message
         return response

@@ -6,24 +6,36 @@ of `__consumer_offsets` to the transaction by itself (KIP-890); up to 4 AddOffse
 the offsets are durable. Versions 0-1 get COORDINATOR_NOT_AVAILABLE for COORDINATOR_LOAD_IN_PROGRESS, which their
 clients do not know.
 """
+from functools import partial
+
 cimport cython
 
 from kbroker.apis.request cimport Api, Request
-from kbroker.apis.offset_commits cimport count_partitions, offsets_to_commit
+from kbroker.apis.offset_commits cimport count_partitions, offsets_to_commit, topics_to_commit
 from kbroker.completion cimport Completion
 from kbroker.group.offsets cimport Commit
 from kbroker.group.shard cimport TransactionalProducer
 
+from kbroker.apis.authorization import refusal
+from kbroker.apis.long_answers import Pace, in_parts
+from kbroker.apis.request import reply_in_slices
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.shard import coordinator_error
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import TxnOffsetCommitResponse
+from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.transaction.verification import TXN_OFFSET_COMMIT_VERSION_THAT_ADDS
 
 cdef enum:
     VERSION_WITH_LOAD_IN_PROGRESS = 2
+    PARTITIONS_AT_ONCE = 1_000      # topics and partitions; more are committed in several turns
     VERIFICATION = -1               # the part of a TxnOffsetCommitUnderWay that the transaction coordinator completes
 
+cdef int READ = Operation.READ
+cdef int WRITE = Operation.WRITE
+cdef int GROUP = ResourceType.GROUP
+cdef int TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
+cdef object ERROR_CODE = ErrorCode
 cdef object UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 cdef object COORDINATOR_LOAD_IN_PROGRESS = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 cdef object COORDINATOR_NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -36,8 +48,10 @@ cdef class TxnOffsetCommitUnderWay(Completion):
     """A TxnOffsetCommit. The transaction coordinator verifies it, then the group coordinator stores its offsets."""
     cdef Request request
     cdef object body
+    cdef list hosted            # each topic as it was, or an ErrorCode
     cdef Commit commit
     cdef TransactionalProducer producer
+    cdef bint is_long
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         if part != VERIFICATION:
@@ -51,17 +65,61 @@ cdef class TxnOffsetCommitUnderWay(Completion):
         return 0
 
     cdef int reply(self, dict results) except -1:
-        self.request.reply(respond(self.body, results, self.request.version))
+        if self.is_long:
+            self.request.start_work(reply_in_turns(self, results))
+            return 0
+        self.request.reply(respond(self.body, self.hosted, results, self.request.version))
         return 0
 
 
+def reply_in_turns(TxnOffsetCommitUnderWay under_way not None, dict results not None):
+    """Answer a commit of many partitions in parts: a generator."""
+    response = yield from respond_in_turns(under_way.body, under_way.hosted, results, under_way.request.version)
+    yield from reply_in_slices(under_way.request, response)
+
+
 def handle(Request request not None, body):
-    cdef TxnOffsetCommitUnderWay under_way
-    groups, topics = request.node.groups, request.node.topics
-    count_partitions(groups, body.group_id, body.topics)
-    cdef dict offsets = offsets_to_commit(body.topics, [topics.topic(topic.name) for topic in body.topics])
+    if request.access is not None:
+        if not request.may(WRITE, TRANSACTIONAL_ID, body.transactional_id):
+            raise refusal(TRANSACTIONAL_ID)
+        if not request.may(READ, GROUP, body.group_id):
+            raise refusal(GROUP)
+    if count_partitions(request.node.groups, body.group_id, body.topics) > PARTITIONS_AT_ONCE:
+        request.start_work(commit_in_turns(request, body), partial(end_request, request, body))
+        return None
+    hosted = topics_to_commit(request, body.topics, False)
+    offsets = offsets_to_commit(body.topics, hosted)
     if not offsets:
-        return respond(body, offsets, request.version)
+        return respond(body, hosted, offsets, request.version)
+    commit(request, body, offsets, hosted, False)
+    return None
+
+
+def commit_in_turns(Request request not None, body):
+    """Commit many partitions: find them in parts, then append their offsets in one turn. A generator."""
+    hosted = []
+    for topics in in_parts(body.topics):
+        hosted += topics_to_commit(request, topics, False)
+        yield
+    offsets = offsets_to_commit(body.topics, hosted)
+    yield
+    if offsets:
+        commit(request, body, offsets, hosted, True)
+    else:
+        response = yield from respond_in_turns(body, hosted, offsets, request.version)
+        yield from reply_in_slices(request, response)
+
+
+def end_request(Request request not None, body, error, _result):
+    """Answer a request of many partitions that failed."""
+    if error is not None:
+        request.fail(body, error)
+
+
+cdef int commit(Request request, body, dict offsets, list hosted, bint is_long) except -1:
+    """Commit the offsets. The answer comes when they are durable."""
+    cdef TxnOffsetCommitUnderWay under_way
+    groups = request.node.groups
     if not body.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, 'the group id is empty')
     guard = groups.start_verification(
@@ -71,6 +129,8 @@ def handle(Request request not None, body):
     under_way = TxnOffsetCommitUnderWay.__new__(TxnOffsetCommitUnderWay)
     under_way.request = request
     under_way.body = body
+    under_way.hosted = hosted
+    under_way.is_long = is_long
     under_way.commit = Commit(body.group_id, offsets, body.generation_id, body.member_id, body.group_instance_id)
     under_way.producer = TransactionalProducer(body.producer_id, body.producer_epoch, guard)
     if guard is None:  # the transaction is open in this partition already
@@ -85,21 +145,46 @@ def handle(Request request not None, body):
             under_way,
             VERIFICATION,
         )
-    return None
+    return 0
 
 
-cdef object respond(body, dict results, int version):
+cdef object respond(body, list hosted, dict results, int version):
+    topics = body.topics
     return TxnOffsetCommitResponse(topics=[
-        TopicResponse(
-            name=topic.name,
-            partitions=[
-                answer_partition(partition.partition_index, results.get(
-                    (topic.name, partition.partition_index), UNKNOWN_TOPIC_OR_PARTITION), version)
-                for partition in topic.partitions
-            ],
-        )
-        for topic in body.topics
-    ])
+        answer_topic(topics[i], hosted[i], results, version) for i in range(len(hosted))])
+
+
+def respond_in_turns(body, list hosted not None, dict results not None, int version):
+    """Return the response to a request with many partitions: a generator."""
+    pace, answered = Pace(), []
+    for i in range(len(hosted)):
+        topic, known = body.topics[i], hosted[i]
+        name, partitions = topic.name, []
+        missing = known if type(known) is ERROR_CODE else UNKNOWN_TOPIC_OR_PARTITION
+        for part in in_parts(topic.partitions):
+            for partition in part:
+                index = partition.partition_index
+                partitions.append(answer_partition(index, results.get((name, index), missing), version))
+            if pace.spend(len(part)):
+                yield
+        answered.append(TopicResponse(name=name, partitions=partitions))
+        if pace.spend():
+            yield
+    return TxnOffsetCommitResponse(topics=answered)
+
+
+cdef object answer_topic(topic, known, dict results, int version):
+    """Return a topic of the answer. `known` is the topic as it was hosted, or an ErrorCode."""
+    name = topic.name
+    missing = known if type(known) is ERROR_CODE else UNKNOWN_TOPIC_OR_PARTITION
+    return TopicResponse(
+        name=name,
+        partitions=[
+            answer_partition(partition.partition_index, results.get((name, partition.partition_index), missing),
+                             version)
+            for partition in topic.partitions
+        ],
+    )
 
 
 cdef object answer_partition(index, code, int version):

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from kbroker.apis.authorization import may_on_cluster, require
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import WriteTxnMarkersResponse
 from kbroker.record.control import encode_end_txn_marker
+from kbroker.security.acl_codes import Operation, ResourceType
 
 MarkerResult = WriteTxnMarkersResponse.WritableTxnMarkerResult
 TopicResult = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
@@ -28,6 +30,8 @@ MARKER_COST = 8
 
 def handle(request: Request, body: Any) -> Steps:
     """Append all markers, a few in each part, and reply when the last one is durable."""
+    if not may_on_cluster(request, Operation.ALTER, quiet=True):
+        require(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     response = WriteTxnMarkersResponse(markers=[])
     unanswered = 1
 

@@ -82,6 +82,18 @@ class NewTopic(NamedTuple):
     configs: Mapping[str, str] | None = None
 
 
+class Acl(NamedTuple):
+    """An ACL, by the codes of the protocol. In a filter, None and the codes 1 match everything."""
+
+    resource_type: int
+    resource_name: str | None
+    pattern_type: int
+    principal: str | None
+    host: str | None
+    operation: int
+    permission_type: int
+
+
 class Admin:
     """Kafka's Admin API over a Cluster. Raises KafkaError and ClientError."""
 
@@ -167,6 +179,52 @@ class Admin:
             found[resource] = _error(_only(answer.responses, _words(resource)), _words(resource))
         return found
 
+    def describe_client_quotas(self, components: Iterable[tuple[str, str | None, bool]] = (),
+                               strict: bool = False) -> dict[tuple[tuple[str, str | None], ...], dict[str, float]]:
+        """Return quotas by entity: pairs of types and names, where None is the default (KIP-546).
+
+        A component is (type, name, any): an entity has that name, or any name of that type. `strict` excludes entities
+        of further types.
+        """
+        request = messages.DescribeClientQuotasRequest
+        rows = [request.ComponentData(entity_type=kind, match_type=2 if is_any else int(name is None), match=name)
+                for kind, name, is_any in components]
+        answer = self._ask_controller(request(components=rows, strict=strict), 'describing quotas')
+        check(answer.error_code, 'describing quotas', answer.error_message)
+        return {tuple((part.entity_type, part.entity_name) for part in entry.entity):
+                {value.key: value.value for value in entry.values} for entry in answer.entries}
+
+    def alter_client_quotas(self, entity: Iterable[tuple[str, str | None]],
+                            changes: Mapping[str, float | None]) -> KafkaError | None:
+        """Set quotas of one entity, and remove those whose value is None."""
+        request = messages.AlterClientQuotasRequest
+        row = request.EntryData(
+            entity=[request.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+            ops=[request.OpData(key=key, value=value or 0.0, remove=value is None) for key, value in changes.items()])
+        answer = self._ask_controller(request(entries=[row]), 'altering quotas')
+        return _error(_only(answer.entries, 'altering quotas'), 'altering quotas')
+
+    def describe_scram_credentials(
+            self, users: Iterable[str] | None = None) -> dict[str, list[tuple[int, int]] | KafkaError]:
+        """Return (mechanism, iterations) of the credentials of these users, or of all (KIP-554)."""
+        request = messages.DescribeUserScramCredentialsRequest
+        rows = None if users is None else [request.UserName(name=name) for name in users]
+        answer = self._ask_controller(request(users=rows), 'describing SCRAM credentials')
+        check(answer.error_code, 'describing SCRAM credentials', answer.error_message)
+        return {row.user: _error(row, f'user {row.user}') or [
+            (info.mechanism, info.iterations) for info in row.credential_infos] for row in answer.results}
+
+    def alter_scram_credentials(self, user: str, deletions: Iterable[int] = (),
+                                upsertions: Iterable[Any] = ()) -> KafkaError | None:
+        """Delete credentials by mechanism, and store others: mechanism, iterations, salt and salted password."""
+        request = messages.AlterUserScramCredentialsRequest
+        answer = self._ask_controller(request(
+            deletions=[request.ScramCredentialDeletion(name=user, mechanism=mechanism) for mechanism in deletions],
+            upsertions=[request.ScramCredentialUpsertion(
+                name=user, mechanism=each.mechanism, iterations=each.iterations, salt=each.salt,
+                salted_password=each.salted_password) for each in upsertions]), 'altering SCRAM credentials')
+        return _error(_only(answer.results, f'user {user}'), f'user {user}')
+
     def list_config_resources(self, resource_types: Collection[ResourceType] = ()) -> list[tuple[int, str]]:
         """Return (type, name) of each resource with configs. Brokers before 4.1 list client metrics only."""
         request = messages.ListConfigResourcesRequest(resource_types=list(resource_types))
@@ -174,6 +232,45 @@ class Admin:
         answer = self._retrying(lambda: self.cluster.any().call(request, min_version=least), 'listing configurations')
         check(answer.error_code, 'listing configurations')
         return [(row.resource_type, row.resource_name) for row in answer.config_resources]
+
+    # ---- access control
+
+    def describe_acls(self, wanted: Acl) -> list[Acl]:
+        """Return the ACLs that match a filter."""
+        request = messages.DescribeAclsRequest(
+            resource_type_filter=wanted.resource_type, resource_name_filter=wanted.resource_name,
+            pattern_type_filter=wanted.pattern_type, principal_filter=wanted.principal, host_filter=wanted.host,
+            operation=wanted.operation, permission_type=wanted.permission_type)
+        answer = self._retrying(lambda: self.cluster.any().call(request), 'describing ACLs')
+        check(answer.error_code, 'describing ACLs', answer.error_message)
+        return [Acl(found.resource_type, found.resource_name, found.pattern_type, acl.principal, acl.host,
+                    acl.operation, acl.permission_type) for found in answer.resources for acl in found.acls]
+
+    def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Create ACLs. Raises the first error."""
+        creation = messages.CreateAclsRequest.AclCreation
+        request = messages.CreateAclsRequest(creations=[creation(
+            resource_type=acl.resource_type, resource_name=acl.resource_name, resource_pattern_type=acl.pattern_type,
+            principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission_type)
+            for acl in acls])
+        for result in self._ask_controller(request, 'creating ACLs').results:
+            check(result.error_code, 'creating ACLs', result.error_message)
+
+    def delete_acls(self, filters: Iterable[Acl]) -> list[Acl]:
+        """Delete and return the ACLs that match one of the filters. Raises the first error."""
+        one = messages.DeleteAclsRequest.DeleteAclsFilter
+        request = messages.DeleteAclsRequest(filters=[one(
+            resource_type_filter=wanted.resource_type, resource_name_filter=wanted.resource_name,
+            pattern_type_filter=wanted.pattern_type, principal_filter=wanted.principal, host_filter=wanted.host,
+            operation=wanted.operation, permission_type=wanted.permission_type) for wanted in filters])
+        deleted: dict[Acl, None] = {}
+        for result in self._ask_controller(request, 'deleting ACLs').filter_results:
+            for row in (result, *result.matching_acls):
+                check(row.error_code, 'deleting ACLs', row.error_message)
+            deleted |= dict.fromkeys(
+                Acl(acl.resource_type, acl.resource_name, acl.pattern_type, acl.principal, acl.host, acl.operation,
+                    acl.permission_type) for acl in result.matching_acls)
+        return list(deleted)
 
     # ---- offsets and producers of partitions
 

@@ -9,8 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import ConfigError
+from kbroker.jaas import JaasError, LoginModule, parse_jaas
 from kbroker.properties import read_properties
 from kbroker.tls_settings import (
     TLS_VERSIONS,
@@ -21,16 +23,28 @@ from kbroker.tls_settings import (
     take_tls_versions,
 )
 
+if TYPE_CHECKING:
+    from kbroker.client.oauth import TokenSource
+
 CLIENT_ID = 'kbroker-tools'
 SECURITY_PROTOCOLS = ('PLAINTEXT', 'SSL', 'SASL_PLAINTEXT', 'SASL_SSL')
-SASL_MECHANISMS = ('PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512')
-LOGIN_MODULES = ('PlainLoginModule', 'ScramLoginModule')
+LOGIN_MODULES = {'PLAIN': 'PlainLoginModule', 'SCRAM-SHA-256': 'ScramLoginModule',
+                 'SCRAM-SHA-512': 'ScramLoginModule', 'OAUTHBEARER': 'OAuthBearerLoginModule'}
+SASL_MECHANISMS = tuple(LOGIN_MODULES)
+OAUTH_PACKAGE = 'org.apache.kafka.common.security.oauthbearer.'
+LOGIN_HANDLERS = tuple(OAUTH_PACKAGE + name for name in (
+    'OAuthBearerLoginCallbackHandler', 'secured.OAuthBearerLoginCallbackHandler',
+    'internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler'))
+TOKEN_RETRIEVERS = tuple(OAUTH_PACKAGE + name for name in (
+    'DefaultJwtRetriever', 'FileJwtRetriever', 'ClientCredentialsJwtRetriever'))
+UNUSED_OAUTH_SETTINGS = (
+    'sasl.login.connect.timeout.ms', 'sasl.login.refresh.buffer.seconds', 'sasl.login.refresh.min.period.seconds',
+    'sasl.login.refresh.window.factor', 'sasl.login.refresh.window.jitter', 'sasl.login.retry.backoff.ms',
+    'sasl.login.retry.backoff.max.ms', 'sasl.oauthbearer.scope.claim.name', 'sasl.oauthbearer.sub.claim.name')
+"""Settings of Kafka's clients that have no effect here: a login asks for a token when it needs one."""
 
 # As in Kafka's clients, a protocol before the address is allowed and ignored.
 ADDRESS = re.compile(r'(?:[\w.%-]*://)?(?:\[([\w.%:-]+)\]|([\w.%-]+)):(\d+)')
-JAAS_ENTRY = re.compile(r'\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*?);\s*',
-                        re.DOTALL | re.IGNORECASE)
-JAAS_OPTION = re.compile(r'\s*([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,9 @@ class ClientConfig:
     sasl_mechanism: str = 'PLAIN'
     sasl_username: str = ''
     sasl_password: str = field(default='', repr=False)
+    sasl_token: TokenSource | None = None
+    """The source of bearer tokens, for OAUTHBEARER."""
+    sasl_extensions: Mapping[str, str] = field(default_factory=dict)
     tls: TlsConfig = TlsConfig()
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
@@ -82,10 +99,7 @@ class ClientConfig:
         """
         settings: dict[str, str] = {}
         if command_config is not None:
-            try:
-                settings, _ = read_properties(command_config.read_text('utf-8'))
-            except ValueError as error:
-                raise ConfigError('command-config', f'{command_config}: {error}') from None
+            settings = read_client_file(command_config)
         settings |= overrides or {}
         if bootstrap_server is not None:
             settings['bootstrap.servers'] = bootstrap_server
@@ -96,23 +110,28 @@ class ClientConfig:
         """Build from settings. Raises ConfigError, and OSError for a certificate or key file that cannot be read."""
         rest = dict(settings)
         protocol = _one_of(rest, 'security.protocol', SECURITY_PROTOCOLS, 'PLAINTEXT', upper=True)
-        mechanism, username, password = 'PLAIN', '', ''
-        if protocol.startswith('SASL'):
-            mechanism, username, password = _read_sasl(rest)
+        sasl = _read_sasl(rest) if protocol.startswith('SASL') else {}
         tls = _read_tls(rest) if protocol.endswith('SSL') else TlsConfig()
         if protocol in ('SSL', 'SASL_SSL', 'SASL_PLAINTEXT'):
             _refuse_unknown(rest, protocol)
         return cls(
             bootstrap=parse_addresses(rest.pop('bootstrap.servers', '')),
             client_id=rest.pop('client.id', CLIENT_ID),
-            security_protocol=protocol, sasl_mechanism=mechanism, sasl_username=username, sasl_password=password,
-            tls=tls,
+            security_protocol=protocol, **sasl, tls=tls,
             request_timeout_ms=_milliseconds(rest, 'request.timeout.ms', 30_000),
             default_api_timeout_ms=_milliseconds(rest, 'default.api.timeout.ms', 60_000),
             connection_setup_timeout_ms=_milliseconds(rest, 'socket.connection.setup.timeout.ms', 10_000),
             retry_backoff_ms=_milliseconds(rest, 'retry.backoff.ms', 100),
             retry_backoff_max_ms=_milliseconds(rest, 'retry.backoff.max.ms', 1000),
             properties=rest)
+
+
+def read_client_file(file: Path) -> dict[str, str]:
+    """Return the settings of a client's file. Raises ConfigError, and OSError for a file that cannot be read."""
+    try:
+        return read_properties(file.read_text('utf-8'))[0]
+    except ValueError as error:
+        raise ConfigError('command-config', f'{file}: {error}') from None
 
 
 def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
@@ -130,41 +149,49 @@ def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
 
 # ---- SASL
 
-def parse_jaas(text: str) -> tuple[str, str]:
-    """Return user name and password from `sasl.jaas.config`: one entry of Kafka's PLAIN or SCRAM login module.
-
-    Raises ConfigError, whose message omits the text, since it holds a password.
-    """
-    entry = JAAS_ENTRY.fullmatch(text)
-    if entry is None:
-        raise bad_setting('sasl.jaas.config',
-                          'found something else, expected: MODULE required username="..." password="...";')
-    module = entry[1].rpartition('.')[2]
-    if module not in LOGIN_MODULES:
-        raise bad_setting('sasl.jaas.config', f'found {entry[1]}, expected one of {", ".join(LOGIN_MODULES)}')
-    options, position = {}, 0
-    while match := JAAS_OPTION.match(entry[2], position):
-        quoted, plain = match[2], match[3]
-        options[match[1]] = plain if quoted is None else re.sub(r'\\(.)', r'\1', quoted, flags=re.DOTALL)
-        position = match.end()
-    if entry[2][position:].strip() or not {'username', 'password'} <= options.keys():
-        raise bad_setting('sasl.jaas.config',
-                          f'expected the options username="..." and password="..." of {module}, then ;')
-    return options['username'], options['password']
+def parse_login_module(text: str, mechanism: str) -> LoginModule:
+    """Parse `sasl.jaas.config`. Raises ConfigError, whose message omits the text, since it holds secrets."""
+    try:
+        module = parse_jaas(text)
+    except JaasError as error:
+        raise bad_setting('sasl.jaas.config', str(error)) from None
+    if module.short_name != LOGIN_MODULES[mechanism]:
+        raise bad_setting('sasl.jaas.config', f'found another login module, expected {LOGIN_MODULES[mechanism]} for '
+                                              f'{mechanism}')
+    return module
 
 
-def _read_sasl(settings: dict[str, str]) -> tuple[str, str, str]:
-    """Return (mechanism, user name, password) from the login module's entry or from sasl.username and sasl.password."""
+def _read_sasl(settings: dict[str, str]) -> dict[str, Any]:
+    """Return the SASL fields of a ClientConfig."""
     if 'sasl.mechanism' not in settings:
         raise bad_setting('sasl.mechanism', f'found none, expected one of {", ".join(SASL_MECHANISMS)}')
     mechanism = _one_of(settings, 'sasl.mechanism', SASL_MECHANISMS, '', upper=True)
     jaas = settings.pop('sasl.jaas.config', None)
+    options = {} if jaas is None else parse_login_module(jaas, mechanism).options
+    if mechanism == 'OAUTHBEARER':
+        return {'sasl_mechanism': mechanism, **_read_oauth(settings, options)}
     username, password = settings.pop('sasl.username', None), settings.pop('sasl.password', None)
     if jaas is not None:
-        username, password = parse_jaas(jaas)
+        username, password = options.get('username'), options.get('password')
+        if username is None or password is None:
+            raise bad_setting('sasl.jaas.config', f'expected the options username="..." and password="..." of '
+                                                  f'{LOGIN_MODULES[mechanism]}, then ;')
     if username is None or password is None:
         raise bad_setting('sasl.jaas.config', 'found none, expected it, or sasl.username and sasl.password')
-    return mechanism, username, password
+    return {'sasl_mechanism': mechanism, 'sasl_username': username, 'sasl_password': password}
+
+
+def _read_oauth(settings: dict[str, str], options: Mapping[str, str]) -> dict[str, Any]:
+    from kbroker.client.oauth import take_extensions, take_token_source  # slow to import, and seldom used
+
+    if 'sasl.login.callback.handler.class' in settings:
+        _one_of(settings, 'sasl.login.callback.handler.class', LOGIN_HANDLERS, '', upper=False)
+    if 'sasl.oauthbearer.jwt.retriever.class' in settings:
+        _one_of(settings, 'sasl.oauthbearer.jwt.retriever.class', TOKEN_RETRIEVERS, '', upper=False)
+    for name in UNUSED_OAUTH_SETTINGS:
+        settings.pop(name, None)
+    timeout_ms = _milliseconds(settings, 'sasl.login.read.timeout.ms', 10_000)
+    return {'sasl_token': take_token_source(settings, options, timeout_ms), 'sasl_extensions': take_extensions(options)}
 
 
 # ---- TLS

@@ -58,6 +58,8 @@ class Connection:
         self._clock = clock or Clock()
         self._correlation_id = 0
         self._awaited: deque[Awaited] = deque()
+        self._early: deque[Any] = deque()
+        """The answers to the oldest requests, if they had to arrive before a new login could begin."""
         self._buffer = bytearray(SIZE_BYTES)
         self._filled = 0
         self._frame_bytes: int | None = None
@@ -85,11 +87,13 @@ class Connection:
     @property
     def in_flight(self) -> int:
         """The number of requests that await an answer."""
-        return len(self._awaited)
+        return len(self._early) + len(self._awaited)
 
     @property
     def has_buffered(self) -> bool:
-        """True if bytes have arrived that `select` does not report: TLS decrypts whole records."""
+        """True if something has arrived that `select` does not report: an early answer, or the rest of a TLS record."""
+        if self._early:
+            return True
         pending = getattr(self._socket, 'pending', None)
         return pending is not None and pending() > 0
 
@@ -102,6 +106,7 @@ class Connection:
             self._socket.close()
         self._socket = None
         self._awaited.clear()
+        self._early.clear()
 
     # ---- requests
 
@@ -128,8 +133,8 @@ class Connection:
     def call(self, request: Message, timeout_ms: int | None = None, max_version: int | None = None,
              min_version: int = 0) -> Any:
         """Return the answer to `request`. No other request may be in flight. A timeout closes the connection."""
-        if self._awaited:
-            raise RuntimeError(f'{self._awaited[0].name} is in flight on {self!r}')
+        if self.in_flight:
+            raise RuntimeError(f'{self.in_flight} requests are in flight on {self!r}, expected none')
         self.send(request, max_version, min_version)
         try:
             return self.receive(timeout_ms)
@@ -144,7 +149,9 @@ class Connection:
         Raises KafkaError: UNSUPPORTED_VERSION, or INVALID_REQUEST for a value that the field cannot carry.
         """
         renewal_at_ms = self._renewal_at_ms
-        if renewal_at_ms is not None and self._clock.monotonic_ms() >= renewal_at_ms and not self._awaited:
+        if renewal_at_ms is not None and self._clock.monotonic_ms() >= renewal_at_ms:
+            self._kept = bytearray()  # the caller may still use the last answer
+            self._await_all()
             self._authenticate()
         self._send(request, self.version_of(type(request), max_version, min_version), expect_response)
 
@@ -154,8 +161,12 @@ class Connection:
         `timeout_ms` defaults to request.timeout.ms. With `reuses_buffer`, views into the answer are valid only until
         the next call, which reuses its buffer: memory new to the process costs more than the bytes written to it.
         """
+        if self._early:
+            return self._early.popleft()
+        return self._receive(self._config.request_timeout_ms if timeout_ms is None else timeout_ms, reuses_buffer)
+
+    def _receive(self, timeout_ms: int, reuses_buffer: bool = False) -> Any:
         awaited = self._awaited[0]
-        timeout_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         frame = self._read_frame(self._clock.monotonic_ms() + timeout_ms, timeout_ms, reuses_buffer)
         self._awaited.popleft()
         self._answers += 1
@@ -164,6 +175,14 @@ class Connection:
         except ProtocolError as error:
             raise self._broken(f'{self.address} sent an answer to {awaited.name} that cannot be read: {error}',
                                is_lasting=True) from None
+
+    def _await_all(self) -> None:
+        """Keep the answers to all requests in flight: during a login, the broker serves nothing else."""
+        while self._awaited:
+            try:
+                self._early.append(self._receive(self._config.request_timeout_ms))
+            except AnswerTimeout as timeout:
+                raise self._broken(f'{timeout}, and the login had to be renewed') from None
 
     def _decode(self, awaited: Awaited, frame: memoryview) -> Any:
         if awaited.response_class is messages.ApiVersionsResponse and int.from_bytes(frame[4:6]) == (
@@ -294,7 +313,7 @@ class Connection:
     def _ask_versions(self, version: int) -> Any:
         self._send(messages.ApiVersionsRequest(client_software_name='kbroker', client_software_version=__version__),
                    min(version, messages.ApiVersionsRequest.versions[1]))
-        return self.receive(self._config.request_timeout_ms)
+        return self._receive(self._config.request_timeout_ms)
 
     def _authenticate(self) -> None:
         try:
@@ -306,13 +325,13 @@ class Connection:
 
     def _talk_sasl(self) -> int:
         """Run the exchange of the mechanism. Returns the lifetime of the session in ms, 0 if it does not end."""
-        from kbroker.client.sasl import conversation
+        from kbroker.client.sasl import conversation_of
         config = self._config
         answer = None
         if ApiKey.SASL_HANDSHAKE in self.api_versions:
             self._send(messages.SaslHandshakeRequest(mechanism=config.sasl_mechanism),
                        self.version_of(messages.SaslHandshakeRequest))
-            answer = self.receive()
+            answer = self._receive(config.request_timeout_ms)
         if answer is None or answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
             raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, f'broker {self.address} does not ask for SASL on this '
                              f'listener: security.protocol is {config.security_protocol}, expected '
@@ -320,12 +339,13 @@ class Connection:
         check(answer.error_code, f'broker {self.address}', f'found sasl.mechanism {config.sasl_mechanism}, the '
               f'listener offers {", ".join(answer.mechanisms) or "none"}')
         version = self.version_of(messages.SaslAuthenticateRequest)
-        talk = conversation(config.sasl_mechanism, config.sasl_username, config.sasl_password)
+        talk = conversation_of(config)
         words = next(talk)
+        login = config.sasl_mechanism if config.sasl_token is not None else f'user {config.sasl_username!r}'
         while True:
             self._send(messages.SaslAuthenticateRequest(auth_bytes=words), version)
-            answer = self.receive()
-            check(answer.error_code, f'broker {self.address}, user {config.sasl_username!r}', answer.error_message)
+            answer = self._receive(config.request_timeout_ms)
+            check(answer.error_code, f'broker {self.address}, {login}', answer.error_message)
             try:
                 words = talk.send(answer.auth_bytes)
             except StopIteration:

@@ -1,24 +1,32 @@
 """SASL mechanisms as generators, which yield the client's messages and are sent the broker's.
 
-PLAIN is RFC 4616. SCRAM-SHA-256 and SCRAM-SHA-512 are RFC 5802 and 7677 as KIP-84 uses them: no channel binding, and
-names and passwords are plain UTF-8 (Kafka does not apply SASLprep).
+PLAIN is RFC 4616, OAUTHBEARER is RFC 7628 (KIP-255). SCRAM-SHA-256 and SCRAM-SHA-512 are RFC 5802 and 7677 as KIP-84
+uses them: no channel binding, and names and passwords are plain UTF-8 (Kafka does not apply SASLprep).
 """
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
 import secrets
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 
+from kbroker.client.config import ClientConfig
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.security.scram import escape_name, keys_of_salted_password, proof_of, salted_password, verifier_of
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 1_000_000
 """The broker chooses the number of iterations, which the client computes. Kafka itself stores at most 16384."""
 
 Conversation = Generator[bytes, bytes, None]
+
+
+def conversation_of(config: ClientConfig) -> Conversation:
+    """Begin the conversation that the settings ask for. It may ask an identity provider for a token first."""
+    if config.sasl_token is not None:
+        return oauthbearer(config.sasl_token.token(), config.sasl_extensions)
+    return conversation(config.sasl_mechanism, config.sasl_username, config.sasl_password)
 
 
 def conversation(mechanism: str, username: str, password: str, nonce: str | None = None) -> Conversation:
@@ -28,31 +36,36 @@ def conversation(mechanism: str, username: str, password: str, nonce: str | None
     """
     if mechanism == 'PLAIN':
         return plain(username, password)
-    return scram({'SCRAM-SHA-256': 'sha256', 'SCRAM-SHA-512': 'sha512'}[mechanism], username, password,
-                 nonce or secrets.token_urlsafe(24))
+    return scram(mechanism, username, password, nonce or secrets.token_urlsafe(24))
+
+
+def oauthbearer(token: str, extensions: Mapping[str, str]) -> Conversation:
+    pairs = ''.join(f'{name}={value}\x01' for name, value in extensions.items())
+    refusal = yield f'n,,\x01auth=Bearer {token}\x01{pairs}\x01'.encode()
+    if refusal:
+        yield b'\x01'  # the broker then fails with the same words
+        raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, 'the broker refuses the token')
 
 
 def plain(username: str, password: str) -> Conversation:
     yield f'\0{username}\0{password}'.encode()
 
 
-def scram(digest: str, username: str, password: str, nonce: str) -> Conversation:
-    bare = f'n={username.replace("=", "=3D").replace(",", "=2C")},r={nonce}'
+def scram(mechanism: str, username: str, password: str, nonce: str) -> Conversation:
+    bare = f'n={escape_name(username)},r={nonce}'
     first = yield f'n,,{bare}'.encode()
     fields = _fields(first)
     server_nonce, salt, iterations = _challenge(fields, nonce)
 
-    salted = hashlib.pbkdf2_hmac(digest, password.encode(), salt, iterations)
+    keys = keys_of_salted_password(mechanism, salted_password(mechanism, password, salt, iterations))
     without_proof = f'c=biws,r={server_nonce}'
     transcript = b','.join((bare.encode(), first, without_proof.encode()))
-    client_key = hmac.digest(salted, b'Client Key', digest)
-    signature = hmac.digest(hashlib.new(digest, client_key).digest(), transcript, digest)
-    proof = bytes(mine ^ theirs for mine, theirs in zip(client_key, signature, strict=True))
+    proof = proof_of(mechanism, keys, transcript)
 
     final = _fields((yield f'{without_proof},p={base64.b64encode(proof).decode()}'.encode()))
     if 'e' in final:
         raise _failed(f'the broker says {final["e"]!r}')
-    expected = hmac.digest(hmac.digest(salted, b'Server Key', digest), transcript, digest)
+    expected = verifier_of(mechanism, keys.server_key, transcript)
     if not hmac.compare_digest(_base64(final.get('v', '')), expected):
         raise _failed('the broker did not prove that it knows the password')
 

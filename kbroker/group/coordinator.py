@@ -38,7 +38,7 @@ class Coordinated:
     """One partition of `__consumer_offsets` with its operations."""
 
     def __init__(self, partition: Any, config: Any, clock: Clock, timers: Timers, shared: Shared):
-        self.shard = Shard(partition, clock, shared.memory)
+        self.shard = Shard(partition, clock, shared.memory, shared.long_work)
         self.membership = Membership(self.shard, config, clock, timers, shared.long_work, shared.pending_members)
         self.offsets = Offsets(self.shard, self.membership.sessions, config, clock, shared.long_work)
 
@@ -174,17 +174,13 @@ class GroupCoordinator:
         )
 
     def fetch_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None, require_stable: bool
+        self, group_id: str, partitions: Iterable[TopicPartition], require_stable: bool
     ) -> dict[TopicPartition, FetchedOffset]:
-        """`partitions` None: all that the group has."""
-        offsets = self._part(group_id).offsets
-        if partitions is None:
-            return offsets.fetch_all(group_id, require_stable)
-        return offsets.fetch(group_id, partitions, require_stable)
+        return self._part(group_id).offsets.fetch(group_id, partitions, require_stable)
 
     def offset_keys(self, group_id: str) -> list[OffsetKey]:
         """Return the keys of all offsets that the group has committed."""
-        return list(self._part(group_id).shard.offsets.committed(group_id))
+        return self._part(group_id).shard.offsets.committed_keys(group_id)
 
     def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition], done: Completion) -> None:
         self._member_part(group_id).offsets.delete(group_id, partitions, done)

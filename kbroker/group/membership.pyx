@@ -22,6 +22,7 @@ from kbroker.group.pending_members import PENDING_MEMBER_BYTES
 from kbroker.group.sessions import Sessions
 from kbroker.group.shard import coordinator_error
 from kbroker.protocol.messages import JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
+from kbroker.security.escape import shown
 
 log = logging.getLogger(__name__)
 
@@ -456,7 +457,8 @@ class Membership:
             # Without an error the replay of the row has done everything.
             if error is not None and group.generation == generation and group.state is GroupState.COMPLETING_REBALANCE:
                 log.error(
-                    'assignments of group %r, generation %d, were not stored: %s', group.group_id, generation, error
+                    'assignments of group %s, generation %d, were not stored: %s', shown(group.group_id), generation,
+                    error
                 )
                 group.stored_generation = -1
                 self._fail_syncs(group, coordinator_error(error).code)
@@ -593,13 +595,14 @@ class Membership:
             member_id = group.static_member_ids.get(identity.group_instance_id, '')
         if not self._pending_members.forget(group, member_id):
             member = group.check_member(member_id, identity.group_instance_id)
-            log.info('member %r leaves group %r: %r', member_id, group.group_id, identity.reason or 'no reason given')
+            log.info('member %s leaves group %s: %s', shown(member_id), shown(group.group_id),
+                     shown(identity.reason or 'no reason given'))
             self._remove(group, member)
 
     @then_answer
     def _session_ended(self, group, member):
         if group.members.get(member.member_id) is member and not member.is_waiting:
-            log.info('member %r of group %r did not heartbeat in time', member.member_id, group.group_id)
+            log.info('member %s of group %s did not heartbeat in time', shown(member.member_id), shown(group.group_id))
             self._remove(group, member)
             self._after_removal(group)
 
@@ -655,7 +658,7 @@ class Membership:
 
 def _log_failure(group, error, result):
     if error is not None:
-        log.error('that group %r is empty was not stored: %s', group.group_id, error)
+        log.error('that group %s is empty was not stored: %s', shown(group.group_id), error)
 
 
 def check_protocols(protocols):

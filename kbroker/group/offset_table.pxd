@@ -5,17 +5,31 @@ from kbroker.group.memory cimport GroupMemory
 from kbroker.group.records cimport CommittedOffset, OffsetKey
 
 
+cdef enum Outcome:
+    OPEN
+    COMMITTED
+    ABORTED
+
+
+cdef class TransactionOffsets:
+    cdef dict offsets
+    cdef Outcome outcome
+
+
 cdef class OffsetTable:
-    # By group and key: what is committed; how many transactions hold one; how many appends are under way, and how many
-    # of those in a transaction. By producer id and key: what is pending.
+    # By group and key: what is committed; the transaction that holds one, or a list of them; how many appends are
+    # under way, and how many of those in a transaction. By producer id: the open transactions.
     cdef dict _committed
-    cdef dict _pending
-    cdef dict _pending_counts
+    cdef dict _holders
     cdef dict _in_flight
     cdef dict _in_flight_transactional
+    cdef dict _open
+    cdef dict _ended                    # the transactions that `apply` has not done with; the values mean nothing
     cdef GroupMemory _memory
 
-    cpdef dict committed(self, group_id)
+    cpdef CommittedOffset committed(self, OffsetKey key)
+    cdef CommittedOffset newest(self, OffsetKey key, bint with_open)
+    cdef object holders(self, OffsetKey key)
     cpdef bint is_stable(self, OffsetKey key) except -1
     cpdef bint knows(self, OffsetKey key) except -1
     cpdef note_appended(self, list keys, list offsets, bint transactional)
@@ -26,4 +40,6 @@ cdef class OffsetTable:
     cdef int keep(self, dict offsets, OffsetKey key, CommittedOffset committed) except -1
     cdef int drop(self, dict offsets, OffsetKey key) except -1
     cpdef forget(self, OffsetKey key)
+    cdef int release(self, OffsetKey key, TransactionOffsets transaction) except -1
     cpdef end_transaction(self, int64_t producer_id, bint commit)
+    cdef int apply_part(self, TransactionOffsets transaction) except -1

@@ -202,19 +202,12 @@ cdef class Offsets:
             for topic, partition in partitions
         }
 
-    def fetch_all(self, str group_id, bint require_stable):
-        """OffsetFetch of all that the group has committed."""
-        return {
-            (key.topic, key.partition): self.fetch_one(key, require_stable)
-            for key in self._shard.offsets.committed(group_id)
-        }
-
     cdef FetchedOffset fetch_one(self, OffsetKey key, bint require_stable):
         cdef CommittedOffset found
         cdef FetchedOffset fetched
         if require_stable and not self._shard.offsets.is_stable(key):
             return UNSTABLE
-        found = self._shard.offsets.committed(key.group_id).get(key)
+        found = self._shard.offsets.committed(key)
         if found is None:
             return NO_OFFSET
         fetched = FetchedOffset.__new__(FetchedOffset)
@@ -229,11 +222,10 @@ cdef class Offsets:
         cdef OffsetKey key
         cdef Py_ssize_t i
         cdef int64_t more_bytes = 0
-        cdef dict known = self._shard.offsets.committed(group_id)
         if group_id not in self._shard.groups:
             more_bytes += ClassicGroup(group_id).held_bytes
         for i in range(len(keys)):
-            if keys[i] not in known:
+            if self._shard.offsets.committed(keys[i]) is None:
                 more_bytes += OFFSET_BYTES
             more_bytes += len((<CommittedOffset>offsets[i]).metadata)
         if more_bytes:
@@ -379,7 +371,7 @@ cdef class Offsets:
                     return
 
     def _expire_group(self, ClassicGroup group, Completion done):
-        cdef list keys = list(self._shard.offsets.committed(group.group_id))
+        cdef list keys = self._shard.offsets.committed_keys(group.group_id)
         cdef set expired = set()
         cdef Py_ssize_t start
         if group.state is STABLE and keys:
@@ -395,14 +387,14 @@ cdef class Offsets:
             and self._shard.groups.get(group.group_id) is group
             and not group.pending_members
             and not self._shard.offsets.has_open_work(group.group_id)
-            and expired.issuperset(self._shard.offsets.committed(group.group_id))
+            and expired.issuperset(self._shard.offsets.committed_keys(group.group_id))
         ):
             self._bury(group)
             self._shard.append_group_tombstone(group.group_id)
             self._shard.await_appended(done)
 
     def _is_expired(self, ClassicGroup group, OffsetKey key):
-        cdef CommittedOffset committed = self._shard.offsets.committed(group.group_id).get(key)
+        cdef CommittedOffset committed = self._shard.offsets.committed(key)
         if committed is None or group.state is DEAD:
             return False
         since_ms = kept_since_ms(group, committed)

@@ -7,6 +7,7 @@ from kbroker.group.classic cimport ClassicGroup
 from kbroker.group.memory cimport GroupMemory
 from kbroker.group.offset_table cimport OffsetTable
 from kbroker.group.records cimport CommittedOffset, GroupRow, OffsetKey
+from kbroker.long_work cimport LongWork
 from kbroker.record.batch cimport BatchHeader
 from kbroker.topics.partition cimport Partition
 
@@ -25,6 +26,7 @@ cdef class Shard:
     cdef public object on_group_row
     cdef object _appended                   # a deque
     cdef Clock _clock
+    cdef LongWork _long_work
     cdef bint _loading
 
     cpdef add_group(self, ClassicGroup group)

@@ -9,6 +9,7 @@ from kbroker.group.classic import ClassicGroup
 from kbroker.group.memory import GroupMemory
 from kbroker.group.offset_table import OffsetTable
 from kbroker.group.records import CommittedOffset, OffsetKey, Row
+from kbroker.long_work import LongWork
 from kbroker.record.batch import BatchHeader
 from kbroker.topics.partition import Partition
 
@@ -28,7 +29,7 @@ class Shard:
     offsets: OffsetTable
     memory: GroupMemory
     on_group_row: Callable[[ClassicGroup, int, dict[str, bytes]], None]
-    def __init__(self, partition: Partition, clock: Clock, memory: GroupMemory) -> None: ...
+    def __init__(self, partition: Partition, clock: Clock, memory: GroupMemory, long_work: LongWork) -> None: ...
     def add_group(self, group: ClassicGroup) -> None: ...
     def remove_group(self, group_id: str) -> None: ...
     def clear(self) -> None: ...

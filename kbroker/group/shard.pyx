@@ -13,12 +13,14 @@ from kbroker.group.offset_table cimport OffsetTable
 from kbroker.group.records cimport CommittedOffset, GroupRow, OffsetKey, OffsetRow, read_row
 from kbroker.log.append cimport read_whole
 from kbroker.log.producer_state cimport COMMIT_MARKER, NO_MARKER, Marker, MarkerKind, read_marker
+from kbroker.long_work cimport LongWork
 from kbroker.record.batch cimport CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, BatchFields, BatchHeader
 from kbroker.topics.partition cimport Partition
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.group_encoder import group_row
 from kbroker.group.records import group_tombstone, restore_group
+from kbroker.long_work import run_to_end
 from kbroker.record.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, encode_batch
 from kbroker.record.records import decode_records
 from kbroker.topics.append_errors import APPEND_ERRORS
@@ -54,7 +56,8 @@ cdef class Shard:
     group, generation, assignments) of a group's row.
     """
 
-    def __init__(self, Partition partition not None, Clock clock not None, GroupMemory memory not None):
+    def __init__(self, Partition partition not None, Clock clock not None, GroupMemory memory not None,
+                 LongWork long_work not None):
         self.partition = partition
         self.groups = {}
         self.memory = memory
@@ -62,6 +65,7 @@ cdef class Shard:
         self.on_group_row = lambda group, generation, assignments: None
         self._appended = deque()
         self._clock = clock
+        self._long_work = long_work
 
     # Groups
 
@@ -204,7 +208,9 @@ cdef class Shard:
         if header.attributes & CONTROL_BIT:
             kind = kind_of(batch)
             if kind != NO_MARKER:
-                self.offsets.end_transaction(header.producer_id, kind == COMMIT_MARKER)
+                applying = self.offsets.end_transaction(header.producer_id, kind == COMMIT_MARKER)
+                if applying is not None:
+                    run_to_end(applying) if self._loading else self._long_work.start(applying)
         elif self._appended and (<tuple>self._appended[0])[0] == header.base_offset:
             self.replay_appended(header, self._appended.popleft())
         else:

@@ -33,6 +33,7 @@ STEP_BYTES = 16 << 20
 """The bytes that one job reads: between jobs, a cleaning can be cancelled."""
 
 DURABILITY_WAIT_MS = 10
+PRODUCERS_AT_ONCE = 2_000
 MAX_OFFSET_RANGE = 2**31 - 1
 
 logger = logging.getLogger(__name__)
@@ -245,8 +246,7 @@ class Cleaner:
         yield from self._index(found, keys, aborted)
         end_offset = keys.latest_offset + 1
         segments = [segment for segment in segments if segment.base_offset < end_offset]
-        last_records = {producer_id: LastRecord(entry.last_offset, entry.producer_epoch)
-                        for producer_id, entry in log.producer_state.entries.items()}
+        last_records = yield from _last_records(log)
         retention = Retention(self._clock.wall_ms(), log.config.delete_retention_ms, self._logs.high_watermark(log),
                               last_records)
         known_offset = log.log_end_offset
@@ -319,6 +319,16 @@ def _run(job: Job) -> Any:
         return job()
     except Exception as error:
         return error
+
+
+def _last_records(log: Log) -> Generator[None, None, dict[int, LastRecord]]:
+    """Return the last record of each producer by its id, as a generator which yields after small parts."""
+    found = {}
+    for number, entry in enumerate(list(log.producer_state.entries.values()), 1):
+        found[entry.producer_id] = LastRecord(entry.last_offset, entry.producer_epoch)
+        if number % PRODUCERS_AT_ONCE == 0:
+            yield
+    return found
 
 
 def _aborted_transactions(log: Log, segments: list[Segment]) -> list[AbortedTransaction]:

@@ -1,8 +1,9 @@
 """The interfaces through which blocking work leaves the loop, independent of the thread that runs it."""
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from kbroker.log.fs import File
+from kbroker.long_work import Pause
 
 Job = Callable[[], Any]
 Submit = Callable[[Job, Callable[[Any], None]], None]
@@ -18,3 +19,17 @@ def run_inline(job: Job, done: Callable[[Any], None]) -> None:
     except Exception as error:
         result = error
     done(result)
+
+
+def synced(sync: Sync, files: list[File]) -> Generator[object, None, None]:
+    """Wait as long work until `sync` has synced the files. Raises OSError."""
+    ended, errors = Pause(), []
+
+    def done(error: OSError | None) -> None:
+        errors.append(error)
+        ended.end()
+
+    sync(files, done)
+    yield from ended.wait()
+    if errors[0] is not None:
+        raise errors[0]

@@ -73,7 +73,7 @@ cdef class Log(Appender):
         self.log_end_offset = self.flushed_offset = opening.log_end_offset
         self.unwritten = UnwrittenTail()
         self.unsynced = Unsynced(fs, directory, self.leader_epochs, self.snapshots,
-                                 -1 if self.active.size_bytes else self.log_end_offset)
+                                 -1 if self.active.size_bytes else self.log_end_offset, options.start_work)
         self.is_unclosed = self.is_rewritten = opening.is_unsynced
         self.recovery = opening if opening.is_unsynced else None
         if not options.sync_later:
@@ -238,7 +238,7 @@ cdef class Log(Appender):
         self.unwritten.write()
         self.active.seal()
         new = Segment(self.fs, self.directory, self.log_end_offset, self.config, self.clock.wall_ms())
-        self.unsynced.add_rolled(self.active, self.log_end_offset, self.producer_state.encode_snapshot())
+        self.unsynced.add_rolled(self.active, self.log_end_offset, self.producer_state)
         self.segments.append(new)
         self.active = new
         self.set_roll_jitter()
@@ -256,6 +256,7 @@ cdef class Log(Appender):
         if self.failure is None:
             self.failure = failure
             self.unwritten.discard()
+            self.unsynced.drop_snapshots()
 
     cdef int refuse(self, str what, error) except -1:
         """Raise KafkaError if the error is a lack of file descriptors, which is not a failure of the disk."""

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
+from typing import Any
 
 from kbroker.clock import Clock, Timers
 from kbroker.config import Config, LogConfig
@@ -34,7 +35,7 @@ from kbroker.log.inventory import (
     note_partition,
     read_clean_shutdown,
 )
-from kbroker.log.jobs import Submit, Sync, run_inline
+from kbroker.log.jobs import Submit, Sync, run_inline, synced
 from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
 from kbroker.log.out_of_use import make_missing_indexes
@@ -57,7 +58,7 @@ PartitionKey = tuple[str, int]
 Visit = Callable[[Log], Generator[None, None, object] | None]
 """Does something with a log, at once or as the generator that it returns."""
 OffsetOf = Callable[[Log], int | None]
-Steps = Generator[None, None, None]
+Steps = Generator[Any, None, None]
 
 
 class LogManager:
@@ -70,8 +71,8 @@ class LogManager:
 
     def __init__(self, fs: FileSystem, directory: str, config: Config, clock: Clock, timers: Timers,
                  sync: Sync = sync_inline, submit: Submit = run_inline, long_work: LongWork | None = None):
-        """Open; `sync` syncs the periodic checkpoints, `submit` runs the jobs that remove files, and `long_work` runs
-        the work on all logs."""
+        """Open; `sync` syncs periodic checkpoints and renames, `submit` runs the jobs that remove files, and
+        `long_work` runs the work on all logs."""
         self.fs = fs
         self.directory = directory
         self.logs: dict[PartitionKey, Log] = {}
@@ -97,6 +98,7 @@ class LogManager:
         self._is_making = False
         self.producer_room = ProducerRoom()
         self.removals = Removals(fs, timers, submit)
+        self._sync = sync
         self._checkpoints = CheckpointFiles(fs, directory, sync, self._cannot_write)
         self._under_way: set[Visit | str] = set()
         """The visits and the checkpoints that long work is making."""
@@ -210,7 +212,7 @@ class LogManager:
             distrusted=self.verification.distrusted(key), keeps_holes=is_accepted,
             refuse_damage=is_clean and not is_accepted, sync_later=sync_later,
             producer_expiration_ms=self._config.producer_id_expiration_ms, producer_room=self.producer_room,
-            removals=self.removals, on_failure=self.fail)
+            removals=self.removals, start_work=self._long_work.start, on_failure=self.fail)
 
     def _expected_end_offset(self, key: PartitionKey) -> int:
         """Return an offset that the log has to reach, by the evidence of the checkpoints."""
@@ -376,7 +378,7 @@ class LogManager:
                 except OSError as error:
                     raise self.fail(f'cannot delete {topic}-{partition}: {error}') from error
             yield
-        self._sync_names()
+        yield from self._sync_names()
         self._forget_damage(keys)
         for delay_ms, paths in by_delay.items():
             self.removals.after(delay_ms, paths)
@@ -387,10 +389,11 @@ class LogManager:
         except OSError as error:
             logger.warning('%s: the notes of damage to deleted partitions stay: %s', self.directory, error)
 
-    def _sync_names(self) -> None:
+    def _sync_names(self) -> Steps:
         """Make the renames durable. If a crash reverts them, the next start sets aside directories without a topic."""
         try:
-            self.fs.sync_directory(self.directory)
+            yield from synced(sync_inline if self._is_stopping else self._sync,
+                              [self.fs.open_directory(self.directory)])
         except OSError as error:
             if not is_shortage(error):
                 raise self.fail(f'cannot sync {self.directory}: {error}') from error

@@ -1,12 +1,13 @@
 """Options with which a log is opened."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
 from kbroker.errors import KafkaError
 from kbroker.log.producer_state import ProducerRoom
 from kbroker.log.removals import Removals
+from kbroker.long_work import run_to_end
 
 
 @dataclass(slots=True)
@@ -38,5 +39,7 @@ class LogOptions:
     maker: Callable[[], Iterable[str]] | None = None
     """Set for a new log, which touches no file before its first append or `Log.make`. It creates the directory and
     returns the paths of the other files that the first flush has to sync."""
+    start_work: Callable[[Generator[None, None, None]], object] = run_to_end
+    """Runs work that may be long in slices. The default runs it at once."""
     on_failure: Callable[[KafkaError], object] = lambda failure: None
     """Called once the disk has failed."""

@@ -1,6 +1,6 @@
 # cython: language_level=3
 from cpython.object cimport PyObject
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker.log.append cimport Append
 from kbroker.record.batch cimport BatchFields
@@ -47,6 +47,7 @@ cdef class ProducerEntry:
     cdef int cached
     cdef PyObject *previous_open        # borrowed, as long as a transaction is open: the table holds all that have one
     cdef PyObject *next_open
+    cdef int64_t snapshot_number        # of the last snapshot of its table that has it, or needs it not
 
     cdef const CachedBatch *last_batch(self) noexcept
     cdef int take_epoch(self, int16_t producer_epoch) noexcept
@@ -59,8 +60,22 @@ cdef class ProducerRoom:
     cdef public int64_t most
 
 
+cdef class ProducerSnapshot:
+    cdef readonly int64_t offset
+    cdef readonly bytes content         # to be read once `is_encoded`
+    cdef readonly bint is_encoded
+    cdef int64_t number
+    cdef list left                      # the producers that `encode` has not seen, the next one last
+    cdef uint8_t *end                   # in `content`, of what is encoded
+    cdef uint32_t crc
+
+    cdef int add(self, ProducerEntry entry) except -1
+
+
 cdef class ProducerStateTable:
     cdef readonly dict entries
+    cdef ProducerSnapshot snapshot      # the one that is being encoded
+    cdef int64_t snapshot_number        # of the last one that was begun
     cdef readonly ProducerRoom room
     cdef public Py_ssize_t most_producers
     cdef readonly dict verifications
@@ -93,6 +108,9 @@ cdef class ProducerStateTable:
     cdef int complete_transaction(self, ProducerEntry entry, int64_t marker_offset) except -1
     cdef int make_room(self) except -1
     cdef int clear_verification(self, int64_t producer_id, int16_t producer_epoch, bint by_marker) except -1
+    cdef ProducerSnapshot begin_snapshot(self, int64_t end_offset)
+    cdef int end_snapshot(self, ProducerSnapshot snapshot) except -1
+    cdef int keep_for_snapshot(self, ProducerEntry entry) except -1
     cdef bint is_expired(self, ProducerEntry entry, int64_t now_ms) noexcept
     cdef int64_t first_unstable(self) noexcept
     cdef int64_t stable_offset_without(self, int64_t producer_id, int64_t marker_offset) noexcept

@@ -34,6 +34,13 @@ class ProducerRoom:
     most: int
     def __init__(self, most: int = ...) -> None: ...
 
+class ProducerSnapshot:
+    offset: int
+    content: bytes
+    is_encoded: bool
+    def __init__(self, offset: int, number: int, producers: list[ProducerEntry]) -> None: ...
+    def encode(self) -> Generator[None]: ...
+
 class ProducerStateTable:
     most_producers: int
     @property

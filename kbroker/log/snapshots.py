@@ -1,6 +1,10 @@
 """The `<offset>.snapshot` files of a partition: the producer state below an offset."""
+from __future__ import annotations
+
 import logging
 import os
+from collections.abc import Generator
+from contextlib import suppress
 
 from kbroker.errors import CorruptLogError
 from kbroker.log.fs import FileSystem
@@ -8,6 +12,11 @@ from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.segment import SNAPSHOT_SUFFIX, file_name
 
 logger = logging.getLogger(__name__)
+
+PART_BYTES = 128 * 1024
+"""The bytes that one part of long work writes."""
+TEMPORARY_SUFFIX = '.tmp'
+"""The suffix of a snapshot that is not whole yet. Each opening removes such a file."""
 
 
 class ProducerSnapshots:
@@ -39,6 +48,27 @@ class ProducerSnapshots:
             if self._fs.exists(self.path(offset)):
                 self._fs.unlink(self.path(offset))
             raise
+        self._add(offset)
+
+    def write_in_parts(self, offset: int, data: bytes) -> Generator[None, None, None]:
+        """Write a snapshot as a generator. The file gets its name when it is whole.
+
+        If the generator is closed before its end, there is no file.
+        """
+        temporary = self.path(offset) + TEMPORARY_SUFFIX
+        try:
+            file = self._fs.write_file(temporary, data[:PART_BYTES])
+            for position in range(PART_BYTES, len(data), PART_BYTES):
+                yield
+                file.write_at(data[position:position + PART_BYTES], position)
+            self._fs.rename(temporary, self.path(offset))
+        except BaseException:
+            with suppress(OSError):
+                self._fs.unlink(temporary)
+            raise
+        self._add(offset)
+
+    def _add(self, offset: int) -> None:
         if offset not in self.offsets:
             self.offsets = sorted([*self.offsets, offset])
 

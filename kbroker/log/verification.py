@@ -93,7 +93,7 @@ class Verification:
                            and self._inventory.broker_epoch == broker_epoch >= 0)
         """True if no other start came between the inventory and this one."""
         if self._inventory is not None and clean_shutdown and broker_epoch < 0:
-            self._report_mark()
+            self._note_mark()
         self.rows: dict[PartitionKey, str] = {}
         """The partitions that are as their inventory or damage note says."""
         self.start_offsets: PartitionOffsets = {}
@@ -119,13 +119,16 @@ class Verification:
                          os.path.join(self._directory, INVENTORY_FILE), error)
             return None
 
-    def _report_mark(self) -> None:
-        """Report a clean shutdown mark that cannot be read. Old versions of Apache Kafka leave an empty one."""
+    def _note_mark(self) -> None:
+        """Note a clean shutdown mark that cannot be read. Old versions of Apache Kafka leave an empty one."""
         path = os.path.join(self._directory, CLEAN_SHUTDOWN_FILE)
         content = self._fs.read_file(path)
         if content:
-            logger.error('%s: found %r, expected JSON with the broker epoch: what the last clean stop left cannot be '
-                         'verified', path, content[:80])
+            damage = Damage(path, 'JSON with the broker epoch', repr(content[:80]), True)
+            logger.error('%s: what the last clean stop left cannot be verified', damage)
+            earlier = self.notes[BESIDE].damages if BESIDE in self.notes else []
+            self.notes[BESIDE] = DamageNote(BESIDE, State.SERVED, [*earlier, damage][-MOST_DAMAGES:])
+            self._are_notes_stale = True
 
     # ---- comparing ----
 

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.long_work import WAITING
+from kbroker.long_work import Pause
 from kbroker.metadata.batches import MAX_BATCH_BYTES, MAX_RECORDS, Row, encode_row
 from kbroker.metadata.image import MetadataImage
 
@@ -22,21 +22,48 @@ class Turns:
     """Lets one long change at a time happen. The others wait, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._waiting: deque[object] = deque()
+        self._turns: deque[Pause] = deque()
+        """The change that has its turn, and those that wait."""
 
     def take(self) -> Steps[None]:
         """Wait until all earlier changes have called `end`, which this one has to call, too."""
-        ticket = object()
-        self._waiting.append(ticket)
+        turn = Pause()
+        self._turns.append(turn)
+        if self._turns[0] is turn:
+            return
         try:
-            while self._waiting[0] is not ticket:
-                yield WAITING
+            yield from turn.wait()
         except BaseException:
-            self._waiting.remove(ticket)
+            self._leave(turn)
             raise
 
     def end(self) -> None:
-        self._waiting.popleft()
+        self._leave(self._turns[0])
+
+    def _leave(self, turn: Pause) -> None:
+        had_its_turn = self._turns[0] is turn
+        self._turns.remove(turn)
+        if had_its_turn and self._turns:
+            self._turns[0].end()
+
+
+class Commit:
+    """A batch that is written, and whose records take effect once it is durable."""
+
+    def __init__(self, records: Sequence[Any], image: MetadataImage):
+        """`image` is the state after `records`."""
+        self.records = records
+        self.image = image
+        self.ended = Pause()
+        """Over once the batch is durable, or its sync has failed."""
+        self.failure: str | None = None
+        """The reason why the sync has failed."""
+
+    def check(self) -> MetadataImage:
+        """Return the state after the batch, which has ended. Raises KafkaError KAFKA_STORAGE_ERROR if it failed."""
+        if self.failure is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure)
+        return self.image
 
 
 class Change:
@@ -52,6 +79,10 @@ class Change:
         self.rows: list[Row] = []
         self._metadata_version = metadata_version
         self._size_bytes = 0
+
+    def has_room(self, records_count: int, size_bytes: int) -> bool:
+        """Return whether so many more records, of so many bytes encoded, fit into the batch."""
+        return len(self.rows) + records_count <= MAX_RECORDS and self._size_bytes + size_bytes <= MAX_BATCH_BYTES
 
     def add(self, record: Any) -> None:
         """Encode and replay a record. Raises KafkaError POLICY_VIOLATION if the batch becomes too large."""

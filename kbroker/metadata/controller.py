@@ -1,28 +1,35 @@
 """The only voter of the metadata quorum: it leads, registers this broker, and makes every change to the metadata.
 
-An operation builds its records, replays them on a copy of the image, appends them as one batch, and adopts the copy
-once the batch is on the disk. So an operation takes effect as a whole or not at all, also after a crash. If a write
-fails, nothing is adopted. The operation and every later one raise KafkaError(KAFKA_STORAGE_ERROR), because the content
-of the disk is unknown until a restart.
+An operation builds its records, replays them on a copy of the image, writes them as one batch, and adopts the copy once
+the batch is on the disk. So an operation takes effect as a whole or not at all, also after a crash. If a write or a
+sync fails, nothing is adopted. The operation and every later one raise KafkaError(KAFKA_STORAGE_ERROR), because the
+content of the disk is unknown until a restart.
+
+One batch at a time is in flight: written, but not durable. An operation that is a generator waits while another thread
+syncs the log. An operation at once syncs in the calling thread. It makes a batch in flight durable and adopts it before
+it writes its own, so the order of adoption is that of the log.
 """
 from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from kbroker.clock import Clock
 from kbroker.config import Config, Listener, validate_broker_configs, validate_topic_configs
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.log.fs import FileSystem
+from kbroker.listener_settings import SECURITY_PROTOCOLS
+from kbroker.log.fs import FileSystem, sync_inline
+from kbroker.log.jobs import Sync
 from kbroker.log.verification import Past
 from kbroker.long_work import run_to_end
 from kbroker.metadata.batches import MAX_RECORDS, encode_control, encode_data
-from kbroker.metadata.changes import RECORDS_AT_ONCE, Change, Steps, Turns, check_batch_length, check_batch_size
+from kbroker.metadata.changes import RECORDS_AT_ONCE, Change, Commit, Steps, Turns, check_batch_length, check_batch_size
 from kbroker.metadata.directory import (
     META_PROPERTIES_FILE,
     DirectoryRefusedError,
@@ -79,21 +86,30 @@ MIN_INSYNC_REPLICAS = 'min.insync.replicas'
 CLUSTER_METADATA = '__cluster_metadata'
 MAX_STRING_BYTES = 2**15 - 1
 """The longest string in a metadata record."""
-SECURITY_PROTOCOLS = {'PLAINTEXT': 0, 'SSL': 1}
-"""The security protocol of a registered endpoint."""
+
+Resource = tuple[int, str]
+"""Type and name of what has configs."""
+CONFIG_OVERHEAD_BYTES = 64
+"""More than a record of a config takes in a batch besides its strings."""
+
+Charge = Callable[[int], object]
+"""A function that counts partitions to be created or deleted. It raises KafkaError if they are too many."""
 
 _FENCE, _UNFENCE = 1, -1
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(NamedTuple):
     """One topic of a CreateTopics request."""
 
     name: str
     partitions: int
-    configs: Mapping[str, str | None] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = MappingProxyType({})
+
+
+def charge_nothing(_partitions: int) -> None:
+    """Count nothing: the change has no quota."""
 
 
 class MetadataController:
@@ -106,11 +122,13 @@ class MetadataController:
     supported_features = SUPPORTED_FEATURES
     """Lowest and highest level by feature; the finalized levels are `image.features`."""
 
-    def __init__(self, image: MetadataImage, log: QuorumLog, properties: MetaProperties, config: Config, clock: Clock):
+    def __init__(self, image: MetadataImage, log: QuorumLog, properties: MetaProperties, config: Config, clock: Clock,
+                 sync: Sync = sync_inline):
         self.image = image
         self._log = log
         self._config = config
         self._clock = clock
+        self._sync = sync
         self.node_id = properties.node_id
         self.cluster_id = properties.cluster_id
         self.directory_id = properties.directory_id
@@ -120,15 +138,21 @@ class MetadataController:
         """The epoch of this registration; -1 before `register`."""
         self.turns = Turns()
         """The order of the long changes."""
+        self.on_change: list[Callable[[Sequence[Any]], object]] = []
+        """Called with the records of each change that has taken effect."""
         self._changes: list[Change] = []
         """The changes that are being prepared."""
+        self._in_flight: Commit | None = None
+        """The batch that is written and not durable yet."""
 
     # -- start and stop
 
     @classmethod
     def open(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock,
-             past: Past | None = None) -> MetadataController:
+             past: Past | None = None, sync: Sync = sync_inline) -> MetadataController:
         """Read the metadata, formatting an empty directory first, and become leader of the next epoch.
+
+        `sync` syncs the log for the operations that wait.
 
         Raises, before anything is written: DirectoryRefusedError if the directory does not belong to this node alone,
         or if `past` proves that the metadata log lost records; CorruptLogError if it is damaged. Raises
@@ -136,7 +160,7 @@ class MetadataController:
         """
         if not fs.exists(os.path.join(log_dir, META_PROPERTIES_FILE)):
             format_directory(fs, log_dir, config.node_id, clock.wall_ms())
-        controller, bootstrap = cls._read(fs, log_dir, config, clock)
+        controller, bootstrap = cls._read(fs, log_dir, config, clock, sync)
         proof = None if past is None else proof_of_loss(past, controller._log, controller.image)
         if proof is not None:
             raise DirectoryRefusedError(f'{controller._log.directory}: {proof}. {way_back(controller._log, log_dir)}')
@@ -156,7 +180,8 @@ class MetadataController:
             check_unformatted(fs, log_dir)
 
     @classmethod
-    def _read(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock) -> tuple[MetadataController, list[Any]]:
+    def _read(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock,
+              sync: Sync = sync_inline) -> tuple[MetadataController, list[Any]]:
         """Return the controller of a directory that may be written, and the records that its log must begin with."""
         properties = read_meta_properties(fs, log_dir)
         image = MetadataImage(properties.cluster_id, properties.node_id)
@@ -166,7 +191,7 @@ class MetadataController:
         if not image.metadata_version:
             bootstrap = bootstrap_records(fs, log_dir, log.directory) or default_features()
         check_writable(image, log, properties, config.node_id, bootstrap)
-        return cls(image, log, properties, config, clock), bootstrap
+        return cls(image, log, properties, config, clock, sync), bootstrap
 
     def _lead(self) -> None:
         voter = LeaderChangeMessage.Voter(voter_id=self.node_id)
@@ -227,6 +252,10 @@ class MetadataController:
         return self.broker_epoch
 
     @property
+    def log(self) -> QuorumLog:
+        return self._log
+
+    @property
     def end_offset(self) -> int:
         """The offset behind the last record of the metadata log."""
         return self._log.end_offset
@@ -258,38 +287,42 @@ class MetadataController:
         return record
 
     # -- topics
-    # A change of many partitions is a generator: it yields between small parts. The caller takes a turn of `turns`, so
-    # that no two long changes overlap. A short one that runs at once (`create_topic`, `allocate_producer_id_block`) may
+    # A change is a generator: it yields between small parts, and waits for its sync. Its caller takes a turn of
+    # `turns`, so that no two such changes overlap. A change at once (`create_topic`, `allocate_producer_id_block`) may
     # come in between.
 
-    def create_topics(self, new_topics: Sequence[NewTopic], *,
-                      validate_only: bool = False) -> Steps[list[TopicImage | KafkaError]]:
+    def create_topics(self, new_topics: Sequence[NewTopic], *, validate_only: bool = False,
+                      charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
         """Create the topics in one batch. Returns for each, in request order, the topic or its error.
 
-        With `validate_only` nothing is written; the results are those of a real call. Raises errors of the whole batch:
-        POLICY_VIOLATION if it would be too large, KAFKA_STORAGE_ERROR.
+        With `validate_only` nothing is written; the results are those of a real call. `charge` gets the number of
+        partitions of each valid topic; a KafkaError that it raises is the topic's error. Raises errors of the whole
+        batch: POLICY_VIOLATION if it would be too large, KAFKA_STORAGE_ERROR.
         """
+        with self._preparing() as change:
+            refused = yield from self._add_topics(change, new_topics, charge)
+            after = self._validated(change) if validate_only else (yield from self._commit_change(change))
+        return [refused.get(new.name) or after.topics[new.name] for new in new_topics]
+
+    def _add_topics(self, change: Change, new_topics: Sequence[NewTopic],
+                    charge: Charge = charge_nothing) -> Steps[dict[str, KafkaError]]:
+        """Add the records of all good topics, and return the errors of the others."""
         check_batch_length(sum(max(0, new.partitions) for new in new_topics))
         times = Counter(new.name for new in new_topics)
         refused: dict[str, KafkaError] = {}
-        with self._preparing() as change:
-            for new in new_topics:
-                try:
-                    if times[new.name] > 1:
-                        raise KafkaError(ErrorCode.INVALID_REQUEST,
-                                         f'Topic {new.name!r} is named {times[new.name]} times')
-                    self._check_new_topic(new)
-                except KafkaError as error:
-                    refused[new.name] = error.with_traceback(None)
-                    yield
-                else:
-                    yield from self._add(change, self._topic_records(new))
-            after = change.image
-            if validate_only:
-                after.end_batch(self.image.metadata_offset, self.image.metadata_epoch, self.image.timestamp_ms)
+        for new in new_topics:
+            try:
+                if times[new.name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST,
+                                     f'Topic {new.name!r} is named {times[new.name]} times')
+                self._check_new_topic(new)
+                charge(new.partitions)
+            except KafkaError as error:
+                refused[new.name] = error.with_traceback(None)
+                yield
             else:
-                after = self._commit_change(change)
-        return [refused.get(new.name) or after.topics[new.name] for new in new_topics]
+                yield from self._add(change, self._topic_records(new))
+        return refused
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str | None] | None = None) -> TopicImage:
         """Create one topic at once.
@@ -297,16 +330,17 @@ class MetadataController:
         Raises KafkaError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG and those
         of `create_topics`.
         """
-        result, = run_to_end(self.create_topics([NewTopic(name, partitions, configs or {})]))
-        if isinstance(result, KafkaError):
-            raise result
-        return result
+        with self._preparing() as change:
+            refused = run_to_end(self._add_topics(change, [NewTopic(name, partitions, configs or {})]))
+            if name in refused:
+                raise refused[name]
+            return self._commit_change_at_once(change).topics[name]
 
     def _check_new_topic(self, new: NewTopic) -> None:
         check_topic_name(new.name)
         if new.name == CLUSTER_METADATA:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f'{CLUSTER_METADATA} is the metadata log and no topic')
-        for image in (self.image, *(change.image for change in self._changes)):
+        for image in self._images():
             if new.name in image.topics:
                 raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f'Topic {new.name!r} already exists')
             check_collision(new.name, image.flat_names)
@@ -333,11 +367,12 @@ class MetadataController:
     def _directories(self) -> list[bytes]:
         return [self.directory_id] if self.image.metadata_version >= DIRECTORIES_SINCE else []
 
-    def create_partitions(self, counts: Mapping[str, int], *,
-                          validate_only: bool = False) -> Steps[list[TopicImage | KafkaError]]:
+    def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False,
+                          charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
         """Increase each topic of `counts` to so many partitions, in one batch. Returns for each the topic or its error.
 
-        The errors are UNKNOWN_TOPIC_OR_PARTITION and INVALID_PARTITIONS. Raises as `create_topics`.
+        The errors are UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS and those of `charge`, which gets the number of
+        added partitions of each topic. Raises as `create_topics`.
         """
         refused: dict[str, KafkaError] = {}
         with self._preparing() as change:
@@ -348,21 +383,22 @@ class MetadataController:
                     if count <= found:
                         raise KafkaError(ErrorCode.INVALID_PARTITIONS, f'found {count} partitions, expected more than '
                                          f'the {found} of topic {name!r}')
+                    charge(count - found)
                 except KafkaError as error:
                     refused[name] = error.with_traceback(None)
                     yield
                 else:
                     check_batch_length(len(change.rows) + count - found)
                     yield from self._add(change, self._partition_records(topic.topic_id, range(found, count)))
-            after = change.image
-            if validate_only:
-                after.end_batch(self.image.metadata_offset, self.image.metadata_epoch, self.image.timestamp_ms)
-            else:
-                after = self._commit_change(change)
+            after = self._validated(change) if validate_only else (yield from self._commit_change(change))
         return [refused.get(name) or after.topics[name] for name in counts]
 
-    def delete_topics(self, topics: Sequence[str | bytes]) -> Steps[list[TopicImage | KafkaError]]:
-        """Delete topics by name or id, in one batch. Returns for each, in order, the deleted topic or its error."""
+    def delete_topics(self, topics: Sequence[str | bytes],
+                      charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
+        """Delete topics by name or id, in one batch. Returns for each, in order, the deleted topic or its error.
+
+        `charge` gets the number of partitions of each topic; a KafkaError that it raises is the topic's error.
+        """
         check_batch_length(len(topics))
         results: list[TopicImage | KafkaError] = []
         doomed: set[bytes] = set()
@@ -370,6 +406,8 @@ class MetadataController:
             for topic in topics:
                 try:
                     found = self._existing(topic)
+                    if found.topic_id not in doomed:
+                        charge(len(found.partitions))
                 except KafkaError as error:
                     results.append(error.with_traceback(None))
                     yield
@@ -378,7 +416,7 @@ class MetadataController:
                     if found.topic_id not in doomed:
                         doomed.add(found.topic_id)
                         yield from self._add(change, [RemoveTopicRecord(topic_id=found.topic_id)])
-            self._commit_change(change)
+            yield from self._commit_change(change)
         return results
 
     def _existing(self, topic: str | bytes) -> TopicImage:
@@ -392,21 +430,55 @@ class MetadataController:
 
     # -- settings
 
-    def alter_configs(self, resource_type: int, name: str, changes: Mapping[str, str | None], *,
-                      validate_only: bool = False) -> dict[str, str]:
-        """Set the keys of `changes`, remove those whose value is None, and return all configs of the resource.
+    def alter_configs(self, wanted: Mapping[Resource, Mapping[str, str | None]], *,
+                      validate_only: bool = False) -> Steps[dict[Resource, KafkaError | None]]:
+        """Set the keys of each resource, and remove those whose value is None. Return the error of each resource.
 
-        For a BROKER the name '' means all brokers. Values of topics and brokers are validated here. Raises KafkaError:
-        INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST.
+        All good resources are one batch, as in Kafka, or several if one cannot hold them; one resource is never
+        divided. For a BROKER the name '' means all brokers. Values of topics and brokers are validated here. The errors
+        are INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST, POLICY_VIOLATION,
+        KAFKA_STORAGE_ERROR.
         """
+        results: dict[Resource, KafkaError | None] = {}
+        left = deque(wanted.items())
+        while left:
+            written: list[Resource] = []
+            with self._preparing() as change:
+                while left:
+                    (resource, changes) = left[0]
+                    try:
+                        records = self._config_records(resource, changes)
+                        size_bytes = sum(map(_longest_encoding, records))
+                        if written and not change.has_room(len(records), size_bytes):
+                            break
+                        check_batch_length(len(records))
+                        check_batch_size(size_bytes)
+                    except KafkaError as error:
+                        results[resource] = error.with_traceback(None)
+                    else:
+                        results[resource] = None
+                        written.append(resource)
+                        yield from self._add(change, records)
+                    left.popleft()
+                    yield
+                if not validate_only:
+                    try:
+                        yield from self._commit_change(change)
+                    except KafkaError as error:
+                        results.update(dict.fromkeys(written, error.with_traceback(None)))
+        return results
+
+    def _config_records(self, resource: Resource, changes: Mapping[str, str | None]) -> list[Any]:
+        """Return the records that change a resource. Raises KafkaError if a change is not allowed."""
+        resource_type, name = resource
         self._check_configs(resource_type, name, changes)
-        current = self.image.configs.get((resource_type, name), {})
-        effective = {key: value for key, value in changes.items() if current.get(key) != value}
-        records: list[Any] = [_config_record(resource_type, name, key, value) for key, value in effective.items()]
-        if MIN_INSYNC_REPLICAS in effective and self.image.eligible_leader_replicas_enabled:
+        current = self.image.configs.get(resource, {})
+        records: list[Any] = [_config_record(resource_type, name, key, value) for key, value in changes.items()
+                              if current.get(key) != value]
+        if self.image.eligible_leader_replicas_enabled and any(
+                record.name == MIN_INSYNC_REPLICAS for record in records):
             records.append(ClearElrRecord(topic_name=name))
-        after = self._preview(records) if validate_only else self._commit(records)
-        return after.configs.get((resource_type, name), {})
+        return records
 
     def _check_configs(self, resource_type: int, name: str, changes: Mapping[str, str | None]) -> None:
         _check_config_sizes(changes)
@@ -419,7 +491,7 @@ class MetadataController:
         elif resource_type == ResourceType.BROKER:
             if name not in ('', str(self.node_id)):
                 raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f'found broker {name!r}, expected {self.node_id}')
-            validate_broker_configs(changes, per_broker=bool(name))
+            validate_broker_configs(self._config, changes, per_broker=bool(name))
             if MIN_INSYNC_REPLICAS in changes and self.image.eligible_leader_replicas_enabled:
                 self._check_cluster_min_insync_replicas(name, changes[MIN_INSYNC_REPLICAS])
         elif resource_type not in (ResourceType.GROUP, ResourceType.CLIENT_METRICS) or not name:
@@ -439,13 +511,26 @@ class MetadataController:
 
     def allocate_producer_id_block(self) -> range:
         """Return 1000 producer ids that are never allocated again: the block is in the log before this returns."""
+        self.finish_commit()
+        block = self._next_producer_id_block()
+        self._commit([self._producer_ids_record(block)])
+        return block
+
+    def allocate_producer_id_block_later(self) -> Steps[range]:
+        """Return the same, once it is durable."""
+        yield from self._wait_for_flight()
+        block = self._next_producer_id_block()
+        yield from self._commit_later([self._producer_ids_record(block)])
+        return block
+
+    def _next_producer_id_block(self) -> range:
         first = self.image.next_producer_id
         if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'the producer ids are used up: the next is {first}')
-        block = range(first, first + PRODUCER_ID_BLOCK)
-        self._commit([ProducerIdsRecord(
-            broker_id=self.node_id, broker_epoch=self.broker_epoch, next_producer_id=block.stop)])
-        return block
+        return range(first, first + PRODUCER_ID_BLOCK)
+
+    def _producer_ids_record(self, block: range) -> ProducerIdsRecord:
+        return ProducerIdsRecord(broker_id=self.node_id, broker_epoch=self.broker_epoch, next_producer_id=block.stop)
 
     # -- scratch, append, adopt
 
@@ -455,17 +540,28 @@ class MetadataController:
         return self.image.after(records, last_offset, self._log.epoch, self._clock.wall_ms())
 
     def _commit(self, records: Sequence[Any], *, metadata_version: int | None = None) -> MetadataImage:
-        """Write `records`, all control or all data, as one batch and adopt the new image. No records, no batch."""
+        """Write `records`, all control or all data, as one batch at once and adopt it. No records, no batch."""
         if not records:
             return self.image
         check_batch_length(len(records))
+        self.finish_commit()
+        commit = self._begin_records(records, metadata_version or self.image.metadata_version)
+        self.finish_commit()
+        return commit.check()
+
+    def _commit_later(self, records: Sequence[Any]) -> Steps[None]:
+        """Write a few data records, and wait until they are durable and adopted. No batch may be in flight."""
+        commit = self._begin_records(records, self.image.metadata_version)
+        yield from self._durable(commit)
+
+    def _begin_records(self, records: Sequence[Any], metadata_version: int) -> Commit:
+        """Write records as one batch, which is in flight from now on."""
         place = {'base_offset': self._log.end_offset, 'epoch': self._log.epoch, 'timestamp_ms': self._clock.wall_ms()}
         if isinstance(records[0], CONTROL_RECORDS):
             batch = encode_control(records, **place)
         else:
-            batch = encode_data(records, **place, metadata_version=metadata_version or self.image.metadata_version)
-        scratch = self._preview(records)
-        return self._write(batch, records, scratch)
+            batch = encode_data(records, **place, metadata_version=metadata_version)
+        return self._begin(batch, Commit(records, self._preview(records)))
 
     @contextmanager
     def _preparing(self) -> Iterator[Change]:
@@ -475,7 +571,16 @@ class MetadataController:
         try:
             yield change
         finally:
-            self._changes.remove(change)
+            if change in self._changes:
+                self._changes.remove(change)
+
+    def _images(self) -> Iterator[MetadataImage]:
+        """Yield the image, and those that the changes in progress lead to."""
+        yield self.image
+        if self._in_flight is not None:
+            yield self._in_flight.image
+        for change in self._changes:
+            yield change.image
 
     def _add(self, change: Change, records: Iterable[Any]) -> Steps[None]:
         for number, record in enumerate(records):
@@ -483,27 +588,96 @@ class MetadataController:
                 yield
             change.add(record)
 
-    def _commit_change(self, change: Change) -> MetadataImage:
-        """Write the change as one batch and adopt its image. No records, no batch."""
+    def write(self, records: Iterable[Any]) -> Steps[None]:
+        """Write records that the caller has validated as one batch: all of them take effect, or none.
+
+        It returns once they are durable. Other changes may take effect meanwhile; a caller whose records depend on the
+        image takes a turn of `turns` before it reads the image. Raises KafkaError: POLICY_VIOLATION if the batch would
+        be too large, KAFKA_STORAGE_ERROR.
+        """
+        with self._preparing() as change:
+            yield from self._add(change, records)
+            yield from self._commit_change(change)
+
+    def _validated(self, change: Change) -> MetadataImage:
+        """Return the image that a change would lead to."""
+        change.image.end_batch(self.image.metadata_offset, self.image.metadata_epoch, self.image.timestamp_ms)
+        return change.image
+
+    def _commit_change(self, change: Change) -> Steps[MetadataImage]:
+        """Write the change as one batch, and wait until it is durable and adopted. No records, no batch."""
         if not change.rows:
             return self.image
+        yield from self._wait_for_flight()
+        return (yield from self._durable(self._begin_change(change)))
+
+    def _wait_for_flight(self) -> Steps[None]:
+        """Wait until no batch is in flight."""
+        while self._in_flight is not None:
+            yield from self._in_flight.ended.wait()
+
+    def _durable(self, commit: Commit) -> Steps[MetadataImage]:
+        """Let the batch in flight be synced, and wait until it is adopted."""
+        self._sync(self._log.files_to_sync(), partial(self._end, commit))
+        yield from commit.ended.wait()
+        return commit.check()
+
+    def _commit_change_at_once(self, change: Change) -> MetadataImage:
+        self.finish_commit()
+        commit = self._begin_change(change)
+        self.finish_commit()
+        return commit.check()
+
+    def _begin_change(self, change: Change) -> Commit:
+        """Write a change, which gets no records of others from now on: they would come behind it."""
+        self._changes.remove(change)
         batch = encode_batch(change.rows, base_offset=self._log.end_offset, partition_leader_epoch=self._log.epoch)
         change.image.end_batch(self._log.end_offset + len(change.rows) - 1, self._log.epoch, change.timestamp_ms)
-        return self._write(batch, change.records, change.image)
+        return self._begin(batch, Commit(change.records, change.image))
 
-    def _write(self, batch: bytearray, records: Sequence[Any], scratch: MetadataImage) -> MetadataImage:
-        """Write a batch and adopt the image to which its records lead."""
+    def _begin(self, batch: bytearray, commit: Commit) -> Commit:
+        """Write the batch of `commit`, which is in flight from now on."""
         check_batch_size(len(batch))
         try:
-            self._log.append(batch, len(records))
+            self._log.write(batch, len(commit.records))
         except KafkaError as error:
             self.on_failure(str(error))
             raise
-        self.image = scratch
+        self._in_flight = commit
+        return commit
+
+    def finish_commit(self) -> None:
+        """Make the batch in flight durable and adopt it, if there is one, before this returns."""
+        if self._in_flight is not None:
+            sync_inline(self._log.files_to_sync(at_once=True), partial(self._end, self._in_flight))
+
+    def sync_inline(self) -> None:
+        """Sync in the calling thread from now on: a stop is about to close the sync threads."""
+        self._sync = sync_inline
+
+    def _end(self, commit: Commit, error: OSError | None) -> None:
+        """Adopt a batch that was synced, or take the log offline if its sync failed.
+
+        `finish_commit` may have ended the commit before the thread reports. An error of the thread still counts.
+        """
+        if error is not None:
+            commit.failure = self._log.fail_sync(error)
+        if commit is self._in_flight:
+            self._in_flight = None
+            if error is None:
+                self._log.mark_synced()
+                self._adopt(commit)
+            commit.ended.end()
+        if error is not None:
+            self.on_failure(str(commit.failure))
+
+    def _adopt(self, commit: Commit) -> None:
+        self.image = commit.image
         for change in self._changes:
-            if change.image is not scratch:
-                change.image.replay(records, scratch.metadata_offset, scratch.metadata_epoch, scratch.timestamp_ms)
-        return scratch
+            change.image.replay(commit.records, commit.image.metadata_offset, commit.image.metadata_epoch,
+                                commit.image.timestamp_ms)
+        for callback in self.on_change:
+            callback(commit.records)
 
     def take_offline(self, reason: str) -> None:
         """Mark the log directory as failed: every later change raises KAFKA_STORAGE_ERROR with `reason`."""
@@ -524,3 +698,11 @@ def _check_config_sizes(configs: Mapping[str, str | None]) -> None:
         if max(len(key.encode()), len((value or '').encode())) > MAX_STRING_BYTES:
             raise KafkaError(ErrorCode.INVALID_CONFIG,
                              f'{key[:80]}: found a name or value of more than {MAX_STRING_BYTES} bytes')
+
+
+def _longest_encoding(record: Any) -> int:
+    """Return a number of bytes that a Config or ClearElr record does not exceed in a batch."""
+    if isinstance(record, ClearElrRecord):
+        return CONFIG_OVERHEAD_BYTES + len(record.topic_name.encode())
+    return CONFIG_OVERHEAD_BYTES + sum(
+        len((text or '').encode()) for text in (record.resource_name, record.name, record.value))

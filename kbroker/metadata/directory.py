@@ -47,7 +47,10 @@ def format_uuid(value: bytes) -> str:
 
 def parse_uuid(text: str) -> bytes:
     """Return the 16 bytes that `text` spells. Raises ValueError if it is not a uuid."""
-    value = urlsafe_b64decode(text + '==')
+    try:
+        value = urlsafe_b64decode(text + '==')
+    except ValueError:
+        value = b''
     if len(value) != 16 or format_uuid(value) != text:
         raise ValueError(f'found {text!r}, expected the 22 characters of a uuid')
     return value
@@ -106,9 +109,10 @@ def check_unformatted(fs: FileSystem, log_dir: str) -> None:
 
 
 def format_directory(fs: FileSystem, log_dir: str, node_id: int, timestamp_ms: int,
-                     cluster_id: str | None = None) -> MetaProperties:
+                     cluster_id: str | None = None, more_records: Sequence[Any] = ()) -> MetaProperties:
     """Write the files of `kafka-storage format --standalone`: this node is the only voter, with kraft.version 1.
 
+    The metadata log will begin with the features and `more_records`, such as the credential of an administrator.
     `meta.properties` is written last: without it the directory is still unformatted. Raises DirectoryRefusedError if
     the directory holds something else; OSError.
     """
@@ -118,7 +122,7 @@ def format_directory(fs: FileSystem, log_dir: str, node_id: int, timestamp_ms: i
         fs.sync_directory(os.path.dirname(os.path.abspath(log_dir)))
     properties = MetaProperties(cluster_id or format_uuid(random_uuid()), node_id, random_uuid())
     snapshot = encode_format_snapshot(
-        [KRaftVersionRecord(kraft_version=1), voters_record(properties)], default_features(),
+        [KRaftVersionRecord(kraft_version=1), voters_record(properties)], [*default_features(), *more_records],
         metadata_version=DEFAULT_FEATURES[METADATA_VERSION], timestamp_ms=timestamp_ms)
     directory = make_directory(fs, log_dir)
     fs.write_file_atomically(os.path.join(directory, 'partition.metadata'), PARTITION_METADATA)

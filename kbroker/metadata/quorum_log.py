@@ -1,14 +1,15 @@
 """`__cluster_metadata-0`: the Raft log of the metadata quorum, written by its only voter.
 
 A list of batches in segments. `load` only reads. `begin_epoch` makes this broker the leader of the next epoch;
-`append` then writes batches that are durable when it returns. No indexes are written: Apache Kafka rebuilds them at
-each start.
+`write` then writes one batch after the other, each once the one before is durable. No indexes are written: Apache Kafka
+rebuilds them at each start.
 """
 from __future__ import annotations
 
 import logging
 import os
 import re
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
@@ -20,7 +21,9 @@ from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.quorum_state import QuorumState, parse_quorum_state
 from kbroker.metadata.snapshots import SnapshotName, newest_snapshot, read_snapshot
 from kbroker.protocol.messages import RemoveTopicRecord
+from kbroker.protocol.metadata_records import FRAME_VERSION, decode_metadata_record
 from kbroker.record.batch import BatchHeader, CorruptBatchError, check_crc, read_header
+from kbroker.record.records import decode_records
 
 DIRECTORY_NAME = '__cluster_metadata-0'
 PARTITION_METADATA = b'version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ'
@@ -28,8 +31,15 @@ PARTITION_METADATA = b'version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ'
 
 _SEGMENT = re.compile(r'(\d{20})\.log')
 _MAGIC_POSITION = 16
+_REMOVE_TOPIC = bytes((FRAME_VERSION, RemoveTopicRecord.api_key))
+"""The first bytes of a RemoveTopic record."""
 
 logger = logging.getLogger(__name__)
+
+
+def segment_files(names: Iterable[str]) -> list[int]:
+    """Return the base offsets of the segments among file names, in order."""
+    return sorted(int(match[1]) for name in names if (match := _SEGMENT.fullmatch(name)))
 
 
 def make_directory(fs: FileSystem, log_dir: str) -> str:
@@ -58,15 +68,23 @@ class QuorumLog:
         self.state: QuorumState | None = None
         """The content of `quorum-state` when it was last read or written; None if there is no such file."""
         self.is_complete = False
-        """True if the log was read from offset 0, without a snapshot that covers records."""
+        """True if the log begins at offset 0: a snapshot does not name the topics that were deleted before it."""
         self.removed_topics: set[bytes] = set()
-        """The ids of topics that were deleted, as far as the log was read."""
+        """The ids of topics that were deleted, as far back as the log reaches."""
+        self.uncovered_bytes = 0
+        """The bytes of the log that no snapshot covers."""
         self._epochs: list[tuple[int, int]] = []
         self._segments: list[int] = []
         self._file: File | None = None
         self._size_bytes = 0
         self._stale_bytes = 0
         """The bytes in the last segment after its last whole batch: a write cut short by a crash."""
+        self._ends_segment = False
+        """True if the next batch begins a segment, because a snapshot covers the last one."""
+        self._unsynced_names: list[File] = []
+        """The directory of the log, if its last segment is new."""
+        self._opened_again: list[File] = []
+        """The last segment and the directory, opened a second time: see `files_to_sync`."""
         self._failure: str | None = None
 
     # -- reading
@@ -83,8 +101,7 @@ class QuorumLog:
             self.state = parse_quorum_state(self._fs.read_file(path), path)
         snapshot = newest_snapshot(self._fs, self.directory) or SnapshotName(0, 0)
         self._load_snapshot(image, snapshot)
-        self._segments = sorted(
-            int(match[1]) for name in self._fs.listdir(self.directory) if (match := _SEGMENT.fullmatch(name)))
+        self._segments = segment_files(self._fs.listdir(self.directory))
         self.start_offset = self.end_offset = self._segments[0] if self._segments else 0
         if self.start_offset > snapshot.end_offset:
             raise CorruptLogError(
@@ -92,7 +109,7 @@ class QuorumLog:
                 f'{snapshot.end_offset}, expected a snapshot that reaches the start')
         for base_offset in self._segments:
             self._load_segment(image, base_offset, snapshot)
-        self.is_complete = self.start_offset == 0 and snapshot.end_offset == 0
+        self.is_complete = self.start_offset == 0
         if not self._epochs and snapshot.end_offset == self.end_offset:
             self.epoch = snapshot.epoch
         if snapshot.end_offset > self.end_offset or snapshot.epoch > self.epoch:
@@ -123,9 +140,12 @@ class QuorumLog:
                 image.replay(records, header.last_offset, self.epoch, header.max_timestamp_ms)
                 self.removed_topics.update(
                     record.topic_id for record in records if isinstance(record, RemoveTopicRecord))
+                self.uncovered_bytes += header.size_bytes
             elif header.last_offset >= snapshot.end_offset:
                 raise CorruptLogError(f'{path}: the snapshot {snapshot.file_name} ends inside the batch of offsets '
                                       f'{header.base_offset} to {header.last_offset}')
+            elif not header.is_control:
+                self.removed_topics.update(_removed_topics(batch))
             self.end_offset = header.last_offset + 1
             self._size_bytes = position + header.size_bytes
         self._stale_bytes = size_bytes - self._size_bytes
@@ -190,7 +210,9 @@ class QuorumLog:
             self.epoch = epoch
             if self._file is None:
                 self._start_segment()
-            elif self._stale_bytes:
+                return
+            self._open_again()
+            if self._stale_bytes:
                 logger.warning('%s: cutting %d bytes of an unfinished write, at offset %d',
                                self._segment_path(self._segments[-1]), self._stale_bytes, self.end_offset)
                 self._file.resize(self._size_bytes)
@@ -199,26 +221,59 @@ class QuorumLog:
         except OSError as error:
             self._fail(f'{self.directory}: becoming leader failed: {error}')
 
-    def append(self, batch: bytearray, records_count: int) -> None:
-        """Write one encoded batch whose base offset is `end_offset` and whose epoch is `epoch`; durable on return.
+    def write(self, batch: bytearray, records_count: int) -> None:
+        """Write one encoded batch whose base offset is `end_offset` and whose epoch is `epoch`.
 
-        Raises KafkaError(KAFKA_STORAGE_ERROR) if a write fails or another program wrote to the log. After
-        that, every append fails.
+        It is durable once `files_to_sync` are synced. The next one may be written only then: a power cut could keep a
+        later batch and lose an earlier one, and such a log is refused. Raises KafkaError(KAFKA_STORAGE_ERROR) if a
+        write fails or another program wrote to the log. After that, every write fails.
         """
         if self._failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._failure)
         try:
             self._check_nobody_else_wrote()
-            if self._size_bytes and self._size_bytes + len(batch) > self._segment_bytes:
+            if self._size_bytes and (self._ends_segment or self._size_bytes + len(batch) > self._segment_bytes):
                 self._start_segment()
             assert self._file is not None
             self._file.write_at(batch, self._size_bytes)
-            self._file.sync()
         except OSError as error:
             self._fail(f'{self.directory}: writing offset {self.end_offset} failed: {error}')
         self._note_epoch(self.epoch, self.end_offset)
         self._size_bytes += len(batch)
+        self.uncovered_bytes += len(batch)
         self.end_offset += records_count
+
+    def files_to_sync(self, *, at_once: bool = False) -> list[File]:
+        """Return the files whose sync, by any thread, makes the last written batch durable.
+
+        With `at_once` they are others of the same content. The kernel reports a failed write once to each open file, so
+        a sync by the loop must not share a file with one in a thread, which would take its error away.
+        """
+        assert self._file is not None
+        if at_once:
+            return self._opened_again[:1 + len(self._unsynced_names)]
+        return [self._file, *self._unsynced_names]
+
+    def mark_synced(self) -> None:
+        """Adopt that the files of `files_to_sync` are synced."""
+        self._unsynced_names = []
+
+    def fail_sync(self, error: OSError) -> str:
+        """Make every later write fail after a failed sync, and return the reason."""
+        reason = f'{self.directory}: syncing offset {self.end_offset - 1} failed: {error}'
+        self.take_offline(reason)
+        return reason
+
+    def begin_segment(self) -> None:
+        """Let the next batch begin a segment, so that the one before can be removed as a whole."""
+        self._ends_segment = True
+
+    def forget_segments_below(self, base_offset: int) -> None:
+        """Adopt that the segments below that of `base_offset` are removed."""
+        self._segments = [segment for segment in self._segments if segment >= base_offset]
+        self.start_offset = base_offset
+        last = max(number for number, (_, offset) in enumerate(self._epochs) if not number or offset <= base_offset)
+        self._epochs = [(epoch, max(offset, base_offset)) for epoch, offset in self._epochs[last:]]
 
     def write_leader_epochs(self) -> None:
         """Write `leader-epoch-checkpoint` if it is out of date. Raises KafkaError(KAFKA_STORAGE_ERROR)."""
@@ -229,12 +284,13 @@ class QuorumLog:
             self._fail(f'{self.directory}: {error}')
 
     def close(self) -> None:
-        """Close the log, which is durable already. Later appends fail."""
+        """Close the log. Later writes fail."""
         self._file = None
+        self._opened_again = []
         self._failure = f'{self.directory}: the metadata log is closed'
 
     def take_offline(self, reason: str) -> None:
-        """Make every later append fail, for `reason`."""
+        """Make every later write fail, for `reason`."""
         if self._failure is None:
             self._failure = reason
 
@@ -252,9 +308,14 @@ class QuorumLog:
 
     def _start_segment(self) -> None:
         file = self._fs.open(self._segment_path(self.end_offset), create=True)
-        self._fs.sync_directory(self.directory)
-        self._file, self._size_bytes = file, 0
+        self._unsynced_names = [self._fs.open_directory(self.directory)]
+        self._file, self._size_bytes, self._ends_segment = file, 0, False
+        self._open_again()
         self._segments.append(self.end_offset)
+
+    def _open_again(self) -> None:
+        assert self._file is not None
+        self._opened_again = [self._fs.open(self._file.path), self._fs.open_directory(self.directory)]
 
     def _segment_path(self, base_offset: int) -> str:
         return os.path.join(self.directory, f'{base_offset:020}.log')
@@ -262,3 +323,10 @@ class QuorumLog:
     def _fail(self, failure: str) -> NoReturn:
         self._failure = failure
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, failure)
+
+
+def _removed_topics(batch: memoryview) -> Iterator[bytes]:
+    """Yield the ids of the topics that a batch of data records removes."""
+    for record in decode_records(batch):
+        if record.value is not None and record.value[:2] == _REMOVE_TOPIC:
+            yield decode_metadata_record(record.value)[0].topic_id

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from kbroker.errors import CorruptLogError
 from kbroker.log.fs import FileSystem
@@ -24,8 +23,7 @@ BOOTSTRAP_FILE = 'bootstrap.checkpoint'
 _NAME = re.compile(r'(\d{20})-(\d{10})\.checkpoint')
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SnapshotName:
+class SnapshotName(NamedTuple):
     """The name of a snapshot; `end_offset` is exclusive, `epoch` is that of the last covered record."""
 
     end_offset: int
@@ -36,15 +34,20 @@ class SnapshotName:
         return f'{self.end_offset:020}-{self.epoch:010}.checkpoint'
 
 
+def snapshot_files(names: Iterable[str]) -> list[SnapshotName]:
+    """Return the finished snapshots among file names, the oldest first; unfinished and deleted ones are ignored."""
+    matches = (_NAME.fullmatch(name) for name in names)
+    return sorted(SnapshotName(int(match[1]), int(match[2])) for match in matches if match)
+
+
 def newest_snapshot(fs: FileSystem, directory: str) -> SnapshotName | None:
-    """Return the newest finished snapshot; unfinished (`.part`) and deleted ones are ignored."""
-    matches = (_NAME.fullmatch(name) for name in fs.listdir(directory))
-    return max((SnapshotName(int(match[1]), int(match[2])) for match in matches if match), default=None)
+    """Return the newest finished snapshot of a directory."""
+    return max(snapshot_files(fs.listdir(directory)), default=None)
 
 
 def read_snapshot(fs: FileSystem, path: str) -> Iterator[tuple[bool, list[Any]]]:
     """Yield (is control batch, records) of each batch. Raises CorruptLogError unless the file is a whole snapshot."""
-    file = fs.open(path)
+    file = fs.open_to_read(path)     # Apache Kafka makes snapshots read-only
     size_bytes = file.size()
     end = next_offset = 0
     last: Any = None

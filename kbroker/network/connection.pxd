@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
+from kbroker.clock cimport Timer
 from kbroker.network.framing cimport Framer, ReceiveBuffers
 from kbroker.network.reactor cimport EventHandler, Reactor
 from kbroker.network.replies cimport Outgoing, ReplyQueue
@@ -18,6 +19,7 @@ cdef class Transport:
     cdef ssize_t receive(self, char *at, size_t room) noexcept nogil
     cdef ssize_t send(self, const char *at, size_t size) noexcept nogil
     cdef ssize_t send_pieces(self, Outgoing *out) noexcept nogil
+    cdef object peer_certificate(self)
 
 
 cdef class Commons:
@@ -28,7 +30,11 @@ cdef class Commons:
     cdef readonly int64_t max_held_bytes
     cdef readonly object submit
     cdef readonly int64_t held_bytes
+    cdef public bint measures_time      # some client has a quota
     cdef object handshakes      # connections whose handshake has begun and is not done, the oldest first
+    cdef object newcomers       # connections without a login yet, the oldest first: {connection: late from, in ms}
+    cdef Py_ssize_t most_newcomers
+    cdef bint awaits_late       # _close_late is scheduled
     cdef object in_line         # connections that wait for memory, in the order in which they came; an OrderedDict
     cdef int64_t framed_bytes   # the part of held_bytes that is frames which are not served
     cdef Connection leader      # reads a long frame to its end though the memory is full; may be None
@@ -54,6 +60,7 @@ cdef class Commons:
     cdef int choose_leader(self) except -1
     cdef int admit_next(self) except -1
     cdef int count_handshake(self, Connection connection) except -1
+    cdef int add_newcomer(self, Connection connection) except -1
 
 
 cdef class ChargedFrame(KeptFrame):
@@ -66,6 +73,7 @@ cdef class Connection(EventHandler):
     cdef readonly str client_host
     cdef readonly int client_port
     cdef readonly str listener_name
+    cdef public object session          # of the frame server, which gets it with each frame
     cdef readonly Framer framer
     cdef readonly ReplyQueue replies
     cdef Commons commons
@@ -78,6 +86,8 @@ cdef class Connection(EventHandler):
     cdef dict parked            # sizes of long requests that are not answered, by sequence; None until there is one
     cdef int64_t parked_bytes
     cdef readonly int64_t framed_bytes  # held in the framer when the turn ended; 0 if it is little
+    cdef int64_t network_us     # of the loop, for receiving and sending; since take_network_us, if it is measured
+    cdef Timer muting           # the timer that ends it; None while frames may be served
     cdef int64_t charged_bytes  # the share in Commons.held_bytes
     cdef int64_t charged_framed_bytes
     cdef int64_t active_sweep   # the sweep before which the peer last made progress
@@ -88,8 +98,12 @@ cdef class Connection(EventHandler):
     cdef Py_ssize_t frame_bytes     # of the frame that is being served; 0 once its handler keeps it
 
     cpdef reply(self, int64_t sequence, segments)
+    cpdef await_login(self, Py_ssize_t largest_frame_bytes)
+    cpdef end_login(self)
     cpdef keep_frame(self)
     cpdef let_next_pass(self, int64_t sequence)
+    cpdef mute(self, int64_t time_ms)
+    cpdef int64_t take_network_us(self) except -1
     cdef bint may_serve(self) noexcept
     cdef bint delays_others(self) except -1
     cdef bint is_stalled(self) noexcept

@@ -1,10 +1,11 @@
 """Connections: the frames of a peer are served one by one, and its replies sent in their order.
 
-Three things hold frames back. While one does, the socket is not read, so the peer's send window fills and it stops:
+Four things hold frames back. While one does, the socket is not read, so the peer's send window fills and it stops:
 
 - a frame is served only when the one before it was answered, or its handler let the next pass;
 - MAX_UNANSWERED requests that passed without an answer;
-- MAX_QUEUED_BYTES of replies that the peer does not read.
+- MAX_QUEUED_BYTES of replies that the peer does not read;
+- a quota that the peer has exceeded, for the time that `mute` gets.
 
 The memory of all connections together is bounded too, see `Commons`. At that bound a frame of up to
 SMALL_FRAME_BYTES still passes if its connection owes no reply. Longer frames wait in line, and one at a time goes on to
@@ -28,7 +29,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 from posix.unistd cimport close
 
-from kbroker.clock cimport now_us
+from kbroker.clock cimport Timer, now_us
 from kbroker.network.framing cimport Framer, ReceiveBuffers
 from kbroker.network.reactor cimport (
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, FOR_SHARE, NOT_WAITING, EventHandler, Reactor,
@@ -80,6 +81,11 @@ cdef enum:
     SWEEPS_PER_IDLE_TIME = 4
     # Handshakes that have begun and are not done. Each takes 46 KB, measured with TLS 1.3 and OpenSSL 3.0.
     MAX_OPEN_HANDSHAKES = 1000
+    # Connections whose client is not logged in. A login takes a few round trips.
+    MAX_WITHOUT_LOGIN = 5000
+    LOGIN_LIMIT_MS = 30_000
+    # Closing one takes about 20 microseconds.
+    LATE_AT_ONCE = 64
 
 MAX_UNANSWERED = MAX_UNANSWERED_REQUESTS
 MAX_QUEUED_BYTES = MAX_QUEUED_REPLY_BYTES
@@ -87,6 +93,8 @@ SMALL_BYTES = SMALL_FRAME_BYTES
 FRAMES_OF_A_TURN = FRAMES_PER_TURN
 RELIEF_INTERVAL_MS = RELIEF_MS
 MAX_HANDSHAKES = MAX_OPEN_HANDSHAKES
+MAX_NEWCOMERS = MAX_WITHOUT_LOGIN
+LOGIN_MS = LOGIN_LIMIT_MS
 
 logger = logging.getLogger('kbroker.network')
 
@@ -123,6 +131,9 @@ cdef class Transport:
         sent = sendmsg(self.fd, &message, MSG_NOSIGNAL)
         return sent if sent >= 0 else -errno
 
+    cdef object peer_certificate(self):
+        return None
+
 
 cdef class Commons:
     """The state that the connections of one reactor share: the server of their frames, the two buffers, the counters.
@@ -151,6 +162,8 @@ cdef class Commons:
         self.max_held_bytes = limits.max_held_bytes if limits.max_held_bytes > 0 else INT64_MAX
         self.submit = submit
         self.handshakes = OrderedDict()
+        self.newcomers = OrderedDict()
+        self.most_newcomers = max(1, min(MAX_WITHOUT_LOGIN, limits.max_connections // 2))
         self.in_line = OrderedDict()
         self.receive_buffers = ReceiveBuffers(receive_buffer_bytes)
         self.send_buffer = bytearray(SEND_BUFFER_BYTES)
@@ -162,6 +175,16 @@ cdef class Commons:
     def open_handshakes(self):
         """The number of handshakes that have begun and are not done."""
         return len(self.handshakes)
+
+    @property
+    def open_logins(self):
+        """The number of connections that await their login."""
+        return len(self.newcomers)
+
+    @property
+    def max_open_logins(self):
+        """The bound of `open_logins`, which leaves others room among `max_connections`."""
+        return self.most_newcomers
 
     cdef bint is_full(self) noexcept:
         return self.held_bytes >= self.max_held_bytes
@@ -254,6 +277,30 @@ cdef class Commons:
                 f'its handshake is the oldest of {MAX_OPEN_HANDSHAKES} that are not done', logging.DEBUG)
         return 0
 
+    cdef int add_newcomer(self, Connection connection) except -1:
+        """Count a connection that awaits its login. If there are too many, close the oldest."""
+        if not self.awaits_late:
+            self.awaits_late = True
+            self.reactor.timers.after(LOGIN_LIMIT_MS, self._close_late)
+        self.newcomers[connection] = self.reactor.clock.monotonic_ms() + LOGIN_LIMIT_MS
+        if len(self.newcomers) > self.most_newcomers:
+            (<Connection>next(iter(self.newcomers))).close(
+                f'its login is the oldest of {self.most_newcomers} that are not done', logging.DEBUG)
+        return 0
+
+    def _close_late(self):
+        """Close connections whose login took too long, a few at a time."""
+        now_ms, closed = self.reactor.clock.monotonic_ms(), 0
+        self.awaits_late = False
+        while self.newcomers:
+            connection, late_ms = next(iter(self.newcomers.items()))
+            if late_ms > now_ms or closed == LATE_AT_ONCE:
+                self.awaits_late = True
+                self.reactor.timers.after(max(0, late_ms - now_ms), self._close_late)
+                break
+            connection.close(f'its login took more than {LOGIN_LIMIT_MS} ms', logging.DEBUG)
+            closed += 1
+
     def sweep(self, connections):
         """Close those that made no progress since SWEEPS_PER_IDLE_TIME calls of this."""
         self.sweeps += 1
@@ -304,6 +351,11 @@ cdef class Connection(EventHandler):
         return self.intake == CLOSED
 
     @property
+    def peer_certificate(self):
+        """The verified certificate of the peer in DER, or None. Known as soon as there is a frame to serve."""
+        return self.transport.peer_certificate()
+
+    @property
     def is_reading(self):
         """False while the peer is held up."""
         return self.interest & EPOLLIN != 0
@@ -321,6 +373,16 @@ cdef class Connection(EventHandler):
             self.parked_bytes -= self.parked.pop(sequence, 0)
         self.reactor.call_at_tick_end(self)
         self.let_next_pass(sequence)
+
+    cpdef await_login(self, Py_ssize_t largest_frame_bytes):
+        """Limit the time of the peer until `end_login`, and its frames to `largest_frame_bytes` unless that is 0."""
+        if largest_frame_bytes:
+            self.framer.max_frame_bytes = min(largest_frame_bytes, self.commons.max_request_bytes)
+        self.commons.add_newcomer(self)
+
+    cpdef end_login(self):
+        self.framer.max_frame_bytes = self.commons.max_request_bytes
+        self.commons.newcomers.pop(self, None)
 
     cpdef keep_frame(self):
         """Return the KeptFrame of the frame that is being served; None if the connection has closed."""
@@ -340,6 +402,25 @@ cdef class Connection(EventHandler):
         self.passed_sequence = max(self.passed_sequence, sequence)
         self.resume()
 
+    cpdef mute(self, int64_t time_ms):
+        """Serve no more frames for this time; replies are sent meanwhile. The longest of several calls counts."""
+        cdef int64_t end_ms = self.reactor.clock.monotonic_ms() + time_ms
+        if self.intake == CLOSED or self.muting is not None and self.muting.deadline_ms >= end_ms:
+            return
+        if self.muting is not None:
+            self.muting.cancel()
+        self.muting = self.reactor.timers.after(time_ms, self._unmute)
+
+    cpdef int64_t take_network_us(self) except -1:
+        """Return the time that the loop took to receive and send since the last call, while `measures_time` was set."""
+        cdef int64_t network_us = self.network_us
+        self.network_us = 0
+        return network_us
+
+    def _unmute(self):
+        self.muting = None
+        self.resume()
+
     def close_after_flush(self):
         """Serve no more frames; close when the requests under way are answered and the answers sent."""
         if self.intake < LEAVING:
@@ -357,9 +438,14 @@ cdef class Connection(EventHandler):
         self.reactor.unregister(self)
         if self.transport.shakes_hands:
             self.commons.handshakes.pop(self, None)
+        if self.commons.newcomers:
+            self.commons.newcomers.pop(self, None)
         # This object may be referenced for long; its memory is freed now. `serve_frames` keeps the buffer of the frame
         # that is being handled.
         self.transport = None
+        if self.muting is not None:
+            self.muting.cancel()
+            self.muting = None
         self.framer.clear()
         self.replies = ReplyQueue()
         self.parked = None
@@ -373,7 +459,7 @@ cdef class Connection(EventHandler):
             self.commons.on_close(self)
 
     cdef bint may_serve(self) noexcept:
-        return (self.intake < LEAVING and self.passed_sequence == self.last_sequence
+        return (self.intake < LEAVING and self.passed_sequence == self.last_sequence and self.muting is None
                 and self.replies.unanswered < MAX_UNANSWERED_REQUESTS
                 and self.replies.queued_bytes < MAX_QUEUED_REPLY_BYTES
                 and not self.transport.is_clogged
@@ -486,10 +572,13 @@ cdef class Connection(EventHandler):
         cdef Py_ssize_t room = min(self.framer.room(&at), RECEIVE_TURN_BYTES)
         cdef ssize_t size
         cdef bint shakes_hands = self.transport.shakes_hands
+        cdef int64_t began_us = now_us() if self.commons.measures_time else 0
         if is_full:
             room = min(room, SMALL_FRAME_BYTES - (self.framer.end - self.framer.start))
         with nogil:
             size = self.transport.receive(at, room)
+        if began_us:
+            self.network_us += now_us() - began_us
         if shakes_hands:
             self.commons.count_handshake(self)
         if self.transport.owes:
@@ -568,7 +657,8 @@ cdef class Connection(EventHandler):
         return self.may_serve()
 
     cdef int serve_frame(self, uint8_t *frame, Py_ssize_t size) except -1:
-        answer = self.commons.server.serve(self, self.last_sequence, frame, size, self.replies.unanswered > 1)
+        answer = self.commons.server.serve(
+            self, self.session, self.last_sequence, frame, size, self.replies.unanswered > 1)
         if answer is not None and self.intake != CLOSED:
             self.replies.put(self.last_sequence, answer)
             self.reactor.call_at_tick_end(self)
@@ -600,12 +690,16 @@ cdef class Connection(EventHandler):
         return 0
 
     cdef int on_tick_end(self) except -1:
+        cdef int64_t began_us
         if self.intake == CLOSED:
             return 0
         if self.replies.ready_bytes > LONG_SEND_BYTES and not self.reactor.has_time_for_long_send():
             self.charge()
             return self.reactor.call_at_tick_end(self)
+        began_us = now_us() if self.commons.measures_time else 0
         self.send()
+        if began_us:
+            self.network_us += now_us() - began_us
         self.charge()
         if self.intake == LEAVING and (self.replies.unanswered == 0 and self.replies.queued_bytes == 0
                                       and not self.transport.owes):

@@ -4,20 +4,24 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from kbroker.clock import Timer
+from kbroker.network.admission import Admission
 from kbroker.network.connection import Commons, Connection, Transport
 from kbroker.network.limits import Limits, SocketOptions
 from kbroker.network.reactor import EventHandler, Reactor
 from kbroker.network.worker import Submit
+from kbroker.security.quotas import ClientQuotas
 from kbroker.wire.frames import FrameServer
 
 ACCEPTS_PER_TICK = 64
 DEFAULT_OPTIONS = SocketOptions()
 OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+MOST_HELD = 1000
+"""The connections beyond the quotas of their addresses that are held; more are closed at once."""
 ACCEPT_PAUSE_MS = 1000
 """The pause of the listeners when the process has no file descriptor left and no connection closes."""
 
@@ -36,12 +40,16 @@ class Endpoint(NamedTuple):
 class Server:
     """Listeners on `endpoints`; the frames of all accepted connections go to `frame_server`.
 
-    `addresses` has the ports that are listened on. `Commons` describes `on_close` and `submit`.
+    `addresses` has the ports that are listened on. `open_session` returns the session of a new connection. `Commons`
+    describes `on_close` and `submit`.
     """
 
     def __init__(self, reactor: Reactor, endpoints: Iterable[Endpoint], frame_server: FrameServer, limits: Limits,
-                 options: SocketOptions = DEFAULT_OPTIONS, *, on_close: Callable[[Connection], Any] | None = None,
-                 submit: Submit | None = None, make_room: Callable[[], Any] = lambda: 0):
+                 options: SocketOptions = DEFAULT_OPTIONS, *,
+                 open_session: Callable[[Connection], Any] | None = None,
+                 on_close: Callable[[Connection], Any] | None = None,
+                 submit: Submit | None = None, make_room: Callable[[], Any] = lambda: 0,
+                 quotas: ClientQuotas | None = None):
         """Listen. Raises OSError that names the address which is not available.
 
         When no descriptor is left, `make_room` closes files that can be opened again. It returns whether it found some.
@@ -50,11 +58,15 @@ class Server:
         self.accepted = 0
         self.refused = 0
         self._reactor = reactor
-        self._limits = limits
         self._backlog = options.backlog
         sizes = {socket.SO_SNDBUF: options.send_buffer_bytes, socket.SO_RCVBUF: options.receive_buffer_bytes}
         self._buffer_options = [(option, size) for option, size in sizes.items() if size >= 0]
-        self._per_ip: Counter[str] = Counter()
+        self.admission = Admission(limits, reactor.clock, quotas)
+        self.held: dict[socket.socket, Timer] = {}
+        """Connections beyond the quota of their address, which are held for a time and then closed."""
+        self._paused: dict[socket.socket, Timer] = {}
+        """The listeners that accept nothing for a time, because their connections come too fast."""
+        self._open_session = open_session
         self._on_close = on_close
         self._make_room = make_room
         self._listeners: list[tuple[socket.socket, EventHandler]] = []
@@ -75,13 +87,13 @@ class Server:
 
     def limit(self, max_connections: int, max_connections_per_ip: int) -> None:
         """Change how many connections are admitted; those that are open stay."""
-        self._limits = self._limits._replace(max_connections=max_connections,
-                                             max_connections_per_ip=max_connections_per_ip)
+        self.admission.limits = self.admission.limits._replace(
+            max_connections=max_connections, max_connections_per_ip=max_connections_per_ip)
 
     @property
     def max_connections(self) -> int:
         """How many connections are admitted."""
-        return self._limits.max_connections
+        return self.admission.limits.max_connections
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -94,6 +106,13 @@ class Server:
             self._reactor.unregister(handler)
             listener.close()
         self._listeners.clear()
+        for accepted, timer in self.held.items():
+            timer.cancel()
+            accepted.close()
+        for timer in self._paused.values():
+            timer.cancel()
+        self.held.clear()
+        self._paused.clear()
         if self._accept_pause is not None:
             self._accept_pause.cancel()
             self._accept_pause = None
@@ -166,19 +185,24 @@ class Server:
                     return
                 continue  # this peer was gone before it was accepted
             self._admit(accepted, address, endpoint)
+            if self._slow_down(listener, endpoint.name):
+                return
 
     def _admit(self, accepted: socket.socket, address: tuple[str, int], endpoint: Endpoint) -> None:
         self._starved = False
         host, port = address[0].removeprefix('::ffff:'), address[1]
-        limits = self._limits
-        if len(self.connections) >= limits.max_connections or self._per_ip[host] >= limits.max_connections_per_ip:
+        reason = self.admission.refusal(host, endpoint.name)
+        if reason is not None:
             accepted.close()
             self.refused += 1
             if not self._full:
                 self._full = True
-                logger.warning('refusing connections, first of %s: %d are open (max.connections=%d), %d of that '
-                               'address (max.connections.per.ip=%d)', host, len(self.connections),
-                               limits.max_connections, self._per_ip[host], limits.max_connections_per_ip)
+                logger.warning('refusing connections, first of %s: %s', host, reason)
+            return
+        hold_ms = self.admission.hold_ms(host)
+        if hold_ms:
+            self.refused += 1
+            self._hold(accepted, hold_ms)
             return
         try:
             accepted.setblocking(False)
@@ -192,8 +216,37 @@ class Server:
             logger.warning('connection of %s:%d not served: %s', host, port, error)
             return
         self.connections[connection.connection_id] = connection
-        self._per_ip[host] += 1
+        self.admission.enter(host, endpoint.name)
         self.accepted += 1
+        if self._open_session is not None:
+            connection.session = self._open_session(connection)
+
+    def _hold(self, accepted: socket.socket, hold_ms: int) -> None:
+        """Keep a connection silent for a time, then close it: its client comes back later than after a refusal."""
+        if len(self.held) >= MOST_HELD:
+            accepted.close()
+            return
+
+        def release() -> None:
+            del self.held[accepted]
+            accepted.close()
+
+        self.held[accepted] = self._reactor.timers.after(hold_ms, release)
+
+    def _slow_down(self, listener: socket.socket, name: str) -> bool:
+        """Pause a listener, or all, if connections come too fast. Return whether this one is paused."""
+        own_ms, all_ms = self.admission.pauses(name)
+        for paused, handler in self._listeners:
+            pause_ms = max(all_ms, own_ms) if paused is listener else all_ms
+            if pause_ms and paused not in self._paused:
+                self._reactor.pause(handler)
+                self._paused[paused] = self._reactor.timers.after(pause_ms, partial(self._resume, paused, handler))
+        return listener in self._paused
+
+    def _resume(self, listener: socket.socket, handler: EventHandler) -> None:
+        del self._paused[listener]
+        if self._accept_pause is None:
+            self._reactor.resume(handler)
 
     def _pause_accepting(self, error: OSError) -> None:
         if self._accept_pause is not None:
@@ -210,14 +263,13 @@ class Server:
             return
         self._accept_pause.cancel()
         self._accept_pause = None
-        for _, handler in self._listeners:
-            self._reactor.resume(handler)
+        for listener, handler in self._listeners:
+            if listener not in self._paused:
+                self._reactor.resume(handler)
 
     def _forget(self, connection: Connection) -> None:
         del self.connections[connection.connection_id]
-        self._per_ip[connection.client_host] -= 1
-        if not self._per_ip[connection.client_host]:
-            del self._per_ip[connection.client_host]
+        self.admission.leave(connection.client_host, connection.listener_name)
         self._full = False
         self._resume_accepting()
         if self._on_close is not None:

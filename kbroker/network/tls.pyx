@@ -20,8 +20,8 @@ from kbroker.clock cimport now_us
 from kbroker.network.connection cimport Transport
 from kbroker.network.replies cimport Outgoing
 
-from kbroker.tls import load_key, set_versions, trust
-from kbroker.tls_settings import bad_setting, take_inline_pem, take_store, take_tls_versions
+from kbroker.tls import load_key, refuse_revoked, set_versions, trust
+from kbroker.tls_settings import bad_setting, take_inline_pem, take_pem_file, take_store, take_tls_versions
 
 CLIENT_AUTH = {'none': ssl.CERT_NONE, 'requested': ssl.CERT_OPTIONAL, 'required': ssl.CERT_REQUIRED}
 
@@ -66,6 +66,9 @@ def server_context(settings):
         context.verify_mode = CLIENT_AUTH[auth]
     if trusted is not None:
         trust(context, trusted)
+    revoked = take_pem_file(settings, 'ssl.crl.location')
+    if revoked is not None:
+        refuse_revoked(context, revoked)
     return context
 
 
@@ -108,6 +111,9 @@ cdef class TlsTransport(Transport):
                 return -EPROTO
             except OSError as error:
                 return -error.errno
+
+    cdef object peer_certificate(self):
+        return None if self.session is None or self.shakes_hands else self.session.getpeercert(True)
 
     cdef ssize_t receive_records(self, char *at, size_t room) except? -1:
         cdef ssize_t size, taken

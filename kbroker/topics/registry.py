@@ -12,7 +12,7 @@ from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
 from kbroker.long_work import run_to_end
 from kbroker.metadata.changes import Steps, check_batch_length
-from kbroker.metadata.controller import MetadataController, NewTopic
+from kbroker.metadata.controller import Charge, MetadataController, NewTopic, charge_nothing
 from kbroker.metadata.image import PartitionImage, ResourceType, TopicImage
 from kbroker.settings import LONG_MAX
 from kbroker.topics.flusher import Flusher
@@ -98,14 +98,18 @@ class TopicRegistry:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'topic {name!r} is being deleted')
         return run_to_end(self._open_new(self.controller.create_topic(name, partitions, configs)))
 
-    def create_many(self, new_topics: list[NewTopic], *,
-                    validate_only: bool = False) -> Steps[list[TopicImage | KafkaError]]:
-        """Create the valid ones of `new_topics` in one metadata batch. The results have the order of the request."""
+    def create_many(self, new_topics: list[NewTopic], *, validate_only: bool = False,
+                    charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
+        """Create the valid ones of `new_topics` in one metadata batch. The results have the order of the request.
+
+        `MetadataController.create_topics` describes `charge`.
+        """
         yield from self.controller.turns.take()
         try:
             check_batch_length(len(new_topics))
             self._check_room(sum(max(0, new.partitions) for new in new_topics))
-            results = yield from self.controller.create_topics(new_topics, validate_only=validate_only)
+            results = yield from self.controller.create_topics(
+                new_topics, validate_only=validate_only, charge=charge)
             if not validate_only:
                 for image in results:
                     if not isinstance(image, KafkaError):
@@ -145,15 +149,18 @@ class TopicRegistry:
             }
         return self.create(name, count, configs)
 
-    def delete_many(self, topics: list[Topic]) -> Steps[None]:
+    def delete_many(self, topics: list[Topic], charge: Charge = charge_nothing) -> Steps[dict[str, KafkaError]]:
         """Delete topics durably, except those deleted since. Files are removed after file.delete.delay.ms.
 
-        Raises KafkaError.
+        Returns the errors by topic: those that `charge` raised. Raises KafkaError if no topic can be deleted.
         """
         yield from self.controller.turns.take()
         try:
             found = [topic for topic in topics if self._by_name.get(topic.name) is topic]
-            yield from self.controller.delete_topics([topic.topic_id for topic in found])
+            results = yield from self.controller.delete_topics([topic.topic_id for topic in found], charge)
+            refused = {topic.name: result for topic, result in zip(found, results, strict=True)
+                       if isinstance(result, KafkaError)}
+            found = [topic for topic in found if topic.name not in refused]
             for topic in found:
                 del self._by_name[topic.name]
                 del self.by_encoded_name[topic.encoded_name]
@@ -163,6 +170,7 @@ class TopicRegistry:
                 yield from self._close(found)
             finally:
                 self._leaving.difference_update(topic.name for topic in found)
+            return refused
         finally:
             self.controller.turns.end()
 
@@ -179,8 +187,8 @@ class TopicRegistry:
                 listener(topic)
             yield
 
-    def add_partitions(self, counts: dict[str, int], *,
-                       validate_only: bool = False) -> Steps[list[TopicImage | KafkaError]]:
+    def add_partitions(self, counts: dict[str, int], *, validate_only: bool = False,
+                       charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
         """Raise the number of partitions of each topic in one metadata batch. Returns for each the topic or its error.
 
         The errors are UNKNOWN_TOPIC_OR_PARTITION and, for a number that is not higher, INVALID_PARTITIONS.
@@ -190,7 +198,8 @@ class TopicRegistry:
             check_batch_length(len(counts))
             self._check_room(sum(count - len(self._by_name[name].partitions) for name, count in counts.items()
                                  if name in self._by_name))
-            results = yield from self.controller.create_partitions(counts, validate_only=validate_only)
+            results = yield from self.controller.create_partitions(
+                counts, validate_only=validate_only, charge=charge)
             if not validate_only:
                 for image in results:
                     if not isinstance(image, KafkaError):

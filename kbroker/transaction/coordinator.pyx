@@ -25,6 +25,7 @@ from kbroker.transaction.waiting_adds cimport WaitingAdds
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS
+from kbroker.security.escape import shown
 from kbroker.transaction.state_log import value_version
 from kbroker.transaction.store import MOST_TOGETHER_BYTES
 from kbroker.transaction.verification import Mode, error_for_produce, error_for_write
@@ -386,7 +387,7 @@ cdef class TransactionCoordinator:
                         and current.timeout_ms != NEVER_TIMES_OUT_MS
                         and current.start_timestamp_ms + current.timeout_ms < now_ms):
                     logger.info('%s: aborting the transaction of producer %d epoch %d, open since %d for more than %d '
-                                'ms', metadata.transactional_id, current.producer_id, current.producer_epoch,
+                                'ms', shown(metadata.transactional_id), current.producer_id, current.producer_epoch,
                                 current.start_timestamp_ms, current.timeout_ms)
                     metadata.prepare_epoch_fence()
                     self.ender.abort_fenced(owned, metadata, None)

@@ -35,6 +35,7 @@ from kbroker.transaction.store cimport StatePartition, TransactionStore
 from kbroker.transaction.waiting_adds cimport WaitingAdds
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.security.escape import shown
 from kbroker.transaction.markers import REACTIONS, Reaction
 
 logger = logging.getLogger(__name__)
@@ -296,7 +297,7 @@ cdef class Ending(Completion):
     cdef int schedule_retry(self, Py_ssize_t number, object error, object reaction) except -1:
         topic, partition = self.partitions[number]
         logger.warning('%s: the %s marker of producer %d epoch %d failed on %s-%d: %s; will %s',
-                       self.metadata.transactional_id, self.prepared.state.title, self.prepared.producer_id,
+                       shown(self.metadata.transactional_id), self.prepared.state.title, self.prepared.producer_id,
                        self.prepared.producer_epoch, topic, partition, error, reaction.value)
         if reaction is Reaction.RETRY:
             if self.to_retry is None:

@@ -1,10 +1,18 @@
 """Producer ids, taken from blocks that the metadata log has allocated for good."""
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+import logging
+from collections.abc import Generator
+from typing import Any, Protocol
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.long_work import LongWork
+
+FEW = 100
+"""The ids of a block that are left when the next block is ordered, as in Kafka: a tenth."""
+NO_IDS = range(0)
+
+logger = logging.getLogger(__name__)
 
 
 class ProducerIdBlocks(Protocol):
@@ -12,24 +20,49 @@ class ProducerIdBlocks(Protocol):
 
     def allocate_producer_id_block(self) -> range: ...
 
+    def allocate_producer_id_block_later(self) -> Generator[Any, None, range]: ...
+
 
 class ProducerIds:
-    """Returns each producer id once. The rest of a block is never used after the broker stops."""
+    """Returns each producer id once. The rest of a block is never used after the broker stops.
 
-    def __init__(self, blocks: ProducerIdBlocks):
+    The next block is ordered before the last one is used up, so that only the first id after a start waits for the
+    disk.
+    """
+
+    def __init__(self, blocks: ProducerIdBlocks, long_work: LongWork):
         self._blocks = blocks
-        self._block: Iterator[int] = iter(())
+        self._long_work = long_work
+        self._left = NO_IDS
+        self._next_block = NO_IDS
+        self._is_ordered = False
 
     def next(self) -> int:
         """Return a producer id that no producer has had.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, on which clients retry, while no further block can be had.
         """
-        for producer_id in self._block:
-            return producer_id
+        if not self._left:
+            self._left, self._next_block = self._next_block or self._allocated(), NO_IDS
+        producer_id, self._left = self._left[0], self._left[1:]
+        if len(self._left) < FEW and not self._next_block and not self._is_ordered:
+            self._is_ordered = True
+            self._long_work.start(self._blocks.allocate_producer_id_block_later(), self._adopt)
+        return producer_id
+
+    def _allocated(self) -> range:
         try:
-            self._block = iter(self._blocks.allocate_producer_id_block())
+            return self._blocks.allocate_producer_id_block()
         except KafkaError as error:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                              f'no further block of producer ids: {error}') from error
-        return next(self._block)
+
+    def _adopt(self, error: Exception | None, block: Any) -> None:
+        """Take over the block that was ordered. Without one, `next` tries again once the last one is used up."""
+        self._is_ordered = False
+        if error is None:
+            self._next_block = block
+        elif isinstance(error, KafkaError):
+            logger.warning('no further block of producer ids yet: %s', error)
+        else:
+            raise error

@@ -7,7 +7,7 @@ cdef class KeptFrame:
 
 
 cdef class FrameServer:
-    cdef object serve(self, object connection, int64_t sequence, uint8_t *frame, Py_ssize_t frame_bytes,
-                      bint follows_unanswered)
+    cdef object serve(self, object connection, object session, int64_t sequence, uint8_t *frame,
+                      Py_ssize_t frame_bytes, bint follows_unanswered)
     cdef int write_deferred(self) except -1
     cdef int end_loan(self) except -1

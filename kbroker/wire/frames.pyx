@@ -15,14 +15,15 @@ cdef class KeptFrame:
 cdef class FrameServer:
     """Serves the frames of connections. A subclass in C overrides `serve`, one in Python overrides `handle`."""
 
-    cdef object serve(self, object connection, int64_t sequence, uint8_t *frame, Py_ssize_t frame_bytes,
-                      bint follows_unanswered):
+    cdef object serve(self, object connection, object session, int64_t sequence, uint8_t *frame,
+                      Py_ssize_t frame_bytes, bint follows_unanswered):
         """Serve one request. Return its reply if there is one now: bytes, or a list of segments.
 
         Otherwise the server calls `connection.reply(sequence, segments)`, now or later, or closes the connection.
-        `frame` may be written to and stays valid until `end_loan`. `follows_unanswered`: an earlier request of the
-        connection is not answered yet, but has let this one pass. `connection.keep_frame()` returns the KeptFrame of
-        the frame that is being served, or None if the connection has closed.
+        `session` is what the server has stored as `connection.session`. `frame` may be written to and stays valid until
+        `end_loan`. `follows_unanswered`: an earlier request of the connection is not answered yet, but has let this one
+        pass. `connection.keep_frame()` returns the KeptFrame of the frame that is being served, or None if the
+        connection has closed.
         """
         view = PyMemoryView_FromMemory(<char *>frame, frame_bytes, PyBUF_WRITE)
         try:

@@ -13,6 +13,7 @@ from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.group.offset_table import OffsetTable
 from kbroker.group.records import GroupRow, OffsetRow, read_row
 from kbroker.internal_topics import CONSUMER_OFFSETS
+from kbroker.long_work import run_to_end
 from kbroker.protocol.codec import decode_prefix
 from kbroker.protocol.messages import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -136,7 +137,9 @@ class GroupState:
         if header.is_control:
             if header.is_transactional and header.records_count:
                 control_type = read_end_txn_marker(batch).control_type
-                self._offsets.end_transaction(header.producer_id, commit=control_type is ControlType.COMMIT)
+                applying = self._offsets.end_transaction(header.producer_id, control_type is ControlType.COMMIT)
+                if applying is not None:
+                    run_to_end(applying)
             return
         for record in decode_records(batch):
             try:
@@ -202,7 +205,8 @@ class GroupState:
     def offsets(self, group_id: str) -> list[GroupOffset]:
         """Return the committed offsets, sorted by topic and partition."""
         return [GroupOffset(key.topic, key.partition, committed.offset, committed.leader_epoch, committed.metadata)
-                for key, committed in sorted(self._offsets.committed(group_id).items())]
+                for key in sorted(self._offsets.committed_keys(group_id))
+                if (committed := self._offsets.committed(key)) is not None]
 
     def group(self, group_id: str, coordinator_id: int,
               topic_name: Callable[[bytes], str | None]) -> GroupInfo | None:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from kbroker.group.offset_table import OffsetTable
 from kbroker.group.records import CommittedOffset, OffsetKey
+from kbroker.long_work import run_to_end
 from kbroker.record.control import ControlType, read_end_txn_marker
 from kbroker.transaction.state import PREPARED, TransactionState
 from kbroker_tools.render import Column, Output, words_for_duration
@@ -112,7 +113,9 @@ class OffsetsTable:
         header = batch.header
         if header.is_control and header.is_transactional and header.records_count:
             commit = read_end_txn_marker(batch.data).control_type is ControlType.COMMIT
-            offsets.end_transaction(header.producer_id, commit=commit)
+            applying = offsets.end_transaction(header.producer_id, commit)
+            if applying is not None:
+                run_to_end(applying)
         for row in batch.rows:
             key: Any = row.key
             at = OffsetKey(key.group, key.topic, key.partition)
@@ -125,7 +128,7 @@ class OffsetsTable:
 
     def rows(self) -> Iterable[tuple[Any, ...]]:
         found = [(at, committed) for offsets in self._by_partition.values() for group_id in offsets.group_ids()
-                 for at, committed in offsets.committed(group_id).items()]
+                 for at in offsets.committed_keys(group_id) if (committed := offsets.committed(at)) is not None]
         found.sort(key=lambda row: (-row[1].commit_timestamp_ms, row[0]))
         for at, committed in found:
             yield (at.group_id, at.topic, at.partition, committed.offset, committed.leader_epoch, committed.metadata,

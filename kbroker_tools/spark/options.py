@@ -7,8 +7,10 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from kbroker.client.config import read_client_file
 from kbroker.errors import ConfigError
 
 EARLIEST = -2
@@ -63,7 +65,6 @@ class Row:
     name: str
     parse: Callable[[str], Any]
     default: Any
-    doc: str
     place: str = ''
     """The only queries that may set it: `path`, `broker`, `stream`, `batch` or `path batch`; '' for all."""
 
@@ -204,46 +205,39 @@ TABLES = ('records', 'batches', 'transactions', 'transaction_history', 'aborted'
           'segments')
 
 ROWS = (
-    Row('path', _names, None, 'Log or partition directories, local or as URIs, separated by commas.'),
-    Row('paths', _locations, None, 'The same as a JSON list, which Spark makes of load(["a", "b"]).'),
-    Row('subscribe', _names, None, 'Topics, separated by commas.'),
-    Row('subscribePattern', _pattern, None, 'Topics by a regular expression.'),
-    Row('assign', _assignment, None, 'Partitions: {"topic":[0,1]}.'),
-    Row('startingOffsets', _offsets('starting'), None,
-        'earliest, latest, or JSON in which -2 and -1 mean these. The default is earliest (batch) or latest (stream).'),
-    Row('endingOffsets', _offsets('ending'), 'latest', 'latest, or JSON in which -1 means latest.', 'batch'),
-    Row('startingTimestamp', _timestamp, None, 'Milliseconds since the epoch, for all partitions.'),
-    Row('endingTimestamp', _timestamp, None, 'Milliseconds since the epoch, for all partitions.', 'batch'),
-    Row('startingOffsetsByTimestamp', _by_timestamp, None, 'Milliseconds since the epoch, by partition.'),
-    Row('endingOffsetsByTimestamp', _by_timestamp, None, 'Milliseconds since the epoch, by partition.', 'batch'),
-    Row('startingOffsetsByTimestampStrategy', _choice('error', 'latest'), 'error',
-        'Fail or begin at the end if no record is at or after the starting timestamp.'),
-    Row('isolation', _choice('read_committed', 'read_uncommitted'), 'read_committed',
-        'Aborted and open transactions are left out unless this says read_uncommitted.'),
-    Row('upTo', _choice('lso', 'hw', 'recoveryPoint'), 'lso',
-        'The end to read to: the last stable offset, bounded by the high watermark or the recovery point.', 'path'),
-    Row('splitBytes', parse_bytes, 128 * MIB,
-        'Bytes of log per task. If only minPartitions is given, it determines the size, up to 1g.'),
-    Row('minPartitions', _positive, None, 'The approximate least number of tasks.'),
-    Row('maxRecordsPerPartition', _positive, None, 'The approximate most offsets in a task.'),
-    Row('batchRows', _positive, 10_000, 'Rows in an Arrow batch.'),
-    Row('batchBytes', parse_bytes, MIB, 'Bytes of keys and values in an Arrow batch.'),
-    Row('checkCrcs', _boolean, True, 'Check the checksum of each batch.'),
-    Row('failOnDataLoss', _boolean, True, 'Fail the query if records are lost or damaged.'),
-    Row('skippedTo', _directory, None,
-        'A directory that the driver and the executors share, for JSON files about skipped records.'),
-    Row('verifyTxnIndex', _boolean, False, 'Find aborted transactions by batch headers, not by indexes.', 'path'),
-    Row('pin', _choice('none', 'hardlink'), 'none',
-        'Hard-link the segments beside the log directory, so that a broker may delete them. Links expire after a day.',
-        'path batch'),
-    Row('includeHeaders', _boolean, False, 'Add the column headers.'),
-    Row('includeTransactions', _boolean, False, 'Add columns about producers and transactions.'),
-    Row('table', _choice(*TABLES), 'records', 'The table to read: records, or one about the log.', 'batch'),
-    Row('maxOffsetsPerTrigger', _positive, None, 'The approximate most offsets in a micro-batch.', 'stream'),
-    Row('maxBytesPerTrigger', parse_bytes, None, 'The approximate most bytes of log in a micro-batch.', 'stream'),
-    Row('minOffsetsPerTrigger', _positive, None, 'The offsets that a micro-batch waits for.', 'stream'),
-    Row('maxTriggerDelay', parse_duration_ms, 15 * 60_000, 'The longest wait for them, such as 15m.', 'stream'),
+    Row('path', _names, None),
+    Row('paths', _locations, None),
+    Row('subscribe', _names, None),
+    Row('subscribePattern', _pattern, None),
+    Row('assign', _assignment, None),
+    Row('startingOffsets', _offsets('starting'), None),
+    Row('endingOffsets', _offsets('ending'), 'latest', 'batch'),
+    Row('startingTimestamp', _timestamp, None),
+    Row('endingTimestamp', _timestamp, None, 'batch'),
+    Row('startingOffsetsByTimestamp', _by_timestamp, None),
+    Row('endingOffsetsByTimestamp', _by_timestamp, None, 'batch'),
+    Row('startingOffsetsByTimestampStrategy', _choice('error', 'latest'), 'error'),
+    Row('isolation', _choice('read_committed', 'read_uncommitted'), 'read_committed'),
+    Row('upTo', _choice('lso', 'hw', 'recoveryPoint'), 'lso', 'path'),
+    Row('splitBytes', parse_bytes, 128 * MIB),
+    Row('minPartitions', _positive, None),
+    Row('maxRecordsPerPartition', _positive, None),
+    Row('batchRows', _positive, 10_000),
+    Row('batchBytes', parse_bytes, MIB),
+    Row('checkCrcs', _boolean, True),
+    Row('failOnDataLoss', _boolean, True),
+    Row('skippedTo', _directory, None),
+    Row('verifyTxnIndex', _boolean, False, 'path'),
+    Row('pin', _choice('none', 'hardlink'), 'none', 'path batch'),
+    Row('includeHeaders', _boolean, False),
+    Row('includeTransactions', _boolean, False),
+    Row('table', _choice(*TABLES), 'records', 'batch'),
+    Row('maxOffsetsPerTrigger', _positive, None, 'stream'),
+    Row('maxBytesPerTrigger', parse_bytes, None, 'stream'),
+    Row('minOffsetsPerTrigger', _positive, None, 'stream'),
+    Row('maxTriggerDelay', parse_duration_ms, 15 * 60_000, 'stream'),
 )
+"""The options. `docs/spark.md` describes them."""
 BY_NAME = {row.name.lower(): row for row in ROWS}
 ALIASES = {'logdir': 'path', 'includetxn': 'includeTransactions'}
 IGNORED = {'checkpointlocation', 'queryname'}
@@ -336,6 +330,17 @@ def _client_setting(name: str, text: str) -> str:
     if setting not in CLIENT_SETTINGS and not setting.startswith(CLIENT_PREFIXES):
         raise OptionError(name, f'no such setting of a consumer{_suggestion(name, known_client_settings())}')
     return setting
+
+
+def client_options(file: Path | None) -> dict[str, str]:
+    """Return the settings of a client's file as options. Those that the data source lacks, or sets itself, are skipped.
+
+    Raises ConfigError, and OSError for a file that cannot be read.
+    """
+    if file is None:
+        return {}
+    return {f'kafka.{name}': text for name, text in read_client_file(file).items()
+            if name != 'bootstrap.servers' and (name in CLIENT_SETTINGS or name.startswith(CLIENT_PREFIXES))}
 
 
 def known_client_settings() -> list[str]:

@@ -10,6 +10,7 @@ from support.message_builder import batch_of, build
 from kbroker.errors import ErrorCode
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
+from kbroker.security.session import Session
 
 
 class Parked:
@@ -21,10 +22,10 @@ class Parked:
         request: Any,
         version: int,
         client_id: str,
-        connection: InProcessConnection | None,
+        connection: InProcessConnection,
     ):
         self._broker, self._request, self._version = broker, request, version
-        self.connection = connection or broker.connect()
+        self.connection = connection
         self._before = len(self.connection.replies)
         broker.begin(request, version, self.connection, client_id)
 
@@ -39,9 +40,12 @@ class Parked:
 
 
 class ApiClient:
-    def __init__(self, broker: InProcessBroker, client_id: str = 'test'):
+    """A client, with a connection for each request. Without a session, it may do everything."""
+
+    def __init__(self, broker: InProcessBroker, client_id: str = 'test', session: Session | None = None):
         self.broker = broker
         self.client_id = client_id
+        self.session = session
 
     @property
     def now_ms(self) -> int:
@@ -52,13 +56,19 @@ class ApiClient:
     ) -> Parked:
         request = build(f'{api}Request', **fields)
         return Parked(
-            self.broker, request, request.versions[1] if version is None else version, self.client_id, connection
+            self.broker,
+            request,
+            request.versions[1] if version is None else version,
+            self.client_id,
+            connection or self.broker.connect(self.session),
         )
 
     def ask(self, api: str, version: int | None = None, **fields: Any) -> Any:
-        """Send a request and return its answer, which must arrive as soon as all long work is done."""
+        """Send a request and return its answer, which must arrive in the tick after all long work is done."""
         asked = self.begin(api, version, **fields)
         while not asked.is_answered and len(self.broker.long_work):
+            self.broker.turn()
+        if not asked.is_answered:
             self.broker.turn()
         return asked.answer
 

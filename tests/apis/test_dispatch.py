@@ -15,6 +15,7 @@ class Connection:
     connection_id = 1
     client_host = '127.0.0.1'
     listener_name = 'PLAINTEXT'
+    session = None
 
     def __init__(self):
         self.replies = []

@@ -51,7 +51,7 @@ class Transactions(TransactionCoordinator):
 
     def __init__(self, world):
         super().__init__(
-            world.config, world.clock, world.long_work, world.topics, ProducerIds(None), transaction_version=2
+            world.config, world.clock, world.long_work, world.topics, ProducerIds(None, None), transaction_version=2
         )
         self.asked = []
         self.error = None
@@ -95,6 +95,7 @@ class Wire:
             groups=self.world.groups,
             transactions=self.transactions,
             metadata=SimpleNamespace(node_id=7),
+            audit=SimpleNamespace(is_on=False),
             advertised_address=lambda listener_name: ('broker.example', 9092),
         )
         self.client_id = 'client'

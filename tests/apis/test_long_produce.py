@@ -5,6 +5,7 @@ import pytest
 from api_client import values_of
 from support.in_process_broker import frame_of, read_answer
 from support.message_builder import build
+from support.socket_peers import LateWorker
 
 from kbroker.errors import ErrorCode
 from kbroker.record.compression import Compression
@@ -14,27 +15,9 @@ LONG = bytes(300 * 1024)
 IDEMPOTENT = {'producer_id': 4000, 'producer_epoch': 0}
 
 
-class HeldWorker:
-    """A worker that runs a job when the test calls `work`."""
-
-    def __init__(self):
-        self.jobs = []
-
-    def submit(self, job, done):
-        self.jobs.append((job, done))
-
-    def work(self):
-        job, done = self.jobs.pop(0)
-        try:
-            result = job()
-        except Exception as error:
-            result = error
-        done(result)
-
-
 @pytest.fixture
 def worker(node):
-    worker = HeldWorker()
+    worker = LateWorker()
     node.validate = worker.submit
     return worker
 
@@ -195,7 +178,7 @@ def test_the_producer_is_fenced_meanwhile(node, client, worker):
 
 
 def test_the_transaction_ends_meanwhile(node, producer):
-    worker = HeldWorker()
+    worker = LateWorker()
     node.validate = worker.submit
     assert producer.produce(producer.batch(b'first')).error_code == 0
     parked = producer.begin_produce(producer.batch(LONG, base_sequence=1, compression=Compression.ZSTD))
@@ -219,7 +202,7 @@ def test_the_broker_stops_meanwhile(start_node):
     node = start_node()
     client = ApiClient(node)
     client.create_topic()
-    worker = HeldWorker()
+    worker = LateWorker()
     node.validate = worker.submit
     begin_long(client, worker)
     node.close()
@@ -244,8 +227,8 @@ def test_acks_zero_closes_the_connection_if_a_worker_refuses(node, client, worke
 
 
 def test_a_request_of_many_partitions_is_served_in_slices(node, client, disk):
-    disk.is_held = True
     client.create_topic('wide', 300)
+    disk.is_held = True
     request = build('ProduceRequest', acks=-1, timeout_ms=1000, topic_data=[{'name': 'wide', 'partition_data': [
         {'index': index, 'records': client.batch(b'%d' % index)} for index in range(301)]}])
     connection = node.connect()

@@ -1,4 +1,5 @@
 """One connection: versions, pipelining, and the errors for a peer that is no suitable broker."""
+import re
 import socket
 import ssl
 import threading
@@ -102,7 +103,7 @@ def test_answers_to_pipelined_requests_come_in_order():
 def test_a_call_does_not_step_between_requests_in_flight():
     with running(ScriptedBroker()) as broker, connect_to(broker) as connection:
         connection.send(messages.MetadataRequest(topics=[]))
-        with pytest.raises(RuntimeError, match='Metadata is in flight on Connection'):
+        with pytest.raises(RuntimeError, match='1 requests are in flight on Connection'):
             connection.call(messages.MetadataRequest(topics=[]))
 
 
@@ -350,6 +351,58 @@ def test_a_session_is_renewed_before_it_ends():
             connection.call(messages.MetadataRequest(topics=[]))
     authentication = ['SaslHandshake', 'SaslAuthenticate']
     assert broker.asked == ['ApiVersions', *authentication, *['Metadata'] * 2, *authentication, *['Metadata'] * 2]
+
+
+def test_a_session_is_renewed_while_requests_are_in_flight():
+    broker = ScriptedBroker()
+    broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(mechanisms=['PLAIN'])
+    broker.answers['SaslAuthenticate'] = lambda request: messages.SaslAuthenticateResponse(session_lifetime_ms=1000)
+    clock = ManualClock()
+    config = settings(1, security_protocol='SASL_PLAINTEXT', sasl_mechanism='PLAIN', sasl_username='alice',
+                      sasl_password='secret')
+    topic = messages.MetadataRequest.MetadataRequestTopic
+
+    with running(broker), closing(Connection('127.0.0.1', broker.port, config, clock=clock)) as connection:
+        for name in ('a', 'b', 'c'):
+            connection.send(messages.MetadataRequest(topics=[topic(name=name)]))
+        answer = connection.receive(reuses_buffer=True)
+        clock.advance(900)
+        connection.send(messages.MetadataRequest(topics=[topic(name='d')]))
+        assert connection.in_flight == 3 and connection.has_buffered
+        with pytest.raises(RuntimeError, match='3 requests are in flight'):
+            connection.call(messages.MetadataRequest(topics=[]))
+        assert answer.topics[0].name == 'a'
+        assert [connection.receive().topics[0].name for _ in range(3)] == ['b', 'c', 'd']
+        assert connection.in_flight == 0 and not connection.has_buffered
+    authentication = ['SaslHandshake', 'SaslAuthenticate']
+    assert broker.asked == ['ApiVersions', *authentication, *['Metadata'] * 3, *authentication, 'Metadata']
+
+
+@pytest.mark.parametrize(('answers', 'problem'), [
+    ([b''], None),
+    ([b'{"status":"invalid_token"}', 58], 'SASL_AUTHENTICATION_FAILED: the broker\'s words'),
+    ([b'{"status":"invalid_token"}', b''], 'the broker refuses the token')])
+def test_a_bearer_token_is_sent_and_a_refusal_is_reported(answers, problem):
+    broker, sent, left = ScriptedBroker(), [], list(answers)
+
+    def authenticate(request):
+        sent.append(bytes(request.auth_bytes))
+        answer = left.pop(0)
+        if isinstance(answer, int):
+            return messages.SaslAuthenticateResponse(error_code=answer, error_message='the broker\'s words')
+        return messages.SaslAuthenticateResponse(auth_bytes=answer)
+    broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(mechanisms=['OAUTHBEARER'])
+    broker.answers['SaslAuthenticate'] = authenticate
+    names = {'security_protocol': 'SASL_PLAINTEXT', 'sasl_mechanism': 'OAUTHBEARER',
+             'sasl_jaas_config': 'OAuthBearerLoginModule required unsecuredLoginStringClaim_sub=alice '
+                                 'unsecuredLoginExtension_a="1";'}
+    with running(broker):
+        if problem is None:
+            connect(broker.port, **names).close()
+        else:
+            assert problem in complaint(broker.port, KafkaError, **names)
+    assert re.fullmatch(rb'n,,\x01auth=Bearer [\w-]+\.[\w-]+\.\x01a=1\x01\x01', sent[0])
+    assert sent[1:] == [b'\x01'] * (len(answers) - 1)
 
 
 def test_a_closed_connection_has_no_file_descriptor():

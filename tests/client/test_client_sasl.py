@@ -16,7 +16,7 @@ CHALLENGE = f'r={SERVER_NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096'.encode()
 
 
 def started():
-    talk = scram('sha256', 'user', 'pencil', NONCE)
+    talk = scram('SCRAM-SHA-256', 'user', 'pencil', NONCE)
     return talk, next(talk)
 
 

@@ -1,13 +1,18 @@
 """The client with Apache Kafka: listeners that require SASL and TLS, and groups of the new protocol."""
+from contextlib import closing
+
 import pytest
 from confluent_kafka import Consumer, Producer
-from support.secured_kafka import PASSWORD, PLAIN, SCRAM, SecuredKafka, jaas
+from support.secured_kafka import OAUTH, PASSWORD, PLAIN, REAUTHENTICATION_MS, SCRAM, SecuredKafka, jaas
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
-from kbroker.client.connection import ClientError
+from kbroker.client.connection import ClientError, Connection
+from kbroker.client.oauth import take_token_source
+from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol import messages
 from kbroker_tools.live_view import LiveView
 
 pytestmark = pytest.mark.jvm
@@ -36,6 +41,42 @@ def test_each_mechanism_opens_the_door_and_a_wrong_password_does_not(guarded, pr
     with pytest.raises(KafkaError, match=r"user 'alice': SASL_AUTHENTICATION_FAILED: Auth") as caught:
         cluster.retrying(cluster.refresh, 'describing')
     assert 'wrong-horse' not in str(caught.value)
+
+
+def test_a_token_of_its_own_or_of_a_file_opens_the_door_and_one_without_the_scope_does_not(guarded, tmp_path):
+    own = (f'{OAUTH} required unsecuredLoginStringClaim_sub="alice" unsecuredLoginListClaim_scope="|produce|consume" '
+           'unsecuredLoginExtension_traceId="1";')
+    cluster = guarded.connect('SASL_PLAINTEXT', sasl_mechanism='OAUTHBEARER', sasl_jaas_config=own)
+    assert cluster.refresh(()).cluster_id
+    cluster.close()
+
+    token = tmp_path / 'token'
+    token.write_text(take_token_source({}, {'unsecuredLoginStringClaim_sub': 'alice',
+                                            'unsecuredLoginStringClaim_scope': 'produce'}, 1).token())
+    cluster = guarded.connect('SASL_PLAINTEXT', sasl_mechanism='OAUTHBEARER', **{
+        'sasl.oauthbearer.token.endpoint.url': token.as_uri()})
+    assert cluster.refresh(()).cluster_id
+    cluster.close()
+
+    cluster = guarded.connect('SASL_PLAINTEXT', sasl_mechanism='OAUTHBEARER',
+                              sasl_jaas_config=own.replace('produce', 'other'))
+    with pytest.raises(KafkaError, match=r'OAUTHBEARER: SASL_AUTHENTICATION_FAILED: .*insufficient_scope'):
+        cluster.any()
+
+
+def test_a_session_is_renewed_with_requests_in_flight(guarded):
+    clock = ManualClock()
+    host, _, port = guarded.addresses['SASL_PLAINTEXT'].rpartition(':')
+    config = ClientConfig.from_settings({
+        'bootstrap.servers': guarded.addresses['SASL_PLAINTEXT'], 'security.protocol': 'SASL_PLAINTEXT',
+        'sasl.mechanism': 'PLAIN', 'sasl.jaas.config': jaas(PLAIN, 'wonder land')})
+    with closing(Connection(host, int(port), config, clock=clock)) as connection:
+        for _ in range(2):
+            connection.send(messages.MetadataRequest(topics=[]))
+        clock.advance(REAUTHENTICATION_MS)
+        connection.send(messages.MetadataRequest(topics=[]))
+        assert connection.has_buffered and connection.in_flight == 3
+        assert len({connection.receive().cluster_id for _ in range(3)}) == 1
 
 
 def test_a_mechanism_that_is_not_enabled_is_reported_with_those_that_are(guarded):

@@ -1,4 +1,5 @@
 """Unmodified clients over TLS and in plain text. Metadata has the address of the listener that each uses."""
+import json
 import socket
 import subprocess
 
@@ -78,3 +79,31 @@ def test_openssl_and_the_broker_agree_on_the_newest_version(secured, certificate
          '-key', 'client.key', '-verify_return_error', '-brief'], cwd=certificates, input=b'', capture_output=True,
         timeout=20, check=False)
     assert b'TLSv1.3' in answer.stderr, answer.stderr
+
+
+@pytest.mark.parametrize(('rules', 'certificate', 'principal'), [
+    ('DEFAULT', 'client', 'User:CN=client'), (r'RULE:^CN=(.*)$/$1/U,DEFAULT', 'client', 'User:CLIENT'),
+    (r'RULE:^CN=server$/x/', 'client', None), ('DEFAULT', None, 'User:ANONYMOUS')])
+def test_the_certificate_names_the_client(start_broker, certificates, tmp_path, rules, certificate, principal):
+    port, audit = free_port(), tmp_path / 'audit.log'
+    broker = start_broker({
+        'listeners': f'SSL://127.0.0.1:{port}', 'advertised.listeners': f'SSL://localhost:{port}',
+        'ssl.keystore.location': str(certificates / 'server.pem'), 'ssl.client.auth': 'requested',
+        'ssl.truststore.location': str(certificates / 'ca.pem'), 'ssl.principal.mapping.rules': rules,
+        'kbroker.audit.log': str(audit)})
+    settings = {'bootstrap.servers': f'localhost:{port}', 'security.protocol': 'SSL', 'log_level': 0,
+                'ssl.ca.location': str(certificates / 'ca.pem')}
+    if certificate is not None:
+        settings |= {'ssl.certificate.location': str(certificates / f'{certificate}.crt'),
+                     'ssl.key.location': str(certificates / f'{certificate}.key')}
+    admin = AdminClient(settings)
+    if principal is None:
+        with pytest.raises(KafkaException):
+            admin.list_topics(timeout=2)
+    else:
+        admin.create_topics([NewTopic('events', 1)])['events'].result(20)
+    broker.stop()
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert {line['outcome'] for line in lines if line['event'] == 'login'} == {
+        'ok' if principal else 'SASL_AUTHENTICATION_FAILED'}
+    assert {line['principal'] for line in lines if line['event'] == 'change'} == ({principal} if principal else set())

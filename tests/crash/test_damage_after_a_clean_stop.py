@@ -15,6 +15,7 @@ from support.in_process_broker import InProcessBroker
 from support.promises import Client, Promises
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
+from kbroker.log.checkpoints import LOG_START_OFFSET_FILE
 from kbroker.log.damage_notes import DAMAGE_FILE
 from kbroker.log.directory_names import CLEAN_SHUTDOWN_FILE
 from kbroker.log.fs import FileSystem
@@ -221,6 +222,18 @@ def test_the_offsets_of_a_damaged_checkpoint_come_from_the_inventory(stopped, ex
 
 
 # ---- when the inventory counts ----
+
+def test_a_clean_shutdown_mark_that_cannot_be_read_is_reported_for_ever_after(stopped, caplog):
+    """Once, deleted records came back with one line in the log: the checkpoint of log starts was damaged, too."""
+    (stopped / CLEAN_SHUTDOWN_FILE).write_text('0\n0\n')
+    (stopped / LOG_START_OFFSET_FILE).write_text('{}')
+    look(stopped)
+    assert any('cannot be verified' in message for message in errors(caplog))
+    for _ in range(2):
+        code, output = check(stopped)
+        assert code == 1 and CLEAN_SHUTDOWN_FILE in output and 'a start found this' in output
+        look(stopped)
+
 
 def test_an_inventory_from_before_another_broker_is_not_believed(stopped, caplog):
     mark = stopped / CLEAN_SHUTDOWN_FILE

@@ -1,7 +1,8 @@
 """A program for callgrind: serves each kind of request in a broker without sockets, between marks.
 
-    valgrind --tool=callgrind --dump-before=getsid python tests/gates/served_in_process.py COUNT DIRECTORY
+    valgrind --tool=callgrind --dump-before=getsid python tests/gates/served_in_process.py COUNT DIRECTORY [NAME...]
 
+With names of requests, only these are served, to a user with ACLs for them among 10,000 others.
 A mark is a call of getsid(2), which no other code makes. With the option above, callgrind writes its counts since the
 last mark there. Each kind of request has three marks: after the preparation, after a loop of no requests, and after a
 loop of COUNT requests. The work is the same in every run: the clock is manual, the requests exist before the loop, and
@@ -20,7 +21,14 @@ sys.path[:0] = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(__file_
 from request_work import SETTINGS, WORKS, Work, assert_answered  # noqa: E402
 from support.in_process_broker import InProcessBroker, InProcessConnection, frame_of  # noqa: E402
 
+from kbroker.protocol.messages import AccessControlEntryRecord  # noqa: E402
+from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType  # noqa: E402
+from kbroker.security.principal import parse_principal  # noqa: E402
+from kbroker.security.session import Session  # noqa: E402
+
 WARM_UP = 20
+ACLS = 10_000
+OWN_TYPES = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID, ResourceType.CLUSTER)
 
 
 class Sink(InProcessConnection):
@@ -45,14 +53,29 @@ def mark() -> None:
     os.getsid(0)
 
 
-def main(count: int, directory: str) -> None:
+def session_of(broker: InProcessBroker) -> Session:
+    """Return the session of a user who may do everything, by ACLs among many others."""
+    assert broker.authorizer is not None
+    for number in range(ACLS):
+        is_own = number < len(OWN_TYPES)
+        broker.authorizer.put(AccessControlEntryRecord(
+            id=number.to_bytes(16, 'big'), resource_type=OWN_TYPES[number] if is_own else ResourceType.TOPIC,
+            resource_name='*' if is_own else f'topic-{number}', pattern_type=PatternType.LITERAL,
+            principal='User:alice', host='*', operation=Operation.ALL, permission_type=Permission.ALLOW))
+    alice = parse_principal('User:alice')
+    return Session(alice, broker.authorizer.access_of(alice, '127.0.0.1'))
+
+
+def main(count: int, directory: str, *guarded: str) -> None:
     gc.disable()
-    with InProcessBroker(directory, SETTINGS) as broker:
+    settings = SETTINGS | ({'authorizer.class.name': 'StandardAuthorizer'} if guarded else {})
+    with InProcessBroker(directory, settings) as broker:
         work = Work(broker.ask, broker.clock.wall_ms())
-        for make in WORKS.values():
+        session = session_of(broker) if guarded else None
+        for make in [WORKS[name] for name in guarded or WORKS]:
             requests = make(work, WARM_UP + count)
             frames = [frame_of(request, version) for request, version in requests]
-            connection = Sink(1)
+            connection = Sink(1, session)
             serve(broker, connection, frames[:WARM_UP])
             mark()
             serve(broker, connection, [])
@@ -63,4 +86,4 @@ def main(count: int, directory: str) -> None:
 
 
 if __name__ == '__main__':
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -33,10 +33,15 @@ from kbroker.log.log import Log
 from kbroker.log.origin import Origin
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.messages import AccessControlEntryRecord
 from kbroker.record.batch import check_crc, encode_batch, read_header
 from kbroker.record.batch_filter import BatchFilter
 from kbroker.record.columns import COLUMNS, ColumnDecoder
-from kbroker.record.records import decode_records, prepare_produced
+from kbroker.record.produced import prepare_produced
+from kbroker.record.records import decode_records
+from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
+from kbroker.security.authorizer import Authorizer
+from kbroker.security.principal import parse_principal
 from kbroker.wire.crc32c import crc32c, crc32c_by, implementations
 
 
@@ -158,6 +163,31 @@ def producer_state():
     return Kernel(ours, log.producers)
 
 
+def rights():
+    """Remembered rights, with 10,000 ACLs in force. The reference looks the names up in a dict."""
+    authorizer = Authorizer()
+    for number in range(10_000):
+        authorizer.put(AccessControlEntryRecord(
+            id=number.to_bytes(16, 'big'), resource_type=ResourceType.TOPIC, resource_name=f'topic-{number}',
+            pattern_type=PatternType.LITERAL, principal='User:alice', host='*', operation=Operation.READ,
+            permission_type=Permission.ALLOW))
+    may = authorizer.access_of(parse_principal('User:alice'), '127.0.0.1').may
+    names = [f'topic-{number}' for number in range(1000)]
+    known = dict.fromkeys(names, True)
+    operation, resource_type = int(Operation.READ), int(ResourceType.TOPIC)
+
+    def ours():
+        for name in names:
+            may(operation, resource_type, name)
+
+    def in_a_dict():
+        for name in names:
+            known.get(name)
+
+    ours()
+    return Kernel(ours, in_a_dict)
+
+
 CRC_IMPLEMENTATIONS = {
     'portable': 2.5,  # 5.6
     'sse42': 10,  # 20
@@ -193,6 +223,7 @@ KERNELS = {
     'encode Metadata v12, 100 topics of 3, kafka-python': (
         lambda: write_message('encode Metadata v12, 100 topics of 3'), 18),  # 37
     'encode EndTxn v3, kafka-python': (lambda: write_message('encode EndTxn v3'), 12),  # 24
+    'remembered right, dict': (rights, 0.2),  # 0.4
 }
 """The kernels and their bounds."""
 

@@ -46,6 +46,13 @@ INSTRUCTIONS = {
 MIDDLE_TO_END = 1.15  # 1.06
 """The bound on the instructions of a Fetch from the middle of a partition, divided by those of one from its end."""
 
+GUARDED = {
+    'Produce of 300 B': 400,  # 341
+    'Fetch of 64 KiB': 700,  # 605
+    'OffsetCommit of one partition': 1_500,  # 1,243
+}
+"""The most further instructions of a request whose client has its rights from ACLs, among 10,000 of them."""
+
 SYSTEM_CALLS = {
     ('Produce of 300 B', 1): 4.4,  # 4.06
     ('Produce of 16 KiB', 1): 4.4,  # 4.08
@@ -96,6 +103,20 @@ def test_a_fetch_from_the_middle_of_a_partition_takes_what_one_from_its_end_take
     middle, end = instructions['Fetch of 64 KiB behind the last one'], instructions['Fetch of the last 64 KiB']
     print(f'middle {middle}, end {end} instructions: ratio {middle / end:.2f}, at most {MIDDLE_TO_END} expected')
     assert middle / end <= MIDDLE_TO_END
+
+
+@pytest.mark.valgrind
+@pytest.mark.timeout(LIMIT_S)
+def test_rights_among_ten_thousand_acls_take_few_instructions(instructions, tmp_path):
+    run_program('served_in_process.py', COUNT, tmp_path / 'data', *GUARDED, bytecode=tmp_path / 'bytecode',
+                under=callgrind(tmp_path / 'out', '--dump-before=getsid'))
+    found = {}
+    for number, (name, bound) in enumerate(GUARDED.items()):
+        none, all_of_them = (read_total(tmp_path / f'out.{3 * number + part}') for part in (2, 3))
+        more = (all_of_them - none) // COUNT - instructions[name]
+        print(f'{name}: {more} more instructions for rights, at most {bound} expected')
+        found[name] = more
+    assert all(found[name] <= bound for name, bound in GUARDED.items()), found
 
 
 class Peer:

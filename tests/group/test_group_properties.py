@@ -106,7 +106,7 @@ class GroupsOnDisk(RuleBasedStateMachine):
             return
         world = self.world
         offsets = {
-            group_id: [world.groups.fetch_offsets(group_id, None, stable) for stable in (False, True)]
+            group_id: [world.fetched_all(group_id, require_stable=stable) for stable in (False, True)]
             for group_id in ('g1', 'g2')
         }
         unchanging = {
@@ -118,7 +118,7 @@ class GroupsOnDisk(RuleBasedStateMachine):
         copy.topics.take_over(world.topics)
         copy.restart()
         assert {
-            group_id: [copy.groups.fetch_offsets(group_id, None, stable) for stable in (False, True)]
+            group_id: [copy.fetched_all(group_id, require_stable=stable) for stable in (False, True)]
             for group_id in ('g1', 'g2')
         } == offsets
         after = copy.sees()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.held_partitions import HeldRegistry
 
-from kbroker.clock import ManualClock
+from kbroker.clock import ManualClock, Timers
 from kbroker.completion import Callback
 from kbroker.errors import CorruptLogError
 from kbroker.group.classic import GroupState
@@ -25,6 +25,7 @@ from kbroker.group.records import (
     topics_of_subscription,
 )
 from kbroker.group.shard import Shard, TransactionalProducer
+from kbroker.long_work import LongWork
 from kbroker.protocol.messages import OffsetCommitKey, OffsetCommitValue
 from kbroker.protocol.rows import encode_row_key, encode_row_value
 from kbroker.record.batch import encode_batch
@@ -77,7 +78,7 @@ def appended(keys, offsets, producer=None):
     (partition,) = registry.create('__consumer_offsets', 1).partitions
     partition.append_batch(encode_batch([(T, b'', b'')] * 70))
     answers = []
-    Shard(partition, clock, GroupMemory(1 << 20, clock)).append_offsets(
+    Shard(partition, clock, GroupMemory(1 << 20, clock), LongWork(Timers(clock))).append_offsets(
         keys, offsets, Callback(lambda error, _: answers.append(error)), producer)
     assert answers == [None]
     assert [offset.log_offset for offset in offsets] == list(range(70, 70 + len(offsets)))

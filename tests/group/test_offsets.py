@@ -79,7 +79,7 @@ def test_a_commit_that_cannot_be_appended_is_refused(world):
 
 def test_an_unknown_group_has_no_offsets_and_that_is_no_error(world):
     assert world.fetched(ORDERS) == FetchedOffset(ErrorCode.NONE, -1, -1, '')
-    assert world.groups.fetch_offsets(GROUP, None, True) == {}
+    assert world.fetched_all(require_stable=True) == {}
     assert world.state() == 'none'
 
 
@@ -157,7 +157,7 @@ def test_offsets_of_an_aborted_transaction_are_forgotten(world):
 
 def test_offsets_of_an_aborted_transaction_leave_no_offset_where_there_was_none(world):
     world.commit_transactional(ORDERS, 5, 1000)
-    assert world.groups.fetch_offsets(GROUP, None, False) == {}
+    assert world.fetched_all() == {}
     world.end_transaction(1000, commit=False)
     assert world.offset(ORDERS) == -1
 
@@ -176,6 +176,18 @@ def test_of_two_transactions_the_later_commit_counts_whatever_the_order_of_marke
     assert world.fetched(ORDERS, require_stable=True).error is ErrorCode.UNSTABLE_OFFSET_COMMIT
     world.end_transaction(1000, commit=True)
     assert world.fetched(ORDERS, require_stable=True).offset == 6
+
+
+def test_the_last_of_many_transactions_counts_whatever_the_order_of_their_markers(world):
+    for number in range(9):
+        world.commit_transactional(ORDERS, number, 1000 + number)
+    for number in (4, 0, 8, 2, 6, 1, 7, 3):
+        world.end_transaction(1000 + number, commit=number != 8)
+        assert world.fetched(ORDERS, require_stable=True).error is ErrorCode.UNSTABLE_OFFSET_COMMIT
+    assert world.offset(ORDERS) == 7
+    world.end_transaction(1005, commit=True)
+    assert world.fetched(ORDERS, require_stable=True).offset == 7
+    assert not world.groups._parts[0].shard.offsets.has_open_work(GROUP)
 
 
 def test_a_transactional_commit_that_is_not_durable_makes_the_partition_unstable():
@@ -307,7 +319,7 @@ def test_deleting_a_group_takes_the_commits_that_were_on_their_way():
     world.flush()
     world.end_transaction(1000, commit=True)
     world.flush()
-    assert world.groups.fetch_offsets(GROUP, None, False) == {}
+    assert world.fetched_all() == {}
     world.restart()
     assert world.state() == 'none'
 

@@ -81,14 +81,18 @@ class Step(NamedTuple):
 
 
 class RawPeer:
-    """The connection of one case to one broker. `ask` adds each request and answer to `steps`."""
+    """The connection of one case to one broker. `ask` adds each request and answer to `steps`.
 
-    def __init__(self, address: str, topic: str):
+    With a user and a password, it logs in by SASL/PLAIN.
+    """
+
+    def __init__(self, address: str, topic: str, login: tuple[str, str] | None = None):
         self.topic = topic
         self.note = ''
         """A description of the following steps, shown with their differences."""
         self.steps: list[Step] = []
         self._address = address
+        self._login = login
         self._socket: socket.socket | None = None
         self._correlation_ids = itertools.count(1)
 
@@ -211,7 +215,16 @@ class RawPeer:
         if self._socket is None:
             host, _, port = self._address.rpartition(':')
             self._socket = socket.create_connection((host, int(port)), ANSWER_LIMIT_S)
+            if self._login is not None:
+                self._log_in(*self._login)
         return self._socket
+
+    def _log_in(self, user: str, password: str) -> None:
+        found = self._exchange(build('SaslHandshakeRequest', mechanism='PLAIN'), 1, CLIENT_ID)
+        assert found.error_code == 0, found
+        token = f'\0{user}\0{password}'.encode()
+        found = self._exchange(build('SaslAuthenticateRequest', auth_bytes=token), 2, CLIENT_ID)
+        assert found.error_code == 0, found
 
     def _receive(self, connection: socket.socket) -> bytes | str:
         problem = CLOSED

@@ -10,6 +10,10 @@ from support.apache_kafka import KafkaProcess, dump_log
 from support.broker_process import BrokerProcess
 from support.sample_topic import LIMIT_S, sample_topic
 
+from kbroker.client.admin import Admin
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import ClientConfig
+
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 PLAIN = {f'plain {number}' for number in range(20)}
@@ -32,6 +36,25 @@ def committed_values(address):
             ended.add(message.partition())
     consumer.close()
     return values[0] + values[1]
+
+
+QUOTAS = {(('client-id', 'app'), ('user', 'alice')): {'producer_byte_rate': 1048576.0, 'request_percentage': 25.5},
+          (('user', None),): {'controller_mutation_rate': 0.5},
+          (('ip', '10.0.0.1'),): {'connection_creation_rate': 5.0}}
+
+
+def set_quotas(address):
+    cluster = Cluster(ClientConfig.load(address))
+    for entity, quotas in QUOTAS.items():
+        assert Admin(cluster).alter_client_quotas(entity, quotas) is None
+    cluster.close()
+
+
+def quotas_of(address):
+    cluster = Cluster(ClientConfig.load(address))
+    found = Admin(cluster).describe_client_quotas()
+    cluster.close()
+    return {tuple(sorted(entity)): quotas for entity, quotas in found.items()}
 
 
 def committed_offset(address):
@@ -58,8 +81,10 @@ def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path,
     try:
         first.start()
         with sample_topic(first.address):
+            set_quotas(first.address)
             first.stop()
         second.start()
+        assert quotas_of(second.address) == QUOTAS
         assert set(committed_values(second.address)) == PLAIN | {'commit_transaction'}
         assert committed_offset(second.address) == 10
         commit_once_more(second.address)
@@ -71,6 +96,7 @@ def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path,
         text = dump_log(*sorted((tmp_path / 'data').glob('orders-*/*.log')))
         assert not re.search('corrupt|Exception', text), text
         first.start()
+        assert quotas_of(first.address) == QUOTAS
         assert committed_values(first.address) == values
         first.stop()
     finally:

@@ -1,7 +1,11 @@
-"""Functions that encode batches for tests of the log."""
+"""Functions that encode batches, and snapshots of producers, for tests of the log."""
+import struct
+
 from kbroker.record.batch import encode_batch
+from kbroker.wire.crc32c import crc32c
 
 T = 1_700_000_000_000
+ENTRY = struct.Struct('>qhiqiqiq')
 
 
 def data_batch(count: int = 1, *, timestamp_ms: int = T, value: bytes = b'value', producer_id: int = -1,
@@ -17,3 +21,10 @@ def marker_batch(*, commit: bool, producer_id: int, epoch: int, coordinator_epoc
     key = b'\0\0\0' + bytes([commit])
     return encode_batch([(timestamp_ms, key, b'\0\0' + coordinator_epoch.to_bytes(4, 'big'))], producer_id=producer_id,
                         producer_epoch=epoch, transactional=True, control=True)
+
+
+def snapshot_of(producers: int) -> bytes:
+    """Encode a snapshot of as many producers, whose ids begin with 0."""
+    body = struct.pack('>i', producers) + b''.join(ENTRY.pack(producer_id, 0, 0, 0, 0, T, -1, -1)
+                                                   for producer_id in range(producers))
+    return struct.pack('>hI', 1, crc32c(body)) + body

@@ -17,7 +17,7 @@ from kbroker.log.jobs import run_inline
 from kbroker.log.manager import LogDirectoryError, LogManager
 from kbroker.log.origin import Origin
 from kbroker.log.partition_metadata import read_topic_id
-from kbroker.long_work import run_to_end
+from kbroker.long_work import LongWork, run_to_end
 
 SECOND_BROKER = """
 import sys
@@ -256,7 +256,8 @@ def test_a_checkpoint_under_way_says_nothing_of_a_topic_that_was_deleted_meanwhi
     timers.run_due()
     for _ in range(steps):
         disk.finish()
-    run_to_end(manager.delete_logs([('orders', 0)]))
+    LongWork(timers).start(manager.delete_logs([('orders', 0)]))
+    timers.run_due()
     manager.create_log('orders', 0, TOPIC_ID[::-1], topic()).make()
     disk.finish_all()
     recovery_points = (tmp_path / 'data' / 'recovery-point-offset-checkpoint').read_text()

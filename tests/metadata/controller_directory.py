@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from kbroker.clock import ManualClock
 from kbroker.config import Config
 from kbroker.errors import KafkaError
-from kbroker.log.fs import File, FileSystem, InterposedFile
+from kbroker.log.fs import Directory, File, FileSystem, InterposedFile, sync_inline
+from kbroker.log.jobs import Sync
 from kbroker.long_work import run_to_end
 from kbroker.metadata.controller import MetadataController, NewTopic
 from kbroker.metadata.image import TopicImage
@@ -35,6 +37,18 @@ class CountdownFile(InterposedFile):
 
     def on_sync(self) -> None:
         self.fs.check()
+
+
+class CountdownDirectory(Directory):
+    """A directory whose sync asks its file system first."""
+
+    def __init__(self, path: str, fs: CountdownFileSystem):
+        super().__init__(path)
+        self.fs = fs
+
+    def sync(self) -> None:
+        self.fs.check()
+        super().sync()
 
 
 class CountdownFileSystem(FileSystem):
@@ -72,9 +86,8 @@ class CountdownFileSystem(FileSystem):
         self.check()
         super().mkdir(path)
 
-    def sync_directory(self, path: str) -> None:
-        self.check()
-        super().sync_directory(path)
+    def open_directory(self, path: str) -> File:
+        return CountdownDirectory(path, self)
 
 
 class ControllerDirectory:
@@ -85,11 +98,11 @@ class ControllerDirectory:
         self.clock = ManualClock()
         self.config = Config({name.replace('_', '.'): value for name, value in settings.items()})
 
-    def open(self, fs: FileSystem | None = None) -> MetadataController:
-        return MetadataController.open(fs or FileSystem(), str(self.log_dir), self.config, self.clock)
+    def open(self, fs: FileSystem | None = None, sync: Sync = sync_inline) -> MetadataController:
+        return MetadataController.open(fs or FileSystem(), str(self.log_dir), self.config, self.clock, sync=sync)
 
-    def start(self, fs: FileSystem | None = None) -> MetadataController:
-        controller = self.open(fs)
+    def start(self, fs: FileSystem | None = None, sync: Sync = sync_inline) -> MetadataController:
+        controller = self.open(fs, sync)
         controller.register(self.config.advertised)
         return controller
 
@@ -137,6 +150,22 @@ def delete_topics(controller: MetadataController, topics: list[str | bytes]) -> 
 def delete_topic(controller: MetadataController, topic: str | bytes) -> TopicImage:
     (result,) = delete_topics(controller, [topic])
     return image_of(result)
+
+
+def alter_configs(
+    controller: MetadataController,
+    resource_type: int,
+    name: str,
+    changes: Mapping[str, str | None],
+    *,
+    validate_only: bool = False,
+) -> dict[str, str]:
+    """Change one resource and return its configs."""
+    resource = resource_type, name
+    errors = run_to_end(controller.alter_configs({resource: changes}, validate_only=validate_only))
+    if errors[resource] is not None:
+        raise errors[resource]
+    return controller.image.configs.get(resource, {})
 
 
 def image_of(result: TopicImage | KafkaError) -> TopicImage:

@@ -6,6 +6,7 @@ import pytest
 from controller_directory import (
     ControllerDirectory,
     CountdownFileSystem,
+    alter_configs,
     create_partitions,
     create_topics,
     delete_topic,
@@ -229,9 +230,7 @@ def test_validating_writes_nothing(node: ControllerDirectory, controller: Metada
     (topic,) = create_topics(controller, [NewTopic('u', 4)], validate_only=True)
     assert len(topic.partitions) == 4
     assert len(create_partitions(controller, 't', 2, validate_only=True).partitions) == 2
-    assert controller.alter_configs(ResourceType.TOPIC, 't', {'retention.ms': '7'}, validate_only=True) == {
-        'retention.ms': '7'
-    }
+    assert alter_configs(controller, ResourceType.TOPIC, 't', {'retention.ms': '7'}, validate_only=True) == {}
     assert node.files() == before and controller.image is image
 
 
@@ -261,7 +260,7 @@ def test_a_request_larger_than_an_atomic_batch_is_refused(controller: MetadataCo
 
 def test_a_change_larger_than_a_batch_is_refused(controller: MetadataController) -> None:
     configs = {f'key.{number}': 'x' * 30_000 for number in range(300)}
-    fails(ErrorCode.POLICY_VIOLATION, controller.alter_configs, ResourceType.GROUP, 'g', configs)
+    fails(ErrorCode.POLICY_VIOLATION, alter_configs, controller, ResourceType.GROUP, 'g', configs)
     assert (ResourceType.GROUP, 'g') not in controller.image.configs
 
 
@@ -317,22 +316,22 @@ def test_topics_are_deleted_by_name_and_id_in_one_batch(
 
 def test_configs_are_set_changed_and_removed(node: ControllerDirectory, controller: MetadataController) -> None:
     controller.create_topic('t', 1)
-    assert controller.alter_configs(2, 't', {'retention.ms': '1', 'segment.bytes': '1048576'}) == {
+    assert alter_configs(controller, 2, 't', {'retention.ms': '1', 'segment.bytes': '1048576'}) == {
         'retention.ms': '1',
         'segment.bytes': '1048576',
     }
-    assert controller.alter_configs(2, 't', {'retention.ms': None, 'segment.bytes': '2097152'}) == {
+    assert alter_configs(controller, 2, 't', {'retention.ms': None, 'segment.bytes': '2097152'}) == {
         'segment.bytes': '2097152'
     }
     assert controller.image.topics['t'].configs == {'segment.bytes': '2097152'}
-    assert controller.alter_configs(4, '', {'log.retention.ms': '100000'})['log.retention.ms'] == '100000'
-    assert controller.alter_configs(4, '1', {'log.retention.ms': '200000'}) == {'log.retention.ms': '200000'}
-    assert controller.alter_configs(32, 'g', {'consumer.session.timeout.ms': '46000'}) == {
+    assert alter_configs(controller, 4, '', {'log.retention.ms': '100000'})['log.retention.ms'] == '100000'
+    assert alter_configs(controller, 4, '1', {'log.retention.ms': '200000'}) == {'log.retention.ms': '200000'}
+    assert alter_configs(controller, 32, 'g', {'consumer.session.timeout.ms': '46000'}) == {
         'consumer.session.timeout.ms': '46000'
     }
-    assert controller.alter_configs(16, 's', {'interval.ms': '100'}) == {'interval.ms': '100'}
+    assert alter_configs(controller, 16, 's', {'interval.ms': '100'}) == {'interval.ms': '100'}
     written = Written(node)
-    controller.alter_configs(2, 't', {'retention.ms': None, 'segment.bytes': '2097152'})
+    alter_configs(controller, 2, 't', {'retention.ms': None, 'segment.bytes': '2097152'})
     assert written.kinds == []
 
 
@@ -341,11 +340,11 @@ def test_min_insync_replicas_clears_the_eligible_leader_replicas(
 ) -> None:
     controller.create_topic('t', 1)
     written = Written(node)
-    controller.alter_configs(2, 't', {'min.insync.replicas': '2', 'retention.ms': '1'})
-    controller.alter_configs(4, '', {'min.insync.replicas': '2'})
+    alter_configs(controller, 2, 't', {'min.insync.replicas': '2', 'retention.ms': '1'})
+    alter_configs(controller, 4, '', {'min.insync.replicas': '2'})
     assert written.kinds == [CONFIG, CONFIG, CLEAR_ELR, CONFIG, CLEAR_ELR] and written.batches == 2
-    fails(ErrorCode.INVALID_CONFIG, controller.alter_configs, 4, '', {'min.insync.replicas': None})
-    fails(ErrorCode.INVALID_CONFIG, controller.alter_configs, 4, '1', {'min.insync.replicas': '1'})
+    fails(ErrorCode.INVALID_CONFIG, alter_configs, controller, 4, '', {'min.insync.replicas': None})
+    fails(ErrorCode.INVALID_CONFIG, alter_configs, controller, 4, '1', {'min.insync.replicas': '1'})
 
 
 @pytest.mark.parametrize(
@@ -370,15 +369,15 @@ def test_configs_that_cannot_be_parsed_are_refused(
 ) -> None:
     controller.create_topic('t', 1)
     image = controller.image
-    fails(code, controller.alter_configs, resource_type, name, changes)
+    fails(code, alter_configs, controller, resource_type, name, changes)
     assert controller.image is image
 
 
 def test_a_config_of_a_newer_kafka_stays_until_it_is_removed(controller: MetadataController) -> None:
     controller.create_topic('t', 1)
     controller._commit([ConfigRecord(resource_type=2, resource_name='t', name='from.the.future', value='1')])
-    assert controller.alter_configs(2, 't', {'retention.ms': '1'}) == {'from.the.future': '1', 'retention.ms': '1'}
-    assert controller.alter_configs(2, 't', {'from.the.future': None}) == {'retention.ms': '1'}
+    assert alter_configs(controller, 2, 't', {'retention.ms': '1'}) == {'from.the.future': '1', 'retention.ms': '1'}
+    assert alter_configs(controller, 2, 't', {'from.the.future': None}) == {'retention.ms': '1'}
 
 
 # -- producer ids
@@ -410,8 +409,8 @@ OPERATIONS = {
     ),
     'create partitions': lambda node, controller: create_partitions(controller, 't', 5),
     'delete topics': lambda node, controller: delete_topics(controller, ['t', 'u']),
-    'alter configs': lambda node, controller: controller.alter_configs(
-        2, 't', {'retention.ms': None, 'min.insync.replicas': '1'}
+    'alter configs': lambda node, controller: alter_configs(
+        controller, 2, 't', {'retention.ms': None, 'min.insync.replicas': '1'}
     ),
     'allocate producer ids': lambda node, controller: controller.allocate_producer_id_block(),
     'begin shutdown': lambda node, controller: controller.begin_shutdown(),
@@ -476,10 +475,10 @@ def test_a_roll_that_fails_anywhere_leaves_a_log_that_opens(tmp_path) -> None:
         node = ControllerDirectory(tmp_path / str(allowed), metadata_log_segment_bytes='8388608')
         fs = CountdownFileSystem(torn_percent=50)
         controller = node.start(fs)
-        controller.alter_configs(32, 'g', big)
+        alter_configs(controller, 32, 'g', big)
         fs.allowed = fs.changes + allowed
         try:
-            controller.alter_configs(32, 'h', big)
+            alter_configs(controller, 32, 'h', big)
         except KafkaError as error:
             assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
         controller = node.start()
@@ -514,9 +513,8 @@ def test_the_state_is_always_what_a_replay_of_the_log_gives(
             elif step == 'delete':
                 delete_topic(controller, *arguments)
             elif step == 'set':
-                controller.alter_configs(
-                    ResourceType.TOPIC, arguments[0], {'retention.ms': arguments[1], 'min.insync.replicas': '1'}
-                )
+                configs = {'retention.ms': arguments[1], 'min.insync.replicas': '1'}
+                alter_configs(controller, ResourceType.TOPIC, arguments[0], configs)
             elif step == 'ids':
                 controller.allocate_producer_id_block()
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from controller_directory import ControllerDirectory, CountdownFileSystem
+from controller_directory import ControllerDirectory, CountdownFileSystem, alter_configs
 from reference.kraft import read_log
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
@@ -218,7 +218,7 @@ def test_the_log_rolls_into_segments_that_are_read_in_order(tmp_path) -> None:
     node = ControllerDirectory(tmp_path / 'data', metadata_log_segment_bytes='8388608')
     controller = node.start()
     for letter in 'abcdefghijklm':
-        controller.alter_configs(32, 'g', {f'key.{number}': letter * 30_000 for number in range(30)})
+        alter_configs(controller, 32, 'g', {f'key.{number}': letter * 30_000 for number in range(30)})
     controller.create_topic('t', 1)
     bases = sorted(int(path.stem) for path in node.metadata_directory.glob('*.log'))
     assert len(bases) == 2 and all(path.stat().st_size <= 8388608 for path in node.metadata_directory.glob('*.log'))

@@ -1,9 +1,12 @@
 """Options: accepted values, errors for other values, and the places that accept each option."""
 import pytest
+from support.broker_process import ROOT
 
-from kbroker_tools.spark.options import ROWS, OptionError, check_use, parse_bytes, parse_options
+from kbroker.client.config import ClientConfig
+from kbroker_tools.spark.options import ROWS, OptionError, check_use, client_options, parse_bytes, parse_options
 from kbroker_tools.spark.planning import split_bytes
 
+PAGE = (ROOT / 'docs' / 'spark.md').read_text()
 FILES = {'path': '/data'}
 BROKER = {'kafka.bootstrap.servers': 'broker:9092', 'subscribe': 'orders'}
 
@@ -54,7 +57,8 @@ def test_an_option_takes_what_it_says_and_refuses_the_rest(row):
     parsed = parse_options({**around, row.name.upper(): good})
     if value is not None:
         assert parsed[row.name] == value
-    assert parsed.is_given(row.name) and row.doc.endswith('.')
+    assert parsed.is_given(row.name)
+    assert f'`{row.name}`' in PAGE
     with pytest.raises(OptionError, match=f'option {row.name}: found .*, expected '):
         parse_options({**around, row.name: bad})
 
@@ -118,6 +122,17 @@ def test_the_isolation_is_read_committed_unless_either_name_says_otherwise():
     assert parse_options(BROKER).is_read_committed
     assert not parse_options({**BROKER, 'kafka.isolation.level': 'READ_UNCOMMITTED'}).is_read_committed
     assert not parse_options({**FILES, 'kafka.isolation.level': 'read_uncommitted'}).is_read_committed
+
+
+def test_the_settings_of_a_client_are_options_without_those_of_other_programs(tmp_path):
+    file = tmp_path / 'client.properties'
+    file.write_text('bootstrap.servers=other:1\nsecurity.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\nacks=all\n'
+                    'sasl.jaas.config=OAuthBearerLoginModule required unsecuredLoginStringClaim_sub=alice;\n')
+    found = client_options(file)
+    assert sorted(found) == ['kafka.sasl.jaas.config', 'kafka.sasl.mechanism', 'kafka.security.protocol']
+    options = parse_options(found | {'kafka.bootstrap.servers': 'h:1', 'subscribe': 'a'})
+    assert ClientConfig.from_settings(options.kafka).sasl_token is not None
+    assert client_options(None) == {}
 
 
 def test_passwords_are_not_shown():

@@ -5,10 +5,11 @@ import pytest
 from ingest_topics import Writer, consumed, create_topic, ingested
 from pyspark.errors import PySparkException
 from support.broker_process import PROMPT, BrokerProcess
-from support.secured_kafka import PASSWORD, PLAIN, SCRAM, SecuredKafka, free_port, jaas
+from support.secured_kafka import OAUTH, PASSWORD, PLAIN, SCRAM, SecuredKafka, free_port, jaas
 
 from kbroker_tools.spark.failures import one_line
 from kbroker_tools.spark.ingest import IngestJob
+from kbroker_tools.spark.options import client_options
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
 
@@ -68,10 +69,20 @@ def test_a_guarded_kafka_is_read_with_the_options_of_the_connector(spark, guarde
     assert spark.read.format('kbroker').options(**options, table='batches').load().count() > 3
 
 
-def test_an_ingest_takes_them_as_options(spark, guarded, tmp_path):
-    settings = settings_of('SASL_SSL', guarded.certificates)
+def test_a_token_opens_the_door_to_both(spark, guarded):
+    token = f'{OAUTH} required unsecuredLoginStringClaim_sub="alice" unsecuredLoginListClaim_scope="|produce";'
+    options = options_of(guarded.addresses['SASL_PLAINTEXT'], {
+        'security.protocol': 'SASL_PLAINTEXT', 'sasl.mechanism': 'OAUTHBEARER', 'sasl.jaas.config': token})
+    assert len(rows(spark, 'kbroker', options)) == 50
+    assert rows(spark, 'kbroker', options) == rows(spark, 'kafka', options)
+
+
+def test_an_ingest_takes_them_from_a_file(spark, guarded, tmp_path):
+    file = tmp_path / 'client.properties'
+    file.write_text(''.join(f'{name}={value}\n'.replace('\\', '\\\\')
+                            for name, value in settings_of('SASL_SSL', guarded.certificates).items()))
     job = IngestJob(guarded.addresses['SASL_SSL'], ['guarded'], tmp_path / 'to', tmp_path / 'state',
-                    options={f'kafka.{name}': value for name, value in settings.items()})
+                    options=client_options(file))
     assert job.run(spark).rows == 50
     assert ingested(tmp_path / 'to') == consumed(guarded.addresses['PLAINTEXT'], 'guarded')
     kept = ''.join(path.read_text() for path in tmp_path.rglob('*.json'))

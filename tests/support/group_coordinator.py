@@ -32,7 +32,8 @@ def subscription(*topics: str) -> bytes:
 class World:
     """A group coordinator on held partitions. With `immediate=False`, nothing is durable until `flush`."""
 
-    def __init__(self, *, immediate: bool = True, **settings: Any):
+    def __init__(self, *, immediate: bool = True, slice_us: int = 2_000, **settings: Any):
+        self.slice_us = slice_us
         self.clock = ManualClock()
         self.timers = Timers(self.clock)
         self.config = Config(
@@ -45,7 +46,7 @@ class World:
         for name in ('orders', 'payments'):
             self.topics.create(name, 4)
         self.topics.ensure_internal(OFFSETS_TOPIC)
-        self.long_work = LongWork(self.timers)
+        self.long_work = LongWork(self.timers, self.slice_us)
         self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work)
         self.groups.start()
 
@@ -61,7 +62,7 @@ class World:
         self.topics.on_topic_deleted.clear()
         self.topics.power_loss()
         self.timers = Timers(self.clock)
-        self.long_work = LongWork(self.timers)
+        self.long_work = LongWork(self.timers, self.slice_us)
         self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work)
         self.groups.start()
 
@@ -152,6 +153,11 @@ class World:
     ) -> FetchedOffset:
         return self.groups.fetch_offsets(group_id, [partition], require_stable)[partition]
 
+    def fetched_all(self, group_id: str = GROUP, *, require_stable: bool = False) -> dict[Any, FetchedOffset]:
+        """Return all that the group has committed."""
+        partitions = [(key.topic, key.partition) for key in self.groups.offset_keys(group_id)]
+        return self.groups.fetch_offsets(group_id, partitions, require_stable)
+
     def offset(self, partition: tuple[str, int], group_id: str = GROUP) -> int:
         return self.fetched(partition, group_id=group_id).offset
 
@@ -186,8 +192,8 @@ class World:
                     )
                     for member in group.members.values()
                 ],
-                self.groups.fetch_offsets(group.group_id, None, False),
-                self.groups.fetch_offsets(group.group_id, None, True),
+                self.fetched_all(group.group_id),
+                self.fetched_all(group.group_id, require_stable=True),
             )
         return seen
 

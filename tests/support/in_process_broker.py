@@ -20,6 +20,7 @@ from kbroker.node import Node
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import decode, encode
+from kbroker.security.session import Session
 
 
 class InProcessConnection:
@@ -28,11 +29,14 @@ class InProcessConnection:
     client_host = '127.0.0.1'
     listener_name = 'PLAINTEXT'
 
-    def __init__(self, connection_id: int):
+    def __init__(self, connection_id: int, session: Session | None = None):
         self.connection_id = connection_id
+        self.session = session
         self.replies: list[bytes | None] = []
         self.closed: str | None = None
         self.sent = 0
+        self.muted_ms = 0
+        self.network_us = 0
 
     def reply(self, sequence: int, segments: bytes | list[Any] | None) -> None:
         self.replies.append(b''.join(
@@ -41,6 +45,12 @@ class InProcessConnection:
 
     def let_next_pass(self, sequence: int) -> None:
         pass
+
+    def mute(self, time_ms: int) -> None:
+        self.muted_ms = time_ms
+
+    def take_network_us(self) -> int:
+        return self.network_us
 
     def keep_frame(self) -> None:
         """Let the handler copy the frame."""
@@ -76,6 +86,7 @@ class InProcessBroker(Node):
         config = Config({'log.dirs': str(directory), **(settings or {})})
         super().__init__(config, clock, Timers(clock), fs or FileSystem(), sync)
         self._dispatcher = Dispatcher(self, served_apis(), self.tick)
+        self.quotas.on_switch.append(self._dispatcher.apply_quotas)
         self._connection_ids = count(1)
         self._correlation_ids = count(1)
         self._is_open = False
@@ -97,8 +108,8 @@ class InProcessBroker(Node):
         self._is_open = False
         self.abandon()
 
-    def connect(self) -> InProcessConnection:
-        return InProcessConnection(next(self._connection_ids))
+    def connect(self, session: Session | None = None) -> InProcessConnection:
+        return InProcessConnection(next(self._connection_ids), session)
 
     def disconnect(self, connection: InProcessConnection) -> None:
         self.waiting_room.connection_closed(connection.connection_id)

@@ -12,12 +12,16 @@ from kbroker.protocol import messages
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule'
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule'
+OAUTH = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule'
 MECHANISMS = {
-    'SASL_PLAINTEXT': {'PLAIN': f'{PLAIN} required user_alice="wonder land";', 'SCRAM-SHA-256': f'{SCRAM} required;'},
+    'SASL_PLAINTEXT': {'PLAIN': f'{PLAIN} required user_alice="wonder land";', 'SCRAM-SHA-256': f'{SCRAM} required;',
+                       'OAUTHBEARER': f'{OAUTH} required unsecuredLoginStringClaim_sub="broker" '
+                                      'unsecuredValidatorRequiredScope="produce";'},
     'SASL_SSL': {'SCRAM-SHA-512': f'{SCRAM} required;'},
 }
 SCRAM_CODES = {'sha256': 1, 'sha512': 2}
 PASSWORD = 'wonder "land"'
+REAUTHENTICATION_MS = 600_000
 
 
 def free_port():
@@ -43,6 +47,7 @@ class SecuredKafka:
             'ssl.keystore.type': 'PEM', 'ssl.keystore.location': str(self.certificates / 'server.pem'),
             'ssl.truststore.type': 'PEM', 'ssl.truststore.location': str(self.certificates / 'ca.pem'),
             'listener.name.ssl.ssl.client.auth': 'required',
+            'connections.max.reauth.ms': str(REAUTHENTICATION_MS),
         }
         for listener, mechanisms in MECHANISMS.items():
             prefix = f'listener.name.{listener.lower()}'

@@ -137,9 +137,10 @@ class ColdFile(InterposedFile):
 
 
 class LateWorker:
-    """A worker that runs a job when the test calls `work`. The completion is called on the loop."""
+    """A worker that runs a job when the test calls `work`. The completion is called at once, or on the loop if there
+    is a reactor."""
 
-    def __init__(self, reactor):
+    def __init__(self, reactor=None):
         self.reactor = reactor
         self.jobs = []
 
@@ -150,6 +151,9 @@ class LateWorker:
         job, done = self.jobs.pop(0)
         try:
             result = job()
-        except OSError as error:
+        except Exception as error:
             result = error
-        self.reactor.call_soon_threadsafe(lambda: done(result))
+        if self.reactor is None:
+            done(result)
+        else:
+            self.reactor.call_soon_threadsafe(lambda: done(result))

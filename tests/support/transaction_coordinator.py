@@ -37,6 +37,10 @@ class Blocks:
         self.next_block += self.length
         return block
 
+    def allocate_producer_id_block_later(self):
+        yield
+        return self.allocate_producer_id_block()
+
 
 def producer_of(partition: HeldPartition, producer_id: int) -> SimpleNamespace:
     """Return the epoch and the open transaction of a producer from the batches of a partition."""
@@ -99,8 +103,9 @@ class World:
     def start(self) -> None:
         self.timers = Timers(self.clock)
         self.topics.on_topic_created, self.topics.on_topic_deleted = [], []
-        self.producer_ids = ProducerIds(self.blocks)
-        self.coordinator = TransactionCoordinator(self.config, self.clock, LongWork(self.timers), self.topics,
+        long_work = LongWork(self.timers)
+        self.producer_ids = ProducerIds(self.blocks, long_work)
+        self.coordinator = TransactionCoordinator(self.config, self.clock, long_work, self.topics,
                                                   self.producer_ids, transaction_version=self.version,
                                                   most_together_bytes=self.most_together_bytes)
         self.coordinator.start()

@@ -520,6 +520,29 @@ def test_a_topic_that_was_created_again_has_lost_nothing(tmp_path):
     assert any('it is lost' in message for message in messages(errors_in(directory)))
 
 
+def test_a_kill_between_two_topics_of_a_name_is_no_error(tmp_path):
+    """Apache Kafka writes topic ids late, and removes the directory of a deleted topic after the metadata."""
+    directory = tmp_path / 'data'
+    with InProcessBroker(directory, SETTINGS) as broker:
+        client = Client(broker, Promises())
+        client.create_topic('orders', 1)
+        client.init_idempotent()
+        client.produce({A: ['old']})
+        client.delete_topic('orders')
+        client.create_topic('orders', 1)
+        broker.crash()
+    checkpoint(directory, 'replication-offset-checkpoint', 'orders 0 52')
+    deleted, = directory.glob('*-delete')
+    metadata = directory / 'orders-0' / 'partition.metadata'
+    metadata.unlink()
+    assert messages(errors_in(directory)) == []
+    shutil.rmtree(directory / 'orders-0')
+    deleted.rename(directory / 'orders-0')
+    checkpoint(directory, 'replication-offset-checkpoint', 'orders 0 1')
+    assert messages(errors_in(directory)) == []
+    assert any('the metadata log says' in message for message in messages(findings_in(directory)))
+
+
 def test_a_high_watermark_from_before_a_partition_is_of_an_earlier_topic(tmp_path):
     """Kafka writes the checkpoint every few seconds, and removes a deleted log soon."""
     directory = tmp_path / 'data'

@@ -33,7 +33,13 @@ def test_what_is_no_setting_is_wrong_usage(text):
     (['--alter', '--topic', 'a', '--add-config', 'a=1', '--data-dir', '/'], 'needs a broker'),
     (['--describe', '--broker', 'one'], 'expected the id of a broker'),
     (['--describe', '--entity-type', 'topics', '--entity-default'], 'goes with --entity-type brokers'),
-    (['--describe', '--entity-type', 'users'], "'users' is not one of"), (['--describe', '--topic', ''], 'is empty')])
+    (['--describe', '--entity-type', 'devices'], "'devices' is not one of"),
+    (['--describe', '--topic', ''], 'is empty'),
+    (['--describe', '--entity-type', 'users', '--entity-type', 'ips'], 'only users and clients go together'),
+    (['--describe', '--entity-type', 'users', '--entity-type', 'topics'], 'only users and clients go together'),
+    (['--describe', '--entity-type', 'topics', '--entity-type', 'groups'], 'only users and clients go together'),
+    (['--describe', '--entity-type', 'users', '--user', 'alice'], 'found users twice'),
+    (['--describe', '--entity-type', 'users', '--entity-name', 'a', '--entity-default'], 'found 2 names of 1 types')])
 def test_wrong_usage_is_reported_with_exit_code_2(arguments, words):
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2

@@ -25,10 +25,13 @@ class Producer:
         self.code, self.id, self.epoch = answer.error_code, answer.producer_id, answer.producer_epoch
 
     def add(self, topic, partitions):
-        answer = self.broker.ask(build(
+        request = build(
             'AddPartitionsToTxnRequest', v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.id, v3_and_below_producer_epoch=self.epoch,
-            v3_and_below_topics=[{'name': topic, 'partitions': list(partitions)}]), 3)
+            v3_and_below_topics=[{'name': topic, 'partitions': list(partitions)}])
+        connection = self.broker.begin(request, 3)
+        self.broker.long_work.finish()
+        answer = self.broker.answer_to(connection, request, 3)
         return {result.partition_error_code
                 for topic in answer.results_by_topic_v3_and_below for result in topic.results_by_partition}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from errno import ENOSYS
 
 from kbroker.log.fs import record_lock
-from kbroker.log.fs.file import Directory, File, WholeFileSystem
+from kbroker.log.fs.file import Directory, File, ReadOnlyFile, WholeFileSystem
 
 SYNCFS_IS_SILENT = tuple(int(number) for number in re.findall(r'\d+', os.uname().release)[:2]) < (5, 8)
 """True if the kernel's syncfs hides write errors."""
@@ -29,6 +29,10 @@ class FileSystem:
 
     def open(self, path: str, create: bool = False) -> File:
         return File(path, create)
+
+    def open_to_read(self, path: str) -> File:
+        """Open a file that the process may have no right to write to."""
+        return ReadOnlyFile(path)
 
     def open_directory(self, path: str) -> File:
         return Directory(path)

@@ -1,0 +1,110 @@
+"""AlterUserScramCredentials (key 51), version 0 (KIP-554): set and delete credentials of users, in one batch.
+
+The client salts the password. The broker derives the keys, stores them and forgets what it received. A user who is
+named twice is DUPLICATE_RESOURCE, and nothing of it is done; that holds for two mechanisms, too, as in Kafka. A change
+counts from the next login on.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kbroker.apis.authorization import require
+from kbroker.apis.long_answers import Pace, Steps
+from kbroker.apis.request import Api, Request
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.scram_records import (
+    MOST_CREDENTIALS,
+    SCRAM_SINCE,
+    check_iterations,
+    check_name,
+    mechanism_name,
+    record_of,
+)
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import AlterUserScramCredentialsResponse as Response
+from kbroker.protocol.messages import RemoveUserScramCredentialRecord
+from kbroker.security.acl_codes import Operation, ResourceType
+from kbroker.security.scram_credential import DIGEST_BYTES
+
+Result = Response.AlterUserScramCredentialsResult
+
+
+def handle(request: Request, body: Any) -> Steps:
+    require(request, Operation.ALTER, ResourceType.CLUSTER)
+    metadata, pace = request.node.metadata, Pace()
+    yield from metadata.turns.take()
+    try:
+        records: dict[str, Any] = {}
+        errors: dict[str, KafkaError] = {}
+        for is_deletion, row in changes(body):
+            try:
+                if row.name in errors:
+                    continue
+                if records.pop(row.name, None) is not None:
+                    raise KafkaError(ErrorCode.DUPLICATE_RESOURCE,
+                                     'A user credential cannot be altered twice in the same request')
+                check_version(metadata.image)
+                records[row.name] = deletion_of(row, metadata.image) if is_deletion else upsertion_of(row)
+            except KafkaError as error:
+                errors[row.name] = error.with_traceback(None)
+            if pace.spend(8):       # the derivation of two keys
+                yield
+        check_room(metadata.image, records)
+        yield from metadata.write(list(records.values()))
+    finally:
+        metadata.turns.end()
+    results = [Result(user=name, error_code=0, error_message=None) for name in records]
+    results += [Result(user=name, error_code=int(error.code), error_message=str(error))
+                for name, error in errors.items()]
+    return Response(results=results)
+
+
+def changes(body: Any) -> Iterator[tuple[bool, Any]]:
+    for row in body.deletions:
+        yield True, row
+    for row in body.upsertions:
+        yield False, row
+
+
+def deletion_of(row: Any, image: Any) -> Any:
+    """Return the record that deletes a credential. Raises KafkaError."""
+    check_name(row.name)
+    mechanism_name(row.mechanism)
+    if (row.name, row.mechanism) not in image.scram_credentials:
+        raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, 'Attempt to delete a user credential that does not exist')
+    return RemoveUserScramCredentialRecord(name=row.name, mechanism=row.mechanism)
+
+
+def upsertion_of(row: Any) -> Any:
+    """Return the record that sets a credential. Raises KafkaError."""
+    from kbroker.security.scram import credential_of_salted_password  # slow to import, and seldom used
+
+    check_name(row.name)
+    mechanism = mechanism_name(row.mechanism)
+    check_iterations(row.iterations)
+    salted, expected = bytes(row.salted_password), DIGEST_BYTES[mechanism]
+    if len(salted) != expected:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL,
+                         f'found a salted password of {len(salted)} bytes, expected {expected}')
+    return record_of(row.name, mechanism, credential_of_salted_password(
+        mechanism, salted, bytes(row.salt), row.iterations))
+
+
+def check_version(image: Any) -> None:
+    if image.metadata_version < SCRAM_SINCE:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION,
+                         f'found metadata.version {image.metadata_version}, expected at least {SCRAM_SINCE}')
+
+
+def check_room(image: Any, records: dict[str, Any]) -> None:
+    if len(image.scram_credentials) + len(records) > MOST_CREDENTIALS:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f'there may be at most {MOST_CREDENTIALS} credentials')
+
+
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    names = dict.fromkeys(row.name for _, row in changes(body))
+    return Response(results=[Result(user=name, error_code=int(code), error_message=message) for name in names])
+
+
+API = Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, handle, error_response)

@@ -1,0 +1,97 @@
+"""CreateAcls (key 30), versions 1-3 (KIP-140): the new ACLs of a request are one batch of the metadata log.
+
+An ACL that exists already, or that a request repeats, is a success and no second record. An invalid one fails alone.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kbroker.apis.acls import authorizer_for, check_codes
+from kbroker.apis.long_answers import Pace, Steps
+from kbroker.apis.request import Api, Request
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.batches import MAX_RECORDS
+from kbroker.metadata.directory import random_uuid
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import AccessControlEntryRecord, CreateAclsResponse
+from kbroker.security.acl_codes import Operation
+from kbroker.security.acl_index import MOST_ACL_BYTES, Entry, identity_of, size_of
+from kbroker.security.acl_validation import reason_to_refuse
+
+if TYPE_CHECKING:
+    from kbroker.security.authorizer import Authorizer
+
+Result = CreateAclsResponse.AclCreationResult
+
+
+def handle(request: Request, body: Any) -> Steps:
+    pace = Pace()
+    for row in body.creations:
+        check_codes(*codes_of(row))
+        if pace.spend():
+            yield
+    authorizer = authorizer_for(request, Operation.ALTER)
+    results: list[Any] = []
+    valid: dict[Any, Entry] = {}
+    for row in body.creations:
+        try:
+            entry = entry_of(row)
+            valid.setdefault(identity_of(entry), entry)
+            results.append(Result(error_message=''))
+        except KafkaError as error:
+            results.append(failed(error.code, str(error)))
+        if pace.spend():
+            yield
+    yield from create(request.node, authorizer, list(valid.values()), pace)
+    return CreateAclsResponse(results=results)
+
+
+def create(node: Any, authorizer: Authorizer, entries: list[Entry], pace: Pace) -> Steps:
+    """Write those of the entries that are new, and bring them into force. Raises KafkaError POLICY_VIOLATION."""
+    yield from node.metadata.turns.take()
+    try:
+        yield from node.acls.settle()
+        new, new_bytes = [], 0
+        for entry in entries:
+            if authorizer.index.find_equal(entry) is None:
+                new.append(entry)
+                new_bytes += size_of(entry)
+            if pace.spend():
+                yield
+        if len(new) > MAX_RECORDS:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION,
+                             f'found {len(new)} new ACLs in a request, expected at most {MAX_RECORDS}')
+        if authorizer.index.held_bytes + new_bytes > MOST_ACL_BYTES:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION,
+                             f'all ACLs would take more than {MOST_ACL_BYTES} bytes of memory')
+        yield from node.metadata.write(new)
+        yield from node.acls.settle()
+    finally:
+        node.metadata.turns.end()
+
+
+def codes_of(row: Any) -> tuple[int, int, int, int]:
+    return row.resource_type, row.resource_pattern_type, row.operation, row.permission_type
+
+
+def entry_of(row: Any) -> Entry:
+    """Return the record of a creation. Raises KafkaError INVALID_REQUEST."""
+    entry = AccessControlEntryRecord(
+        id=random_uuid(), resource_type=row.resource_type, resource_name=row.resource_name,
+        pattern_type=row.resource_pattern_type, principal=row.principal, host=row.host, operation=row.operation,
+        permission_type=row.permission_type)
+    reason = reason_to_refuse(entry)
+    if reason is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
+    return entry
+
+
+def failed(code: ErrorCode, message: str) -> Any:
+    return Result(error_code=int(code), error_message=message)
+
+
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    return CreateAclsResponse(results=[failed(code, message)] * len(body.creations))
+
+
+API = Api(ApiKey.CREATE_ACLS, 1, 3, handle, error_response)

@@ -1,0 +1,23 @@
+"""SaslAuthenticate (key 36), versions 0-2 (KIP-152): one token of the client, answered with one of the mechanism.
+
+Version 1 adds the milliseconds after which the client has to log in again (KIP-368); 0 stands for never.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.authentication import failure
+from kbroker.apis.request import Api, Request
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api_keys import ApiKey
+
+
+def handle(request: Request, body: Any) -> Any:
+    return request.node.authentication.authenticate(request, bytes(body.auth_bytes))
+
+
+def error_response(_body: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    return failure(code, message)
+
+
+API = Api(ApiKey.SASL_AUTHENTICATE, 0, 2, handle, error_response)

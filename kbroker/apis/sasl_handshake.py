@@ -1,0 +1,24 @@
+"""SaslHandshake (key 17), versions 0-1: the client chooses a mechanism. With version 0, tokens follow without headers.
+
+On a connection that is logged in, it begins a re-authentication if the session has an end (KIP-368). Otherwise the
+answer is ILLEGAL_SASL_STATE, as on listeners without SASL, and the connection stays.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.request import Api, Request
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import SaslHandshakeResponse
+
+
+def handle(request: Request, body: Any) -> Any:
+    return request.node.authentication.handshake(request, body.mechanism)
+
+
+def error_response(_body: Any, code: ErrorCode, _message: str, _version: int) -> Any:
+    return SaslHandshakeResponse(error_code=int(code), mechanisms=[])
+
+
+API = Api(ApiKey.SASL_HANDSHAKE, 0, 1, handle, error_response)

@@ -1,0 +1,84 @@
+"""The ACLs of the metadata log, kept in force: an authorizer follows each change of the log.
+
+A change of many ACLs takes effect in parts. The parts are ordered so that no client gets a right in between that it has
+neither before nor after the change, and none loses a right that it has before and after: ACLs that deny are added
+first and removed last.
+"""
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kbroker.long_work import LongWork
+from kbroker.metadata.changes import Steps
+from kbroker.metadata.controller import MetadataController
+from kbroker.protocol.messages import AccessControlEntryRecord, RemoveAccessControlEntryRecord
+from kbroker.security.acl_codes import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from kbroker.security.authorizer import Authorizer
+
+PART = 50
+"""The ACLs that take effect between two yields. One takes 5 to 10 us."""
+
+logger = logging.getLogger(__name__)
+
+
+class AclFollower:
+    """Brings the changes of the metadata log into force at an authorizer."""
+
+    def __init__(self, authorizer: Authorizer, metadata: MetadataController, long_work: LongWork):
+        self._authorizer = authorizer
+        self._long_work = long_work
+        self._pending: deque[Any] = deque()
+        for entry in metadata.image.access_control_entries.values():
+            authorizer.put(entry)
+        metadata.on_change.append(self._adopt)
+
+    def __len__(self) -> int:
+        """Return the number of records that are not in force yet."""
+        return len(self._pending)
+
+    def _adopt(self, records: Sequence[Any]) -> None:
+        if not any(isinstance(record, ACL_RECORDS) for record in records):
+            return
+        self._pending += self._in_order(records)
+        self._long_work.start(self.settle())
+
+    def _in_order(self, records: Iterable[Any]) -> Iterable[Any]:
+        """Return the records on ACLs, each denial first if it is added and last if it is removed."""
+        entries = self._authorizer.index.entries
+
+        def place(record: Any) -> int:
+            if isinstance(record, AccessControlEntryRecord):
+                return 0 if record.permission_type == Permission.DENY else 1
+            found = entries.get(record.id)
+            return 3 if found is not None and found.permission_type == Permission.DENY else 2
+        return sorted((record for record in records if isinstance(record, ACL_RECORDS)), key=place)
+
+    def settle(self) -> Steps[None]:
+        """Bring all changes so far into force."""
+        while self._pending:
+            for _ in range(min(PART, len(self._pending))):
+                record = self._pending.popleft()
+                if isinstance(record, AccessControlEntryRecord):
+                    self._authorizer.put(record)
+                else:
+                    self._authorizer.remove(record.id)
+            if self._pending:
+                yield
+
+
+ACL_RECORDS = (AccessControlEntryRecord, RemoveAccessControlEntryRecord)
+
+
+def may_be_administered(authorizer: Authorizer) -> bool:
+    """Return whether some principal may create ACLs. Denials are not considered."""
+    if authorizer.super_users or authorizer.allow_if_no_acl:
+        return True
+    return any(
+        entry.resource_type == ResourceType.CLUSTER and entry.permission_type == Permission.ALLOW
+        and entry.operation in (Operation.ALL, Operation.ALTER)
+        and (entry.resource_name in (CLUSTER_NAME, '*') if entry.pattern_type == PatternType.LITERAL
+             else CLUSTER_NAME.startswith(entry.resource_name))
+        for entry in authorizer.index.entries.values())

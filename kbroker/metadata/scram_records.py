@@ -1,0 +1,43 @@
+"""SCRAM credentials in the metadata log (KIP-554)."""
+from __future__ import annotations
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages import UserScramCredentialRecord
+from kbroker.security.mechanism import LARGEST_NAME_BYTES
+from kbroker.security.scram_credential import LEAST_ITERATIONS, MECHANISM_CODES, ScramCredential
+
+SCRAM_SINCE = 11
+"""The first metadata.version with these records."""
+MECHANISM_NAMES = {code: name for name, code in MECHANISM_CODES.items()}
+MOST_ITERATIONS = 16_384
+MOST_CREDENTIALS = 100_000
+
+
+def record_of(name: str, mechanism: str, credential: ScramCredential) -> UserScramCredentialRecord:
+    return UserScramCredentialRecord(
+        name=name, mechanism=MECHANISM_CODES[mechanism], salt=credential.salt, stored_key=credential.stored_key,
+        server_key=credential.server_key, iterations=credential.iterations)
+
+
+def check_name(name: str) -> None:
+    """Raise KafkaError UNACCEPTABLE_CREDENTIAL."""
+    if not name:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, 'Username must not be empty')
+    if len(name.encode()) > LARGEST_NAME_BYTES:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL,
+                         f'found a user name above {LARGEST_NAME_BYTES} bytes, which could not log in')
+
+
+def mechanism_name(code: int) -> str:
+    """Return the name of a mechanism. Raises KafkaError UNSUPPORTED_SASL_MECHANISM."""
+    if code not in MECHANISM_NAMES:
+        raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, 'Unknown SCRAM mechanism')
+    return MECHANISM_NAMES[code]
+
+
+def check_iterations(iterations: int) -> None:
+    """Raise KafkaError UNACCEPTABLE_CREDENTIAL."""
+    if iterations < LEAST_ITERATIONS:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, 'Too few iterations')
+    if iterations > MOST_ITERATIONS:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, 'Too many iterations')

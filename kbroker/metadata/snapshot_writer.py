@@ -1,0 +1,209 @@
+"""Writes snapshots of the metadata and removes the log below them, so that neither the log nor a start grows for ever.
+
+A snapshot is due after `metadata.log.max.record.bytes.between.snapshots` of records, or with the first change after
+`metadata.log.max.snapshot.interval.ms`. It states the image at the end of the durable log. Long work encodes and writes
+it; a thread syncs it before it gets its name. Then a worker removes old snapshots and segments, in Apache Kafka's way:
+the oldest first, while all files exceed `metadata.max.retention.bytes` or the oldest snapshot is older than
+`metadata.max.retention.ms`. The newest snapshot and the log from its end on always stay.
+
+A snapshot that cannot be written is logged and tried again later: the log has all of it.
+"""
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from kbroker.clock import Clock
+from kbroker.config import Config
+from kbroker.log.fs import FileSystem
+from kbroker.log.jobs import Submit, Sync, synced
+from kbroker.long_work import LongWork
+from kbroker.metadata.batches import Row, encode_control, encode_row
+from kbroker.metadata.changes import RECORDS_AT_ONCE, Steps
+from kbroker.metadata.controller import MetadataController
+from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.image_records import control_records_of, records_of
+from kbroker.metadata.quorum_log import segment_files
+from kbroker.metadata.snapshots import FORMAT_SNAPSHOT_FILE, SnapshotName, snapshot_files
+from kbroker.protocol.messages import SnapshotFooterRecord
+from kbroker.record.batch import encode_batch
+
+RECORDS_OF_BATCH = 200
+BYTES_OF_BATCH = 64 * 1024
+"""The records and bytes after which a batch of a snapshot is written. Apache Kafka reads batches of any size."""
+UNFINISHED = '.part'
+SEGMENT_FILES = ('.log', '.index', '.timeindex', '.txnindex', '.snapshot')
+"""The ends of the names of a segment's files. All but the first are Apache Kafka's."""
+COUNTED = ('.log', '.checkpoint')
+"""The ends of the names of the files whose sizes `metadata.max.retention.bytes` limits."""
+LEFT_OVER = ('.checkpoint.part', '.checkpoint.deleted')
+"""The ends of the names of files that a crash leaves, here and in Apache Kafka."""
+
+logger = logging.getLogger(__name__)
+
+
+class Limits(NamedTuple):
+    """When snapshots are due, and how long old ones stay. A negative limit of the files means that there is none."""
+
+    between_bytes: int
+    interval_ms: int
+    """0: no snapshot is due by time."""
+    files_bytes: int
+    age_ms: int
+
+    @classmethod
+    def of(cls, config: Config) -> Limits:
+        return cls(config.metadata_log_max_record_bytes_between_snapshots,
+                   config.metadata_log_max_snapshot_interval_ms, config.metadata_max_retention_bytes,
+                   config.metadata_max_retention_ms)
+
+
+class SnapshotWriter:
+    """Follows the changes of the metadata, and writes one snapshot at a time."""
+
+    def __init__(self, metadata: MetadataController, limits: Limits, fs: FileSystem, clock: Clock, long_work: LongWork,
+                 sync: Sync, submit: Submit):
+        self._metadata = metadata
+        self._log = metadata.log
+        self._limits = limits
+        self._fs = fs
+        self._clock = clock
+        self._long_work = long_work
+        self._sync = sync
+        self._submit = submit
+        self._due_bytes = limits.between_bytes
+        self._last_ms = clock.monotonic_ms()
+        self._is_writing = False
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """Remove what a crash left, write a snapshot if one is due, and follow the changes."""
+        for name in self._fs.listdir(self._log.directory):
+            if name.endswith(LEFT_OVER):
+                self._fs.unlink(os.path.join(self._log.directory, name))
+        self._metadata.on_change.append(lambda records: self.check())
+        self.check()
+
+    def stop(self) -> None:
+        """Begin nothing more. A snapshot that is being written is given up."""
+        self._is_stopped = True
+
+    def check(self) -> None:
+        """Begin a snapshot if one is due."""
+        if self._is_writing or self._is_stopped or self._metadata.image.open_transaction is not None:
+            return
+        since_ms = self._clock.monotonic_ms() - self._last_ms
+        if self._log.uncovered_bytes >= self._due_bytes or 0 < self._limits.interval_ms <= since_ms:
+            self._is_writing = True
+            self._long_work.start(self._write_and_clean())
+
+    def _write_and_clean(self) -> Steps[None]:
+        """Write a snapshot of the image, and remove the files that it makes dispensable."""
+        image, covered_bytes = self._metadata.image, self._log.uncovered_bytes
+        name = SnapshotName(image.metadata_offset + 1, image.metadata_epoch)
+        path = os.path.join(self._log.directory, name.file_name)
+        self._log.begin_segment()
+        try:
+            yield from self._write(image, name, path)
+        except OSError as error:
+            self._due_bytes = self._log.uncovered_bytes + self._limits.between_bytes
+            logger.warning('%s: cannot write the snapshot, the log goes on without it: %s', path, error)
+        else:
+            if self._is_stopped:
+                return
+            logger.info('%s: wrote a snapshot of the metadata', path)
+            self._log.uncovered_bytes -= covered_bytes
+            self._due_bytes = self._limits.between_bytes
+            self._submit(partial(remove_old_files, self._fs, self._log.directory, self._limits, self._clock.wall_ms()),
+                         self._adopt_start)
+        finally:
+            self._last_ms = self._clock.monotonic_ms()
+            self._is_writing = False
+
+    def _write(self, image: MetadataImage, name: SnapshotName, path: str) -> Steps[None]:
+        """Write the snapshot durably under its name. Raises OSError."""
+        file = self._fs.open(path + UNFINISHED, create=True)
+        try:
+            file.resize(0)
+            position = 0
+            for batch in encoded_snapshot(image, name.epoch, self._clock.wall_ms()):
+                if batch:
+                    file.write_at(batch, position)
+                    position += len(batch)
+                yield
+                if self._is_stopped:
+                    return
+            yield from synced(self._sync, [file])
+            if self._is_stopped:
+                return
+            self._fs.rename(path + UNFINISHED, path)
+            yield from synced(self._sync, [self._fs.open_directory(self._log.directory)])
+        except OSError:
+            self._remove_unfinished(path + UNFINISHED)
+            raise
+
+    def _remove_unfinished(self, path: str) -> None:
+        try:
+            if self._fs.exists(path):
+                self._fs.unlink(path)
+        except OSError as error:
+            logger.warning('%s: the next start removes this file: %s', path, error)
+
+    def _adopt_start(self, first: Any) -> None:
+        """Take over the base offset of the first segment that is left."""
+        if isinstance(first, Exception):
+            logger.warning('%s: cannot remove old files: %s', self._log.directory, first)
+        else:
+            self._log.forget_segments_below(first)
+
+
+def encoded_snapshot(image: MetadataImage, epoch: int, timestamp_ms: int) -> Iterator[bytes | bytearray]:
+    """Yield the batches of a snapshot, and b'' after each part of the work."""
+    head = control_records_of(image)
+    yield encode_control(head, base_offset=0, epoch=epoch, timestamp_ms=timestamp_ms)
+    offset = len(head)
+    rows: list[Row] = []
+    size_bytes = 0
+    for number, record in enumerate(records_of(image)):
+        rows.append(encode_row(record, timestamp_ms, image.metadata_version))
+        size_bytes += len(rows[-1][2])
+        if len(rows) == RECORDS_OF_BATCH or size_bytes >= BYTES_OF_BATCH:
+            yield encode_batch(rows, base_offset=offset, partition_leader_epoch=epoch)
+            offset += len(rows)
+            rows, size_bytes = [], 0
+        elif number % RECORDS_AT_ONCE == 0:
+            yield b''
+    if rows:
+        yield encode_batch(rows, base_offset=offset, partition_leader_epoch=epoch)
+        offset += len(rows)
+    yield encode_control([SnapshotFooterRecord()], base_offset=offset, epoch=epoch, timestamp_ms=timestamp_ms)
+
+
+def remove_old_files(fs: FileSystem, directory: str, limits: Limits, wall_ms: int) -> int:
+    """Remove snapshots and segments as the limits ask, and return the base offset of the first segment that is left.
+
+    Segments go first, the oldest first, so a crash in between leaves a log that the newest snapshot reaches.
+    """
+    states = fs.stats(directory)
+    total_bytes = sum(size for name, (size, _) in states.items() if name.endswith(COUNTED))
+    segments, snapshots = segment_files(states), snapshot_files(states)
+    for older, newer in zip([None, *snapshots], snapshots, strict=False):
+        if not 0 <= limits.files_bytes < total_bytes:
+            if older is None:
+                continue
+            if not 0 <= limits.age_ms < wall_ms - states[older.file_name][1]:
+                break
+        doomed = []
+        while len(segments) > 1 and segments[1] <= newer.end_offset:
+            base_offset = segments.pop(0)
+            doomed += [name for suffix in SEGMENT_FILES if (name := f'{base_offset:020}{suffix}') in states]
+        if older is not None and older.file_name != FORMAT_SNAPSHOT_FILE:
+            doomed.append(older.file_name)
+        for name in doomed:
+            fs.unlink(os.path.join(directory, name))
+            if name.endswith(COUNTED):
+                total_bytes -= states[name][0]
+    return segments[0]

@@ -1,0 +1,82 @@
+"""Limits on how many connections there are, and on how fast they come."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kbroker.clock import Clock
+from kbroker.network.limits import UNBOUNDED, Limits
+from kbroker.security.quotas import ClientQuotas, Rate
+
+
+class ListenerLimits(NamedTuple):
+    """The bounds on the connections of one listener. The rate is in connections a second."""
+
+    max_connections: int = UNBOUNDED
+    max_rate: int = UNBOUNDED
+
+
+NO_LIMITS = ListenerLimits()
+WHOLE_BROKER = ''
+
+
+class Admission:
+    """The connections that are open, by address and by listener, and the rates at which they came."""
+
+    def __init__(self, limits: Limits, clock: Clock, quotas: ClientQuotas | None = None):
+        self.limits = limits
+        self.overrides: Mapping[str, int] = {}
+        """The most connections of single addresses."""
+        self.max_rate = UNBOUNDED
+        """The connections that the broker accepts in a second."""
+        self.listeners: Mapping[str, ListenerLimits] = {}
+        self._clock = clock
+        self._quotas = quotas
+        self._open = 0
+        self._per_ip: Counter[str] = Counter()
+        self._per_listener: Counter[str] = Counter()
+        self._rates: dict[str, Rate] = {}
+
+    def refusal(self, host: str, listener: str) -> str | None:
+        """Return why a connection of an address may not stay. None: it may."""
+        limits, of_listener = self.limits, self.listeners.get(listener, NO_LIMITS)
+        most = self.overrides.get(host, limits.max_connections_per_ip)
+        if self._open >= limits.max_connections:
+            return f'{self._open} are open (max.connections={limits.max_connections})'
+        if self._per_listener[listener] >= of_listener.max_connections:
+            return f'{self._per_listener[listener]} of listener {listener} are open (its max.connections=' \
+                   f'{of_listener.max_connections})'
+        if self._per_ip[host] >= most:
+            return f'{self._per_ip[host]} of that address are open (max.connections.per.ip={most})'
+        return None
+
+    def hold_ms(self, host: str) -> int:
+        """Record a connection of an address. Return for how long to hold it before it is refused; 0 admits it."""
+        return 0 if self._quotas is None else self._quotas.record_connection(host)
+
+    def enter(self, host: str, listener: str) -> None:
+        self._open += 1
+        self._per_ip[host] += 1
+        self._per_listener[listener] += 1
+
+    def leave(self, host: str, listener: str) -> None:
+        self._open -= 1
+        for counter, key in ((self._per_ip, host), (self._per_listener, listener)):
+            counter[key] -= 1
+            if not counter[key]:
+                del counter[key]
+
+    def pauses(self, listener: str) -> tuple[int, int]:
+        """Record a connection of a listener. Return the milliseconds for which (it, all listeners) accept no more."""
+        return (self._pause_ms(listener, self.listeners.get(listener, NO_LIMITS).max_rate),
+                self._pause_ms(WHOLE_BROKER, self.max_rate))
+
+    def _pause_ms(self, key: str, max_rate: int) -> int:
+        if max_rate >= UNBOUNDED or self._quotas is None:
+            return 0
+        window = self._quotas.window
+        now_ms = self._clock.monotonic_ms()
+        rate = self._rates.setdefault(key, Rate(window))
+        rate.record(1, now_ms)
+        return min(rate.throttle_ms(max(max_rate, 0.001), now_ms), window.window_ms)

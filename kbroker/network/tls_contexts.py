@@ -1,0 +1,161 @@
+"""The TLS contexts of the listeners, and new ones when their settings or files change.
+
+New connections use the newest context; open ones keep theirs. Files are read by a worker: an encrypted key can take a
+second. What does not work leaves the context that there is, and is logged once.
+"""
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Generator, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from kbroker.config import Config
+from kbroker.errors import ConfigError, ErrorCode, KafkaError
+from kbroker.file_modes import check_secret_file, holds_private_key
+from kbroker.listener_settings import PREFIX
+from kbroker.long_work import Pause
+from kbroker.network.tls import server_context
+from kbroker.network.worker import Submit
+
+LOCATION = '.location'
+KEY_FILES = ('ssl.keystore.location', 'ssl.truststore.location')
+
+logger = logging.getLogger('kbroker.network')
+
+Marks = tuple[tuple[str, int, int, int], ...]
+"""Path, time of change, size and inode of each file."""
+
+
+class Source(NamedTuple):
+    """All that a context depends on: the settings as they are written, and the files that they name."""
+
+    texts: Mapping[str, str]
+    marks: Marks
+
+
+class Built(NamedTuple):
+    """The result of building a context: the context, or what was wrong."""
+
+    source: Source
+    context: ssl.SSLContext | None
+    problem: str = ''
+
+
+class TlsContexts:
+    """The context of each listener with TLS. Raises ConfigError, and OSError for a file that cannot be read."""
+
+    def __init__(self, config: Config, submit: Submit):
+        self._config = config
+        self._submit = submit
+        self._is_building = False
+        self._wants_another = False
+        self._contexts: dict[str, ssl.SSLContext] = {}
+        self._tried: dict[str, Source] = {}
+        """The source of the last attempt, by listener. The attempt is repeated when something has changed."""
+        for name, texts in tls_settings_of(config).items():
+            self._tried[name] = Source(texts, marks_of(texts))
+            self._contexts[name] = self._context_of(texts)
+
+    def _context_of(self, texts: Mapping[str, str]) -> ssl.SSLContext:
+        """Build a context. Raises ConfigError also for a private key that every user may read."""
+        for name in KEY_FILES:
+            path = texts.get(name)
+            if path is not None and holds_private_key(path):
+                for warning in check_secret_file(path, 'the private key', self._config.kbroker_allow_readable_secrets):
+                    logger.warning('%s', warning)
+        return server_context(dict(texts))
+
+    def context(self, listener: str) -> ssl.SSLContext:
+        """Return the newest context of a listener, for a new connection."""
+        return self._contexts[listener]
+
+    def reload(self) -> None:
+        """Build the contexts whose settings or files have changed, on the worker."""
+        if self._is_building:
+            self._wants_another = True
+            return
+        if self._contexts:
+            self._is_building = True
+            job = partial(self._build_changed, tls_settings_of(self._config), dict(self._tried))
+            self._submit(job, self._adopt)
+
+    def _adopt(self, results: Any) -> None:
+        """Use the contexts that were built."""
+        self._is_building = False
+        if isinstance(results, BaseException):
+            raise results
+        for name, built in results.items():
+            self._tried[name] = built.source
+            if built.context is not None:
+                self._contexts[name] = built.context
+                logger.info('listener %s: key and certificates were read again, for new connections', name)
+            else:
+                logger.error('listener %s: new connections use the key and certificates as before: %s', name,
+                             built.problem)
+        if self._wants_another:
+            self._wants_another = False
+            self.reload()
+
+    def check(self, config: Config, given: Iterable[str]) -> Generator[object]:
+        """Build contexts for a configuration that is not in force yet. `given` has the names that a client has set.
+
+        A setting of TLS among them means that the files are read again, even if they have the same names. Raises
+        KafkaError INVALID_REQUEST.
+        """
+        names = tuple(given)
+        wanted = {listener: texts for listener, texts in tls_settings_of(config).items() if listener in self._contexts
+                  and any(name.startswith(f'{PREFIX}{listener.lower()}.ssl.') for name in names)}
+        if not wanted:
+            return
+        pause, results = Pause(), list[Any]()
+
+        def done(result: Any) -> None:
+            results.append(result)
+            pause.end()
+
+        self._submit(partial(self._build_changed, wanted, dict(self._tried)), done)
+        yield from pause.wait()
+        if isinstance(results[0], BaseException):
+            raise results[0]
+        for built in results[0].values():
+            if built.context is None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, built.problem)
+
+    def _build_changed(self, wanted: Mapping[str, Mapping[str, str]], tried: Mapping[str, Source]) -> dict[str, Built]:
+        """Build the contexts whose source is not the one in `tried`, on the worker."""
+        built = {}
+        for name, texts in wanted.items():
+            source = Source(texts, marks_of(texts))     # before the files are read: a later change is seen next time
+            if tried.get(name) != source:
+                built[name] = self._build(source)
+        return built
+
+    def _build(self, source: Source) -> Built:
+        try:
+            return Built(source, self._context_of(source.texts))
+        except ConfigError as error:
+            return Built(source, None, str(error))
+        except OSError as error:
+            return Built(source, None, f'{error.filename}: {error.strerror}')
+
+
+def tls_settings_of(config: Config) -> dict[str, dict[str, str]]:
+    """Return the `ssl.` settings in force for each listener with TLS."""
+    return {listener.name: config.for_listener(listener.name).texts('ssl.')
+            for listener in config.bound_listeners if listener.has_tls}
+
+
+def marks_of(texts: Mapping[str, str]) -> Marks:
+    """Return what tells one content of the files from another. A file that is missing has no mark."""
+    marks = []
+    for name, path in texts.items():
+        if name.endswith(LOCATION):
+            try:
+                found = os.stat(path)
+            except OSError:
+                continue
+            marks.append((path, found.st_mtime_ns, found.st_size, found.st_ino))
+    return tuple(marks)

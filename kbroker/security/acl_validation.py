@@ -1,0 +1,37 @@
+"""Checks of an ACL before it is written. As in Kafka, a host may be any text, and any operation goes with any type."""
+from __future__ import annotations
+
+from kbroker.security.acl_codes import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from kbroker.security.acl_index import Entry
+
+KINDS = (('resource type', ResourceType), ('pattern type', PatternType), ('operation', Operation),
+         ('permission', Permission))
+LEAST_OF_A_FILTER = (ResourceType.ANY, PatternType.ANY, Operation.ANY, Permission.ANY)
+LEAST_OF_AN_ACL = (ResourceType.TOPIC, PatternType.LITERAL, Operation.ALL, Permission.DENY)
+MAX_STRING_BYTES = 2**15 - 1
+"""The longest string that Kafka reads in a record."""
+
+
+def unknown_code(codes: tuple[int, int, int, int], least: tuple[int, int, int, int]) -> str | None:
+    """Return which of the codes does not exist or is below `least`, or None. Their order is that of KINDS."""
+    for (what, kinds), code, low in zip(KINDS, codes, least, strict=True):
+        if not low <= code <= max(kinds):
+            return f'{what} {int(low)} to {max(kinds).value} expected, found {code}'
+    return None
+
+
+def reason_to_refuse(entry: Entry) -> str | None:
+    """Return what is wrong with an ACL, an AccessControlEntryRecord, or None."""
+    reason = unknown_code((entry.resource_type, entry.pattern_type, entry.operation, entry.permission_type),
+                          LEAST_OF_AN_ACL)
+    if reason is not None:
+        return reason
+    if entry.resource_type == ResourceType.CLUSTER and entry.resource_name != CLUSTER_NAME:
+        return f'the name {CLUSTER_NAME} expected for the cluster, found {entry.resource_name[:80]!r}'
+    if not entry.resource_name:
+        return 'the name of a resource expected, found an empty one'
+    if ':' not in entry.principal:
+        return f'a principal TYPE:NAME expected, found {entry.principal[:80]!r}'
+    if max(len(text.encode()) for text in (entry.resource_name, entry.principal, entry.host)) > MAX_STRING_BYTES:
+        return f'found a text of more than {MAX_STRING_BYTES} bytes'
+    return None

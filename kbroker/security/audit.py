@@ -1,0 +1,115 @@
+"""The audit: logins, denials and administrative changes, one JSON object per line.
+
+Each line has `time` (UTC), `event` and `outcome`, and as far as they are known `principal`, `host`, `listener`,
+`client_id`, `api` and `resource`. An outcome is `ok` or the name of an error code. No line has a password, a token, a
+salt or a key.
+
+The events: `started` and `stopped`; `login`, `reauthentication`; `denied`; `change`; `lost`, which has the number of
+lines that could not be written.
+"""
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from kbroker.clock import Clock
+from kbroker.errors import ErrorCode
+from kbroker.security.acl_codes import name_of
+from kbroker.security.escape import json_line, shown
+
+MOST_OF_A_FIELD = 1024
+QUEUE_BYTES = 8 * 1024 * 1024
+"""The most bytes of lines that wait for their file."""
+OK = 'ok'
+
+logger = logging.getLogger('kbroker.audit')
+
+
+def outcome_of(code: int) -> str:
+    """Return the outcome for an error code of Kafka."""
+    return OK if code == 0 else name_of(ErrorCode, code)
+
+
+class Sink(Protocol):
+    """The destination of the lines."""
+
+    @property
+    def waiting_bytes(self) -> int: ...
+
+    def put(self, line: str) -> None: ...
+    def reopen(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class LogSink:
+    """The broker's own log, as lines of level INFO."""
+
+    waiting_bytes = 0
+
+    def put(self, line: str) -> None:
+        logger.info('%s', line)
+
+    def reopen(self) -> None:
+        """Do nothing: the log is not a file of this process."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Audit:
+    """An audit that is off."""
+
+    is_on = False
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of the lines that are not written yet."""
+        return 0
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Write one line. Texts are capped in length; fields that are None are left out."""
+
+    def denied(self, fields: Mapping[str, Any]) -> None:
+        """Write one line about a denial, or about equal denials, as `decision_log` counts them."""
+        self.write('denied', outcome='denied', count=fields.get('repeated', 1), principal=fields['principal'],
+                   host=fields['host'], api=fields['request'], operation=fields['operation'],
+                   resource=fields['resource'], rule=fields['rule'])
+
+    def reopen(self) -> None:
+        """Continue in a new file: the old one was renamed."""
+
+    def close(self) -> None:
+        """Write what is queued, and the last line."""
+
+
+class AuditLog(Audit):
+    """An audit that writes to a sink."""
+
+    is_on = True
+
+    def __init__(self, sink: Sink, clock: Clock):
+        self._sink = sink
+        self._clock = clock
+        self.write('started', outcome=OK)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._sink.waiting_bytes
+
+    def write(self, event: str, **fields: Any) -> None:
+        line = {'time': self._now(), 'event': event}
+        line |= {name: shown(value, MOST_OF_A_FIELD) if isinstance(value, str) else value
+                 for name, value in fields.items() if value is not None}
+        self._sink.put(json_line(line))
+
+    def _now(self) -> str:
+        now_s, now_ms = divmod(self._clock.wall_ms(), 1000)
+        return f'{time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now_s))}.{now_ms:03}Z'
+
+    def reopen(self) -> None:
+        self._sink.reopen()
+
+    def close(self) -> None:
+        self.write('stopped', outcome=OK)
+        self._sink.close()

@@ -1,0 +1,154 @@
+"""The file of the audit, which a thread writes: the loop never waits for its disk.
+
+While the file cannot be written, as on a full disk, the broker serves on. Lines wait in memory up to QUEUE_BYTES, and
+writing is tried again every RETRY_S. Later lines are counted, and a line of the event `lost` has their number. Lines
+are not synced: a power failure may take the last ones.
+"""
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from kbroker.clock import Clock
+from kbroker.security.audit import QUEUE_BYTES, Audit, AuditLog, LogSink
+from kbroker.security.escape import json_line
+
+WRITE_BYTES = 256 * 1024
+RETRY_S = 1.0
+FILE_MODE = 0o600
+
+logger = logging.getLogger('kbroker.audit')
+
+IN_THE_LOG = 'log'
+"""The value of the setting that means the broker's own log."""
+
+Write = Callable[[int, bytes], int]
+"""os.write."""
+
+
+def open_audit(setting: str, clock: Clock) -> Audit:
+    """Return the audit of `kbroker.audit.log`. Raises OSError if its file cannot be opened."""
+    if not setting:
+        return Audit()
+    return AuditLog(LogSink() if setting == IN_THE_LOG else AuditFile(setting), clock)
+
+
+class AuditFile:
+    """A file that lines are appended to. Raises OSError if it cannot be opened."""
+
+    def __init__(self, path: str, write: Write = os.write, retry_s: float = RETRY_S):
+        self.path = path
+        self._write = write
+        self._retry_s = retry_s
+        self._lines: SimpleQueue[bytes] = SimpleQueue()
+        # Each counter is changed by one thread: the loop counts what it queued and lost, the writer what it took.
+        self._queued_bytes = 0
+        self._taken_bytes = 0
+        self._lost = 0
+        self._lost_reported = 0
+        self._wants_reopening = False
+        self._is_failing = False
+        self._closing = threading.Event()
+        self._fd = self._open()
+        self._thread = threading.Thread(target=self._run, name='audit', daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of the lines that are not written yet."""
+        return self._queued_bytes - self._taken_bytes
+
+    def put(self, line: str) -> None:
+        """Queue a line. It is lost, and counted, if too many lines wait."""
+        data = line.encode('utf-8', 'backslashreplace') + b'\n'
+        if self.waiting_bytes + len(data) > QUEUE_BYTES:
+            self._lost += 1
+            return
+        self._queued_bytes += len(data)
+        self._lines.put(data)
+
+    def reopen(self) -> None:
+        """Open the path again before the next write: the file was renamed."""
+        self._wants_reopening = True
+        self._lines.put(b'')
+
+    def close(self) -> None:
+        """Write what is queued, and end the thread. A write that fails from now on is not tried again."""
+        self._closing.set()
+        self._lines.put(b'')
+        self._thread.join()
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _open(self) -> int:
+        """Open the file, and end a line that is torn: whatever wrote it last may have been killed."""
+        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b'\n':
+                self._write(fd, b'\n')
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def _run(self) -> None:
+        while not (self._closing.is_set() and self._lines.empty()):
+            data = self._take()
+            self._put_down(data)
+            self._taken_bytes += len(data)
+        self._report_lost()
+
+    def _take(self) -> bytes:
+        """Wait for lines. Return some of them."""
+        data = bytearray(self._lines.get())
+        while len(data) < WRITE_BYTES:
+            try:
+                data += self._lines.get_nowait()
+            except Empty:
+                break
+        return bytes(data)
+
+    def _put_down(self, data: bytes) -> None:
+        """Write the lines, however often it takes. After the stop has begun, try once."""
+        while True:
+            is_last = self._closing.is_set()
+            try:
+                if self._wants_reopening:
+                    self._wants_reopening = False
+                    self._reopen()
+                while data:
+                    data = data[self._write(self._fd, data):]
+                self._report_lost()
+            except OSError as error:
+                if not self._is_failing:
+                    self._is_failing = True
+                    logger.error('%s: cannot be written, lines of the audit wait in memory: %s', self.path,
+                                 error.strerror)
+                if is_last:
+                    if data:
+                        logger.error('%s: %d lines of the audit are lost', self.path, data.count(b'\n'))
+                    return
+                self._closing.wait(self._retry_s)
+                continue
+            if self._is_failing:
+                self._is_failing = False
+                logger.info('%s: can be written again', self.path)
+            return
+
+    def _reopen(self) -> None:
+        """Replace the descriptor. The old one stays if the path cannot be opened."""
+        fd = self._open()
+        os.close(self._fd)
+        self._fd = fd
+
+    def _report_lost(self) -> None:
+        lost = self._lost - self._lost_reported
+        if lost:
+            line = json_line({'event': 'lost', 'count': lost, 'outcome': 'lost'}).encode() + b'\n'
+            while line:
+                line = line[self._write(self._fd, line):]
+            self._lost_reported += lost

@@ -1,0 +1,145 @@
+"""Decisions by ACLs: Kafka's StandardAuthorizer (KIP-11, KIP-290, KIP-801).
+
+A super user may do everything. Otherwise an ACL that denies decides, then one that allows. ACLs concern a resource by
+its name, by `*` or by a prefix. Without any ACL for a resource, `allow.everyone.if.no.acl.found` decides.
+"""
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable
+from weakref import WeakValueDictionary
+
+from kbroker.security.access import Access, DecisionCaches
+from kbroker.security.acl_codes import WILDCARD, Operation, PatternType, Permission
+from kbroker.security.acl_index import AclIndex, Decision, Entry
+from kbroker.security.decision_log import DecisionLog
+from kbroker.security.hosts import host_key
+from kbroker.security.principal import Principal
+
+SUPER_USER = Decision(True, 'SuperUser')
+DEFAULT_ALLOW = Decision(True, 'DefaultAllow')
+DEFAULT_DENY = Decision(False, 'DefaultDeny')
+
+SOME_NAME = 'hardcode'
+"""The name that Kafka asks about when it asks for any resource of a type."""
+
+_IMPLIED_BY = {
+    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
+    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+}
+_DENIED_BY = {int(operation): (int(operation), int(Operation.ALL)) for operation in Operation}
+_ALLOWED_BY = {int(operation): (*_DENIED_BY[operation], *map(int, _IMPLIED_BY.get(operation, ())))
+               for operation in Operation}
+"""The operations of an ACL that decide about an operation."""
+
+
+class Authorizer:
+    """The ACLs of the cluster and the decisions that follow from them.
+
+    The owner calls `put` and `remove` with the records of the metadata log. Each change takes effect at once, on
+    existing connections, too: `Access` objects drop the decisions that they remember.
+    """
+
+    def __init__(self, super_users: Collection[Principal] = (), allow_if_no_acl: bool = False,
+                 log: DecisionLog | None = None):
+        self.super_users = frozenset(map(str, super_users))
+        self.allow_if_no_acl = allow_if_no_acl
+        self.index = AclIndex()
+        self.log = DecisionLog() if log is None else log
+        self.caches = DecisionCaches(self)
+        self.nothing = DEFAULT_DENY
+        """The decision about a resource without a name."""
+        self._accesses: WeakValueDictionary[tuple[str, str], Access] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def generation(self) -> int:
+        """Grows with each change of an ACL."""
+        return self.caches.generation
+
+    def put(self, entry: Entry) -> None:
+        """Add an ACL, an AccessControlEntryRecord."""
+        self.index.put(entry)
+        self.caches.expire()
+
+    def remove(self, entry_id: bytes) -> None:
+        """Remove the ACL with this id."""
+        self.index.remove(entry_id)
+        self.caches.expire()
+
+    def access_of(self, principal: Principal, host: str) -> Access:
+        """Return what the principal may do from the host. Connections of the same pair share it."""
+        key = str(principal), host_key(host)
+        access = self._accesses.get(key)
+        if access is None:
+            access = self._accesses[key] = Access(self.caches, principal, host)
+        return access
+
+    def accesses(self) -> list[Access]:
+        """Return the Access objects in use, the oldest first."""
+        return list(self._accesses.values())
+
+    # -- decisions
+
+    def decide(self, principal: Principal, host: str, operation: int, resource_type: int, name: str) -> Decision:
+        """Decide about one operation on one resource."""
+        who = str(principal)
+        if who in self.super_users:
+            return SUPER_USER
+        index, where = self.index, host_key(host)
+        denied_by, allowed_by = _DENIED_BY[operation], _ALLOWED_BY[operation]
+        allowed: Decision | None = None
+        has_acls = False
+        for pattern in index.patterns_of(resource_type, name):
+            has_acls = True
+            for rules in index.rules_of(pattern, who, where):
+                denied = rules.find(denied_by, _DENY)
+                if denied is not None:
+                    return denied
+                if allowed is None:
+                    allowed = rules.find(allowed_by, _ALLOW)
+        if allowed is not None:
+            return allowed
+        return DEFAULT_ALLOW if self.allow_if_no_acl and not has_acls else DEFAULT_DENY
+
+    def decide_by_type(self, principal: Principal, host: str, operation: int, resource_type: int) -> Decision:
+        """Decide whether the principal may do the operation on any resource of the type."""
+        decision = self.decide(principal, host, operation, resource_type, SOME_NAME)
+        if decision.allowed:
+            return decision
+        own = [entry for entry in self.index.owned_by(resource_type, str(principal), host_key(host))
+               if entry.operation in _DENIED_BY[operation]]
+        denied = [entry for entry in own if entry.permission_type == Permission.DENY]
+        denied_names = {entry.resource_name: entry for entry in denied if entry.pattern_type == PatternType.LITERAL}
+        if WILDCARD in denied_names:
+            return Decision(False, denied_names[WILDCARD])
+        prefixes = _shortest(entry.resource_name for entry in denied if entry.pattern_type == PatternType.PREFIXED)
+        for entry in own:
+            if entry.permission_type != Permission.ALLOW:
+                continue
+            is_literal = entry.pattern_type == PatternType.LITERAL
+            if is_literal and entry.resource_name == WILDCARD:
+                return Decision(True, entry)
+            if not ((is_literal and entry.resource_name in denied_names) or _has_prefix(entry.resource_name, prefixes)):
+                return Decision(True, entry)
+        return DEFAULT_DENY
+
+
+_DENY, _ALLOW = int(Permission.DENY), int(Permission.ALLOW)
+
+
+def _shortest(prefixes: Iterable[str]) -> list[str]:
+    """Return the prefixes that have no other one as their prefix, sorted."""
+    found: list[str] = []
+    for prefix in sorted(prefixes):
+        if not found or not prefix.startswith(found[-1]):
+            found.append(prefix)
+    return found
+
+
+def _has_prefix(name: str, prefixes: list[str]) -> bool:
+    """Return whether a name begins with one of the prefixes, which `_shortest` returned."""
+    at = bisect_right(prefixes, name)
+    return at > 0 and name.startswith(prefixes[at - 1])

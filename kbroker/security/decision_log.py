@@ -1,0 +1,140 @@
+"""Decisions about access in the broker's log, at Kafka's levels.
+
+A denial of what a client asked for is logged at INFO. The first denial is logged at once. Equal ones that follow within
+10 seconds become one line with their number, so that a client in a loop does not fill the log. Decisions that only
+filter an answer are logged at TRACE, and what is allowed at DEBUG.
+"""
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.clock import Timers
+from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType, name_of
+from kbroker.security.escape import shown
+
+TRACE = 5
+WINDOW_MS = 10_000
+"""The time within which equal denials are counted instead of logged."""
+MOST_DENIALS = 1000
+"""The different denials that are counted at a time. Beyond it, those of a principal and operation are one more."""
+OTHERS = '(others)'
+
+logger = logging.getLogger('kbroker.authorizer')
+
+Report = Callable[[dict[str, Any]], object]
+
+
+class DecisionLog:
+    """The log of decisions. `report` gets the fields of each line about a denial, for the audit log."""
+
+    def __init__(self, timers: Timers | None = None, report: Report = lambda fields: None):
+        """Without `timers`, each denial is logged."""
+        self._timers = timers
+        self._report = report
+        self._counts: OrderedDict[tuple[Any, ...], _Repeats] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of different denials that are counted."""
+        return len(self._counts)
+
+    @property
+    def logs_allowed(self) -> bool:
+        return logger.isEnabledFor(logging.DEBUG)
+
+    def note(self, access: Any, operation: int, resource_type: int, name: str | None, decision: Any, request: Any,
+             quiet: bool) -> None:
+        """Log a decision. `quiet` marks one that only filters, or fills a field that was asked for."""
+        if decision.allowed or quiet:
+            level = logging.DEBUG if decision.allowed and not quiet else TRACE
+            if logger.isEnabledFor(level):
+                logger.log(level, '%s', line_of(fields_of(access, operation, resource_type, name, decision, request)))
+            return
+        key = str(access.principal), operation, resource_type, name
+        repeats = self._counts.get(key)
+        if repeats is not None:
+            repeats.count += 1
+            return
+        fields = fields_of(access, operation, resource_type, name, decision, request)
+        if len(self._counts) >= MOST_DENIALS:
+            key = *key[:3], None
+            repeats = self._counts.get(key)
+            if repeats is not None:
+                repeats.count += 1
+                return
+            fields['resource'] = f'{ResourceType(resource_type).name}:{OTHERS}'
+        self._write(fields)
+        if self._timers is not None:
+            if len(self._counts) >= 2 * MOST_DENIALS:
+                self._close(next(iter(self._counts)))
+            self._counts[key] = _Repeats(fields, self._timers.after(WINDOW_MS, lambda: self._end_window(key)))
+
+    def _end_window(self, key: tuple[Any, ...]) -> None:
+        """Log the denials of a window, and begin another one if there were any."""
+        repeats = self._counts[key]
+        if not repeats.count:
+            del self._counts[key]
+            return
+        self._write(repeats.fields | {'repeated': repeats.count})
+        repeats.count = 0
+        assert self._timers is not None
+        repeats.timer = self._timers.after(WINDOW_MS, lambda: self._end_window(key))
+
+    def _close(self, key: tuple[Any, ...]) -> None:
+        repeats = self._counts.pop(key)
+        repeats.timer.cancel()
+        if repeats.count:
+            self._write(repeats.fields | {'repeated': repeats.count})
+
+    def close(self) -> None:
+        """Log what is counted."""
+        while self._counts:
+            self._close(next(iter(self._counts)))
+
+    def _write(self, fields: dict[str, Any]) -> None:
+        logger.info('%s', line_of(fields))
+        self._report(fields)
+
+
+class _Repeats:
+    """The denials since the last line about them."""
+
+    __slots__ = ('count', 'fields', 'timer')
+
+    def __init__(self, fields: dict[str, Any], timer: Any):
+        self.fields = fields
+        self.timer = timer
+        self.count = 0
+
+
+def fields_of(access: Any, operation: int, resource_type: int, name: str | None, decision: Any,
+              request: Any) -> dict[str, Any]:
+    """Return what is logged about a decision."""
+    return {
+        'result': 'allowed' if decision.allowed else 'denied', 'principal': str(access.principal), 'host': access.host,
+        'operation': name_of(Operation, operation),
+        'resource': f'{name_of(ResourceType, resource_type)}:LITERAL:{name if name is not None else ""}',
+        'request': None if request is None else request.api.key.name, 'rule': rule_text(decision.rule)}
+
+
+def rule_text(rule: Any) -> str:
+    """Return the rule that decided: its name, or the ACL."""
+    if isinstance(rule, str):
+        return rule
+    return (f'{name_of(Permission, rule.permission_type)} {rule.principal} from {rule.host} '
+            f'{name_of(Operation, rule.operation)} on {name_of(ResourceType, rule.resource_type)}:'
+            f'{name_of(PatternType, rule.pattern_type)}:{rule.resource_name}')
+
+
+def line_of(fields: dict[str, Any]) -> str:
+    """Return the line of a decision, as `key=value` behind the result."""
+    result, *others = fields.items()
+    return ' '.join([result[1], *(f'{name}={_value(str(found))}' for name, found in others if found is not None)])
+
+
+def _value(text: str) -> str:
+    """Return the text of a field, in quotes if it has blanks or equals signs, so that it cannot pass for a field."""
+    found = shown(text).replace('"', '\\x22')
+    return f'"{found}"' if ' ' in found or '=' in found else found

@@ -1,0 +1,118 @@
+"""The subject of a certificate as the text that Java prints for it, which is the text that mapping rules match.
+
+The form is RFC 2253: the parts of the name in reverse order, joined by commas. The attributes of KEYWORDS have their
+keyword, every other attribute has its dotted number and its value in hexadecimal. Python's `ssl` cannot provide it: it
+returns neither the types of the strings nor the numbers of the attributes.
+"""
+from __future__ import annotations
+
+KEYWORDS = {
+    '2.5.4.3': 'CN', '2.5.4.6': 'C', '2.5.4.7': 'L', '2.5.4.8': 'ST', '2.5.4.9': 'STREET', '2.5.4.10': 'O',
+    '2.5.4.11': 'OU', '0.9.2342.19200300.100.1.1': 'UID', '0.9.2342.19200300.100.1.25': 'DC'}
+ESCAPED = frozenset(',=+<>#;"\\')
+
+_SEQUENCE, _SET, _OBJECT_IDENTIFIER, _INTEGER, _VERSION = 0x30, 0x31, 0x06, 0x02, 0xA0
+_TEXT_TAGS = frozenset((12, 19, 20, 22, 27, 30))
+"""UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString: Java reads each as UTF-8."""
+
+
+class DistinguishedNameError(ValueError):
+    """The bytes are not a certificate, or its subject cannot be read."""
+
+
+class _Reader:
+    """The elements of some DER bytes, one after the other."""
+
+    def __init__(self, data: bytes):
+        self.data = data
+        self.at = 0
+
+    @property
+    def has_more(self) -> bool:
+        return self.at < len(self.data)
+
+    def take(self, count: int) -> bytes:
+        end = self.at + count
+        if end > len(self.data):
+            raise DistinguishedNameError(f'certificate: {count} bytes expected, found {len(self.data) - self.at}')
+        taken, self.at = self.data[self.at:end], end
+        return taken
+
+    def element(self) -> tuple[int, bytes, bytes]:
+        """Return the tag, the content, and all bytes of the next element."""
+        start = self.at
+        tag = self.take(1)[0]
+        length = self.take(1)[0]
+        if length >= 0x80:
+            count = length & 0x7F
+            if not 1 <= count <= 4:
+                raise DistinguishedNameError(f'certificate: a length of 1 to 4 bytes expected, found {count}')
+            length = int.from_bytes(self.take(count), 'big')
+        content = self.take(length)
+        return tag, content, self.data[start:self.at]
+
+    def content(self, wanted: int) -> bytes:
+        """Return the content of the next element, which must have the tag `wanted`."""
+        tag, content, _ = self.element()
+        if tag != wanted:
+            raise DistinguishedNameError(f'certificate: tag {wanted:#04x} expected, found {tag:#04x}')
+        return content
+
+
+def subject_text(certificate: bytes) -> str:
+    """Return the subject of a certificate in DER. Raises DistinguishedNameError."""
+    body = _Reader(_Reader(_Reader(certificate).content(_SEQUENCE)).content(_SEQUENCE))
+    tag, _, _ = body.element()              # the version, which may be absent, then the serial number
+    if tag == _VERSION:
+        tag, _, _ = body.element()
+    if tag != _INTEGER:
+        raise DistinguishedNameError(f'certificate: a serial number expected, found tag {tag:#04x}')
+    for _ in ('signature algorithm', 'issuer', 'validity'):
+        body.content(_SEQUENCE)
+    return name_text(body.content(_SEQUENCE))
+
+
+def name_text(name: bytes) -> str:
+    """Return the text of the content of a Name in DER."""
+    parts = []
+    reader = _Reader(name)
+    while reader.has_more:
+        attributes = _Reader(reader.content(_SET))
+        texts = []
+        while attributes.has_more:
+            texts.append(_attribute_text(_Reader(attributes.content(_SEQUENCE))))
+        parts.append('+'.join(texts))
+    return ','.join(reversed(parts))
+
+
+def _attribute_text(attribute: _Reader) -> str:
+    number = _dotted(attribute.content(_OBJECT_IDENTIFIER))
+    tag, content, whole = attribute.element()
+    keyword = KEYWORDS.get(number)
+    if keyword is None or tag not in _TEXT_TAGS:
+        return f'{keyword or number}=#{whole.hex()}'
+    return f'{keyword}={_escaped(content.decode("utf-8", "replace"))}'
+
+
+def _dotted(content: bytes) -> str:
+    """Return the dotted text of an object identifier."""
+    numbers, value = [], 0
+    for byte in content:
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            numbers.append(value)
+            value = 0
+    if not numbers or content[-1] >= 0x80:
+        raise DistinguishedNameError(f'certificate: an object identifier expected, found {content.hex()}')
+    first = min(numbers[0] // 40, 2)
+    return '.'.join(map(str, [first, numbers[0] - 40 * first, *numbers[1:]]))
+
+
+def _escaped(value: str) -> str:
+    """Return a value with backslashes before special characters, and before blanks at either end."""
+    text = ''.join('\\00' if char == '\0' else f'\\{char}' if char in ESCAPED else char for char in value)
+    blanks_before = len(text) - len(text.lstrip(' \r'))
+    rest = text[blanks_before:]
+    middle = rest.rstrip(' \r')
+    return ''.join((*(f'\\{char}' for char in text[:blanks_before]), middle,
+                    *(f'\\{char}' for char in rest[len(middle):])))

@@ -1,0 +1,38 @@
+"""Text of a client in log lines: it cannot begin a line, reorder one or fill one.
+
+The formatters of `logs` escape every message. `shown` also caps the length: use it for each name that a
+client chooses, such as client ids, groups, members, transactional ids and users.
+"""
+import json
+from collections.abc import Mapping
+from typing import Any
+
+MOST_SHOWN = 256
+MOST_OF_A_LINE = 16 * 1024
+
+
+def escaped(text: str) -> str:
+    """Return `text` with escapes (\\n, \\x1b, \\u202e) for all characters but visible ones and the ordinary blank.
+
+    Control characters, marks of direction, invisible characters, line separators and surrogates are escaped.
+    """
+    if text.isprintable():
+        return text
+    return ''.join(char if char.isprintable() else char.encode('unicode_escape').decode('ascii') for char in text)
+
+
+def shown(text: str | None, most: int = MOST_SHOWN) -> str:
+    """Return the first `most` characters of `text`, escaped, with the number of those left out. None is `none`."""
+    if text is None:
+        return 'none'
+    if len(text) <= most:
+        return escaped(text)
+    return f'{escaped(text[:most])}... ({len(text) - most} more characters)'
+
+
+def json_line(fields: Mapping[str, Any]) -> str:
+    """Return `fields` as a JSON object on one line, with JSON's escapes for the characters that `escaped` escapes."""
+    line = json.dumps(fields, ensure_ascii=False, default=str)
+    if line.isprintable():
+        return line
+    return ''.join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)

@@ -1,0 +1,83 @@
+"""Failed logins by address: a client that guesses passwords has to wait.
+
+An address may fail MOST_AT_ONCE times, and one time more every REFILL_MS. Beyond that, its logins begin one after the
+other, every PACE_MS. No user is locked out: a login that is right succeeds, if late, and other addresses notice
+nothing.
+"""
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+
+from kbroker.clock import Clock
+
+MOST_AT_ONCE = 10
+REFILL_MS = 6_000
+PACE_MS = 100
+LONGEST_WAIT_MS = 10_000
+"""A login that would have to wait longer is refused."""
+MOST_ADDRESSES = 10_000
+"""Beyond it, the address that failed longest ago is forgotten."""
+NETWORK_BITS = 64
+"""One client may have all IPv6 addresses of such a network."""
+
+
+class _Failures:
+    __slots__ = ('allowed', 'allowed_ms', 'next_turn_ms')
+
+    def __init__(self, now_ms: int):
+        self.allowed: float = MOST_AT_ONCE
+        self.allowed_ms = now_ms
+        self.next_turn_ms = now_ms
+
+    def refill(self, now_ms: int) -> None:
+        self.allowed = min(MOST_AT_ONCE, self.allowed + (now_ms - self.allowed_ms) / REFILL_MS)
+        self.allowed_ms = now_ms
+
+
+class FailedLogins:
+    """The addresses whose logins failed lately."""
+
+    def __init__(self, clock: Clock):
+        self._clock = clock
+        self._by_network: OrderedDict[str, _Failures] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_network)
+
+    def note(self, address: str) -> None:
+        """Count a failed login."""
+        network = network_of(address)
+        now_ms = self._clock.monotonic_ms()
+        failures = self._by_network.setdefault(network, _Failures(now_ms))
+        failures.refill(now_ms)
+        failures.allowed = max(0, failures.allowed - 1)
+        self._by_network.move_to_end(network)
+        if len(self._by_network) > MOST_ADDRESSES:
+            self._by_network.popitem(last=False)
+
+    def wait_ms(self, address: str) -> int | None:
+        """Return how long a login of the address has to wait before it begins; None: it is refused."""
+        failures = self._by_network.get(network_of(address)) if self._by_network else None
+        if failures is None:
+            return 0
+        now_ms = self._clock.monotonic_ms()
+        failures.refill(now_ms)
+        if failures.allowed >= 1:
+            return 0
+        turn_ms = max(now_ms, failures.next_turn_ms)
+        if turn_ms - now_ms > LONGEST_WAIT_MS:
+            return None
+        failures.next_turn_ms = turn_ms + PACE_MS
+        return turn_ms - now_ms
+
+
+def network_of(address: str) -> str:
+    """Return the IPv4 address itself, or the network of an IPv6 address."""
+    if ':' not in address:
+        return address
+    try:
+        number = int(ipaddress.IPv6Address(address.partition('%')[0]))
+    except ValueError:
+        return address
+    return f'{number >> NETWORK_BITS:x}::'

@@ -1,0 +1,19 @@
+"""Addresses of clients, compared as addresses: `::1` and `0:0:0:0:0:0:0:1` are one host."""
+from __future__ import annotations
+
+import functools
+import ipaddress
+
+
+@functools.lru_cache(maxsize=1024)
+def host_key(text: str) -> str:
+    """Return the one spelling of an address, or the text if it is no address.
+
+    An IPv4 address that is mapped into IPv6 is the IPv4 address.
+    """
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return text
+    mapped = getattr(address, 'ipv4_mapped', None)
+    return str(address if mapped is None else mapped)

@@ -1,0 +1,414 @@
+"""Quotas of clients: arithmetic on a clock, as Apache Kafka computes it.
+
+A quota belongs to an entity: a user, a client id, both, or the default of either. A counter measures what shares one
+quota. The rate of a counter is the sum of its samples over the time since the oldest of them; missing samples count as
+full windows without events. A client above its quota is throttled for as long as it takes until the rate fits again.
+"""
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kbroker.clock import Clock
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages import ClientQuotaRecord
+
+PRODUCER_BYTE_RATE = 'producer_byte_rate'
+CONSUMER_BYTE_RATE = 'consumer_byte_rate'
+REQUEST_PERCENTAGE = 'request_percentage'
+CONTROLLER_MUTATION_RATE = 'controller_mutation_rate'
+CONNECTION_CREATION_RATE = 'connection_creation_rate'
+
+USER, CLIENT_ID, IP = 'user', 'client-id', 'ip'
+"""The types of entities."""
+
+MOST_COUNTERS = 10_000
+"""Clients choose the names of counters. Beyond this number, the counter that was used longest ago is forgotten."""
+MOST_METERS = 10_000
+IDLE_MS = 3_600_000
+"""A counter that is not used for this long is forgotten."""
+MOST_THROTTLE_MS = 2**31 - 1
+"""The largest throttle_time_ms of an answer."""
+
+Entity = tuple[tuple[str, str | None], ...]
+"""Types and names, sorted by type; a name of None means the default."""
+
+_ABSENT: Any = object()
+"""The place of a type that an entity does not have."""
+
+
+class Window(NamedTuple):
+    """The samples of a rate: how many, and how long each is."""
+
+    samples: int = 11
+    window_ms: int = 1000
+
+    @property
+    def total_ms(self) -> int:
+        return self.samples * self.window_ms
+
+
+class Rate:
+    """The rate of some amount per second, over a ring of samples."""
+
+    __slots__ = ('_current', '_last_ms', '_start_ms', '_sums', '_window')
+
+    def __init__(self, window: Window):
+        self._window = window
+        self._current = 0
+        self._sums: list[float] = []
+        self._start_ms: list[int] = []
+        self._last_ms: list[int] = []
+
+    def record(self, amount: float, now_ms: int) -> None:
+        """Add `amount` to the current sample, or to the next one if a window has passed since its start."""
+        if not self._sums:
+            self._append(now_ms)
+        elif now_ms - self._start_ms[self._current] >= self._window.window_ms:
+            # One sample more than `samples`: the oldest may overlap the measured time.
+            self._current = (self._current + 1) % (self._window.samples + 1)
+            if self._current == len(self._sums):
+                self._append(now_ms)
+            else:
+                self._clear(self._current, now_ms)
+        self._sums[self._current] += amount
+        self._last_ms[self._current] = now_ms
+
+    def measure(self, now_ms: int) -> tuple[float, int]:
+        """Return (rate, elapsed): the amount per second, over so many milliseconds."""
+        window = self._window
+        for number, last_ms in enumerate(self._last_ms):
+            if now_ms - last_ms >= window.total_ms:
+                self._clear(number, now_ms)
+        elapsed_ms = now_ms - min(self._start_ms, default=now_ms)
+        missing = window.samples - 1 - elapsed_ms // window.window_ms
+        elapsed_ms = max(1, elapsed_ms + max(0, missing) * window.window_ms)
+        return sum(self._sums) * 1000 / elapsed_ms, elapsed_ms
+
+    def throttle_ms(self, quota: float, now_ms: int) -> int:
+        """Return the time after which the rate is down to the quota; 0 if it is not above."""
+        rate, elapsed_ms = self.measure(now_ms)
+        return _rounded((rate - quota) / quota * elapsed_ms) if rate > quota else 0
+
+    def _append(self, now_ms: int) -> None:
+        self._sums.append(0.0)
+        self._start_ms.append(now_ms)
+        self._last_ms.append(now_ms)
+
+    def _clear(self, number: int, now_ms: int) -> None:
+        self._sums[number] = 0.0
+        self._start_ms[number] = self._last_ms[number] = now_ms
+
+
+class TokenBucket:
+    """Tokens that flow in at the rate of a quota, up to a burst. A taker may leave debts."""
+
+    __slots__ = ('_filled_ms', '_tokens', '_window')
+
+    def __init__(self, window: Window):
+        self._window = window
+        self._tokens: float | None = None
+        """None before the first use: a new bucket is full."""
+        self._filled_ms = 0
+
+    def record(self, amount: float, quota: float, now_ms: int) -> None:
+        """Take `amount` tokens."""
+        self._tokens = self.measure(quota, now_ms) - amount
+
+    def measure(self, quota: float, now_ms: int) -> float:
+        """Return the tokens in the bucket, after refilling it."""
+        burst = quota * self._window.total_ms / 1000
+        if self._tokens is None:
+            self._tokens = burst
+        self._tokens = min(burst, self._tokens + quota * (now_ms - self._filled_ms) / 1000)
+        self._filled_ms = now_ms
+        return self._tokens
+
+    def throttle_ms(self, quota: float, now_ms: int) -> int:
+        """Return the time after which no debt is left."""
+        tokens = self.measure(quota, now_ms)
+        return _rounded(-tokens / quota * 1000) if tokens < 0 else 0
+
+
+def _rounded(throttle_ms: float) -> int:
+    return min(MOST_THROTTLE_MS, math.floor(throttle_ms + 0.5))
+
+
+class Limit(NamedTuple):
+    """A quota that was found, and the key of the counter that it applies to."""
+
+    quota: float
+    counter: tuple[str, str | None, str | None]
+    """Quota key, user, client id. None: the counter is shared by all of them."""
+
+
+class Quotas:
+    """The quotas of users and client ids, by key."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, dict[tuple[Any, Any], float]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    def put(self, entity: Iterable[tuple[str, str | None]], key: str, quota: float | None) -> None:
+        """Set a quota of an entity of users and client ids; None removes it."""
+        names: dict[str, Any] = dict(entity)
+        place = names.get(USER, _ABSENT), names.get(CLIENT_ID, _ABSENT)
+        quotas = self._by_key.setdefault(key, {})
+        if quota is None:
+            quotas.pop(place, None)
+        else:
+            quotas[place] = quota
+        if not quotas:
+            del self._by_key[key]
+
+    def find(self, key: str, user: str, client_id: str) -> Limit | None:
+        """Return the quota that applies to a client. The most specific entity wins."""
+        quotas = self._by_key.get(key)
+        if quotas is None:
+            return None
+        for place in ((user, client_id), (user, None), (user, _ABSENT), (None, client_id), (None, None),
+                      (None, _ABSENT), (_ABSENT, client_id), (_ABSENT, None)):
+            quota = quotas.get(place)
+            if quota is not None:
+                return Limit(quota, (key, None if place[0] is _ABSENT else user,
+                                     None if place[1] is _ABSENT else client_id))
+        return None
+
+
+class Counters:
+    """Rates and buckets by key. The counters that were used longest ago are forgotten."""
+
+    def __init__(self, clock: Clock, most: int = MOST_COUNTERS):
+        self._clock = clock
+        self._most = most
+        self._counters: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+    def get(self, key: Any, create: Callable[[], Any]) -> tuple[Any, int]:
+        """Return the counter of a key, and the time. A missing counter is created."""
+        now_ms = self._clock.monotonic_ms()
+        found = self._counters.pop(key, None)
+        if found is None or now_ms - found[1] >= IDLE_MS:
+            found = create(), now_ms
+            self._forget_some(now_ms)
+        self._counters[key] = found[0], now_ms
+        return found[0], now_ms
+
+    def _forget_some(self, now_ms: int) -> None:
+        """Make room for a new counter, and forget those that are idle."""
+        while self._counters:
+            key, (_, used_ms) = next(iter(self._counters.items()))
+            if now_ms - used_ms < IDLE_MS and len(self._counters) < self._most:
+                return
+            del self._counters[key]
+
+
+class ClientQuotas:
+    """The quotas in force, and the meters of the clients that they apply to."""
+
+    def __init__(self, clock: Clock, window: Window, mutation_window: Window):
+        self.window = window
+        self.mutation_window = mutation_window
+        self.counters = Counters(clock)
+        self.quotas = Quotas()
+        self.addresses: dict[str | None, float] = {}
+        """The connection_creation_rate by IP address; None is the default."""
+        self.on_switch: list[Callable[[ClientQuotas | None], object]] = []
+        """Functions that get this object when the first quota of a client comes, and None when the last one goes."""
+        self._meters: dict[tuple[str, str], Meter | None] = {}
+
+    def adopt(self, quotas: Mapping[Entity, Mapping[str, float]]) -> None:
+        """Put all quotas of a metadata image into effect, at the start."""
+        for entity, values in quotas.items():
+            for key, quota in values.items():
+                self.put(entity, key, quota)
+
+    def replay(self, records: Iterable[Any]) -> None:
+        """Put the quotas among the records of a change into effect."""
+        for record in records:
+            if isinstance(record, ClientQuotaRecord):
+                self.put([(part.entity_type, part.entity_name) for part in record.entity], record.key,
+                         None if record.remove else record.value)
+
+    def put(self, entity: Iterable[tuple[str, str | None]], key: str, quota: float | None) -> None:
+        """Put one quota into effect; None removes it. Counters keep what they have measured.
+
+        A key or a type of entity that is not known here is ignored: a newer Kafka may have written it.
+        """
+        names = dict(entity)
+        had_quotas = bool(self.quotas)
+        self._meters.clear()
+        if names.keys() == {IP} and key == CONNECTION_CREATION_RATE:
+            address = _address(names[IP])
+            if quota is None:
+                self.addresses.pop(address, None)
+            else:
+                self.addresses[address] = quota
+        elif names and names.keys() <= {USER, CLIENT_ID} and key in LIMITS[USER]:
+            self.quotas.put(names.items(), key, quota)
+        if bool(self.quotas) != had_quotas:
+            for switch in self.on_switch:
+                switch(self if self.quotas else None)
+
+    def meter(self, user: str, client_id: str) -> Meter | None:
+        """Return the meter of a client, or None if no quota applies to it."""
+        try:
+            return self._meters[user, client_id]
+        except KeyError:
+            limits = {key: limit for key in LIMITS[USER]
+                      if (limit := self.quotas.find(key, user, client_id)) is not None}
+            if len(self._meters) >= MOST_METERS:
+                self._meters.clear()
+            meter = self._meters[user, client_id] = Meter(self, limits) if limits else None
+            return meter
+
+    @property
+    def meters_count(self) -> int:
+        return len(self._meters)
+
+    def record_connection(self, address: str) -> int:
+        """Record a new connection of an address. Return the throttle time, a window at most; then it does not count."""
+        quota = self.connection_quota(address)
+        if quota is None:
+            return 0
+        rate, now_ms = self.counters.get((CONNECTION_CREATION_RATE, address), lambda: Rate(self.window))
+        rate.record(1, now_ms)
+        throttle_ms = min(rate.throttle_ms(quota, now_ms), self.window.window_ms)
+        if throttle_ms:
+            rate.record(-1, now_ms)
+        return int(throttle_ms)
+
+    def connection_quota(self, address: str) -> float | None:
+        """Return the connections that an address may open in a second. None: no quota."""
+        return self.addresses.get(address, self.addresses.get(None))
+
+
+def _address(name: str | None) -> str | None:
+    """Return an address in its usual form. Apache Kafka also accepts names of hosts, which match nothing here."""
+    try:
+        return name if name is None else str(ipaddress.ip_address(name))
+    except ValueError:
+        return name
+
+
+class Meter:
+    """Records what one client does, and returns for how long to throttle it."""
+
+    __slots__ = ('_fetched', '_limits', '_mutations', '_produced', '_quotas', '_time')
+
+    def __init__(self, quotas: ClientQuotas, limits: Mapping[str, Limit]):
+        self._quotas = quotas
+        self._produced = limits.get(PRODUCER_BYTE_RATE)
+        self._fetched = limits.get(CONSUMER_BYTE_RATE)
+        self._time = limits.get(REQUEST_PERCENTAGE)
+        self._mutations = limits.get(CONTROLLER_MUTATION_RATE)
+
+    @property
+    def measures_time(self) -> bool:
+        """True if the time that the client takes of the loop has a quota."""
+        return self._time is not None
+
+    def record_produced(self, size_bytes: int) -> int:
+        """Record a Produce request. Return the throttle time in milliseconds."""
+        return self._record(self._produced, size_bytes)
+
+    def record_fetched(self, size_bytes: int) -> int:
+        """Record the answer to a Fetch. Return the throttle time in milliseconds."""
+        return self._record(self._fetched, size_bytes)
+
+    def undo_fetched(self, size_bytes: int) -> None:
+        """Undo a recorded answer, which is not sent."""
+        self._record(self._fetched, -size_bytes)
+
+    @property
+    def most_fetched_bytes(self) -> int | None:
+        """The most bytes that a Fetch can be answered with without being throttled. None: no quota."""
+        if self._fetched is None:
+            return None
+        window = self._quotas.window
+        return int(min(MOST_THROTTLE_MS, self._fetched.quota * (window.samples - 1) * window.window_ms / 1000))
+
+    def record_time(self, time_us: int) -> int:
+        """Record time that the client took of the loop. Return the throttle time, a window at most.
+
+        The quota is a percentage of one thread.
+        """
+        return min(self._record(self._time, time_us / 10_000), self._quotas.window.window_ms)
+
+    def mutations(self, *, is_strict: bool) -> Mutations:
+        """Return the recorder of one request that creates or deletes partitions."""
+        return Mutations(self._quotas, self._mutations, is_strict)
+
+    def _record(self, limit: Limit | None, amount: float) -> int:
+        if limit is None:
+            return 0
+        rate, now_ms = self._quotas.counters.get(limit.counter, lambda: Rate(self._quotas.window))
+        rate.record(amount, now_ms)
+        return int(rate.throttle_ms(limit.quota, now_ms))
+
+
+class Mutations:
+    """Records the partitions that one request creates or deletes (KIP-599).
+
+    A strict request is refused while the bucket owes tokens. Another one is done, and throttled afterwards.
+    """
+
+    def __init__(self, quotas: ClientQuotas, limit: Limit | None, is_strict: bool):
+        self.throttle_ms = 0
+        self._quotas = quotas
+        self._limit = limit
+        self._is_strict = is_strict
+
+    def charge(self, partitions: int) -> None:
+        """Record a change of so many partitions. Raises KafkaError THROTTLING_QUOTA_EXCEEDED."""
+        if self._limit is None:
+            return
+        quota = self._limit.quota
+        bucket, now_ms = self._quotas.counters.get(
+            self._limit.counter, lambda: TokenBucket(self._quotas.mutation_window))
+        if self._is_strict:
+            throttle_ms = bucket.throttle_ms(quota, now_ms)
+            if bucket.measure(quota, now_ms) < 0:
+                self.throttle_ms = max(self.throttle_ms, throttle_ms)
+                raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                                 f'found more than {quota:g} partitions a second created or deleted by this client')
+        bucket.record(partitions, quota, now_ms)
+        if not self._is_strict:
+            self.throttle_ms = max(self.throttle_ms, bucket.throttle_ms(quota, now_ms))
+
+
+_OF_CLIENTS: dict[str, float] = {PRODUCER_BYTE_RATE: 2**63 - 1, CONSUMER_BYTE_RATE: 2**63 - 1,
+                                 REQUEST_PERCENTAGE: math.inf, CONTROLLER_MUTATION_RATE: math.inf}
+LIMITS: dict[str, dict[str, float]] = {USER: _OF_CLIENTS, CLIENT_ID: _OF_CLIENTS,
+                                       IP: {CONNECTION_CREATION_RATE: 2**31 - 1}}
+"""By type of entity, its keys and their largest values. A quota with a largest value is a whole number."""
+
+FRACTION = 1e-6
+"""The fraction that a whole number may have."""
+
+
+def check_key(entity_type: str, key: str) -> float:
+    """Return the largest value of a key. Raises KafkaError INVALID_REQUEST if entities of the type do not have it."""
+    most = LIMITS[entity_type].get(key)
+    if most is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f'found the quota {key[:80]!r} of entity type {entity_type}, '
+                         f'expected one of {", ".join(LIMITS[entity_type])}')
+    return most
+
+
+def check_quota(entity_type: str, key: str, value: float) -> None:
+    """Raise KafkaError INVALID_REQUEST unless entities of the type may have this quota."""
+    most = check_key(entity_type, key)
+    if not 0 < value < math.inf:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f'{key}: found {value:g}, expected a positive number')
+    if value > most:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f'{key}: found {value:g}, expected at most {most:g}')
+    if most != math.inf and abs(value - round(value)) > FRACTION:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f'{key}: found {value!r}, expected a whole number')

@@ -1,0 +1,29 @@
+"""SCRAM credentials as the broker stores them (KIP-84)."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+MECHANISM_CODES = {'SCRAM-SHA-256': 1, 'SCRAM-SHA-512': 2}
+"""By name, the number of the mechanism in records and requests."""
+DIGESTS = {'SCRAM-SHA-256': 'sha256', 'SCRAM-SHA-512': 'sha512'}
+DIGEST_BYTES = {'SCRAM-SHA-256': 32, 'SCRAM-SHA-512': 64}
+
+LEAST_ITERATIONS = 4096
+DEFAULT_ITERATIONS = 4096
+
+
+class ScramCredential(NamedTuple):
+    """A stored credential: enough to check a proof, not enough to log in."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f'ScramCredential({self.iterations} iterations)'
+
+
+FindCredential = Callable[[str, str], ScramCredential | None]
+"""(mechanism, user name) -> the stored credential."""

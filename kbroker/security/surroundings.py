@@ -1,0 +1,29 @@
+"""The parts of the broker that mechanisms need."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kbroker.clock import Clock, Timers
+from kbroker.security.scram_credential import FindCredential
+
+Submit = Callable[[Callable[[], Any], Callable[[Any], None]], None]
+"""(job, done): run `job()` on a worker thread, then `done(its result, or its exception)` on the loop."""
+
+
+class Background(NamedTuple):
+    """The loop's timers, and `submit` of a worker that nothing else waits for: a job may wait seconds for a peer."""
+
+    timers: Timers
+    submit: Submit
+
+
+class Surroundings(NamedTuple):
+    """All that a mechanism gets."""
+
+    find_credential: FindCredential
+    """Looks into the metadata, on the loop."""
+    clock: Clock
+    secret: bytes
+    """Bytes that nobody outside can guess, and that survive restarts."""
+    background: Background

@@ -1,0 +1,355 @@
+"""The login of a connection: which frames each state serves, and the answers, as Kafka gives them."""
+import hashlib
+
+import pytest
+from support.in_process_broker import InProcessBroker, InProcessConnection, frame_of, read_answer
+from support.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS, unsecured_token
+
+from kbroker.client.sasl import conversation
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages
+from kbroker.security.failed_logins import MOST_AT_ONCE, PACE_MS
+from kbroker.security.principal import ANONYMOUS, Principal
+from kbroker.security.session import LoginState
+from kbroker.security.surroundings import Background
+
+ALICE = Principal('User', 'alice')
+GOOD = b'\0alice\0' + PASSWORD.encode()
+WRONG = b'\0alice\0nonsense'
+WRONG_TEXT = 'Authentication failed: Invalid username or password'
+DELAY_MS = 100
+LIFETIME_MS = 60_000
+LISTENER = 'listener.name.sasl_plaintext'
+OAUTH_JAAS = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;'
+
+
+class Client:
+    """A connection of a client that logs in."""
+
+    def __init__(self, broker, listener='SASL_PLAINTEXT'):
+        self.broker = broker
+        self.connection = LoginConnection(next(broker._connection_ids))
+        self.connection.listener_name = listener
+        self.connection.session = broker.authentication.open(self.connection)
+        self.broker.send(self.connection, frame_of(versions(), 3))
+        self.answered = len(self.connection.replies)
+
+    @property
+    def session(self):
+        return self.connection.session
+
+    def ask(self, request, version):
+        """Return the answer, or None if there is none yet."""
+        self.broker.send(self.connection, frame_of(request, version))
+        return self.answer(request, version)
+
+    def answer(self, request, version):
+        if len(self.connection.replies) == self.answered:
+            return None
+        self.answered += 1
+        return read_answer(request, version, self.connection.replies[-1])
+
+    def handshake(self, mechanism='PLAIN', version=1):
+        return self.ask(messages.SaslHandshakeRequest(mechanism=mechanism), version)
+
+    def token(self, token, version=2):
+        return self.ask(messages.SaslAuthenticateRequest(auth_bytes=token), version)
+
+    def wait(self, ms):
+        self.broker.clock.advance(ms)
+        self.broker.turn()
+
+    def log_in(self, token=GOOD, mechanism='PLAIN'):
+        assert self.handshake(mechanism).error_code == 0
+        return self.token(token)
+
+
+class LoginConnection(InProcessConnection):
+    largest_frame_bytes = None
+    is_leaving = False
+
+    def await_login(self, largest_frame_bytes):
+        self.largest_frame_bytes = largest_frame_bytes
+
+    def end_login(self):
+        self.largest_frame_bytes = None
+
+    def close_after_flush(self):
+        self.is_leaving = True
+
+
+def versions(name='judge'):
+    return messages.ApiVersionsRequest(client_software_name=name, client_software_version='1')
+
+
+def metadata():
+    return messages.MetadataRequest(topics=None)
+
+
+@pytest.fixture
+def settings():
+    return {}
+
+
+@pytest.fixture
+def broker(tmp_path, settings):
+    given = {'listeners': 'SASL_PLAINTEXT://127.0.0.1:1,PLAINTEXT://127.0.0.1:2',
+             'sasl.enabled.mechanisms': ','.join(MECHANISMS), f'{LISTENER}.plain.sasl.jaas.config': PLAIN_JAAS,
+             f'{LISTENER}.oauthbearer.sasl.jaas.config': OAUTH_JAAS}
+    with InProcessBroker(tmp_path, given | settings) as broker:
+        broker.authentication.start(Background(broker.timers, lambda job, done: done(job())))
+        yield broker
+
+
+@pytest.fixture
+def client(broker):
+    return Client(broker)
+
+
+def test_a_login_by_plain_gives_the_connection_its_principal(client):
+    assert client.connection.largest_frame_bytes == 65536
+    assert (client.session.principal, client.session.state) == (ANONYMOUS, LoginState.INTRODUCED)
+    answer = client.handshake()
+    assert (answer.error_code, set(answer.mechanisms)) == (0, set(MECHANISMS))
+    answer = client.token(GOOD)
+    assert (answer.error_code, answer.error_message, answer.auth_bytes, answer.session_lifetime_ms) == (0, '', b'', 0)
+    assert (client.session.principal, client.session.state) == (ALICE, LoginState.LOGGED_IN)
+    assert not client.session.is_guarded
+    assert client.connection.largest_frame_bytes is None
+    assert len(client.ask(metadata(), 12).brokers) == 1
+
+
+def test_a_login_by_tokens_without_headers(broker, client):
+    assert client.handshake(version=0).error_code == 0
+    client.broker.send(client.connection, GOOD)
+    assert client.connection.replies[-1] == b''
+    assert client.session.principal == ALICE
+    other = Client(broker)
+    other.handshake(version=0)
+    answers = len(other.connection.replies)
+    other.broker.send(other.connection, WRONG)
+    assert (other.connection.is_leaving, other.connection.closed) == (True, None)
+    other.wait(DELAY_MS)
+    assert (other.connection.closed, len(other.connection.replies)) == ('its login failed', answers)
+
+
+@pytest.mark.parametrize('request_', [metadata(), messages.SaslAuthenticateRequest(auth_bytes=GOOD), versions()])
+def test_nothing_but_a_handshake_follows_the_versions(client, request_):
+    version = 12 if request_ == metadata() else 2
+    assert client.ask(request_, version) is None
+    assert 'not before a login' in client.connection.closed
+
+
+def test_nothing_but_versions_and_handshake_is_served_at_first(broker):
+    for frame in (frame_of(metadata(), 12), b'', b'\0', b'GET / HTTP/1.1\r\n\r\n', GOOD):
+        client = Client(broker)
+        client.connection.session = broker.authentication.open(client.connection)
+        broker.send(client.connection, frame)
+        assert client.connection.closed
+        assert len(client.connection.replies) == client.answered
+
+
+def test_versions_that_are_refused_do_not_use_up_the_turn(broker):
+    client = Client(broker)
+    client.connection.session = broker.authentication.open(client.connection)
+    assert client.ask(versions(name='-bad-'), 3).error_code == ErrorCode.INVALID_REQUEST
+    frame = bytearray(frame_of(versions(), 4))
+    frame[3] = 99
+    broker.send(client.connection, bytes(frame))
+    answer = client.answer(versions(), 0)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert client.ask(versions(), 3).error_code == 0
+    assert client.log_in().error_code == 0
+
+
+def test_a_wrong_password_is_answered_after_the_delay_and_nothing_is_served_meanwhile(client):
+    client.handshake()
+    assert client.token(WRONG) is None
+    assert client.connection.is_leaving
+    client.wait(DELAY_MS - 1)
+    assert client.answer(messages.SaslAuthenticateRequest(), 2) is None
+    client.wait(1)
+    answer = client.answer(messages.SaslAuthenticateRequest(), 2)
+    assert (answer.error_code, answer.error_message) == (ErrorCode.SASL_AUTHENTICATION_FAILED, WRONG_TEXT)
+    assert (client.session.state, client.session.principal) == (LoginState.FAILED, ANONYMOUS)
+
+
+@pytest.mark.parametrize('settings', [{'connection.failed.authentication.delay.ms': '0'}])
+def test_without_a_delay_a_failure_is_answered_at_once(client, settings):
+    client.handshake()
+    assert client.token(WRONG).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert client.connection.is_leaving
+
+
+def test_a_mechanism_that_is_not_enabled_is_answered_with_those_that_are(client):
+    assert client.handshake('GSSAPI') is None
+    client.wait(DELAY_MS)
+    answer = client.answer(messages.SaslHandshakeRequest(), 1)
+    assert (answer.error_code, set(answer.mechanisms)) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, set(MECHANISMS))
+
+
+@pytest.mark.parametrize(('request_', 'version'), [
+    (messages.SaslHandshakeRequest(mechanism='PLAIN'), 1), (versions(), 3), (metadata(), 12)])
+def test_another_request_among_the_tokens_is_answered_in_its_own_form(client, request_, version):
+    client.handshake()
+    assert client.ask(request_, version) is None
+    client.wait(DELAY_MS)
+    answer = client.answer(request_, version)
+    if request_ == metadata():
+        assert (answer.brokers, answer.cluster_id) == ([], None)
+    else:
+        assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert client.connection.is_leaving
+
+
+def test_a_login_has_few_tokens(client):
+    client.handshake('OAUTHBEARER')
+    for _ in range(8):
+        client.token(b'n,,\x01auth=Bearer a.b.c\x01\x01')
+    client.wait(DELAY_MS)
+    assert client.session.state == LoginState.FAILED
+
+
+def test_sasl_on_a_connection_that_is_logged_in_is_refused_and_the_connection_stays(broker):
+    plain, logged_in = Client(broker, 'PLAINTEXT'), Client(broker)
+    logged_in.log_in()
+    for client in (plain, logged_in):
+        answer = client.handshake()
+        assert (answer.error_code, answer.mechanisms) == (ErrorCode.ILLEGAL_SASL_STATE, [])
+        answer = client.token(GOOD)
+        assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert answer.error_message == 'SaslAuthenticate request received after successful authentication'
+        assert len(client.ask(metadata(), 12).brokers) == 1
+
+
+LIMITED = {f'{LISTENER}.plain.connections.max.reauth.ms': str(LIFETIME_MS)}
+
+
+@pytest.mark.parametrize('settings', [LIMITED])
+def test_a_session_with_an_end_is_renewed_before_or_after_it(client, settings):
+    assert client.log_in().session_lifetime_ms == LIFETIME_MS
+    assert client.ask(metadata(), 12) is not None
+    assert client.log_in().session_lifetime_ms == LIFETIME_MS, 'the first renewal may begin at once'
+    assert client.handshake().error_code == ErrorCode.ILLEGAL_SASL_STATE, 'the next one has to wait a second'
+    client.wait(LIFETIME_MS)
+    assert client.log_in().error_code == 0
+    assert client.ask(metadata(), 12) is not None
+    client.wait(LIFETIME_MS)
+    assert client.ask(metadata(), 12) is None
+    assert 'METADATA v12' in client.connection.closed
+
+
+@pytest.mark.parametrize('settings', [LIMITED])
+def test_a_renewal_by_another_user_fails(client, settings):
+    client.log_in()
+    assert client.log_in(b'\0bob\0x') is None
+    client.wait(DELAY_MS)
+    answer = client.answer(messages.SaslAuthenticateRequest(), 2)
+    assert (answer.error_code, answer.error_message) == (
+        ErrorCode.SASL_AUTHENTICATION_FAILED,
+        'Cannot change principals during re-authentication from User.alice: User.bob')
+    assert client.session.principal == ALICE
+
+
+@pytest.mark.parametrize('settings', [LIMITED])
+def test_a_renewal_by_another_mechanism_ends_the_connection(broker, settings):
+    client = Client(broker)
+    client.log_in()
+    assert client.handshake('OAUTHBEARER').error_code == 0
+    assert client.token(b'n,,\x01auth=Bearer ' + unsecured_token('alice').encode() + b'\x01\x01') is None
+    client.wait(DELAY_MS)
+    assert client.connection.closed == 'its login failed'
+    client = Client(broker)
+    client.log_in()
+    assert client.handshake('GSSAPI') is None
+    assert 'not enabled' in client.connection.closed
+
+
+@pytest.mark.parametrize('settings', [LIMITED])
+def test_a_failed_renewal_is_said_to_be_one(client, settings):
+    client.log_in()
+    client.handshake()
+    assert client.ask(metadata(), 12) is None
+    client.wait(DELAY_MS)
+    assert client.answer(metadata(), 12).brokers == []
+
+
+@pytest.mark.parametrize('settings', [{'connections.max.reauth.ms': str(LIFETIME_MS)}])
+@pytest.mark.parametrize(('lifetime_s', 'expected_ms'), [(5, 5000), (3600, LIFETIME_MS)])
+def test_a_session_ends_with_its_token_or_at_the_limit(client, settings, lifetime_s, expected_ms):
+    token = unsecured_token('carol', lifetime_s, now_s=client.broker.clock.wall_ms() // 1000)
+    answer = client.log_in(b'n,,\x01auth=Bearer ' + token.encode() + b'\x01\x01', 'OAUTHBEARER')
+    assert answer.session_lifetime_ms == expected_ms
+    client.wait(expected_ms - 1)
+    assert client.ask(metadata(), 12) is not None
+    client.wait(1)
+    assert client.ask(metadata(), 12) is None
+    assert client.connection.closed
+
+
+def test_an_address_that_guesses_has_to_wait_and_its_right_password_still_counts(broker):
+    for _ in range(MOST_AT_ONCE):
+        client = Client(broker)
+        client.log_in(WRONG)
+    first, second = Client(broker), Client(broker)
+    assert first.log_in().error_code == 0
+    assert second.handshake() is None
+    second.wait(PACE_MS)
+    assert second.answer(messages.SaslHandshakeRequest(), 1).error_code == 0
+    assert second.token(GOOD).error_code == 0
+
+
+def test_secrets_are_in_no_representation(broker):
+    logins = broker.authentication.listeners['SASL_PLAINTEXT']
+    assert 'wonder' not in repr(logins)
+    assert 'wonder' not in repr(broker.config.describe())
+
+
+def test_users_that_change_at_run_time_count_from_the_next_login(broker):
+    logged_in, name = Client(broker), f'{LISTENER}.plain.sasl.jaas.config'
+    logged_in.log_in()
+    broker.ask(messages.IncrementalAlterConfigsRequest(resources=[
+        messages.IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=4, resource_name='1', configs=[
+                messages.IncrementalAlterConfigsRequest.AlterableConfig(
+                    name=name, config_operation=0, value=PLAIN_JAAS.replace('user_alice', 'user_carol'))])]))
+    assert logged_in.ask(metadata(), 12) is not None
+    client = Client(broker)
+    assert client.log_in(GOOD.replace(b'alice', b'carol')).error_code == 0
+    assert Client(broker).log_in() is None
+
+
+@pytest.mark.parametrize('settings', [{}, {'kbroker.end.sessions.of.changed.users': 'true'}])
+@pytest.mark.parametrize('is_deletion', [False, True])
+def test_a_changed_credential_ends_sessions_if_the_operator_wants_it(broker, settings, is_deletion):
+    request = messages.AlterUserScramCredentialsRequest
+
+    def alter(name, password, is_deletion=False):
+        salted = hashlib.pbkdf2_hmac('sha256', password, b'salt', 4096)
+        broker.ask(request(
+            deletions=[request.ScramCredentialDeletion(name=name, mechanism=1)] if is_deletion else [],
+            upsertions=[] if is_deletion else [request.ScramCredentialUpsertion(
+                name=name, mechanism=1, iterations=4096, salt=b'salt', salted_password=salted)]))
+
+    alter('carol', b'one')
+    alter('dave', b'one')
+    carol, dave, alice = Client(broker), Client(broker), Client(broker)
+    for client, name in ((carol, 'carol'), (dave, 'dave')):
+        client.handshake('SCRAM-SHA-256')
+        talk = conversation('SCRAM-SHA-256', name, 'one')
+        answer = client.token(next(talk))
+        client.token(talk.send(answer.auth_bytes))
+        assert client.session.principal.name == name
+    alice.log_in()
+    alter('carol', b'two', is_deletion)
+    assert (carol.connection.is_leaving, dave.connection.is_leaving, alice.connection.is_leaving) == (
+        bool(settings), False, False)
+    again = Client(broker)
+    again.handshake('SCRAM-SHA-256')
+    talk = conversation('SCRAM-SHA-256', 'carol', 'one')
+    answer = again.token(next(talk))
+    assert again.token(talk.send(answer.auth_bytes)) is None
+    again.wait(DELAY_MS)
+    answer = again.answer(messages.SaslAuthenticateRequest(), 2)
+    assert answer.error_message == ('Authentication failed during authentication due to invalid credentials with SASL '
+                                    'mechanism SCRAM-SHA-256')

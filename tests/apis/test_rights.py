@@ -1,0 +1,55 @@
+"""The rights of a client as handlers ask for them: `Request.may` over the ACLs in force."""
+import pytest
+
+from kbroker.apis.authorization import require
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages import AccessControlEntryRecord
+from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
+from kbroker.security.authorizer import Authorizer
+from kbroker.security.principal import parse_principal
+
+ALICE = parse_principal('User:alice')
+
+
+def allow_read(entry_id, name='orders'):
+    return AccessControlEntryRecord(
+        id=entry_id, resource_type=ResourceType.TOPIC, resource_name=name, pattern_type=PatternType.LITERAL,
+        principal='User:alice', host='*', operation=Operation.READ, permission_type=Permission.ALLOW)
+
+
+class Asking:
+    """A request of alice."""
+
+    def __init__(self, authorizer):
+        self.access = authorizer.access_of(ALICE, '10.0.0.1')
+
+    def may(self, operation, resource_type, name, quiet=False):
+        return self.access.may(operation, resource_type, name, None, quiet)
+
+
+def test_a_right_that_is_missing_is_the_error_of_its_resource():
+    request = Asking(Authorizer())
+    for resource_type, code in ((ResourceType.TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+                                (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+                                (ResourceType.CLUSTER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+                                (ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)):
+        with pytest.raises(KafkaError) as refused:
+            require(request, Operation.DESCRIBE, resource_type, 'name')
+        assert refused.value.code is code
+
+
+def test_a_right_is_lost_at_once_when_its_acl_goes():
+    authorizer = Authorizer()
+    authorizer.put(allow_read(bytes(16)))
+    request = Asking(authorizer)
+    require(request, Operation.READ, ResourceType.TOPIC, 'orders')
+    authorizer.remove(bytes(16))
+    with pytest.raises(KafkaError):
+        require(request, Operation.READ, ResourceType.TOPIC, 'orders')
+
+
+def test_connections_of_one_principal_and_host_share_their_decisions():
+    authorizer = Authorizer()
+    access = authorizer.access_of(ALICE, '10.0.0.1')
+    assert authorizer.access_of(ALICE, '10.0.0.1') is access
+    assert authorizer.access_of(ALICE, '10.0.0.2') is not access

@@ -1,0 +1,143 @@
+"""Access control as confluent-kafka and kafka-python see it: rights that are given and taken while clients run."""
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern
+from kafka.admin import ResourceType as KafkaPythonType
+from support.broker_process import PROMPT, BrokerProcess
+
+from kbroker import errors
+from kbroker.client.admin import Acl, Admin
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import ClientConfig
+
+LIMIT_S = 30
+MODULE = 'org.apache.kafka.common.security.plain.PlainLoginModule'
+USERS = {'admin': 'a', 'alice': 'b'}
+SETTINGS = PROMPT | {
+    'authorizer.class.name': 'org.apache.kafka.metadata.authorizer.StandardAuthorizer', 'super.users': 'User:admin',
+    'listener.security.protocol.map': 'PLAINTEXT:SASL_PLAINTEXT', 'sasl.enabled.mechanisms': 'PLAIN',
+    'listener.name.plaintext.plain.sasl.jaas.config':
+        f'{MODULE} required ' + ' '.join(f'user_{name}="{password}"' for name, password in USERS.items()) + ';'}
+ANY = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY,
+                       AclPermissionType.ANY)
+
+
+@pytest.fixture
+def broker(tmp_path):
+    broker = BrokerProcess(tmp_path / 'data', SETTINGS)
+    broker.start()
+    yield broker
+    broker.kill9()
+    assert broker.tracebacks() == []
+
+
+def settings_of(broker, user):
+    return {'bootstrap.servers': broker.address, 'security.protocol': 'SASL_PLAINTEXT', 'sasl.mechanism': 'PLAIN',
+            'sasl.username': user, 'sasl.password': USERS[user]}
+
+
+def rule(operation, name, kind=ResourceType.TOPIC, pattern=ResourcePatternType.LITERAL, user='User:alice',
+         permission=AclPermissionType.ALLOW):
+    return AclBinding(kind, name, pattern, user, '*', operation, permission)
+
+
+def done(futures):
+    return [future.result(LIMIT_S) for future in futures.values()]
+
+
+def test_rights_are_given_described_and_taken_while_a_producer_runs(broker):
+    admin = AdminClient(settings_of(broker, 'admin'))
+    done(admin.create_topics([NewTopic('orders', 1)]))
+    write, describe = rule(AclOperation.WRITE, 'orders'), rule(AclOperation.DESCRIBE, 'ord', pattern=(
+        ResourcePatternType.PREFIXED))
+    done(admin.create_acls([write, describe]))
+    assert sorted(map(str, admin.describe_acls(ANY).result(LIMIT_S))) == sorted(map(str, [write, describe]))
+
+    answers = []
+    producer = confluent_kafka.Producer(settings_of(broker, 'alice') | {'enable.idempotence': True, 'linger.ms': 0})
+
+    def produced():
+        """Return the error code of one more record, or None."""
+        producer.produce('orders', 'text', partition=0, on_delivery=lambda error, _: answers.append(error))
+        assert producer.flush(LIMIT_S) == 0
+        return None if answers[-1] is None else answers[-1].code()
+
+    assert produced() is None
+    refused = rule(AclOperation.WRITE, 'orders', permission=AclPermissionType.DENY, user='User:*')
+    done(admin.create_acls([refused]))
+    assert produced() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    deleted, = done(admin.delete_acls([AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.DENY)]))
+    assert list(map(str, deleted)) == [str(refused)]
+    producer = confluent_kafka.Producer(settings_of(broker, 'alice') | {'linger.ms': 0})
+    assert produced() is None
+    assert len(done(admin.delete_acls([ANY]))[0]) == 2
+    assert produced() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert any('denied' in line and 'User:alice' in line and 'PRODUCE' in line for line in broker.lines)
+
+
+def test_a_consumer_loses_its_topic_at_once(broker):
+    admin = AdminClient(settings_of(broker, 'admin'))
+    done(admin.create_topics([NewTopic('orders', 1)]))
+    done(admin.create_acls([rule(AclOperation.READ, 'orders'), rule(AclOperation.READ, 'readers', ResourceType.GROUP)]))
+    producer = confluent_kafka.Producer(settings_of(broker, 'admin'))
+    producer.produce('orders', 'one', partition=0)
+    assert producer.flush(LIMIT_S) == 0
+    consumer = confluent_kafka.Consumer(settings_of(broker, 'alice') | {
+        'group.id': 'readers', 'auto.offset.reset': 'earliest', 'enable.auto.commit': False})
+    consumer.assign([TopicPartition('orders', 0, 0)])
+    assert consumer.poll(LIMIT_S).value() == b'one'
+    consumer.commit(offsets=[TopicPartition('orders', 0, 1)], asynchronous=False)
+    done(admin.delete_acls([ANY]))
+    producer.produce('orders', 'two', partition=0)
+    assert producer.flush(LIMIT_S) == 0
+    message = consumer.poll(LIMIT_S)
+    while message is not None and message.error() is None:
+        message = consumer.poll(LIMIT_S)
+    assert message is not None and message.error().code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    with pytest.raises(KafkaException, match='GROUP_AUTHORIZATION_FAILED'):
+        consumer.commit(offsets=[TopicPartition('orders', 0, 1)], asynchronous=False)
+    consumer.close()
+
+
+def test_who_may_not_change_rights_is_told_so(broker):
+    alice = AdminClient(settings_of(broker, 'alice'))
+    for ask in (lambda: done(alice.create_acls([rule(AclOperation.ALL, '*')])), lambda: done(alice.delete_acls([ANY]))):
+        with pytest.raises(KafkaException) as refused:
+            ask()
+        assert refused.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    cluster = Cluster(ClientConfig.from_settings({
+        'bootstrap.servers': broker.address, 'security.protocol': 'SASL_PLAINTEXT', 'sasl.mechanism': 'PLAIN',
+        'sasl.jaas.config': f'{MODULE} required username="alice" password="{USERS["alice"]}";'}))
+    with pytest.raises(errors.KafkaError) as denied:
+        Admin(cluster).describe_acls(Acl(1, None, 1, None, None, 1, 1))
+    assert denied.value.code is errors.ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    cluster.close()
+
+
+def test_kafka_python_creates_describes_and_deletes_acls(broker):
+    admin = KafkaAdminClient(bootstrap_servers=broker.address, security_protocol='SASL_PLAINTEXT',
+                             sasl_mechanism='PLAIN', sasl_plain_username='admin', sasl_plain_password='a')
+    acl = ACL(principal='User:alice', host='*', operation=ACLOperation.READ, permission_type=ACLPermissionType.ALLOW,
+              resource_pattern=ResourcePattern(KafkaPythonType.TOPIC, 'orders'))
+    created = admin.create_acls([acl])
+    assert (created['succeeded'], created['failed']) == ([acl], [])
+    every = ACLFilter(principal=None, host=None, operation=ACLOperation.ANY, permission_type=ACLPermissionType.ANY,
+                      resource_pattern=acl.resource_pattern)
+    found, error = admin.describe_acls(every)
+    assert found == [acl]
+    (_, deleted, error), = admin.delete_acls([every])
+    assert deleted == [acl]
+    assert error.errno == 0
+    admin.close()

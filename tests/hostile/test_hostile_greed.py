@@ -1,0 +1,66 @@
+"""Fairness: one client that produces as fast as it can, beside 50 modest ones, with a quota and without."""
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+import pytest
+from hostile.siege import create, many_connections
+from support.in_process_broker import frame_of
+from support.message_builder import batch_of
+
+from kbroker.protocol.messages import AlterClientQuotasRequest, MetadataRequest, ProduceRequest
+
+RATE = 1_000_000
+FREE_S = 10
+"""The seconds for which a client that was quiet may use its whole rate at once."""
+IN_FLIGHT = 16
+MODEST = 50
+ROUNDS = 30
+
+
+class Greedy(threading.Thread):
+    """A producer of 100 KB requests that keeps 16 of them in flight until its connection is closed."""
+
+    def __init__(self, client):
+        super().__init__(daemon=True)
+        self.client = client
+        self.answered = 0
+        topic = ProduceRequest.TopicProduceData(name='flood', partition_data=[
+            ProduceRequest.PartitionProduceData(index=0, records=batch_of(int(time.time() * 1000), bytes(100_000)))])
+        body = frame_of(ProduceRequest(acks=1, timeout_ms=30_000, topic_data=[topic]), 9, 'greedy')
+        self.frame = len(body).to_bytes(4, 'big') + body
+
+    def run(self):
+        with contextlib.suppress(OSError, AssertionError, EOFError):
+            self.client.socket.sendall(self.frame * IN_FLIGHT)
+            while True:
+                self.client.receive()
+                self.answered += 1
+                self.client.socket.sendall(self.frame)
+
+
+@pytest.mark.parametrize('quota', [None, RATE])
+def test_one_greedy_client_leaves_room_for_modest_ones(besieged, quota):
+    broker = besieged()
+    with broker.connect() as client:
+        create(client, 'flood', 1, retention_bytes='50000000', segment_bytes='20000000')
+        if quota is not None:
+            entry = AlterClientQuotasRequest.EntryData(
+                entity=[AlterClientQuotasRequest.EntityData(entity_type='client-id', entity_name='greedy')],
+                ops=[AlterClientQuotasRequest.OpData(key='producer_byte_rate', value=quota)])
+            assert client.ask(AlterClientQuotasRequest(entries=[entry]), 1).entries[0].error_code == 0
+    ask = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name='flood')])
+    with many_connections(broker, MODEST) as modest, broker.connect() as client, broker.watched(rss_mb=150):
+        greedy = Greedy(client)
+        began = time.monotonic()
+        greedy.start()
+        for _ in range(ROUNDS):
+            for one in modest:
+                assert one.ask(ask, 12).topics[0].error_code == 0
+    took_s = time.monotonic() - began
+    print(f'  greedy client: {greedy.answered} requests of 100 KB in {took_s:.1f} s')
+    assert greedy.answered > 0
+    if quota is not None:
+        assert greedy.answered * len(greedy.frame) <= quota * (FREE_S + took_s) + len(greedy.frame)

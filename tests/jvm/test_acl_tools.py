@@ -1,0 +1,143 @@
+"""kbroker-acls compared with kafka-acls, on kbroker and on Apache Kafka; ACLs in directories that go back and forth."""
+import pytest
+from support.apache_kafka import KafkaProcess, dump_log, run_several_tools
+from support.broker_process import PROMPT, BrokerProcess
+from support.command_runner import run_command, run_in_process
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+TOOL = 'org.apache.kafka.tools.AclCommand'
+ON = PROMPT | {'authorizer.class.name': 'org.apache.kafka.metadata.authorizer.StandardAuthorizer',
+               'super.users': 'User:ANONYMOUS'}
+ALLOW_ALICE = ('--allow-principal', 'User:alice')
+CASES = [
+    ('--list',),
+    ('--add', *ALLOW_ALICE, '--operation', 'Read', '--topic', '{}-orders'),
+    ('--add', *ALLOW_ALICE, '--operation', 'Read', '--topic', '{}-orders'),
+    ('--add', *ALLOW_ALICE, '--deny-principal', 'User:bob', '--allow-host', '10.0.0.1', '--operation', 'Read',
+     '--operation', 'DescribeConfigs', '--topic', '{}-orders', '--topic', '{}-pay'),
+    ('--add', '--allow-principal', 'User:CN=app,O=Ex', '--producer', '--idempotent', '--topic', '{}-orders',
+     '--transactional-id', '{}-loader'),
+    ('--add', '--allow-principal', 'User:*', '--consumer', '--topic', '{}-', '--group', '{}-',
+     '--resource-pattern-type', 'prefixed'),
+    ('--add', *ALLOW_ALICE, '--consumer', '--producer', '--topic', '{}-both', '--group', '{}-both'),
+    ('--add', *ALLOW_ALICE, '--cluster'), ('--add', *ALLOW_ALICE, '--operation', 'Alter', '--cluster'),
+    ('--add', '--deny-principal', 'User:eve', '--deny-host', '::1', '--group', '{}-orders'),
+    ('--add', *ALLOW_ALICE, '--operation', 'CreateTokens', '--user-principal', '{}:eve'),
+    ('--add', '--allow-principal', 'User:', '--operation', 'TwoPhaseCommit', '--transactional-id', '{}-x'),
+    ('--list', '--topic', '{}-orders'), ('--list', '--topic', '{}-'), ('--list', '--cluster'),
+    ('--list', '--topic', '{}-', '--resource-pattern-type', 'prefixed'),
+    ('--list', '--topic', '{}-orders', '--resource-pattern-type', 'match'),
+    ('--list', '--topic', '{}-orders', '--group', '{}-orders', '--resource-pattern-type', 'any'),
+    ('--list', '--principal', 'User:alice', '--topic', '{}-both', '--topic', '{}-pay'),
+    ('--list', '--topic', 'none'),
+    ('--remove', '--force', *ALLOW_ALICE, '--operation', 'Read', '--topic', '{}-orders'),
+    ('--list', '--topic', '{}-orders'),
+    ('--remove', '--force', '--topic', '{}-orders', '--resource-pattern-type', 'match'),
+    ('--list', '--topic', '{}-orders', '--topic', '{}-both', '--topic', '{}-'),
+    ('--remove', '--force', '--producer', *ALLOW_ALICE, '--topic', '{}-both'),
+    ('--list', '--topic', '{}-both'),
+    ('--remove', '--force', '--topic', '{}-none'), ('--remove', '--force', '--cluster'),
+]
+LEFT = [('topic', 'they-pay'), ('topic', 'they-both'), ('group', 'they-'), ('group', 'they-both'),
+        ('group', 'they-orders'), ('transactional-id', 'they-loader'), ('transactional-id', 'they-x'),
+        ('user-principal', 'they:eve')]
+"""The resources that still have ACLs when the cases are done."""
+WRONG = [
+    ('--add', '--list'), ('--list', '--producer', '--topic', 'x'), ('--add', '--topic', 'x'),
+    ('--add', *ALLOW_ALICE), ('--add', *ALLOW_ALICE, '--topic', 'x', '--resource-pattern-type', 'any'),
+    ('--add', *ALLOW_ALICE, '--topic', 'x', '--operation', 'CreateTokens'),
+    ('--add', '--allow-principal', 'a', '--topic', 'x'),
+    ('--add', *ALLOW_ALICE, '--producer', '--operation', 'Read', '--topic', 'x'),
+    ('--add', *ALLOW_ALICE, '--producer', '--group', 'x'), ('--add', *ALLOW_ALICE, '--idempotent', '--topic', 'x'),
+    ('--add', *ALLOW_ALICE, '--consumer', '--topic', 'x'), ('--remove', '--principal', 'User:a', '--topic', 'x'),
+    ('--add', *ALLOW_ALICE, '--consumer', '--topic', 'x', '--group', 'x', '--cluster')]
+
+
+@pytest.fixture(scope='module', params=[BrokerProcess, KafkaProcess], ids=['kbroker', 'apache-kafka'])
+def broker(request, tmp_path_factory):
+    broker = request.param(tmp_path_factory.mktemp('acls') / 'data', ON)
+    broker.start()
+    yield broker
+    broker.kill9()
+    assert broker.tracebacks() == []
+
+
+def lines(text):
+    """Return sorted lines without the blanks around them: Kafka's order is that of its hash tables."""
+    return sorted(map(str.strip, text.splitlines()))
+
+
+def kafkas(address, runs):
+    return run_several_tools([[TOOL, '--bootstrap-server', address, *run] for run in runs])
+
+
+def test_what_is_printed_is_what_kafkas_tool_prints(broker):
+    """Each tool does the same to its own resources."""
+    def runs_for(who):
+        return [[text.format(who) for text in run] for run in CASES]
+
+    found = kafkas(broker.address, runs_for('they'))
+    for kind, name in LEFT:
+        removed = run_in_process('acls', '--bootstrap-server', broker.address, '--remove', '--force', f'--{kind}', name,
+                                 '--resource-pattern-type', 'any')
+        assert removed.returncode == 0, removed.stderr
+    assert run_in_process('acls', '--bootstrap-server', broker.address, '--list').stdout == ''
+    for run, kafka in zip(runs_for('them'), found, strict=True):
+        ours = run_in_process('acls', '--bootstrap-server', broker.address, *run)
+        assert (kafka.code, ours.returncode) == (0, 0), (run, kafka, ours.stderr)
+        assert lines(ours.stdout.replace('them', 'they')) == lines(kafka.output), run
+
+
+def test_what_kafkas_tool_refuses_is_wrong_usage(broker):
+    for run, kafka in zip(WRONG, kafkas(broker.address, WRONG), strict=True):
+        ours = run_in_process('acls', '--bootstrap-server', broker.address, *run)
+        assert (kafka.code, ours.returncode) == (1, 2), (run, kafka, ours)
+
+
+def test_both_tools_ask_before_they_remove(broker):
+    run_in_process('acls', '--bootstrap-server', broker.address, '--add', *ALLOW_ALICE, '--topic', 'asked')
+    removal = ('--bootstrap-server', broker.address, '--remove', *ALLOW_ALICE, '--topic', 'asked')
+    for answer, left in (('n\n', True), ('', True), ('Y\n', False)):
+        done = run_command('acls', *removal, stdin=answer)
+        assert done.returncode == 0 and 'Are you sure you want to remove ACLs' in done.stdout
+        listed = run_in_process('acls', '--bootstrap-server', broker.address, '--list', '--topic', 'asked')
+        assert ('asked' in listed.stdout) is left
+
+
+@pytest.mark.parametrize('types', [(KafkaProcess, BrokerProcess, KafkaProcess),
+                                   (BrokerProcess, KafkaProcess, BrokerProcess)],
+                         ids=['from-apache-kafka', 'from-kbroker'])
+def test_acls_survive_the_way_to_the_other_broker_and_back(tmp_path, types):
+    """Each broker adds an ACL. In between, the command adds and removes some in the directory of the stopped broker."""
+    def listed(*place):
+        done = run_in_process('acls', *place, '--list')
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    known, directory = '', tmp_path / 'data'
+    for number, process in enumerate(types):
+        broker = process(directory, ON)
+        broker.start()
+        try:
+            assert listed('--bootstrap-server', broker.address) == known
+            for run in (('--add', *ALLOW_ALICE, '--producer', '--topic', f'orders-{number}'),
+                        ('--add', '--deny-principal', 'User:*', '--group', 'tmp-', '--resource-pattern-type',
+                         'prefixed')):
+                done = run_in_process('acls', '--bootstrap-server', broker.address, *run)
+                assert done.returncode == 0, done.stderr
+            known = listed('--bootstrap-server', broker.address)
+            broker.stop()
+        finally:
+            broker.kill9()
+        assert listed('--data-dir', directory) == known
+        for run in (('--add', '--allow-principal', f'User:offline-{number}', '--cluster'),
+                    ('--remove', '--force', *ALLOW_ALICE, '--operation', 'Create', '--topic', f'orders-{number}')):
+            done = run_in_process('acls', '--data-dir', directory, *run)
+            assert done.returncode == 0, done.stderr
+        before, known = known, listed('--data-dir', directory)
+        assert len(known) != len(before)
+        assert f'User:offline-{number}' in known and known.count('CREATE') == before.count('CREATE') - 1
+    text = dump_log(*sorted((directory / '__cluster_metadata-0').glob('*.log')), decode='cluster-metadata')
+    assert text.count('"type":"ACCESS_CONTROL_ENTRY_RECORD"') == 3 * 4 + 1
+    assert text.count('"type":"REMOVE_ACCESS_CONTROL_ENTRY_RECORD"') == 3

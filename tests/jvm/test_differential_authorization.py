@@ -1,0 +1,163 @@
+"""The same requests of the same users go to Apache Kafka 4.3 with its StandardAuthorizer and to kbroker.
+
+`support/authorization_cases.py` has the requests and the rights. Each user logs in by SASL/PLAIN. The answers agree,
+field by field; Kafka is right in every difference that is not in DIFFERENCES with its reason.
+"""
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from raw_peer import UNPREPARED, RawPeer, comparable, differences, error_codes
+from support.authorization_cases import (
+    ADMIN,
+    CASES,
+    SUPER_USER,
+    World,
+    acls_of,
+    prepare,
+    runs_of,
+    users_of,
+)
+from support.authorized_kafka import AuthorizedBroker, AuthorizedKafka, password_of
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+SETTINGS = {
+    'offsets.topic.num.partitions': '1',
+    'transaction.state.log.num.partitions': '1',
+    'group.initial.rebalance.delay.ms': '0',
+    'log.retention.ms': '-1',
+}
+ACLS_AT_ONCE = 1000
+PREPARATION_LIMIT_S = 120
+DIFFERENCES: dict[tuple[str, str], str] = {
+    (
+        'fetch-follower',
+        r'current_leader\.leader_(id|epoch)',
+    ): 'no follower exists: it is refused, and not told who leads',
+    (
+        'unsound-broker-configs',
+        "Kafka 'INVALID_REQUEST', kbroker 'CLUSTER_AUTHORIZATION_FAILED'",
+    ): 'the right comes before the values: who may not change the settings learns nothing about them',
+    (
+        'metadata-creates',
+        r"Kafka 'UNKNOWN_TOPIC_OR_PARTITION', kbroker 'NONE'|partitions: Kafka \[\]|topic_id: Kafka b'",
+    ): 'a topic is created before the answer, so that the answer says why it cannot be',
+}
+"""The reason for each accepted difference, by case and a pattern in its text."""
+
+
+class Side:
+    """One broker, and its answers by run."""
+
+    def __init__(self, address):
+        self.address = address
+        self.peers = {}
+        self.answers = {}
+
+    def peer(self, user):
+        if user not in self.peers:
+            self.peers[user] = RawPeer(self.address, '', (user, password_of(user)))
+        return self.peers[user]
+
+    def play(self, runs):
+        admin = self.peer(ADMIN)
+        ids = prepare(lambda *request, **fields: self.settled(admin, *request, **fields), runs)
+        self.create_acls(admin, acls_of(runs))
+        for run in runs:
+            peer = self.peer(run.case.user(run.scenario))
+            self.answers[run] = peer.ask(run.case.api, run.version, **run.case.fields(run.version, World(ids, run.tag)))
+            for topic in getattr(self.answers[run], 'topics', []):
+                if run.case.name == 'create-topics-really' and not topic.error_code:
+                    self.settled(admin, 'Metadata', topics=[dict(name=topic.name)], allow_auto_topic_creation=False)
+
+    @staticmethod
+    def settled(admin, *request, **fields):
+        """Ask until no error is left that passes. A loaded Kafka takes longer than RawPeer waits."""
+        deadline = time.monotonic() + PREPARATION_LIMIT_S
+        while error_codes(answer := admin.prepare(*request, **fields)) & UNPREPARED:
+            assert time.monotonic() < deadline, answer
+        return answer
+
+    def create_acls(self, admin, acls):
+        """Create the ACLs, and wait until the broker knows them."""
+        for first in range(0, len(acls), ACLS_AT_ONCE):
+            found = admin.prepare('CreateAcls', creations=acls[first:first + ACLS_AT_ONCE])
+            assert {result.error_code for result in found.results} == {0}
+        deadline = time.monotonic() + PREPARATION_LIMIT_S
+        while self.count_acls(admin) < len(acls):
+            assert time.monotonic() < deadline
+
+    @staticmethod
+    def count_acls(admin):
+        any_of = dict(resource_type_filter=1, resource_name_filter=None, pattern_type_filter=1, principal_filter=None,
+                      host_filter=None, operation=1, permission_type=1)
+        return sum(len(resource.acls) for resource in admin.ask('DescribeAcls', **any_of).resources)
+
+    def close(self):
+        for peer in self.peers.values():
+            peer.close()
+
+
+RUNS = [run for case in CASES if case.api != 'ApiVersions' for run in runs_of(case, every_version=False)]
+"""ApiVersions needs no right; `test_differential` compares its answers."""
+
+
+@pytest.fixture(scope='module')
+def sides(tmp_path_factory):
+    """Kafka and kbroker, both with the answers to RUNS."""
+    yield from play_on_both(tmp_path_factory.mktemp('authorization'), RUNS)
+
+
+def play_on_both(directory, runs):
+    users = [ADMIN, SUPER_USER, *users_of(runs)]
+    super_users = [ADMIN, SUPER_USER]
+    brokers = (AuthorizedKafka(directory / 'kafka', SETTINGS, users, super_users),
+               AuthorizedBroker(directory / 'kbroker', SETTINGS, users, super_users))
+    sides = []
+    try:
+        for broker in brokers:
+            broker.start()
+            sides.append(Side(broker.address))
+        for side in sides:
+            side.play(runs)
+        yield sides
+        assert brokers[1].tracebacks() == []
+    finally:
+        for side in sides:
+            side.close()
+        for broker in brokers:
+            broker.kill9()
+
+
+def unexplained(sides, runs):
+    """Return the differences of the answers to these runs that DIFFERENCES does not explain."""
+    kafka, ours = sides
+    return [
+        line for run in runs for line in differences_of(run, kafka.answers[run], ours.answers[run])
+        if not any(name == run.case.name and re.search(pattern, line) for name, pattern in DIFFERENCES)]
+
+
+def differences_of(run, kafka, ours):
+    if isinstance(kafka, str) or isinstance(ours, str):
+        return [] if kafka == ours else [f'{run}: Kafka {kafka}, kbroker {ours}']
+    return [f'{run}: {line}' for line in differences(comparable(kafka), comparable(ours))]
+
+
+@pytest.mark.parametrize('case', [case for case in CASES if case.api != 'ApiVersions'], ids=lambda case: case.name)
+def test_kbroker_checks_what_kafka_checks(sides, case):
+    assert unexplained(sides, [run for run in RUNS if run.case is case]) == []
+
+
+def test_each_difference_is_found(sides):
+    lines = [line for run in RUNS for line in differences_of(run, *(side.answers[run] for side in sides))]
+    assert [key for key in DIFFERENCES if not any(re.search(key[1], line) for line in lines)] == []
+
+
+@pytest.mark.soak
+def test_kbroker_checks_what_kafka_checks_in_each_version(tmp_path):
+    runs = [run for case in CASES if case.api != 'ApiVersions' for run in runs_of(case, every_version=True)]
+    for sides in play_on_both(tmp_path, runs):
+        assert unexplained(sides, runs) == []

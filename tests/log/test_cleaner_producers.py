@@ -1,0 +1,37 @@
+"""The cleaning of a log that knows as many producers as it may."""
+import gc
+import time
+
+from batches import T, snapshot_of
+from support.directory_with_cleaner import BACKOFF_MS, DirectoryWithCleaner, records_of, write
+
+from kbroker.log.producer_state import MOST_PRODUCERS_OF_PARTITION
+
+MOST_TURNS = 1_000
+
+
+def test_a_cleaning_looks_at_the_producers_in_parts(tmp_path):
+    """Once, it listed the last records of 100,000 producers at once: 50 ms. The time is the processor's."""
+    directory = DirectoryWithCleaner(tmp_path / 'data')
+    directory.cleaner.start()
+    log = directory.open()
+    log.producer_state.load_snapshot(snapshot_of(MOST_PRODUCERS_OF_PARTITION), 0, T)
+    write(log, ('a', '1'))
+    write(log, ('a', '2'))
+    log.roll()
+    log.flush()
+    log.on_high_watermark(log.flushed_offset)
+    directory.clock.advance(BACKOFF_MS)
+    turns = []
+    gc.collect()
+    gc.disable()
+    try:
+        while records_of(log) != [(1, 'a', '2')] and len(turns) < MOST_TURNS:
+            began = time.thread_time()
+            directory.timers.run_due()
+            turns.append(time.thread_time() - began)
+            directory.clock.advance(10)
+    finally:
+        gc.enable()
+    assert 10 < len(turns) < MOST_TURNS
+    assert max(turns) < sum(turns) / 3

@@ -1,0 +1,326 @@
+"""Changes whose batch is written and not durable yet: nothing depends on them until their sync is done."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import random
+from typing import Any
+
+import pytest
+from controller_directory import ControllerDirectory
+from reference.kraft import read_log
+from support.faulty_file_systems import FailingFile, FailingFileSystem, FreezingFileSystem
+from support.held_disk import HeldDisk
+
+from kbroker.clock import ManualClock, Timers
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.log.fs import File
+from kbroker.long_work import LongWork
+from kbroker.metadata.changes import Turns
+from kbroker.metadata.controller import MetadataController, NewTopic
+from kbroker.metadata.image import ResourceType
+from kbroker.protocol.messages import ConfigRecord
+
+TOPIC, GROUP = int(ResourceType.TOPIC), int(ResourceType.GROUP)
+
+
+class ReportingFileSystem(FailingFileSystem):
+    """A file system that reports a failed write as Linux does: the first sync of each open file fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[ReportingFile] = []
+
+    def open(self, path: str, create: bool = False) -> File:
+        self.opened.append(ReportingFile(self, path, create))
+        return self.opened[-1]
+
+    def fail_writes(self) -> None:
+        for file in self.opened:
+            file.owes_error = True
+
+
+class ReportingFile(FailingFile):
+    owes_error = False
+
+    def on_sync(self) -> None:
+        if self.owes_error:
+            self.owes_error = False
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
+
+
+class Changes:
+    """A controller on a held disk, and the changes that its clients wait for."""
+
+    def __init__(self, controller: MetadataController, disk: HeldDisk):
+        self.controller = controller
+        self.disk = disk
+        self.timers = Timers(ManualClock())
+        self.long_work = LongWork(self.timers)
+        self.ended: dict[str, Any] = {}
+        """The result or the error of each change that has ended."""
+
+    def begin(self, name: str, steps: Any) -> None:
+        def done(error: Exception | None, result: Any) -> None:
+            self.ended[name] = error or result
+
+        self.long_work.start(steps, done)
+        self.run()
+
+    def create(self, *names: str) -> None:
+        self.begin(names[0], self.controller.create_topics([NewTopic(name, 2) for name in names]))
+
+    def run(self) -> None:
+        while len(self.long_work):
+            self.timers.run_due()
+
+    def finish_sync(self, error: OSError | None = None) -> None:
+        self.disk.finish(error)
+        self.run()
+
+    @property
+    def topics(self) -> set[str]:
+        return set(self.controller.image.topics)
+
+
+@pytest.fixture
+def disk() -> HeldDisk:
+    return HeldDisk(is_held=True)
+
+
+@pytest.fixture
+def changes(node: ControllerDirectory, disk: HeldDisk) -> Changes:
+    return Changes(node.start(sync=disk.sync), disk)
+
+
+def written_topics(node: ControllerDirectory) -> list[int]:
+    """Return the offsets of the Topic records in the log."""
+    return [entry.offset for entry in read_log(node.log_dir) if entry.value[1:2] == b'\x02']
+
+
+def test_a_change_takes_effect_once_it_is_durable(node: ControllerDirectory, changes: Changes) -> None:
+    before = changes.controller.image
+    changes.create('t')
+    assert written_topics(node) and changes.controller.image is before and not changes.ended
+    assert changes.timers.next_delay_ms() is None  # nothing asks again and again whether the sync is done
+    changes.finish_sync()
+    assert changes.topics == {'t'} and changes.ended['t'] == [changes.controller.image.topics['t']]
+
+
+def test_a_failed_sync_changes_nothing_and_is_the_end_of_all_changes(
+    node: ControllerDirectory, changes: Changes
+) -> None:
+    reasons: list[str] = []
+    changes.controller.on_failure = reasons.append
+    before = changes.controller.image
+    changes.create('t')
+    changes.finish_sync(OSError(errno.EIO, 'the disk is gone'))
+    assert changes.controller.image is before
+    assert changes.ended['t'].code is ErrorCode.KAFKA_STORAGE_ERROR and 'the disk is gone' in str(changes.ended['t'])
+    assert len(reasons) == 1 and 'the disk is gone' in reasons[0]
+    changes.create('u')
+    assert changes.ended['u'].code is ErrorCode.KAFKA_STORAGE_ERROR and not changes.disk.jobs
+    with pytest.raises(KafkaError, match='the disk is gone'):
+        changes.controller.allocate_producer_id_block()
+
+
+def test_a_change_at_once_makes_the_one_in_flight_durable_first(node: ControllerDirectory, changes: Changes) -> None:
+    seen: list[int] = []
+    changes.controller.on_change.append(lambda records: seen.append(len(records)))
+    changes.create('t', 'u', 'v')
+    assert changes.controller.allocate_producer_id_block() == range(1000)
+    changes.run()
+    assert seen == [9, 1] and len(changes.ended['t']) == 3
+    offset, image = changes.controller.end_offset, changes.controller.image
+    assert (image.metadata_offset, changes.topics, image.next_producer_id) == (offset - 1, {'t', 'u', 'v'}, 1000)
+    changes.finish_sync()  # the thread reports, too late to count
+    assert changes.controller.image is image
+    assert changes.controller.create_topic('w', 1).name == 'w'
+    assert set(node.open().image.topics) == {'t', 'u', 'v', 'w'}
+
+
+def test_a_topic_created_at_once_knows_the_names_of_those_in_flight(changes: Changes) -> None:
+    changes.create('t', 'a.b')
+    for name, code in (('t', ErrorCode.TOPIC_ALREADY_EXISTS), ('a_b', ErrorCode.INVALID_TOPIC_EXCEPTION)):
+        with pytest.raises(KafkaError) as refused:
+            changes.controller.create_topic(name, 1)
+        assert refused.value.code is code
+    assert changes.topics == set() and len(changes.disk.jobs) == 1
+
+
+def test_an_error_of_a_thread_counts_also_after_a_change_at_once(changes: Changes) -> None:
+    """The kernel reports a failed write to one of two syncs that run at a time."""
+    reasons: list[str] = []
+    changes.controller.on_failure = reasons.append
+    changes.create('t')
+    changes.controller.allocate_producer_id_block()
+    changes.finish_sync(OSError(errno.EIO, 'the disk is gone'))
+    assert len(reasons) == 1
+    with pytest.raises(KafkaError, match='the disk is gone'):
+        changes.controller.create_topic('u', 1)
+
+
+def test_a_change_at_once_does_not_miss_an_error_that_a_thread_was_told(
+    tmp_path: pathlib.Path, disk: HeldDisk
+) -> None:
+    """The thread's sync failed, but the loop did not know yet. The sync of the change at once then succeeded."""
+    fs = ReportingFileSystem()
+    changes = Changes(ControllerDirectory(tmp_path / 'other').start(fs, disk.sync), disk)
+    changes.create('t')
+    fs.fail_writes()
+    (files, _), = disk.jobs
+    with pytest.raises(OSError, match='Input/output error'):
+        files[0].sync()
+    with pytest.raises(KafkaError) as refused:
+        changes.controller.create_topic('u', 1)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not changes.topics
+
+
+def test_one_batch_at_a_time_is_in_flight(node: ControllerDirectory, changes: Changes) -> None:
+    """A power cut may keep a later batch and lose an earlier one, and such a log is refused."""
+    for name in 'abc':
+        record = ConfigRecord(resource_type=GROUP, resource_name=name, name='k', value='v')
+        changes.begin(name, changes.controller.write([record]))
+    end_offset = changes.controller.end_offset
+    for number, name in enumerate('abc'):
+        assert len(changes.disk.jobs) == 1 and changes.controller.end_offset == end_offset + number
+        assert (GROUP, name) not in changes.controller.image.configs
+        changes.finish_sync()
+        assert name in changes.ended and (GROUP, name) in changes.controller.image.configs
+    assert not changes.disk.jobs
+
+
+def test_changes_that_are_written_meanwhile_are_part_of_a_change_in_preparation(
+    node: ControllerDirectory, changes: Changes
+) -> None:
+    record = ConfigRecord(resource_type=GROUP, resource_name='g', name='k', value='v')
+    steps = changes.controller.create_topics([NewTopic('t', 30)])
+    next(steps)  # it has copied the image
+    changes.begin('g', changes.controller.write([record]))
+    changes.begin('t', steps)
+    assert len(changes.disk.jobs) == 1 and changes.topics == set()
+    changes.finish_sync()
+    assert (GROUP, 'g') in changes.controller.image.configs and changes.topics == set()
+    changes.finish_sync()
+    assert (GROUP, 'g') in changes.controller.image.configs and changes.topics == {'t'}
+
+
+@pytest.mark.parametrize('seed', range(12))
+@pytest.mark.parametrize('at_once', [False, True])
+def test_a_power_cut_before_the_sync_loses_a_change_as_a_whole_or_keeps_it(
+    tmp_path: pathlib.Path, seed: int, at_once: bool
+) -> None:
+    """A change at once behind it makes both durable."""
+    (tmp_path / 'root').mkdir()
+    fs = FreezingFileSystem(tmp_path / 'root')
+    disk = HeldDisk(is_held=True)
+    changes = Changes(ControllerDirectory(tmp_path / 'root' / 'data').start(fs, disk.sync), disk)
+    changes.create('durable')
+    changes.finish_sync()
+    changes.create('t', 'u')
+    if at_once:
+        changes.controller.allocate_producer_id_block()
+    fs.crash(tmp_path / 'after', random.Random(seed))
+    image = ControllerDirectory(tmp_path / 'after' / 'data').open().image
+    assert set(image.topics) in ({'durable'}, {'durable', 't', 'u'})
+    assert image.next_producer_id == 1000 * at_once
+    if at_once:
+        assert 'u' in image.topics
+
+
+def test_the_configs_of_many_resources_are_one_batch_and_wait_for_one_sync(
+    node: ControllerDirectory, changes: Changes
+) -> None:
+    for name in ('a', 'b'):
+        changes.controller.create_topic(name, 1)
+    wanted = {
+        (TOPIC, 'a'): {'retention.ms': '1'},
+        (TOPIC, 'nope'): {'retention.ms': '1'},
+        (TOPIC, 'b'): {'retention.ms': 'soon'},
+        (GROUP, 'g'): {'consumer.session.timeout.ms': '46000'},
+    }
+    end_offset = changes.controller.end_offset
+    changes.begin('configs', changes.controller.alter_configs(wanted))
+    assert len(changes.disk.jobs) == 1 and not changes.ended
+    changes.finish_sync()
+    codes = {resource: error and error.code for resource, error in changes.ended['configs'].items()}
+    assert codes == {
+        (TOPIC, 'a'): None,
+        (TOPIC, 'nope'): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        (TOPIC, 'b'): ErrorCode.INVALID_CONFIG,
+        (GROUP, 'g'): None,
+    }
+    assert {entry.batch_offset for entry in read_log(node.log_dir) if entry.offset >= end_offset} == {end_offset}
+    configs = changes.controller.image.configs
+    assert configs[TOPIC, 'a'] == {'retention.ms': '1'} and (TOPIC, 'b') not in configs
+    assert configs[GROUP, 'g'] == {'consumer.session.timeout.ms': '46000'}
+
+
+def test_configs_that_no_single_batch_holds_are_several_and_a_resource_is_never_divided(
+    node: ControllerDirectory, changes: Changes
+) -> None:
+    wanted = {
+        (GROUP, f'group-{number}'): {f'key.{key}': 'v' for key in range(3_000)} for number in range(5)
+    }
+    changes.begin('configs', changes.controller.alter_configs(wanted))
+    batches = [entry.batch_offset for entry in read_log(node.log_dir)[-9_000:]]
+    assert len(set(batches)) == 1
+    changes.finish_sync()
+    assert len(changes.controller.image.configs) == 1 + 3 and not changes.ended
+    changes.finish_sync()
+    assert len(changes.controller.image.configs) == 1 + 5 and set(changes.ended['configs'].values()) == {None}
+
+
+def test_configs_that_were_not_written_have_an_error_of_their_own(changes: Changes) -> None:
+    wanted = {(GROUP, f'group-{number}'): {f'key.{key}': 'v' for key in range(6_000)} for number in range(2)}
+    changes.begin('configs', changes.controller.alter_configs(wanted))
+    changes.finish_sync()
+    changes.finish_sync(OSError(errno.EIO, 'the disk is gone'))
+    first, second = changes.ended['configs'].values()
+    assert first is None and second.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert set(changes.controller.image.configs) == {(4, ''), (GROUP, 'group-0')}
+
+
+def test_a_stop_does_not_wait_for_the_threads(node: ControllerDirectory, changes: Changes) -> None:
+    changes.create('t')
+    changes.controller.sync_inline()
+    changes.controller.finish_commit()
+    changes.create('u')
+    assert changes.topics == {'t', 'u'}
+    node.stop(changes.controller)
+    assert set(node.open().image.topics) == {'t', 'u'}
+
+
+def test_turns_are_taken_in_the_order_of_the_changes() -> None:
+    timers = Timers(ManualClock())
+    long_work, turns, seen = LongWork(timers), Turns(), []
+
+    def change(name: str) -> Any:
+        yield from turns.take()
+        try:
+            seen.append(name)
+            yield
+            yield
+        finally:
+            turns.end()
+
+    for name in 'abcd':
+        long_work.start(change(name))
+    assert (seen, len(long_work), long_work.paused) == (['a'], 1, 3)
+    timers.run_due()
+    assert seen == ['a', 'b', 'c', 'd'] and long_work.paused == 0
+
+
+def test_a_change_that_is_given_up_gives_its_turn_away() -> None:
+    turns = Turns()
+    first, given_up, last = (turns.take() for _ in range(3))
+    assert next(first, None) is None
+    next(given_up)
+    pause = next(last)
+    given_up.close()
+    assert not pause.is_over
+    turns.end()
+    assert pause.is_over

@@ -1,0 +1,220 @@
+"""TLS contexts are built again when settings or files change; what does not work leaves the context that there is."""
+import logging
+import os
+import shutil
+import ssl
+import subprocess
+
+import pytest
+from support.certificates import make_certificates
+from support.socket_peers import LateWorker
+
+from kbroker.config import Config
+from kbroker.errors import ConfigError, KafkaError
+from kbroker.network.tls import server_context
+from kbroker.network.tls_contexts import TlsContexts
+
+
+@pytest.fixture(scope='module')
+def certificates(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp('certificates'))
+
+
+@pytest.fixture
+def files(tmp_path, certificates):
+    """A keystore and a truststore that the test may replace."""
+    shutil.copy(certificates / 'server.pem', tmp_path / 'keys.pem')
+    shutil.copy(certificates / 'ca.pem', tmp_path / 'trusted.pem')
+    return tmp_path
+
+
+@pytest.fixture
+def given(files):
+    return {'listeners': 'SSL://127.0.0.1:0,INSIDE://127.0.0.1:0', 'listener.security.protocol.map':
+            'SSL:SSL,INSIDE:SSL', 'ssl.keystore.location': str(files / 'keys.pem'),
+            'ssl.truststore.location': str(files / 'trusted.pem'), 'log.dirs': str(files / 'data')}
+
+
+@pytest.fixture
+def worker():
+    return LateWorker()
+
+
+@pytest.fixture
+def contexts(given, worker):
+    return TlsContexts(Config(given), worker.submit)
+
+
+def replace(path, text):
+    """Replace a file as certificate managers do: by a rename."""
+    new = path.with_suffix('.new')
+    new.write_text(text)
+    os.replace(new, path)
+
+
+def shake_hands(context, certificates, client=None):
+    """Return (the subject of the server, the certificate that the server got) of a handshake in memory."""
+    wanted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    wanted.load_verify_locations(certificates / 'ca.pem')
+    wanted.check_hostname = False
+    if client is not None:
+        wanted.load_cert_chain(certificates / f'{client}.pem')
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = wanted.wrap_bio(to_client, to_server)
+    other = context.wrap_bio(to_server, to_client, server_side=True)
+    open_sides = [one, other]
+    for _ in range(10):
+        for side in list(open_sides):
+            try:
+                side.do_handshake()
+                open_sides.remove(side)
+            except ssl.SSLWantReadError:
+                pass
+    assert not open_sides
+    return dict(part for (part,) in one.getpeercert()['subject'])['commonName'], other.getpeercert(True)
+
+
+def test_nothing_is_built_again_while_nothing_changes(contexts, worker, caplog):
+    context = contexts.context('SSL')
+    for _ in range(3):
+        contexts.reload()
+        worker.work()
+    assert contexts.context('SSL') is context
+    assert caplog.messages == []
+
+
+def test_a_file_that_was_replaced_is_read_again_for_new_connections(contexts, worker, files, certificates, caplog):
+    old = contexts.context('SSL')
+    assert shake_hands(old, certificates) == ('server', None)
+    replace(files / 'keys.pem', (certificates / 'stranger.pem').read_text())
+    with caplog.at_level(logging.INFO):
+        contexts.reload()
+        assert contexts.context('SSL') is old, 'the loop does not wait for files'
+        worker.work()
+    assert shake_hands(contexts.context('SSL'), certificates) == ('stranger', None)
+    assert shake_hands(contexts.context('INSIDE'), certificates) == ('stranger', None)
+    assert caplog.messages == [
+        f'listener {name}: key and certificates were read again, for new connections' for name in ('SSL', 'INSIDE')]
+
+
+@pytest.mark.parametrize('text', ['', 'no PEM', '-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n', None])
+def test_a_bad_file_leaves_the_old_context_and_is_reported_once(contexts, worker, files, certificates, caplog, text):
+    old = contexts.context('SSL')
+    if text is None:
+        (files / 'keys.pem').unlink()
+    else:
+        replace(files / 'keys.pem', text)
+    for _ in range(3):
+        contexts.reload()
+        worker.work()
+    assert contexts.context('SSL') is old
+    assert [record.levelname for record in caplog.records] == ['ERROR', 'ERROR'], 'one for each listener'
+    assert 'use the key and certificates as before' in caplog.messages[0]
+    replace(files / 'keys.pem', (certificates / 'stranger.pem').read_text())
+    contexts.reload()
+    worker.work()
+    assert shake_hands(contexts.context('SSL'), certificates)[0] == 'stranger'
+
+
+def test_a_change_while_contexts_are_built_is_seen_afterwards(contexts, worker, files, certificates):
+    replace(files / 'keys.pem', (certificates / 'stranger.pem').read_text())
+    contexts.reload()
+    contexts.reload()
+    assert len(worker.jobs) == 1
+    worker.work()
+    replace(files / 'keys.pem', (certificates / 'client.pem').read_text())
+    worker.work()
+    assert not worker.jobs
+    assert shake_hands(contexts.context('SSL'), certificates)[0] == 'client'
+
+
+def test_each_listener_has_its_own_settings(given, files, certificates, worker):
+    contexts = TlsContexts(Config(given | {
+        'listener.name.inside.ssl.keystore.location': str(certificates / 'stranger.pem'),
+        'listener.name.inside.ssl.client.auth': 'required'}), worker.submit)
+    assert contexts.context('SSL').verify_mode is ssl.CERT_NONE
+    assert contexts.context('INSIDE').verify_mode is ssl.CERT_REQUIRED
+    subject, certificate = shake_hands(contexts.context('INSIDE'), certificates, 'client')
+    assert subject == 'stranger'
+    assert certificate == ssl.PEM_cert_to_DER_cert((certificates / 'client.crt').read_text())
+
+
+def test_on_sasl_ssl_the_plain_client_auth_does_not_count(given, worker):
+    sasl = {'listener.security.protocol.map': 'SSL:SSL,INSIDE:SASL_SSL', 'ssl.client.auth': 'required',
+            'sasl.enabled.mechanisms': 'SCRAM-SHA-512'}
+    contexts = TlsContexts(Config(given | sasl), worker.submit)
+    assert contexts.context('SSL').verify_mode is ssl.CERT_REQUIRED
+    assert contexts.context('INSIDE').verify_mode is ssl.CERT_NONE
+    contexts = TlsContexts(Config(given | sasl | {'listener.name.inside.ssl.client.auth': 'requested'}), worker.submit)
+    assert contexts.context('INSIDE').verify_mode is ssl.CERT_OPTIONAL
+
+
+def changed(given, **per_broker):
+    names = {f'listener.name.ssl.ssl.{name.replace("_", ".")}': value for name, value in per_broker.items()}
+    return Config(given, per_broker=names), names
+
+
+def run(steps, worker):
+    for _ in steps:
+        worker.work()
+
+
+def test_settings_are_checked_before_they_are_changed(contexts, given, worker, files, certificates):
+    run(contexts.check(*changed(given, keystore_location=str(certificates / 'stranger.pem'))), worker)
+    with pytest.raises(KafkaError, match=r'missing\.pem: No such file'):
+        run(contexts.check(*changed(given, keystore_location=str(files / 'missing.pem'))), worker)
+    with pytest.raises(KafkaError, match='cannot be used'):
+        run(contexts.check(*changed(given, keystore_location=str(certificates / 'ca.pem'))), worker)
+
+
+def test_naming_the_same_file_again_checks_what_it_holds_now(contexts, given, worker, files):
+    replace(files / 'keys.pem', 'no PEM')
+    with pytest.raises(KafkaError, match=r'(holds no|is not) PEM'):
+        run(contexts.check(*changed(given, keystore_location=str(files / 'keys.pem'))), worker)
+    run(contexts.check(Config(given), ['log.retention.ms']), worker)
+
+
+def test_an_encrypted_key_needs_its_password(certificates, files, worker, given):
+    encrypted = (certificates / 'client.enc').read_text() + (certificates / 'client.crt').read_text()
+    replace(files / 'keys.pem', encrypted)
+    contexts = TlsContexts(Config(given | {'ssl.key.password': 'horse'}), worker.submit)
+    assert shake_hands(contexts.context('SSL'), certificates)[0] == 'client'
+    for wrong in ({}, {'ssl.key.password': 'marker-secret'}):
+        with pytest.raises(ConfigError) as caught:
+            TlsContexts(Config(given | wrong), worker.submit)
+        assert 'marker-secret' not in str(caught.value)
+
+
+@pytest.fixture(scope='module')
+def revoked(certificates):
+    """A list of the authority that revokes the certificate of `client`, and not that of `stranger`."""
+    (certificates / 'ca.cnf').write_text(
+        '[ca]\ndefault_ca=own\n[own]\ndatabase=index.txt\ndefault_md=sha256\ndefault_crl_days=2\n'
+        'private_key=ca.key\ncertificate=ca.pem\n')
+    (certificates / 'index.txt').write_text('')
+    extended = certificates / 'signer.pem'
+
+    def openssl(*arguments):
+        subprocess.run(['openssl', *arguments], cwd=certificates, check=True, capture_output=True)
+
+    openssl('req', '-x509', '-key', 'ca.key', '-subj', '/CN=authority', '-out', 'signer.pem', '-days', '2',
+            '-addext', 'keyUsage=critical,keyCertSign,cRLSign')
+    openssl('ca', '-config', 'ca.cnf', '-cert', 'signer.pem', '-revoke', 'client.crt')
+    openssl('ca', '-config', 'ca.cnf', '-cert', 'signer.pem', '-gencrl', '-out', 'revoked.pem')
+    return extended, certificates / 'revoked.pem'
+
+
+def test_a_revoked_certificate_is_refused(certificates, revoked, given, worker):
+    signer, lists = revoked
+    config = Config(given | {'ssl.client.auth': 'required', 'ssl.truststore.location': str(signer),
+                             'ssl.crl.location': str(lists)})
+    context = TlsContexts(config, worker.submit).context('SSL')
+    assert shake_hands(context, certificates, 'stranger')[1] is not None
+    with pytest.raises(ssl.SSLError, match='revoked'):
+        shake_hands(context, certificates, 'client')
+
+
+def test_a_list_that_holds_none_is_refused(certificates):
+    with pytest.raises(ConfigError, match=r'ssl.crl.location: found no X509 CRL'):
+        server_context({'ssl.keystore.location': str(certificates / 'server.pem'),
+                        'ssl.crl.location': str(certificates / 'ca.pem')})

@@ -1,0 +1,24 @@
+"""kafkajs, fetched once, for the scripts of the tests."""
+import functools
+import hashlib
+import pathlib
+import shutil
+import subprocess
+
+from support.machine_requirements import JUDGES
+
+SOURCES = pathlib.Path(__file__).parent
+
+
+@functools.cache
+def script(name):
+    """Return the path of one of the scripts here, in a directory with its packages."""
+    package = SOURCES / 'package.json'
+    directory = JUDGES / 'node' / hashlib.sha256(package.read_bytes()).hexdigest()[:16]
+    if not (directory / 'installed').exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.copy(package, directory)
+        subprocess.run(['npm', 'install', '--no-audit', '--no-fund', '--silent'], cwd=directory, check=True,
+                       stdin=subprocess.DEVNULL, timeout=500)
+        (directory / 'installed').touch()
+    return shutil.copy(SOURCES / name, directory)

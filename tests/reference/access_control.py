@@ -1,0 +1,69 @@
+"""The decision about access, written down as the facts state it: each question goes through all ACLs."""
+import ipaddress
+
+LITERAL, PREFIXED = 3, 4
+DENY, ALLOW = 2, 3
+ALL, READ, WRITE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 2, 3, 4, 6, 7, 8, 10, 11
+
+
+def address(text):
+    """Return a host in a form that compares as an address does, or the text if it is none."""
+    try:
+        parsed = ipaddress.ip_address(text)
+    except ValueError:
+        return text
+    return getattr(parsed, 'ipv4_mapped', None) or parsed
+
+
+def is_relevant(entry, resource_type, name):
+    if entry.resource_type != resource_type:
+        return False
+    if entry.pattern_type == PREFIXED:
+        return name.startswith(entry.resource_name)
+    return entry.pattern_type == LITERAL and entry.resource_name in (name, '*')
+
+
+def concerns(entry, principal, host):
+    return entry.principal in (principal, 'User:*') and (entry.host == '*' or address(entry.host) == address(host))
+
+
+def fits(entry, operation):
+    if entry.operation in (ALL, operation):
+        return True
+    if entry.permission_type != ALLOW:
+        return False
+    if operation == DESCRIBE:
+        return entry.operation in (READ, WRITE, DELETE, ALTER)
+    return operation == DESCRIBE_CONFIGS and entry.operation == ALTER_CONFIGS
+
+
+def is_allowed(entries, super_users, everyone, question):
+    """Answer (principal, host, operation, resource type, name)."""
+    principal, host, operation, resource_type, name = question
+    if principal in super_users:
+        return True
+    relevant = [entry for entry in entries if is_relevant(entry, resource_type, name)]
+    permissions = {entry.permission_type for entry in relevant
+                   if concerns(entry, principal, host) and fits(entry, operation)}
+    if DENY in permissions:
+        return False
+    return ALLOW in permissions or (not relevant and everyone)
+
+
+def is_allowed_by_type(entries, super_users, everyone, question):
+    """Answer (principal, host, operation, resource type): may the principal do it to any resource of the type?"""
+    principal, host, operation, resource_type = question
+    if is_allowed(entries, super_users, everyone, (principal, host, operation, resource_type, 'hardcode')):
+        return True
+    own = [entry for entry in entries if entry.resource_type == resource_type and concerns(entry, principal, host)
+           and entry.operation in (ALL, operation)]
+    denied = {(entry.pattern_type, entry.resource_name) for entry in own if entry.permission_type == DENY}
+    allowed = {(entry.pattern_type, entry.resource_name) for entry in own if entry.permission_type == ALLOW}
+    if (LITERAL, '*') in denied:
+        return False
+    if (LITERAL, '*') in allowed:
+        return True
+    denied_prefixes = [name for pattern, name in denied if pattern == PREFIXED]
+    return any(not any(name.startswith(prefix) for prefix in denied_prefixes)
+               and not (pattern == LITERAL and (LITERAL, name) in denied)
+               for pattern, name in allowed)
