@@ -75,6 +75,8 @@ class Broker:
         self.validating_worker = Worker(self.reactor, name='validator')
         # A thread of its own: it may wait for the keys of an identity provider.
         self.login_worker = Worker(self.reactor, name='logins')
+        # A thread that never waits for the network: it verifies the signatures of tokens.
+        self.token_worker = Worker(self.reactor, name='tokens')
         self.node = Node(config, clock, self.timers, FileSystem(), self.sync_threads.sync, self.cleaning_worker.submit,
                          self.validating_worker.submit)
         self.directory = self.node.directory
@@ -101,7 +103,8 @@ class Broker:
 
                 self.node.audit = open_audit(self.config.kbroker_audit_log, self.reactor.clock)
             self.node.take_directory()
-            self.node.authentication.start(Background(self.timers, self.login_worker.submit))
+            self.node.authentication.start(Background(self.timers, self.login_worker.submit),
+                                           self.token_worker.submit)
             self._bind()
             self.node.open(self._with_bound_ports(advertised))
         except BaseException:
@@ -148,6 +151,7 @@ class Broker:
         self.cleaning_worker.close()
         self.validating_worker.close(drop_jobs=True)
         self.login_worker.close(drop_jobs=True)
+        self.token_worker.close(drop_jobs=True)
         self.reactor.run_once()  # the completions of the last syncs and of the cleaner's last job
         self._release(self.node.close)
 
@@ -249,6 +253,7 @@ class Broker:
             self.cleaning_worker.close()
             self.validating_worker.close(drop_jobs=True)
             self.login_worker.close(drop_jobs=True)
+            self.token_worker.close(drop_jobs=True)
             self.reading_worker.close()
             self.reactor.close()
             self.node.audit.close()

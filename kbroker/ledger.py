@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kbroker.apis.fetch_sessions import MOST_HELD_PARTITIONS
+from kbroker.apis.token_checks import MOST_WAITING
 from kbroker.group.pending_members import MOST_PENDING_MEMBERS
 from kbroker.log.fs import shared_open_files
 from kbroker.metadata.batches import MAX_RECORDS
@@ -40,6 +41,8 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
         Line('TLS handshakes', '', lambda: traffic.open_handshakes, lambda: MAX_HANDSHAKES, 'the oldest gives way'),
         Line('logins in progress', '', lambda: traffic.open_logins, lambda: traffic.max_open_logins,
              'the oldest gives way'),
+        Line('tokens that wait for a check', '', lambda: len(node.authentication.token_checks),
+             lambda: MOST_WAITING, 'more are refused'),
         Line('addresses of failed logins', '', lambda: len(node.authentication.failed_logins),
              lambda: MOST_ADDRESSES, 'the oldest is forgotten'),
         Line('SCRAM credentials', '', lambda: len(node.metadata.image.scram_credentials), lambda: MOST_CREDENTIALS,

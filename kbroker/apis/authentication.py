@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.apis.listener_logins import ListenerLogins, listener_logins
+from kbroker.apis.token_checks import TokenChecks
 from kbroker.errors import ConfigError, ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import (
@@ -31,11 +32,11 @@ from kbroker.protocol.messages import (
 from kbroker.security.access import Access
 from kbroker.security.audit import OK, outcome_of
 from kbroker.security.failed_logins import FailedLogins
-from kbroker.security.mechanism import AuthenticationError, Exchange, Login, generic_text
+from kbroker.security.mechanism import AuthenticationError, Check, Exchange, Login, generic_text
 from kbroker.security.principal import ANONYMOUS, USER, Principal
 from kbroker.security.scram_credential import MECHANISM_CODES, ScramCredential
 from kbroker.security.session import NEVER, LoginState, Session
-from kbroker.security.surroundings import Background, Surroundings
+from kbroker.security.surroundings import Background, Submit, Surroundings
 
 MOST_TOKENS = 8
 """The tokens of one login."""
@@ -82,6 +83,7 @@ class Attempt:
 class Authentication:
     """The logins of all connections."""
 
+    token_checks: TokenChecks
     _surroundings: Surroundings
 
     def __init__(self, node: Any):
@@ -94,12 +96,13 @@ class Authentication:
 
     # ---- settings
 
-    def start(self, background: Background) -> None:
+    def start(self, background: Background, compute: Submit) -> None:
         """Build the mechanisms of all listeners; the metadata is open. It may wait for the network.
 
-        Raises ConfigError.
+        `compute` submits a job to a worker whose jobs wait for nothing. Raises ConfigError.
         """
         node = self._node
+        self.token_checks = TokenChecks(compute)
         self._surroundings = Surroundings(self._find_credential, node.clock, scram_secret(node.metadata.directory_id),
                                           background)
         for listener in node.config.bound_listeners:
@@ -211,7 +214,7 @@ class Authentication:
             except (MappingError, DistinguishedNameError) as error:
                 logger.info('%r: failed authentication: %s', connection, error)
                 self._audit(connection, False, outcome_of(ErrorCode.SASL_AUTHENTICATION_FAILED), 'TLS', principal,
-                            str(error))
+                            reason=str(error))
                 return False
         self._audit(connection, False, OK, 'TLS', principal)
         session.log_in(principal, self._access(principal, connection))
@@ -267,40 +270,50 @@ class Authentication:
         session = request.connection.session
         if session is None or session.state == LoginState.LOGGED_IN:
             return failure(ErrorCode.ILLEGAL_SASL_STATE, AFTER_LOGIN)
-        try:
-            answer, lifetime_ms = self._step(request.connection, session, token)
-        except AuthenticationError as error:
-            self.failed_logins.note(request.client_host)
-            attempt = session.attempt
-            told = error.told or generic_text(attempt.mechanism, is_renewal=session.is_renewing)
-            self._fail(request, error.reason, None if attempt.exchange is None else failure(
-                ErrorCode.SASL_AUTHENTICATION_FAILED, told))
-            return None
-        return SaslAuthenticateResponse(error_code=0, error_message='', auth_bytes=answer,
-                                        session_lifetime_ms=lifetime_ms)
+        return self._advance(request, WITH_HEADERS, partial(self._step, session, token))
 
-    def take_bare_token(self, request: Any, token: bytes) -> bytes | None:
-        """Return the answer to a token without a header. None: the login failed, and only the end of the connection
-        can say so."""
-        try:
-            return self._step(request.connection, request.connection.session, token)[0]
-        except AuthenticationError as error:
-            self.failed_logins.note(request.client_host)
-            self._fail(request, error.reason, None)
-            return None
+    def take_bare_token(self, request: Any, token: bytes) -> Any:
+        """Return the answer to a token without a header. None: it comes later, or the login failed, and only the end of
+        the connection can say so."""
+        return self._advance(request, BARE, partial(self._step, request.connection.session, token))
 
-    def _step(self, connection: Any, session: Session, token: bytes) -> tuple[bytes, int]:
-        """Return the answer to a token, and the lifetime of the session in ms or 0. Raises AuthenticationError."""
+    def _step(self, session: Session, token: bytes) -> bytes | Check:
         attempt: Attempt = session.attempt
         attempt.tokens += 1
         if attempt.exchange is None:
             raise AuthenticationError(None, f're-authentication by {attempt.mechanism}, expected {session.mechanism}')
         if attempt.tokens > MOST_TOKENS:
             raise AuthenticationError(None, f'found more than {MOST_TOKENS} tokens in one login')
-        answer = attempt.exchange.step(token)
-        if attempt.exchange.outcome is None:
-            return answer, 0
-        return answer, self._complete(connection, session, attempt.exchange.outcome)
+        return attempt.exchange.step(token)
+
+    def _advance(self, request: Any, form: Form, step: Callable[[], bytes | Check]) -> Any:
+        """Do a step of a login. Return the answer in its form, or None if it comes later."""
+        session = request.connection.session
+        attempt: Attempt = session.attempt
+        try:
+            found = step()
+            if isinstance(found, bytes):
+                outcome = None if attempt.exchange is None else attempt.exchange.outcome
+                lifetime_ms = 0 if outcome is None else self._complete(request.connection, session, outcome)
+                return form.answer(found, lifetime_ms)
+        except AuthenticationError as error:
+            self.failed_logins.note(request.client_host)
+            told = error.told or generic_text(attempt.mechanism, is_renewal=session.is_renewing)
+            self._fail(request, error.reason, None if attempt.exchange is None else form.failure(told),
+                       error.claimed_name)
+            return None
+        if not self.token_checks.add(found, partial(self._end_check, request, form), request.is_wanted):
+            request.connection.close('too many tokens wait for the check of their signature', logging.DEBUG)
+        return None
+
+    def _end_check(self, request: Any, form: Form, result: Any) -> None:
+        """Go on with the login whose token was checked. Its connection has served nothing else meanwhile."""
+        if isinstance(result, BaseException):
+            logger.error('the check of a token failed, so the token is refused', exc_info=result)
+        exchange = request.connection.session.attempt.exchange
+        answer = self._advance(request, form, partial(exchange.go_on, result is True))
+        if answer is not None:
+            form.send(request, answer)
 
     def _complete(self, connection: Any, session: Session, login: Login) -> int:
         """Log the client in. Return the lifetime of the session in ms."""
@@ -308,7 +321,7 @@ class Authentication:
         if session.is_renewing and principal != session.principal:
             text = ('Cannot change principals during re-authentication from '
                     f'{kafka_text(session.principal)}: {kafka_text(principal)}')
-            raise AuthenticationError(text, text)
+            raise AuthenticationError(text, text, login.name)
         clock, mechanism = self._node.clock, session.attempt.mechanism
         limits_ms = []
         if login.expires_ms is not None:
@@ -327,10 +340,10 @@ class Authentication:
         return min(limits_ms, default=0)
 
     def _audit(self, connection: Any, is_renewal: bool, outcome: str, mechanism: str | None, principal: Principal,
-               reason: str | None = None) -> None:
+               **failure_fields: str | None) -> None:
         self._node.audit.write(
             'reauthentication' if is_renewal else 'login', outcome=outcome, principal=str(principal),
-            host=connection.client_host, listener=connection.listener_name, mechanism=mechanism, reason=reason)
+            host=connection.client_host, listener=connection.listener_name, mechanism=mechanism, **failure_fields)
 
     # ---- failures
 
@@ -338,13 +351,14 @@ class Authentication:
         """Answer a request that does not belong among tokens with `response`, and end the connection."""
         self._fail(request, f'{request.api.key.name} among the tokens of a login', response)
 
-    def _fail(self, request: Any, reason: str, response: Any) -> None:
+    def _fail(self, request: Any, reason: str, response: Any, claimed_name: str | None = None) -> None:
         """End a login and its connection, after the delay, with `response` unless it is None."""
         connection = request.connection
         session = connection.session
         logger.info('%r: failed %sauthentication: %s', connection, 're-' if session.is_renewing else '', reason)
         self._audit(connection, session.is_renewing, outcome_of(ErrorCode.SASL_AUTHENTICATION_FAILED),
-                    None if session.attempt is None else session.attempt.mechanism, session.principal, reason)
+                    None if session.attempt is None else session.attempt.mechanism, session.principal,
+                    claimed_name=claimed_name, reason=reason)
         session.move(LoginState.FAILED)
         connection.close_after_flush()
 
@@ -359,6 +373,25 @@ class Authentication:
             self._node.timers.after(delay_ms, end)
         else:
             end()
+
+
+class Form(NamedTuple):
+    """One of the two ways in which tokens travel."""
+
+    answer: Callable[[bytes, int], Any]
+    """(token for the client, lifetime of the session in ms) -> answer"""
+    failure: Callable[[str], Any]
+    """Text for the client -> answer; None if the form has no room for one."""
+    send: Callable[[Any, Any], object]
+    """(request, answer)"""
+
+
+WITH_HEADERS = Form(
+    lambda token, lifetime_ms: SaslAuthenticateResponse(error_code=0, error_message='', auth_bytes=token,
+                                                        session_lifetime_ms=lifetime_ms),
+    lambda told: failure(ErrorCode.SASL_AUTHENTICATION_FAILED, told),
+    lambda request, answer: request.reply(answer))
+BARE = Form(lambda token, _: token, lambda told: None, lambda request, answer: request.reply_bare(answer))
 
 
 def load_new(after: ListenerLogins, before: ListenerLogins) -> None:

@@ -105,6 +105,10 @@ cdef class Request:
         else:
             self.send(segments)
 
+    def reply_bare(self, bytes token not None):
+        """Send the token of a login that travels without headers."""
+        self.send(token)
+
     cdef int refuse_to_encode(self) except -1:
         logger.exception('the answer to %s v%d cannot be encoded', self.api.key.name, self.version)
         self.connection.close('its answer cannot be encoded')

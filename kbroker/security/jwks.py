@@ -19,6 +19,7 @@ import ssl
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -29,13 +30,14 @@ from joserfc.jwa import JWSAlgModel
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from kbroker.clock import Clock, Timer
-from kbroker.security.mechanism import Exchange, Login, Mechanism
+from kbroker.security.mechanism import Check, Exchange, Login, Mechanism
 from kbroker.security.oauthbearer import (
     BASE64URL,
     LARGEST_BEARER_BYTES,
     NAME,
     TokenRefused,
     converse,
+    name_in,
     parse_json_object,
     parse_object,
     split_token,
@@ -52,7 +54,7 @@ LARGEST_SET_BYTES = 1024 * 1024
 MOST_KEYS = 100
 LEAST_RSA_BITS = 2048
 MOST_RSA_BITS = 8192
-"""Larger keys cost the loop milliseconds for each token."""
+"""Larger keys cost milliseconds for each token."""
 
 KEY_ID_PAUSE_MS = 60_000
 """A key id that stays unknown is looked up again after this time."""
@@ -356,6 +358,15 @@ class KeySet:
 
 # ---- the mechanism
 
+def signature_fits(bearer: str, key: RSAKey | ECKey | OKPKey) -> bool:
+    """Return whether the key made the token's signature. Takes 0.3 to 2.4 ms for the usual keys."""
+    try:
+        jws.deserialize_compact(bearer, key, registry=REGISTRY)
+    except (JoseError, ValueError):
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
     """The claims that a token must have."""
@@ -378,7 +389,7 @@ class SignedOAuthBearer(Mechanism):
         self.warnings = tuple(warnings)
 
     def begin(self) -> Exchange:
-        return Exchange(converse(self.validate))
+        return Exchange(converse(self))
 
     def load(self) -> None:
         self._keys.load()
@@ -389,8 +400,8 @@ class SignedOAuthBearer(Mechanism):
     def close(self) -> None:
         self._keys.close()
 
-    def validate(self, bearer: str) -> Login:
-        """Return the login of a signed token. Raises TokenRefused."""
+    def check_of(self, bearer: str) -> Check:
+        """Return the check of the token's signature, with the key that is in force now. Raises TokenRefused."""
         header_part, _, signature = split_token(bearer)
         if not signature:
             raise TokenRefused('found no signature')
@@ -402,11 +413,14 @@ class SignedOAuthBearer(Mechanism):
             raise TokenRefused('found a key id that is not a text')
         if 'crit' in header or 'b64' in header:
             raise TokenRefused('found a header that asks for an extension')
-        try:
-            jws.deserialize_compact(bearer, self._keys.find(key_id, algorithm).key, registry=REGISTRY)
-        except (JoseError, ValueError):
-            raise TokenRefused('the signature does not fit') from None
-        return self._check_claims(parse_object(bearer.split('.')[1], 'payload'))
+        return partial(signature_fits, bearer, self._keys.find(key_id, algorithm).key)
+
+    def claimed_name(self, bearer: str) -> str | None:
+        return name_in(bearer, self._settings.name_claim)
+
+    def login_of(self, bearer: str) -> Login:
+        """Return the login of a token whose signature fits. Raises TokenRefused."""
+        return self._check_claims(parse_object(split_token(bearer)[1], 'payload'))
 
     def _check_claims(self, claims: Mapping[str, Any]) -> Login:
         wanted, now = self._settings, self._clock.wall_ms() / 1000

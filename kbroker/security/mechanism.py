@@ -6,8 +6,8 @@ knows a socket, a request or a thread.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
-from typing import NamedTuple
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
 
 LARGEST_TOKEN_BYTES = 32 * 1024
 """A longer token fails. The largest legitimate one is an OAUTHBEARER message with a token of 16 KiB."""
@@ -18,13 +18,15 @@ LARGEST_NAME_BYTES = 1024
 class AuthenticationError(Exception):
     """A login failed. `told` is the text for the client; None stands for the generic text, `generic_text`.
 
-    `reason` is for the log. Neither contains a part of a password, proof or bearer token.
+    `reason` is for the log. Neither contains a part of a password, proof or bearer token. `claimed_name` is the name
+    that the client tried, without a proof. It is None if the client failed before it sent one.
     """
 
-    def __init__(self, told: str | None, reason: str):
+    def __init__(self, told: str | None, reason: str, claimed_name: str | None = None):
         super().__init__(reason)
         self.told = told
         self.reason = reason
+        self.claimed_name = claimed_name
 
 
 class Login(NamedTuple):
@@ -34,15 +36,21 @@ class Login(NamedTuple):
     expires_ms: int | None = None
 
 
-Talk = Generator[bytes, bytes, tuple[bytes, Login]]
-"""The course of an exchange. It first yields b'', then is sent a token for each answer that it yields.
+Check = Callable[[], bool]
+"""A computation that takes up to milliseconds and uses no state of the broker, so a worker can run it."""
+Talk = Generator[bytes | Check, Any, tuple[bytes, Login]]
+"""The course of an exchange. It first yields b'', then is sent a token for each answer that it yields, and the result
+for each Check.
 
 It returns the last answer with the login, or raises AuthenticationError.
 """
 
 
 class Exchange:
-    """One login in progress. After its `outcome`, or an AuthenticationError, it accepts no further token."""
+    """One login in progress. After its `outcome`, or an AuthenticationError, it accepts no further token.
+
+    The caller runs a Check that `step` or `go_on` returns, and passes the result to `go_on`.
+    """
 
     __slots__ = ('_talk', 'outcome')
 
@@ -51,21 +59,28 @@ class Exchange:
         self._talk = talk
         next(talk)
 
-    def step(self, token: bytes) -> bytes:
-        """Return the answer to a token of the client. Raises AuthenticationError."""
+    def step(self, token: bytes) -> bytes | Check:
+        """Return the answer to a token of the client, or a Check that decides about it. Raises AuthenticationError."""
         if len(token) > LARGEST_TOKEN_BYTES:
             self._talk.close()
             raise AuthenticationError(
                 None, f'found a token of {len(token)} bytes, expected at most {LARGEST_TOKEN_BYTES}')
+        return self._send(token)
+
+    def go_on(self, is_passed: bool) -> bytes | Check:
+        """Return the answer after a Check with this result, or the next Check. Raises AuthenticationError."""
+        return self._send(is_passed)
+
+    def _send(self, value: bytes | bool) -> bytes | Check:
         try:
-            return self._talk.send(token)
+            return self._talk.send(value)
         except StopIteration as end:
             if end.value is None:
                 raise AuthenticationError(None, 'found a token after the end of the exchange') from None
             answer, login = end.value
             if len(login.name.encode()) > LARGEST_NAME_BYTES:
                 raise AuthenticationError(
-                    None, f'found a principal name above {LARGEST_NAME_BYTES} bytes') from None
+                    None, f'found a principal name above {LARGEST_NAME_BYTES} bytes', login.name) from None
             self.outcome = login
             return bytes(answer)
 

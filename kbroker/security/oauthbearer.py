@@ -9,11 +9,11 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn, Protocol
 
 from kbroker.clock import Clock
-from kbroker.security.mechanism import AuthenticationError, Exchange, Login, Mechanism, Talk
+from kbroker.security.mechanism import AuthenticationError, Check, Exchange, Login, Mechanism, Talk
 from kbroker.security.scram import SASLNAME, unescape_name
 from kbroker.tls_settings import bad_setting
 
@@ -47,29 +47,44 @@ class TokenRefused(Exception):
         self.status = status
 
 
-Validate = Callable[[str], Login]
-"""Bearer token -> the login it stands for. Raises TokenRefused."""
+class Validator(Protocol):
+    """The side of a mechanism that decides about bearer tokens."""
+
+    def check_of(self, bearer: str) -> Check | None:
+        """Return the check of the signature, None for a token without one. Raises TokenRefused."""
+
+    def login_of(self, bearer: str) -> Login:
+        """Return the login of a token whose check has passed. Raises TokenRefused."""
+
+    def claimed_name(self, bearer: str) -> str | None:
+        """Return the name in a token that may be forged."""
 
 
-def converse(validate: Validate) -> Talk:
+def converse(validator: Validator) -> Talk:
     """Run the exchange with a validator."""
-    token = yield b''
+    claimed_name, token = None, (yield b'')
     for _ in range(MOST_ATTEMPTS):
         authzid, bearer = parse_message(token)
+        token = b''         # many logins may wait for their check, so each keeps little
         try:
-            login = validate(bearer)
+            check = validator.check_of(bearer)
+            if check is not None and not (yield check):
+                raise TokenRefused('the signature does not fit')
+            login = validator.login_of(bearer)
         except TokenRefused as refusal:
+            claimed_name = validator.claimed_name(bearer)
             token = yield refusal.status.encode()
             if token == GIVES_UP:
-                raise AuthenticationError(refusal.status, f'the token is refused: {refusal.reason}') from None
+                raise AuthenticationError(refusal.status, f'the token is refused: {refusal.reason}',
+                                          claimed_name) from None
             continue
         if authzid not in ('', login.name):
             raise AuthenticationError(
                 f'Authentication failed: Client requested an authorization id ({authzid[:SHOWN_CHARACTERS]}) that is '
                 f'different from the token\'s principal name ({login.name[:SHOWN_CHARACTERS]})',
-                f'found an authorization id other than the principal name {login.name!r}')
+                f'found an authorization id other than the principal name {login.name!r}', login.name)
         return b'', login
-    raise AuthenticationError(None, f'found {MOST_ATTEMPTS} refused tokens in one exchange')
+    raise AuthenticationError(None, f'found {MOST_ATTEMPTS} refused tokens in one exchange', claimed_name)
 
 
 def parse_message(message: bytes) -> tuple[str, str]:
@@ -160,6 +175,14 @@ def take_name(claims: Mapping[str, Any], name: str) -> str:
     return value
 
 
+def name_in(bearer: str, claim: str) -> str | None:
+    """Return the name in a token that may be forged, or None."""
+    try:
+        return take_name(parse_object(split_token(bearer)[1], 'payload'), claim)
+    except TokenRefused:
+        return None
+
+
 # ---- unsecured tokens
 
 OPTION = 'unsecuredValidator'
@@ -192,16 +215,22 @@ class UnsecuredOAuthBearer(Mechanism):
                          'sasl.server.callback.handler.class and sasl.oauthbearer.jwks.endpoint.url',)
 
     def begin(self) -> Exchange:
-        return Exchange(converse(self.validate))
+        return Exchange(converse(self))
 
-    def validate(self, bearer: str) -> Login:
-        """Return the login of an unsigned token. Raises TokenRefused."""
-        header_part, claims_part, signature = split_token(bearer)
+    def check_of(self, bearer: str) -> None:
+        """Raise TokenRefused for a token that is not unsigned: nothing else has to be checked."""
+        header_part, _, signature = split_token(bearer)
         if signature:
             raise TokenRefused('found a signature, expected an unsigned token')
         if parse_object(header_part, 'header').get('alg') != 'none':
             raise TokenRefused('found another algorithm, expected none')
-        claims = parse_object(claims_part, 'payload')
+
+    def claimed_name(self, bearer: str) -> str | None:
+        return name_in(bearer, self._principal_claim)
+
+    def login_of(self, bearer: str) -> Login:
+        """Return the login of an unsigned token. Raises TokenRefused."""
+        claims = parse_object(split_token(bearer)[1], 'payload')
         name = take_name(claims, self._principal_claim)
         issued, expires = take_seconds(claims, 'iat'), take_seconds(claims, 'exp')
         now_ms = self._clock.wall_ms()

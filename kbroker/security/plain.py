@@ -44,13 +44,14 @@ def _converse(digests: Mapping[str, bytes], unknown: bytes) -> Talk:
     if not username:
         raise AuthenticationError(NO_USER, 'found no user name')
     if not password:
-        raise AuthenticationError(NO_PASSWORD, 'found no password')
+        raise AuthenticationError(NO_PASSWORD, 'found no password', username)
     # An unknown user costs the same digest and the same comparison as a known one.
     expected = digests.get(username, unknown)
     if not hmac.compare_digest(_digest(password.encode()), expected):
-        raise AuthenticationError(WRONG, f'found an unknown user or a wrong password, user {username!r}')
+        raise AuthenticationError(WRONG, f'found an unknown user or a wrong password, user {username!r}', username)
     if authzid not in ('', username):
-        raise AuthenticationError(OTHER_AUTHZID, f'found an authorization id other than the user name {username!r}')
+        raise AuthenticationError(
+            OTHER_AUTHZID, f'found an authorization id other than the user name {username!r}', username)
     return b'', Login(username)
 
 

@@ -130,7 +130,7 @@ def _converse(mechanism: str, find_credential: FindCredential, secret: bytes, se
                                         'n,[a=NAME],n=NAME,r=NONCE, without channel binding')
     name = _name(first['name'])
     if first['authzid'] is not None and _name(first['authzid']) != name:
-        raise AuthenticationError(OTHER_AUTHZID, f'found an authorization id other than the user name {name!r}')
+        raise AuthenticationError(OTHER_AUTHZID, f'found an authorization id other than the user name {name!r}', name)
 
     # The same steps for every name, so that their number does not show who exists.
     made_up = made_up_credential(mechanism, name, secret)
@@ -144,16 +144,18 @@ def _converse(mechanism: str, find_credential: FindCredential, secret: bytes, se
     token = yield challenge
     final = FINAL_MESSAGE.fullmatch(token)
     if final is None or MANDATORY_EXTENSION.search(final['extensions']):
-        raise AuthenticationError(None, f'found something else, expected the final message of SCRAM, user {name!r}')
+        raise AuthenticationError(
+            None, f'found something else, expected the final message of SCRAM, user {name!r}', name)
     if final['nonce'] != nonce:
-        raise AuthenticationError(None, f'found the nonce of another exchange, user {name!r}')
+        raise AuthenticationError(None, f'found the nonce of another exchange, user {name!r}', name)
     if final['binding'] != base64.b64encode(first['header']):
-        raise AuthenticationError(None, f'found a channel binding other than that of the first message, user {name!r}')
+        raise AuthenticationError(
+            None, f'found a channel binding other than that of the first message, user {name!r}', name)
 
     transcript = b','.join((first['bare'], challenge, final['without_proof']))
     is_proven = _proves(base64.b64decode(final['proof']), stored_key, transcript, DIGESTS[mechanism])
     if not (is_proven and is_known):
-        raise AuthenticationError(None, f'found an unknown user or a wrong password, user {name!r}')
+        raise AuthenticationError(None, f'found an unknown user or a wrong password, user {name!r}', name)
     return b'v=' + base64.b64encode(verifier_of(mechanism, server_key, transcript)), Login(name)
 
 

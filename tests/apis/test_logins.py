@@ -2,7 +2,8 @@
 import hashlib
 
 import pytest
-from support.in_process_broker import InProcessBroker, InProcessConnection, frame_of, read_answer
+from support.in_process_broker import InProcessBroker, frame_of
+from support.login_client import LoginClient, versions
 from support.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS, unsecured_token
 
 from kbroker.client.sasl import conversation
@@ -23,67 +24,17 @@ LISTENER = 'listener.name.sasl_plaintext'
 OAUTH_JAAS = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;'
 
 
-class Client:
-    """A connection of a client that logs in."""
-
-    def __init__(self, broker, listener='SASL_PLAINTEXT'):
-        self.broker = broker
-        self.connection = LoginConnection(next(broker._connection_ids))
-        self.connection.listener_name = listener
-        self.connection.session = broker.authentication.open(self.connection)
-        self.broker.send(self.connection, frame_of(versions(), 3))
-        self.answered = len(self.connection.replies)
-
-    @property
-    def session(self):
-        return self.connection.session
-
-    def ask(self, request, version):
-        """Return the answer, or None if there is none yet."""
-        self.broker.send(self.connection, frame_of(request, version))
-        return self.answer(request, version)
-
-    def answer(self, request, version):
-        if len(self.connection.replies) == self.answered:
-            return None
-        self.answered += 1
-        return read_answer(request, version, self.connection.replies[-1])
-
-    def handshake(self, mechanism='PLAIN', version=1):
-        return self.ask(messages.SaslHandshakeRequest(mechanism=mechanism), version)
-
-    def token(self, token, version=2):
-        return self.ask(messages.SaslAuthenticateRequest(auth_bytes=token), version)
-
-    def wait(self, ms):
-        self.broker.clock.advance(ms)
-        self.broker.turn()
-
+class Client(LoginClient):
     def log_in(self, token=GOOD, mechanism='PLAIN'):
-        assert self.handshake(mechanism).error_code == 0
-        return self.token(token)
-
-
-class LoginConnection(InProcessConnection):
-    largest_frame_bytes = None
-    is_leaving = False
-
-    def await_login(self, largest_frame_bytes):
-        self.largest_frame_bytes = largest_frame_bytes
-
-    def end_login(self):
-        self.largest_frame_bytes = None
-
-    def close_after_flush(self):
-        self.is_leaving = True
-
-
-def versions(name='judge'):
-    return messages.ApiVersionsRequest(client_software_name=name, client_software_version='1')
+        return super().log_in(token, mechanism)
 
 
 def metadata():
     return messages.MetadataRequest(topics=None)
+
+
+def submit(job, done):
+    done(job())
 
 
 @pytest.fixture
@@ -97,7 +48,7 @@ def broker(tmp_path, settings):
              'sasl.enabled.mechanisms': ','.join(MECHANISMS), f'{LISTENER}.plain.sasl.jaas.config': PLAIN_JAAS,
              f'{LISTENER}.oauthbearer.sasl.jaas.config': OAUTH_JAAS}
     with InProcessBroker(tmp_path, given | settings) as broker:
-        broker.authentication.start(Background(broker.timers, lambda job, done: done(job())))
+        broker.authentication.start(Background(broker.timers, submit), submit)
         yield broker
 
 

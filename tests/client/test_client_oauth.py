@@ -46,7 +46,7 @@ def test_the_client_writes_its_own_token():
     assert (claims['sub'], claims['n'], claims['scope']) == ('alice', 1.5, ['a', 'b'])
     clock = ManualClock()
     clock.set_wall_ms(round(claims['iat'] * 1000))
-    assert UnsecuredOAuthBearer({'unsecuredValidatorRequiredScope': 'b'}, clock).validate(token).name == 'alice'
+    assert UnsecuredOAuthBearer({'unsecuredValidatorRequiredScope': 'b'}, clock).login_of(token).name == 'alice'
 
 
 @pytest.mark.parametrize(('options', 'words'), [

@@ -1,0 +1,55 @@
+"""The signatures of bearer tokens, verified on a worker, one at a time.
+
+A check computes for up to milliseconds, mostly with the GIL. The loop submits the next one when it gets the result of
+the last, so between two checks all connections have a turn, however many clients log in.
+"""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kbroker.security.mechanism import Check
+from kbroker.security.surroundings import Submit
+
+MOST_WAITING = 1_000
+"""The checks that wait for the worker. Each of them holds a token of up to 16 KiB."""
+
+Waiting = tuple[Check, Callable[[Any], None], Callable[[], bool]]
+
+
+class TokenChecks:
+    """The line of checks before the worker, in the order in which the tokens came."""
+
+    def __init__(self, submit: Submit):
+        self._submit = submit
+        self._waiting: deque[Waiting] = deque()
+        self._is_busy = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, check: Check, done: Callable[[Any], None], is_wanted: Callable[[], bool]) -> bool:
+        """Run `check()`, then `done(its result, or its exception)` on the loop, unless `is_wanted` is false by then.
+
+        Return False if too many checks wait: then this one is not run.
+        """
+        if len(self._waiting) >= MOST_WAITING:
+            return False
+        self._waiting.append((check, done, is_wanted))
+        self._run_next()
+        return True
+
+    def _run_next(self) -> None:
+        while self._waiting and not self._is_busy:
+            check, done, is_wanted = self._waiting.popleft()
+            if is_wanted():
+                self._is_busy = True
+                self._submit(check, partial(self._end, done, is_wanted))
+
+    def _end(self, done: Callable[[Any], None], is_wanted: Callable[[], bool], result: Any) -> None:
+        self._is_busy = False
+        if is_wanted():
+            done(result)
+        self._run_next()
