@@ -19,11 +19,12 @@ from kbroker.garbage import log_garbage
 from kbroker.ledger import Line, ledger_of
 from kbroker.log.fs import FileSystem, shared_open_files
 from kbroker.network.admission import ListenerLimits
-from kbroker.network.connection import Connection, Transport
+from kbroker.network.connection import Connection
 from kbroker.network.limits import UNBOUNDED, Limits, SocketOptions
 from kbroker.network.reactor import Reactor
 from kbroker.network.server import Endpoint, Server
 from kbroker.network.sync_threads import SyncThreads
+from kbroker.network.transport import Transport
 from kbroker.network.worker import Worker
 from kbroker.node import Node
 from kbroker.security.quotas import ClientQuotas

@@ -10,7 +10,7 @@ from kbroker.group.pending_members import MOST_PENDING_MEMBERS
 from kbroker.log.fs import shared_open_files
 from kbroker.metadata.batches import MAX_RECORDS
 from kbroker.metadata.scram_records import MOST_CREDENTIALS
-from kbroker.network.connection import MAX_HANDSHAKES
+from kbroker.network.newcomers import MAX_HANDSHAKES
 from kbroker.network.server import MOST_HELD, Server
 from kbroker.node import Node
 from kbroker.security.acl_index import MOST_ACL_BYTES
@@ -35,19 +35,18 @@ class Line(NamedTuple):
 def ledger_of(node: Node, server: Server) -> list[Line]:
     """Return the ledger of a running broker."""
     config = node.config
-    traffic = server.traffic
+    traffic, newcomers = server.traffic, server.traffic.newcomers
     return [
         Line('connections', '', lambda: len(server.connections), lambda: server.max_connections, 'max.connections'),
-        Line('TLS handshakes', '', lambda: traffic.open_handshakes, lambda: MAX_HANDSHAKES, 'the oldest gives way'),
-        Line('logins in progress', '', lambda: traffic.open_logins, lambda: traffic.max_open_logins,
-             'the oldest gives way'),
+        Line('TLS handshakes', '', lambda: newcomers.handshakes, lambda: MAX_HANDSHAKES, 'the oldest gives way'),
+        Line('logins in progress', '', lambda: newcomers.logins, lambda: newcomers.max_logins, 'the oldest gives way'),
         Line('tokens that wait for a check', '', lambda: len(node.authentication.token_checks),
              lambda: MOST_WAITING, 'more are refused'),
         Line('addresses of failed logins', '', lambda: len(node.authentication.failed_logins),
              lambda: MOST_ADDRESSES, 'the oldest is forgotten'),
         Line('SCRAM credentials', '', lambda: len(node.metadata.image.scram_credentials), lambda: MOST_CREDENTIALS,
              'fixed'),
-        Line('requests and replies', 'bytes', lambda: traffic.held_bytes,
+        Line('requests and replies', 'bytes', lambda: traffic.memory.held_bytes,
              lambda: config.queued_max_request_bytes if config.queued_max_request_bytes > 0 else None,
              'queued.max.request.bytes'),
         Line('fetch sessions', '', lambda: len(node.fetch_sessions.sessions),

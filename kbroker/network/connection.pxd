@@ -2,24 +2,12 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from kbroker.clock cimport Timer
 from kbroker.network.framing cimport Framer, ReceiveBuffers
-from kbroker.network.reactor cimport EventHandler, Reactor
+from kbroker.network.memory cimport ConnectionMemory, MemoryHolder
+from kbroker.network.reactor cimport Reactor
 from kbroker.network.replies cimport Outgoing, ReplyQueue
 from kbroker.network.states cimport Intake, Output
-from kbroker.wire.frames cimport FrameServer, KeptFrame
-
-
-cdef class Transport:
-    cdef int fd
-    cdef bint has_more          # bytes that the socket will not tell of
-    cdef bint owes              # bytes that it took from `send`, or its own answers, are not with the socket yet
-    cdef bint is_clogged        # it owes so many answers of its own that it reads no more
-    cdef bint shakes_hands      # the handshake is not done: each step costs as much as a long turn
-    cdef readonly str failure   # what ended it, where the error number does not say
-
-    cdef ssize_t receive(self, char *at, size_t room) noexcept nogil
-    cdef ssize_t send(self, const char *at, size_t size) noexcept nogil
-    cdef ssize_t send_pieces(self, Outgoing *out) noexcept nogil
-    cdef object peer_certificate(self)
+from kbroker.network.transport cimport Transport
+from kbroker.wire.frames cimport FrameServer
 
 
 cdef class Commons:
@@ -27,21 +15,10 @@ cdef class Commons:
     cdef FrameServer server
     cdef readonly object on_close
     cdef readonly Py_ssize_t max_request_bytes
-    cdef readonly int64_t max_held_bytes
     cdef readonly object submit
-    cdef readonly int64_t held_bytes
+    cdef readonly ConnectionMemory memory
+    cdef readonly object newcomers
     cdef public bint measures_time      # some client has a quota
-    cdef object handshakes      # connections whose handshake has begun and is not done, the oldest first
-    cdef object newcomers       # connections without a login yet, the oldest first: {connection: late from, in ms}
-    cdef Py_ssize_t most_newcomers
-    cdef bint awaits_late       # _close_late is scheduled
-    cdef object in_line         # connections that wait for memory, in the order in which they came; an OrderedDict
-    cdef int64_t framed_bytes   # the part of held_bytes that is frames which are not served
-    cdef Connection leader      # reads a long frame to its end though the memory is full; may be None
-    cdef int64_t admitted       # connections that left the line for a turn
-    cdef int64_t admitted_before
-    cdef int64_t reliefs        # calls of _relieve
-    cdef bint is_relieving      # _relieve is scheduled
     cdef ReceiveBuffers receive_buffers
     cdef bytearray send_buffer
     cdef Outgoing outgoing
@@ -52,23 +29,8 @@ cdef class Commons:
     cdef readonly int64_t sent_bytes
     cdef readonly int64_t requests
 
-    cdef bint is_full(self) noexcept
-    cdef bint is_overfull(self) noexcept
-    cdef int line_up(self, Connection connection) except -1
-    cdef bint may_lead(self, Connection connection) except -1
-    cdef bint needs_leader(self) noexcept
-    cdef int choose_leader(self) except -1
-    cdef int admit_next(self) except -1
-    cdef int count_handshake(self, Connection connection) except -1
-    cdef int add_newcomer(self, Connection connection) except -1
 
-
-cdef class ChargedFrame(KeptFrame):
-    cdef Commons commons
-    cdef int64_t charged_bytes
-
-
-cdef class Connection(EventHandler):
+cdef class Connection(MemoryHolder):
     cdef readonly int64_t connection_id
     cdef readonly str client_host
     cdef readonly int client_port
@@ -77,6 +39,7 @@ cdef class Connection(EventHandler):
     cdef readonly Framer framer
     cdef readonly ReplyQueue replies
     cdef Commons commons
+    cdef ConnectionMemory memory
     cdef Reactor reactor
     cdef Transport transport
     cdef Intake intake
@@ -85,15 +48,10 @@ cdef class Connection(EventHandler):
     cdef int64_t passed_sequence    # of the last request that was answered, or let the next pass
     cdef dict parked            # sizes of long requests that are not answered, by sequence; None until there is one
     cdef int64_t parked_bytes
-    cdef readonly int64_t framed_bytes  # held in the framer when the turn ended; 0 if it is little
     cdef int64_t network_us     # of the loop, for receiving and sending; since take_network_us, if it is measured
     cdef Timer muting           # the timer that ends it; None while frames may be served
-    cdef int64_t charged_bytes  # the share in Commons.held_bytes
-    cdef int64_t charged_framed_bytes
     cdef int64_t active_sweep   # the sweep before which the peer last made progress
     cdef Py_ssize_t counted_bytes
-    cdef int64_t moved_bytes        # received and sent since the last call of Commons._relieve that looked
-    cdef int64_t mark_relief        # the number of that call
     cdef uint32_t missed_events     # that came while it waited for a long turn
     cdef Py_ssize_t frame_bytes     # of the frame that is being served; 0 once its handler keeps it
 
@@ -104,8 +62,6 @@ cdef class Connection(EventHandler):
     cpdef let_next_pass(self, int64_t sequence)
     cpdef mute(self, int64_t time_ms)
     cpdef int64_t take_network_us(self) except -1
-    cdef bint may_serve(self) noexcept
-    cdef bint delays_others(self) except -1
     cdef bint is_stalled(self) noexcept
     cdef int stall(self) except -1
     cdef int flow(self) except -1

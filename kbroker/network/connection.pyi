@@ -3,30 +3,24 @@ from typing import Any
 
 from kbroker.network.framing import Framer
 from kbroker.network.limits import Limits
-from kbroker.network.reactor import EventHandler, Reactor
+from kbroker.network.memory import ConnectionMemory, MemoryHolder
+from kbroker.network.newcomers import Newcomers
+from kbroker.network.reactor import Reactor
 from kbroker.network.replies import ReplyQueue
+from kbroker.network.transport import Transport
 from kbroker.network.worker import Submit
 from kbroker.wire.frames import FrameServer, KeptFrame
 
 MAX_UNANSWERED: int
 MAX_QUEUED_BYTES: int
-SMALL_BYTES: int
 FRAMES_OF_A_TURN: int
-MAX_HANDSHAKES: int
-MAX_NEWCOMERS: int
-LOGIN_MS: int
-RELIEF_INTERVAL_MS: int
-
-class Transport:
-    failure: str | None
-    def __init__(self, fd: int) -> None: ...
 
 class Commons:
     reactor: Reactor
     max_request_bytes: int
-    max_held_bytes: int
+    memory: ConnectionMemory
+    newcomers: Newcomers
     submit: Submit | None
-    held_bytes: int
     on_close: Callable[[Connection], Any] | None
     measures_time: bool
     opened: int
@@ -34,12 +28,6 @@ class Commons:
     received_bytes: int
     sent_bytes: int
     requests: int
-    @property
-    def open_handshakes(self) -> int: ...
-    @property
-    def open_logins(self) -> int: ...
-    @property
-    def max_open_logins(self) -> int: ...
     def __init__(self, reactor: Reactor, server: FrameServer, limits: Limits,
                  on_close: Callable[[Connection], Any] | None = None, submit: Submit | None = None,
                  receive_buffer_bytes: int = ...) -> None: ...
@@ -47,16 +35,13 @@ class Commons:
     @staticmethod
     def sweep_interval_ms(max_idle_ms: int) -> int: ...
 
-class ChargedFrame(KeptFrame): ...
-
-class Connection(EventHandler):
+class Connection(MemoryHolder):
     connection_id: int
     client_host: str
     client_port: int
     listener_name: str
     session: Any
     framer: Framer
-    framed_bytes: int
     replies: ReplyQueue
     def __init__(self, commons: Commons, fd: int, client_host: str = '', client_port: int = -1,
                  listener_name: str = '', make_transport: Callable[[int], Transport] = ...) -> None: ...

@@ -7,10 +7,7 @@ Four things hold frames back. While one does, the socket is not read, so the pee
 - MAX_QUEUED_BYTES of replies that the peer does not read;
 - a quota that the peer has exceeded, for the time that `mute` gets.
 
-The memory of all connections together is bounded too, see `Commons`. At that bound a frame of up to
-SMALL_FRAME_BYTES still passes if its connection owes no reply. Longer frames wait in line, and one at a time goes on to
-its end, so that its memory becomes free. A connection that holds memory while others wait for it, and moves too little,
-is closed.
+`memory` bounds the memory of all connections together, and `newcomers` the handshakes and logins in progress.
 
 All ready replies are sent by one call at the end of the tick. If a reply needs a part of a file that is not in the page
 cache, a worker reads that part first, and nothing is sent to this peer meanwhile. A peer that ends its side still gets
@@ -18,39 +15,25 @@ its answers. A peer that resets is forgotten without a log line. `states` has th
 """
 import logging
 import os
-from collections import OrderedDict
 from functools import partial
-from operator import attrgetter
 
-cimport cython
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
-from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
-from libc.string cimport memset
-from posix.unistd cimport close
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from libc.errno cimport EAGAIN, EINTR
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from kbroker.clock cimport Timer, now_us
 from kbroker.network.framing cimport Framer, ReceiveBuffers
-from kbroker.network.reactor cimport (
-    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, FOR_SHARE, NOT_WAITING, EventHandler, Reactor,
-)
-from kbroker.network.replies cimport ALL_SLICES, Outgoing, ReplyQueue, iovec
+from kbroker.network.memory cimport SMALL_FRAME_BYTES, ChargedFrame, ConnectionMemory, MemoryHolder
+from kbroker.network.reactor cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, FOR_SHARE, NOT_WAITING, Reactor
+from kbroker.network.replies cimport ALL_SLICES, Outgoing, ReplyQueue
 from kbroker.network.states cimport (
     CLOSED, DEAF, ENDED, ENDED_STALLED, LEAVING, OPEN, READY, STALLED, WARM, WARMING, next_intake, next_output,
 )
-from kbroker.wire.frames cimport FrameServer, KeptFrame
+from kbroker.network.transport cimport Transport
+from kbroker.wire.frames cimport FrameServer
 
 from kbroker.errors import ProtocolError
-
-
-cdef extern from '<sys/socket.h>' nogil:
-    int MSG_NOSIGNAL
-    ssize_t c_recv 'recv'(int fd, void *at, size_t room, int flags)
-    ssize_t c_send 'send'(int fd, const void *at, size_t size, int flags)
-    struct msghdr:
-        iovec *msg_iov
-        size_t msg_iovlen
-    ssize_t sendmsg(int fd, const msghdr *message, int flags)
+from kbroker.network.newcomers import Newcomers
 
 
 cdef enum:
@@ -63,12 +46,6 @@ cdef enum:
     # The bounds of one connection's turn.
     RECEIVE_TURN_BYTES = 512 * 1024
     SEND_TURN_BYTES = SEND_BUFFER_BYTES
-    # A frame up to this size is not counted: any connection costs about as much.
-    SMALL_FRAME_BYTES = 4096
-    # While connections wait for memory, those that hold some have to move this many bytes in this time.
-    RELIEF_BYTES = 64 * 1024
-    RELIEF_MS = 250
-    MIN_SLACK_BYTES = 16 * 1024 * 1024
     FRAMES_PER_TURN = 64
     # The clock is read between two frames, so a single frame is not measured.
     TURN_US = 1000
@@ -79,77 +56,18 @@ cdef enum:
     # Fewer bytes of an unfinished frame than this are no progress: a peer that trickles is as idle as a silent one.
     PROGRESS_BYTES = 4096
     SWEEPS_PER_IDLE_TIME = 4
-    # Handshakes that have begun and are not done. Each takes 46 KB, measured with TLS 1.3 and OpenSSL 3.0.
-    MAX_OPEN_HANDSHAKES = 1000
-    # Connections whose client is not logged in. A login takes a few round trips.
-    MAX_WITHOUT_LOGIN = 5000
-    LOGIN_LIMIT_MS = 30_000
-    # Closing one takes about 20 microseconds.
-    LATE_AT_ONCE = 64
 
 MAX_UNANSWERED = MAX_UNANSWERED_REQUESTS
 MAX_QUEUED_BYTES = MAX_QUEUED_REPLY_BYTES
-SMALL_BYTES = SMALL_FRAME_BYTES
 FRAMES_OF_A_TURN = FRAMES_PER_TURN
-RELIEF_INTERVAL_MS = RELIEF_MS
-MAX_HANDSHAKES = MAX_OPEN_HANDSHAKES
-MAX_NEWCOMERS = MAX_WITHOUT_LOGIN
-LOGIN_MS = LOGIN_LIMIT_MS
 
 logger = logging.getLogger('kbroker.network')
-
-
-cdef class Transport:
-    """How bytes pass a plain socket: 0 at the end, -errno for an error. Owns the fd."""
-
-    def __cinit__(self):
-        self.fd = -1
-
-    def __init__(self, int fd):
-        self.fd = fd
-
-    def __dealloc__(self):
-        if self.fd >= 0:
-            close(self.fd)
-
-    cdef ssize_t receive(self, char *at, size_t room) noexcept nogil:
-        cdef ssize_t size = c_recv(self.fd, at, room, 0)
-        return size if size >= 0 else -errno
-
-    cdef ssize_t send(self, const char *at, size_t size) noexcept nogil:
-        cdef ssize_t sent = c_send(self.fd, at, size, MSG_NOSIGNAL)
-        return sent if sent >= 0 else -errno
-
-    cdef ssize_t send_pieces(self, Outgoing *out) noexcept nogil:
-        cdef msghdr message
-        cdef ssize_t sent
-        if out.count == 1:
-            return self.send(<char *>out.pieces[0].iov_base, out.pieces[0].iov_len)
-        memset(&message, 0, sizeof(message))
-        message.msg_iov = out.pieces
-        message.msg_iovlen = out.count
-        sent = sendmsg(self.fd, &message, MSG_NOSIGNAL)
-        return sent if sent >= 0 else -errno
-
-    cdef object peer_certificate(self):
-        return None
 
 
 cdef class Commons:
     """The state that the connections of one reactor share: the server of their frames, the two buffers, the counters.
 
     `on_close(connection)` is called once per connection.
-
-    `Limits.max_held_bytes` bounds `held_bytes`, the memory that the connections hold:
-
-    - the buffers of frames that are not whole yet and of frames that wait, if larger than SMALL_FRAME_BYTES;
-    - requests of more than SMALL_FRAME_BYTES that are not answered;
-    - replies that are not sent.
-
-    It is checked before bytes are read. So one turn of one connection may exceed it, and the `leader`: the one
-    connection that reads a long frame to its end although the memory is full. Short requests pass until their replies
-    make it twice the bound, or MIN_SLACK_BYTES more if that is more. 0 or less: no bound.
-
     `submit(job, done)` is `Worker.submit`, for reads of cold parts of files. Without it the loop waits for the disk.
     """
 
@@ -159,147 +77,14 @@ cdef class Commons:
         self.server = server
         self.on_close = on_close
         self.max_request_bytes = limits.max_request_bytes
-        self.max_held_bytes = limits.max_held_bytes if limits.max_held_bytes > 0 else INT64_MAX
+        self.memory = ConnectionMemory(reactor, limits.max_held_bytes)
+        self.newcomers = Newcomers(reactor.clock, reactor.timers, limits.max_connections)
         self.submit = submit
-        self.handshakes = OrderedDict()
-        self.newcomers = OrderedDict()
-        self.most_newcomers = max(1, min(MAX_WITHOUT_LOGIN, limits.max_connections // 2))
-        self.in_line = OrderedDict()
         self.receive_buffers = ReceiveBuffers(receive_buffer_bytes)
         self.send_buffer = bytearray(SEND_BUFFER_BYTES)
         self.outgoing.buffer = PyByteArray_AS_STRING(self.send_buffer)
         self.outgoing.room = SEND_BUFFER_BYTES
         self.outgoing.max_size = SEND_TURN_BYTES
-
-    @property
-    def open_handshakes(self):
-        """The number of handshakes that have begun and are not done."""
-        return len(self.handshakes)
-
-    @property
-    def open_logins(self):
-        """The number of connections that await their login."""
-        return len(self.newcomers)
-
-    @property
-    def max_open_logins(self):
-        """The bound of `open_logins`, which leaves others room among `max_connections`."""
-        return self.most_newcomers
-
-    cdef bint is_full(self) noexcept:
-        return self.held_bytes >= self.max_held_bytes
-
-    cdef bint is_overfull(self) noexcept:
-        return self.held_bytes - self.max_held_bytes >= max(self.max_held_bytes, MIN_SLACK_BYTES)
-
-    cdef int line_up(self, Connection connection) except -1:
-        """Give the connection a turn when memory is free, after those that wait already."""
-        self.in_line[connection] = None
-        if not self.is_relieving:
-            self.is_relieving = True
-            self.reactor.timers.after(RELIEF_MS, self._relieve)
-        return 0
-
-    cdef bint needs_leader(self) noexcept:
-        """Return whether it is frames that fill the memory: nothing becomes free before one of them is whole."""
-        return self.leader is None and self.held_bytes - self.framed_bytes < self.max_held_bytes
-
-    cdef bint may_lead(self, Connection connection) except -1:
-        """Return whether the connection is the one that reads a long frame though the memory is full."""
-        if self.needs_leader():
-            self.leader = connection
-        return self.leader is connection
-
-    cdef int choose_leader(self) except -1:
-        """Let the next in line read a long frame to its end."""
-        cdef Connection connection = next(iter(self.in_line))
-        if not connection.may_serve():
-            self.in_line.move_to_end(connection)
-            return 0
-        del self.in_line[connection]
-        self.admitted += 1
-        self.leader = connection
-        return self.reactor.give_turn(connection)
-
-    def _relieve(self):
-        """Close connections that hold the memory for which others wait, and moved too little since the last call.
-
-        If that does not help, and no connection was admitted since the last call, close those in line whose frames
-        hold most, until there is room.
-        """
-        cdef Connection connection
-        cdef int64_t closed_before = self.closed
-        self.is_relieving = False
-        self.reliefs += 1       # a mark that is older than one call does not count
-        if not self.in_line:
-            return
-        for handler in list(self.reactor.handlers):
-            if isinstance(handler, Connection) and (<Connection>handler).delays_others():
-                connection = handler
-                if connection.mark_relief == self.reliefs - 1 and connection.moved_bytes < RELIEF_BYTES:
-                    connection.close('it holds memory that others wait for', logging.INFO)
-                connection.mark_relief = self.reliefs
-                connection.moved_bytes = 0
-        if self.is_full() and self.needs_leader() and self.admitted == self.admitted_before:
-            for connection in sorted(self.in_line, key=attrgetter('framed_bytes'), reverse=True):
-                if not self.is_full() or connection.framed_bytes == 0:
-                    break
-                connection.close('its frame holds memory that others wait for', logging.INFO)
-        self.admitted_before = self.admitted
-        if self.closed > closed_before:
-            logger.warning('requests and replies in memory reached queued.max.request.bytes=%d: closed %d connections '
-                           'that held some and moved less than %d bytes in %d ms', self.max_held_bytes,
-                           self.closed - closed_before, RELIEF_BYTES, RELIEF_MS)
-        if self.in_line and not self.is_full():
-            self.admit_next()       # a frame that its handler kept was set free outside of a turn
-        if self.in_line and not self.is_relieving:
-            self.is_relieving = True
-            self.reactor.timers.after(RELIEF_MS, self._relieve)
-
-    cdef int admit_next(self) except -1:
-        """Give one waiting connection a turn: memory is free. The end of its turn calls this again."""
-        cdef Connection connection
-        while self.in_line:
-            connection, _ = self.in_line.popitem(last=False)
-            if connection.intake != CLOSED:
-                self.admitted += 1
-                return self.reactor.give_turn(connection)
-        return 0
-
-    cdef int count_handshake(self, Connection connection) except -1:
-        """Count a connection that received bytes of its handshake. If there are too many, close the oldest."""
-        if not connection.transport.shakes_hands:
-            self.handshakes.pop(connection, None)
-            return 0
-        self.handshakes[connection] = None
-        if len(self.handshakes) > MAX_OPEN_HANDSHAKES:
-            (<Connection>next(iter(self.handshakes))).close(
-                f'its handshake is the oldest of {MAX_OPEN_HANDSHAKES} that are not done', logging.DEBUG)
-        return 0
-
-    cdef int add_newcomer(self, Connection connection) except -1:
-        """Count a connection that awaits its login. If there are too many, close the oldest."""
-        if not self.awaits_late:
-            self.awaits_late = True
-            self.reactor.timers.after(LOGIN_LIMIT_MS, self._close_late)
-        self.newcomers[connection] = self.reactor.clock.monotonic_ms() + LOGIN_LIMIT_MS
-        if len(self.newcomers) > self.most_newcomers:
-            (<Connection>next(iter(self.newcomers))).close(
-                f'its login is the oldest of {self.most_newcomers} that are not done', logging.DEBUG)
-        return 0
-
-    def _close_late(self):
-        """Close connections whose login took too long, a few at a time."""
-        now_ms, closed = self.reactor.clock.monotonic_ms(), 0
-        self.awaits_late = False
-        while self.newcomers:
-            connection, late_ms = next(iter(self.newcomers.items()))
-            if late_ms > now_ms or closed == LATE_AT_ONCE:
-                self.awaits_late = True
-                self.reactor.timers.after(max(0, late_ms - now_ms), self._close_late)
-                break
-            connection.close(f'its login took more than {LOGIN_LIMIT_MS} ms', logging.DEBUG)
-            closed += 1
 
     def sweep(self, connections):
         """Close those that made no progress since SWEEPS_PER_IDLE_TIME calls of this."""
@@ -313,23 +98,14 @@ cdef class Commons:
         return max(1, max_idle_ms // SWEEPS_PER_IDLE_TIME)
 
 
-# The references must stay valid until __dealloc__, also when the garbage collector frees the frame.
-@cython.no_gc_clear
-cdef class ChargedFrame(KeptFrame):
-    """A frame that its handler keeps. It counts in `Commons.held_bytes`, even after its connection has closed."""
-
-    def __dealloc__(self):
-        self.commons.held_bytes -= self.charged_bytes
-        if self.commons.in_line and not self.commons.is_full():
-            self.commons.admit_next()
-
-
-cdef class Connection(EventHandler):
+cdef class Connection(MemoryHolder):
     """A connected, non-blocking socket and what was read from it and is to be written to it. Owns `fd` from here on."""
 
     def __init__(self, Commons commons not None, int fd, client_host='', client_port=-1, listener_name='',
                  make_transport=Transport):
+        MemoryHolder.__init__(self)
         self.commons = commons
+        self.memory = commons.memory
         self.reactor = commons.reactor
         self.transport = make_transport(fd)
         self.framer = Framer(commons.receive_buffers, commons.max_request_bytes)
@@ -338,7 +114,7 @@ cdef class Connection(EventHandler):
         self.client_port = client_port
         self.listener_name = listener_name
         self.active_sweep = commons.sweeps
-        self.last_sequence = self.passed_sequence = self.mark_relief = -1
+        self.last_sequence = self.passed_sequence = -1
         self.reactor.register(fd, self, EPOLLIN)
         commons.opened += 1
         self.connection_id = commons.opened
@@ -378,11 +154,11 @@ cdef class Connection(EventHandler):
         """Limit the time of the peer until `end_login`, and its frames to `largest_frame_bytes` unless that is 0."""
         if largest_frame_bytes:
             self.framer.max_frame_bytes = min(largest_frame_bytes, self.commons.max_request_bytes)
-        self.commons.add_newcomer(self)
+        self.commons.newcomers.add_login(self)
 
     cpdef end_login(self):
         self.framer.max_frame_bytes = self.commons.max_request_bytes
-        self.commons.newcomers.pop(self, None)
+        self.commons.newcomers.end_login(self)
 
     cpdef keep_frame(self):
         """Return the KeptFrame of the frame that is being served; None if the connection has closed."""
@@ -391,9 +167,9 @@ cdef class Connection(EventHandler):
             return None
         kept = ChargedFrame.__new__(ChargedFrame)
         kept.buffer = self.framer.lend()
-        kept.commons = self.commons
+        kept.memory = self.memory
         kept.charged_bytes = self.frame_bytes
-        self.commons.held_bytes += self.frame_bytes
+        self.memory.held_bytes += self.frame_bytes
         self.frame_bytes = 0
         return kept
 
@@ -436,10 +212,7 @@ cdef class Connection(EventHandler):
         logger.log(level, 'connection %d of %s:%d closed: %s', self.connection_id, self.client_host, self.client_port,
                    reason)
         self.reactor.unregister(self)
-        if self.transport.shakes_hands:
-            self.commons.handshakes.pop(self, None)
-        if self.commons.newcomers:
-            self.commons.newcomers.pop(self, None)
+        self.commons.newcomers.forget(self)
         # This object may be referenced for long; its memory is freed now. `serve_frames` keeps the buffer of the frame
         # that is being handled.
         self.transport = None
@@ -449,11 +222,8 @@ cdef class Connection(EventHandler):
         self.framer.clear()
         self.replies = ReplyQueue()
         self.parked = None
-        self.parked_bytes = self.framed_bytes = 0
-        self.commons.in_line.pop(self, None)
-        if self.commons.leader is self:
-            self.commons.leader = None
-        self.charge()
+        self.parked_bytes = 0
+        self.memory.forget(self)
         self.commons.closed += 1
         if self.commons.on_close is not None:
             self.commons.on_close(self)
@@ -463,7 +233,7 @@ cdef class Connection(EventHandler):
                 and self.replies.unanswered < MAX_UNANSWERED_REQUESTS
                 and self.replies.queued_bytes < MAX_QUEUED_REPLY_BYTES
                 and not self.transport.is_clogged
-                and not (self.commons.is_full() and (self.replies.memory_bytes or self.commons.is_overfull())))
+                and not (self.memory.is_full() and (self.replies.memory_bytes or self.memory.is_overfull())))
 
     cdef bint delays_others(self) except -1:
         """Return whether the peer holds memory that it could set free by sending or receiving."""
@@ -471,7 +241,7 @@ cdef class Connection(EventHandler):
             return False
         if self.replies.ready_bytes > 0 and self.replies.memory_bytes > SMALL_FRAME_BYTES:
             return True
-        return self.commons.leader is self or self.framed_bytes > 0 and self not in self.commons.in_line
+        return self.memory.leader is self or self.framed_bytes > 0 and self not in self.memory.in_line
 
     cdef bint is_stalled(self) noexcept:
         return self.intake == STALLED or self.intake == DEAF or self.intake == ENDED_STALLED
@@ -529,12 +299,12 @@ cdef class Connection(EventHandler):
             wants_more = self.serve_frames()
         elif self.may_serve():
             self.flow()
-        elif self.commons.is_full() and self.is_stalled():
-            self.commons.line_up(self)
+        elif self.memory.is_full() and self.is_stalled():
+            self.memory.line_up(self)
         unread = self.intake <= DEAF and (events & (EPOLLIN | EPOLLHUP) or self.transport.has_more)
         if unread and wants_more and self.may_read():
             unread = False
-            if self.receive(self.commons.is_full() and self.commons.leader is not self):
+            if self.receive(self.memory.is_full() and self.memory.leader is not self):
                 wants_more = self.serve_frames()
         if self.intake == CLOSED:
             return 0
@@ -543,9 +313,9 @@ cdef class Connection(EventHandler):
         self.framer.leave_shared_buffer()
         self.framed_bytes = self.framer.held() if self.framer.held() > SMALL_FRAME_BYTES else 0
         self.count_progress()
-        if self.commons.leader is self and (self.last_sequence > sequence
+        if self.memory.leader is self and (self.last_sequence > sequence
                                             or self.framer.announced() <= SMALL_FRAME_BYTES):
-            self.commons.leader = None
+            self.memory.leader = None
         self.charge()
         if self.transport.has_more and not self.is_stalled():
             self.reactor.give_long_turn(self)
@@ -556,14 +326,14 @@ cdef class Connection(EventHandler):
 
     cdef bint may_read(self) except -1:
         """Return whether to read now. If not, the connection is stalled until something changes."""
-        cdef bint is_full = self.commons.is_full()
+        cdef bint is_full = self.memory.is_full()
         if self.may_serve() and not (is_full and self.framer.announced() > SMALL_FRAME_BYTES
-                                     and not self.commons.may_lead(self)):
+                                     and not self.memory.may_lead(self)):
             self.flow()
             return True
         self.stall()
         if is_full:
-            self.commons.line_up(self)
+            self.memory.line_up(self)
         return False
 
     cdef int receive(self, bint is_full) except -1:
@@ -579,8 +349,10 @@ cdef class Connection(EventHandler):
             size = self.transport.receive(at, room)
         if began_us:
             self.network_us += now_us() - began_us
-        if shakes_hands:
-            self.commons.count_handshake(self)
+        if shakes_hands and self.transport.shakes_hands:
+            self.commons.newcomers.add_handshake(self)
+        elif shakes_hands:
+            self.commons.newcomers.end_handshake(self)
         if self.transport.owes:
             self.reactor.call_at_tick_end(self)
         if size > 0:
@@ -642,8 +414,8 @@ cdef class Connection(EventHandler):
             self.flow()
             return True
         self.stall()
-        if self.commons.is_full():
-            self.commons.line_up(self)
+        if self.memory.is_full():
+            self.memory.line_up(self)
         return False
 
     cdef bint may_serve_after_writes(self) except -1:
@@ -675,19 +447,8 @@ cdef class Connection(EventHandler):
         return 0
 
     cdef int charge(self) except -1:
-        """Bring the connection's share of `Commons.held_bytes` up to date; called when a turn ends and after a send."""
-        cdef Commons commons = self.commons
-        cdef int64_t held_bytes = self.framed_bytes + self.parked_bytes + self.replies.memory_bytes
-        commons.held_bytes += held_bytes - self.charged_bytes
-        self.charged_bytes = held_bytes
-        commons.framed_bytes += self.framed_bytes - self.charged_framed_bytes
-        self.charged_framed_bytes = self.framed_bytes
-        if commons.in_line:
-            if not commons.is_full():
-                commons.admit_next()
-            elif commons.needs_leader():
-                commons.choose_leader()
-        return 0
+        """Bring the connection's share of the memory up to date; called when a turn ends and after a send."""
+        return self.memory.charge(self, self.framed_bytes + self.parked_bytes + self.replies.memory_bytes)
 
     cdef int on_tick_end(self) except -1:
         cdef int64_t began_us
@@ -789,7 +550,7 @@ cdef class Connection(EventHandler):
     def close_if_idle(self):
         """Close for a sweep, unless the peer made progress. A peer that waits for its answer is not idle."""
         cdef bint awaits_answer = self.replies.unanswered > 0 and self.replies.ready_bytes == 0
-        if awaits_answer or self.output == WARMING or self in self.commons.in_line and self.replies.ready_bytes == 0:
+        if awaits_answer or self.output == WARMING or self in self.memory.in_line and self.replies.ready_bytes == 0:
             self.active_sweep = self.commons.sweeps
         elif self.commons.sweeps - self.active_sweep > SWEEPS_PER_IDLE_TIME:
             self.close('idle', logging.INFO)

@@ -10,8 +10,8 @@ UNBOUNDED = sys.maxsize
 class Limits(NamedTuple):
     """The bounds on connections and on what they hold.
 
-    `max_held_bytes` bounds what all connections together hold in memory; `Commons` says how. 0 or less: no bound.
-    A `max_idle_ms` below 0 never closes an idle connection.
+    `max_held_bytes` bounds the memory that all connections together hold, as `ConnectionMemory` counts it. 0 or less is
+    no bound. A `max_idle_ms` below 0 never closes an idle connection.
     """
 
     max_request_bytes: int

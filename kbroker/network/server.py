@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from kbroker.clock import Timer
 from kbroker.network.admission import Admission
-from kbroker.network.connection import Commons, Connection, Transport
+from kbroker.network.connection import Commons, Connection
 from kbroker.network.limits import Limits, SocketOptions
 from kbroker.network.reactor import EventHandler, Reactor
+from kbroker.network.transport import Transport
 from kbroker.network.worker import Submit
 from kbroker.security.quotas import ClientQuotas
 from kbroker.wire.frames import FrameServer

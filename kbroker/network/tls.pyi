@@ -1,6 +1,6 @@
 import ssl
 
-from kbroker.network.connection import Transport
+from kbroker.network.transport import Transport
 
 CLIENT_AUTH: dict[str, ssl.VerifyMode]
 

@@ -11,7 +11,7 @@ from support.raw_client import RawClient
 from support.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS, free_port
 
 from kbroker.errors import ErrorCode
-from kbroker.network.connection import MAX_NEWCOMERS
+from kbroker.network.newcomers import MAX_LOGINS
 from kbroker.protocol.messages import (
     ApiVersionsRequest,
     CreateTopicsRequest,
@@ -81,7 +81,7 @@ def test_logins_that_stop_half_way(guarded, logins):
                 attacker.socket.sendall([b'', framed(HANDSHAKE)[:7], framed(HANDSHAKE)][number % 3])
         with guarded.log_in() as client:
             assert client.ask(MetadataRequest(topics=[]), 12).brokers
-        assert guarded.held('logins in progress') <= MAX_NEWCOMERS
+        assert guarded.held('logins in progress') <= MAX_LOGINS
     assert guarded.held('logins in progress') < logins
 
 

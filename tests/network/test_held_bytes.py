@@ -8,7 +8,7 @@ from support.socket_peers import DeferringHandler, Peer, commons_for, echo, fram
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.log.fs import File
-from kbroker.network.connection import RELIEF_INTERVAL_MS, SMALL_BYTES
+from kbroker.network.memory import RELIEF_INTERVAL_MS, SMALL_BYTES
 from kbroker.network.reactor import Reactor
 
 LIMIT = 100_000
@@ -35,11 +35,11 @@ def share(reactor, connect):
 def test_a_frame_that_is_not_whole_counts_as_much_as_its_buffer(share):
     (peer,) = share(swallow, 1)
     peer.send(LONG[:10])
-    assert peer.commons.held_bytes == 0
+    assert peer.commons.memory.held_bytes == 0
     peer.send(LONG[10:90_000])
-    assert 90_000 <= peer.commons.held_bytes <= 180_000
+    assert 90_000 <= peer.commons.memory.held_bytes <= 180_000
     peer.send(LONG[90_000:])
-    assert peer.commons.held_bytes == 0 and peer.commons.requests == 1
+    assert peer.commons.memory.held_bytes == 0 and peer.commons.requests == 1
 
 
 def test_a_frame_that_is_announced_and_does_not_come_takes_no_memory_from_others(share):
@@ -47,7 +47,7 @@ def test_a_frame_that_is_announced_and_does_not_come_takes_no_memory_from_others
     for peer in silent:
         peer.send((1 << 20).to_bytes(4, 'big') + bytes(1000))
     commons = silent[0].commons
-    assert commons.held_bytes == 0
+    assert commons.memory.held_bytes == 0
     (modest,) = [Peer(commons.reactor, swallow, 1 << 20, commons)]
     modest.send(LONG)
     assert commons.requests == 1
@@ -72,20 +72,20 @@ def test_at_the_bound_one_long_frame_goes_on_the_next_waits_and_a_short_one_pass
     assert third.connection.is_reading
     first.send(FULL[len(HELD):])
     assert first.commons.requests == 5
-    assert first.commons.held_bytes == 0
+    assert first.commons.memory.held_bytes == 0
 
 
 def test_frames_that_have_begun_come_to_their_end_at_the_bound_one_by_one(share):
     peers = share(swallow, 5)
     for peer in peers:
         peer.send(frame(bytes(60_000))[:50_000])
-    assert peers[0].commons.held_bytes <= LIMIT + 2 * 65536, 'the fourth one waits'
+    assert peers[0].commons.memory.held_bytes <= LIMIT + 2 * 65536, 'the fourth one waits'
     for peer in peers:
         peer.send(frame(bytes(60_000))[50_000:])
     for _ in range(5):
         peers[0].settle()
     assert peers[0].commons.requests == 5
-    assert peers[0].commons.held_bytes == 0
+    assert peers[0].commons.memory.held_bytes == 0
 
 
 def test_a_peer_that_holds_memory_and_moves_nothing_is_closed_while_others_wait(share, clock, caplog):
@@ -147,7 +147,7 @@ def test_replies_that_nobody_takes_stop_short_requests_too_at_last(share, clock)
     peers = share(answer, 40)
     for peer in peers:
         peer.send(frame(b'fetch'))
-    assert peers[0].commons.held_bytes <= LIMIT + 18 * len(reply)
+    assert peers[0].commons.memory.held_bytes <= LIMIT + 18 * len(reply)
     for _ in range(2):
         clock.advance(RELIEF_INTERVAL_MS)
         for _ in range(10):
@@ -163,13 +163,13 @@ def test_a_long_request_counts_until_it_is_answered(share):
     handler = DeferringHandler(pipelined=True)
     first, second = share(handler, 2)
     first.send(frame(bytes(60_000)) * 2 + frame(b'short'))
-    assert first.commons.held_bytes == 120_000
+    assert first.commons.memory.held_bytes == 120_000
     second.offer(LONG)
     assert len(handler.requests) == 3
     handler.answer(1, [])
-    assert first.commons.held_bytes == 120_000, 'the count is updated at the end of the tick'
+    assert first.commons.memory.held_bytes == 120_000, 'the count is updated at the end of the tick'
     second.settle()
-    assert first.commons.held_bytes == 60_000 + second.connection.framer.held_bytes
+    assert first.commons.memory.held_bytes == 60_000 + second.connection.framer.held_bytes
     assert second.connection.framer.held_bytes > 60_000
 
 
@@ -181,14 +181,14 @@ def test_a_reply_counts_until_the_peer_takes_it(share):
     first.send(frame(b'fetch'))
     first.send(frame(b'fetch') * 2)
     assert first.commons.requests == 1, 'the others would add replies'
-    assert first.commons.held_bytes == 600_000
+    assert first.commons.memory.held_bytes == 600_000
     rest = second.offer(LONG)
     assert first.commons.requests == 1
     assert first.receive() == frame(bytes(600_000)) * 3
     while rest:
         rest = second.offer(rest)
     assert second.receive() == frame(bytes(600_000))
-    assert second.commons.held_bytes == 0
+    assert second.commons.memory.held_bytes == 0
 
 
 def test_a_peer_that_takes_no_reply_does_not_keep_short_requests_of_others_waiting(share):
@@ -197,7 +197,7 @@ def test_a_peer_that_takes_no_reply_does_not_keep_short_requests_of_others_waiti
 
     greedy, modest = share(answer, 2)
     greedy.send(frame(b'greedy'))
-    assert greedy.commons.held_bytes > LIMIT
+    assert greedy.commons.memory.held_bytes > LIMIT
     for _ in range(3):
         modest.send(frame(b'modest') * 3)
         assert modest.receive() == frame(b'small') * 3
@@ -212,9 +212,9 @@ def test_slices_of_files_hold_no_memory(share, tmp_path):
         sequence, [b'head', SimpleNamespace(file=file, position=0, size_bytes=size)]), 1)
     peer.send(frame(b'fetch'))
     assert peer.connection.replies.queued_bytes > 0
-    assert peer.commons.held_bytes == 4
+    assert peer.commons.memory.held_bytes == 4
     assert len(peer.receive()) == size + 8
-    assert peer.commons.held_bytes == 0
+    assert peer.commons.memory.held_bytes == 0
 
 
 def test_a_connection_that_closes_gives_back_what_it_held(share):
@@ -223,17 +223,17 @@ def test_a_connection_that_closes_gives_back_what_it_held(share):
     second.send(LONG[:50_000])
     first.send(frame(bytes(120_000)))
     rest = third.offer(LONG)
-    assert not third.connection.is_reading and first.commons.held_bytes >= 170_000
+    assert not third.connection.is_reading and first.commons.memory.held_bytes >= 170_000
     first.connection.close('the test says so')
     second.connection.close('the test says so')
-    assert first.commons.held_bytes == 0
+    assert first.commons.memory.held_bytes == 0
     while rest:
         rest = third.offer(rest)
     third.settle()
     assert len(handler.requests) == 2
     handler.answer(0, [])
     third.connection.close('the test says so')
-    assert first.commons.held_bytes == 0
+    assert first.commons.memory.held_bytes == 0
 
 
 def test_a_connection_that_waits_for_memory_is_not_idle(share):
@@ -252,7 +252,7 @@ def test_without_a_bound_everything_is_read(share):
     peers = share(swallow, 3, max_held_bytes=-1)
     for peer in peers:
         peer.send(LONG[:-1])
-    assert peers[0].commons.held_bytes >= 3 * len(LONG)
+    assert peers[0].commons.memory.held_bytes >= 3 * len(LONG)
 
 
 @settings(max_examples=50, deadline=None)
@@ -276,7 +276,7 @@ def test_every_request_is_served_at_last_however_small_the_bound(data, limit):
             received = [data + peer.receive() for data, peer in zip(received, peers, strict=True)]
             unsent = [peer.offer(rest) for peer, rest in zip(peers, unsent, strict=True)]
     assert received == expected
-    assert commons.held_bytes == 0
+    assert commons.memory.held_bytes == 0
     for peer in peers:
         peer.connection.close('the test ends')
         peer.socket.close()
@@ -289,15 +289,15 @@ def test_a_frame_that_its_handler_keeps_counts_until_it_is_forgotten(share):
     first, second = share(lambda connection, sequence, request: kept.append(connection.keep_frame()), 2, 10**9)
     first.send(LONG)
     second.send(LONG)
-    assert first.commons.held_bytes == 2 * (len(LONG) - 4)
+    assert first.commons.memory.held_bytes == 2 * (len(LONG) - 4)
     first.connection.close('a test')
     second.connection.reply(0, b'done')
     second.settle()
-    assert first.commons.held_bytes == 2 * (len(LONG) - 4)
+    assert first.commons.memory.held_bytes == 2 * (len(LONG) - 4)
     del kept[0]
-    assert first.commons.held_bytes == len(LONG) - 4
+    assert first.commons.memory.held_bytes == len(LONG) - 4
     kept.clear()
-    assert first.commons.held_bytes == 0
+    assert first.commons.memory.held_bytes == 0
 
 
 def test_forgetting_a_kept_frame_admits_those_that_wait_for_memory(share):
@@ -346,4 +346,4 @@ def test_a_closed_connection_keeps_no_frame(share):
 
     (peer,) = share(close, 1)
     peer.send(LONG)
-    assert kept == [None] and peer.commons.held_bytes == 0
+    assert kept == [None] and peer.commons.memory.held_bytes == 0

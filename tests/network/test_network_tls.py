@@ -15,7 +15,8 @@ from support.socket_peers import ColdFile, DeferringHandler, LateWorker, Peer, S
 from support.tls13_records import ClientRecords
 
 from kbroker.errors import ConfigError
-from kbroker.network.connection import MAX_HANDSHAKES, Connection
+from kbroker.network.connection import Connection
+from kbroker.network.newcomers import MAX_HANDSHAKES
 from kbroker.network.tls import TlsTransport, server_context
 
 
@@ -363,7 +364,7 @@ def begin_handshakes(reactor, settings):
 def test_handshakes_share_the_time_of_long_turns(reactor, begin_handshakes):
     _, commons = begin_handshakes(300)
     ticks, longest_s = 0, 0.0
-    while commons.open_handshakes < 300:
+    while commons.newcomers.handshakes < 300:
         began_s = time.thread_time()
         reactor.run_once()
         longest_s = max(longest_s, time.thread_time() - began_s)
@@ -387,7 +388,7 @@ def test_connections_that_wait_for_their_share_leave_room_for_the_events_of_othe
             ticks += 1
             with contextlib.suppress(BlockingIOError):
                 received += good.socket.recv(100)
-    assert commons.open_handshakes < 900
+    assert commons.newcomers.handshakes < 900
     assert ticks <= 30
 
 
@@ -395,7 +396,7 @@ def test_of_too_many_handshakes_that_stop_half_way_the_oldest_ends(reactor, begi
     connections, commons = begin_handshakes(MAX_HANDSHAKES + 5)
     for _ in range(3 * len(connections)):
         reactor.run_once()
-    assert commons.open_handshakes == MAX_HANDSHAKES
+    assert commons.newcomers.handshakes == MAX_HANDSHAKES
     assert [connection.is_closed for connection in connections].count(True) == 5
     assert all(connection.is_closed for connection in connections[:5])
 
@@ -406,9 +407,9 @@ def test_a_handshake_that_is_done_gives_its_place_back(reactor, settings, certif
     with contextlib.suppress(ssl.SSLWantReadError):
         peer.session.do_handshake()
     peer.pump()
-    assert peer.commons.open_handshakes == 1
+    assert peer.commons.newcomers.handshakes == 1
     peer.shake_hands()
-    assert peer.commons.open_handshakes == 0
+    assert peer.commons.newcomers.handshakes == 0
     assert peer.ask(b'served') == frame(b'served')
 
 

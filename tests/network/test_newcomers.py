@@ -2,7 +2,7 @@
 import pytest
 from support.socket_peers import Peer, commons_for, frame
 
-from kbroker.network.connection import LOGIN_MS, MAX_NEWCOMERS
+from kbroker.network.newcomers import LOGIN_LIMIT_MS, MAX_LOGINS
 
 
 def ignore(connection, sequence, body):
@@ -30,14 +30,14 @@ def join(reactor):
 def test_a_login_takes_a_limited_time(reactor, clock, join):
     early, member = join(), join()
     member.connection.end_login()
-    clock.advance(LOGIN_MS - 1)
+    clock.advance(LOGIN_LIMIT_MS - 1)
     reactor.timers.run_due()
     late = join()
     assert not early.connection.is_closed
     clock.advance(1)
     reactor.timers.run_due()
     assert (early.connection.is_closed, member.connection.is_closed, late.connection.is_closed) == (True, False, False)
-    clock.advance(LOGIN_MS)
+    clock.advance(LOGIN_LIMIT_MS)
     reactor.timers.run_due()
     assert (member.connection.is_closed, late.connection.is_closed) == (False, True)
 
@@ -45,7 +45,7 @@ def test_a_login_takes_a_limited_time(reactor, clock, join):
 def test_the_oldest_login_gives_way_at_half_of_all_connections(join):
     peers = [join() for _ in range(4)]
     assert [peer.connection.is_closed for peer in peers] == [True, False, False, False]
-    assert (peers[0].commons.open_logins, peers[0].commons.max_open_logins) == (3, 3)
+    assert (peers[0].commons.newcomers.logins, peers[0].commons.newcomers.max_logins) == (3, 3)
     peers[1].connection.end_login()
     join()
     assert [peer.connection.is_closed for peer in peers] == [True, False, False, False]
@@ -66,4 +66,4 @@ def test_few_timers_watch_many_logins(reactor, join):
 
 
 def test_without_a_limit_on_connections_there_is_one_on_logins(reactor):
-    assert commons_for(reactor, ignore).max_open_logins == MAX_NEWCOMERS
+    assert commons_for(reactor, ignore).newcomers.max_logins == MAX_LOGINS

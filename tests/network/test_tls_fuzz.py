@@ -106,7 +106,7 @@ def test_mutated_first_messages_end_or_wait_and_are_never_served(reactor, common
         client.send(frame(b'not encrypted'))
         assert client.end()
     assert commons.requests == 0
-    assert commons.open_handshakes == 0
+    assert commons.newcomers.handshakes == 0
 
 
 @pytest.mark.parametrize('count', runs(300, 20_000))
@@ -130,7 +130,7 @@ def test_a_mutated_flight_with_a_certificate_is_never_served(reactor, commons, s
             client.send(client.outgoing.read())
         assert client.end()
     assert commons.requests == 0
-    assert commons.open_handshakes == 0
+    assert commons.newcomers.handshakes == 0
 
 
 def test_an_unchanged_handshake_is_served(reactor, commons, server, certificates):

@@ -1,0 +1,177 @@
+"""The memory of all connections together, and its bound.
+
+At the bound, a frame of up to SMALL_FRAME_BYTES still passes if its connection owes no reply. Longer frames wait in
+line, and one at a time goes on to its end, so that its memory becomes free. A connection that holds memory while others
+wait for it, and moves too little, is closed.
+"""
+import logging
+from collections import OrderedDict
+from operator import attrgetter
+
+cimport cython
+from libc.stdint cimport INT64_MAX, int64_t
+
+from kbroker.network.reactor cimport EventHandler, Reactor
+from kbroker.wire.frames cimport KeptFrame
+
+
+cdef enum:
+    # While connections wait for memory, those that hold some have to move this many bytes in this time.
+    RELIEF_BYTES = 64 * 1024
+    RELIEF_MS = 250
+    MIN_SLACK_BYTES = 16 * 1024 * 1024
+
+SMALL_BYTES = SMALL_FRAME_BYTES
+RELIEF_INTERVAL_MS = RELIEF_MS
+
+logger = logging.getLogger('kbroker.network')
+
+
+cdef class MemoryHolder(EventHandler):
+    """The part of a connection that its memory is charged to. A subclass in C overrides both methods."""
+
+    def __init__(self):
+        self.mark_relief = -1
+
+    cdef bint may_serve(self) noexcept:
+        """Return whether nothing but the memory keeps the next frame from being served."""
+        return False
+
+    cdef bint delays_others(self) except -1:
+        """Return whether the peer holds memory that it could set free by sending or receiving."""
+        raise NotImplementedError(f'{type(self).__name__} holds no memory')
+
+
+@cython.final
+cdef class ConnectionMemory:
+    """The memory that the connections hold, `held_bytes`, and its bound:
+
+    - the buffers of frames that are not whole yet and of frames that wait, if larger than SMALL_FRAME_BYTES;
+    - requests of more than SMALL_FRAME_BYTES that are not answered;
+    - replies that are not sent.
+
+    The bound is checked before bytes are read. So one turn of one connection may exceed it, and so may the `leader`:
+    the one connection that reads a long frame to its end although the memory is full. Short requests pass until their
+    replies make it twice the bound, or MIN_SLACK_BYTES more if that is more. A `max_held_bytes` of 0 or less is no
+    bound.
+    """
+
+    def __init__(self, Reactor reactor not None, int64_t max_held_bytes):
+        self.reactor = reactor
+        self.max_held_bytes = max_held_bytes if max_held_bytes > 0 else INT64_MAX
+        self.in_line = OrderedDict()
+
+    cdef bint is_full(self) noexcept:
+        return self.held_bytes >= self.max_held_bytes
+
+    cdef bint is_overfull(self) noexcept:
+        return self.held_bytes - self.max_held_bytes >= max(self.max_held_bytes, MIN_SLACK_BYTES)
+
+    cdef int charge(self, MemoryHolder connection, int64_t held_bytes) except -1:
+        """Adopt that the connection holds `held_bytes`, its `framed_bytes` among them. Let others in if there is room.
+        """
+        self.held_bytes += held_bytes - connection.charged_bytes
+        connection.charged_bytes = held_bytes
+        self.framed_bytes += connection.framed_bytes - connection.charged_framed_bytes
+        connection.charged_framed_bytes = connection.framed_bytes
+        if self.in_line:
+            if not self.is_full():
+                self.admit_next()
+            elif self.needs_leader():
+                self.choose_leader()
+        return 0
+
+    cdef int forget(self, MemoryHolder connection) except -1:
+        """Set free what a connection holds that has closed."""
+        self.in_line.pop(connection, None)
+        if self.leader is connection:
+            self.leader = None
+        connection.framed_bytes = 0
+        return self.charge(connection, 0)
+
+    cdef int line_up(self, MemoryHolder connection) except -1:
+        """Give the connection a turn when memory is free, after those that wait already."""
+        self.in_line[connection] = None
+        if not self.is_relieving:
+            self.is_relieving = True
+            self.reactor.timers.after(RELIEF_MS, self._relieve)
+        return 0
+
+    cdef bint needs_leader(self) noexcept:
+        """Return whether it is frames that fill the memory: nothing becomes free before one of them is whole."""
+        return self.leader is None and self.held_bytes - self.framed_bytes < self.max_held_bytes
+
+    cdef bint may_lead(self, MemoryHolder connection) except -1:
+        """Return whether the connection is the one that reads a long frame though the memory is full."""
+        if self.needs_leader():
+            self.leader = connection
+        return self.leader is connection
+
+    cdef int choose_leader(self) except -1:
+        """Let the next in line read a long frame to its end."""
+        cdef MemoryHolder connection = next(iter(self.in_line))
+        if not connection.may_serve():
+            self.in_line.move_to_end(connection)
+            return 0
+        del self.in_line[connection]
+        self.admitted += 1
+        self.leader = connection
+        return self.reactor.give_turn(connection)
+
+    cdef int admit_next(self) except -1:
+        """Give one waiting connection a turn: memory is free. The end of its turn calls this again."""
+        cdef MemoryHolder connection
+        while self.in_line:
+            connection, _ = self.in_line.popitem(last=False)
+            if connection.fd >= 0:
+                self.admitted += 1
+                return self.reactor.give_turn(connection)
+        return 0
+
+    def _relieve(self):
+        """Close connections that hold the memory for which others wait, and moved too little since the last call.
+
+        If that does not help, and no connection was admitted since the last call, close those in line whose frames
+        hold most, until there is room.
+        """
+        cdef MemoryHolder connection
+        cdef int64_t closed = 0
+        self.is_relieving = False
+        self.reliefs += 1       # a mark that is older than one call does not count
+        if not self.in_line:
+            return
+        for handler in list(self.reactor.handlers):
+            if isinstance(handler, MemoryHolder) and (<MemoryHolder>handler).delays_others():
+                connection = handler
+                if connection.mark_relief == self.reliefs - 1 and connection.moved_bytes < RELIEF_BYTES:
+                    connection.close('it holds memory that others wait for', logging.INFO)
+                    closed += 1
+                connection.mark_relief = self.reliefs
+                connection.moved_bytes = 0
+        if self.is_full() and self.needs_leader() and self.admitted == self.admitted_before:
+            for connection in sorted(self.in_line, key=attrgetter('framed_bytes'), reverse=True):
+                if not self.is_full() or connection.framed_bytes == 0:
+                    break
+                connection.close('its frame holds memory that others wait for', logging.INFO)
+                closed += 1
+        self.admitted_before = self.admitted
+        if closed:
+            logger.warning('requests and replies in memory reached queued.max.request.bytes=%d: closed %d connections '
+                           'that held some and moved less than %d bytes in %d ms', self.max_held_bytes, closed,
+                           RELIEF_BYTES, RELIEF_MS)
+        if self.in_line and not self.is_full():
+            self.admit_next()       # a frame that its handler kept was set free outside of a turn
+        if self.in_line and not self.is_relieving:
+            self.is_relieving = True
+            self.reactor.timers.after(RELIEF_MS, self._relieve)
+
+
+# The references must stay valid until __dealloc__, also when the garbage collector frees the frame.
+@cython.no_gc_clear
+cdef class ChargedFrame(KeptFrame):
+    """A frame that its handler keeps. Its memory counts even after its connection has closed."""
+
+    def __dealloc__(self):
+        self.memory.held_bytes -= self.charged_bytes
+        if self.memory.in_line and not self.memory.is_full():
+            self.memory.admit_next()

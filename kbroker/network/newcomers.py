@@ -1,0 +1,88 @@
+"""Connections that cannot send requests yet: their handshake or their login is not done."""
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from kbroker.clock import Clock, Timers
+
+if TYPE_CHECKING:
+    from kbroker.network.connection import Connection
+
+MAX_HANDSHAKES = 1000
+"""The handshakes that have begun and are not done. Each takes 46 KB, measured with TLS 1.3 and OpenSSL 3.0."""
+MAX_LOGINS = 5000
+"""The connections whose client is not logged in. A login takes a few round trips."""
+LOGIN_LIMIT_MS = 30_000
+LATE_AT_ONCE = 64
+"""The connections closed in one turn because their login took too long. Closing one takes about 20 microseconds."""
+
+
+class Newcomers:
+    """The handshakes and logins in progress among at most `max_connections` connections.
+
+    If there are too many of either, the oldest connection is closed. A login also has a limited time.
+    """
+
+    def __init__(self, clock: Clock, timers: Timers, max_connections: int):
+        self.max_logins = max(1, min(MAX_LOGINS, max_connections // 2))
+        """The bound of `logins`, which leaves the other half of all connections to clients that are logged in."""
+        self._clock = clock
+        self._timers = timers
+        self._handshakes: OrderedDict[Connection, None] = OrderedDict()
+        self._logins: OrderedDict[Connection, int] = OrderedDict()
+        """The connections without a login, the oldest first, with the time in ms at which each is late."""
+        self._awaits_late = False
+        """`_close_late` is scheduled."""
+
+    @property
+    def handshakes(self) -> int:
+        """The number of handshakes that have begun and are not done."""
+        return len(self._handshakes)
+
+    @property
+    def logins(self) -> int:
+        """The number of connections that await their login."""
+        return len(self._logins)
+
+    def add_handshake(self, connection: Connection) -> None:
+        """Count a connection that received bytes of its handshake."""
+        self._handshakes[connection] = None
+        if len(self._handshakes) > MAX_HANDSHAKES:
+            next(iter(self._handshakes)).close(
+                f'its handshake is the oldest of {MAX_HANDSHAKES} that are not done', logging.DEBUG)
+
+    def end_handshake(self, connection: Connection) -> None:
+        self._handshakes.pop(connection, None)
+
+    def add_login(self, connection: Connection) -> None:
+        """Count a connection that awaits its login, and limit the time until `end_login`."""
+        if not self._awaits_late:
+            self._awaits_late = True
+            self._timers.after(LOGIN_LIMIT_MS, self._close_late)
+        self._logins[connection] = self._clock.monotonic_ms() + LOGIN_LIMIT_MS
+        if len(self._logins) > self.max_logins:
+            next(iter(self._logins)).close(
+                f'its login is the oldest of {self.max_logins} that are not done', logging.DEBUG)
+
+    def end_login(self, connection: Connection) -> None:
+        self._logins.pop(connection, None)
+
+    def forget(self, connection: Connection) -> None:
+        """Count a connection no longer: it has closed."""
+        self.end_handshake(connection)
+        self.end_login(connection)
+
+    def _close_late(self) -> None:
+        """Close connections whose login took too long, a few at a time."""
+        now_ms, closed = self._clock.monotonic_ms(), 0
+        self._awaits_late = False
+        while self._logins:
+            connection, late_ms = next(iter(self._logins.items()))
+            if late_ms > now_ms or closed == LATE_AT_ONCE:
+                self._awaits_late = True
+                self._timers.after(max(0, late_ms - now_ms), self._close_late)
+                break
+            connection.close(f'its login took more than {LOGIN_LIMIT_MS} ms', logging.DEBUG)
+            closed += 1

@@ -1,0 +1,3 @@
+class Transport:
+    failure: str | None
+    def __init__(self, fd: int) -> None: ...
