@@ -10,7 +10,7 @@ from typing import Any
 
 from kbroker.clock import Clock, Timers
 from kbroker.config import Config, LogConfig
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
+from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
@@ -22,8 +22,6 @@ from kbroker.log.checkpoints import (
 )
 from kbroker.log.directory_names import (
     CLEAN_SHUTDOWN_FILE,
-    LOCK_FILE,
-    NOT_PARTITIONS,
     name_out_of_use,
     parse_directory_name,
 )
@@ -37,6 +35,7 @@ from kbroker.log.inventory import (
 )
 from kbroker.log.jobs import Submit, Sync, run_inline, synced
 from kbroker.log.log import Log
+from kbroker.log.log_directory import list_partitions, lock_directory
 from kbroker.log.options import LogOptions
 from kbroker.log.out_of_use import make_missing_indexes
 from kbroker.log.partition_metadata import read_topic_id, write_topic_id
@@ -105,10 +104,10 @@ class LogManager:
         self._is_stopping = False
         if not fs.exists(directory):
             fs.mkdir(directory)
-        self._list_partitions()     # before the lock file is created: a refused directory is left unchanged
-        self._lock: File | None = self._take_lock()
+        list_partitions(fs, directory)      # before the lock file is created: a refused directory is left unchanged
+        self._lock: File | None = lock_directory(fs, directory)
         try:
-            self.found = self._list_partitions()
+            self.found = list_partitions(fs, directory)
             self.clean_shutdown, self.previous_broker_epoch = read_clean_shutdown(fs, directory)
             self._recovery_points = self._read_checkpoint(RECOVERY_POINT_FILE)
             self._log_start_offsets = self._read_checkpoint(LOG_START_OFFSET_FILE)
@@ -648,34 +647,6 @@ class LogManager:
         for log in touched:
             log.seal()
         return self._sync_everything()
-
-    # ---- reading a directory at start ----
-
-    def _take_lock(self) -> File:
-        path = os.path.join(self.directory, LOCK_FILE)
-        try:
-            return self.fs.lock(path)
-        except (BlockingIOError, PermissionError) as error:
-            raise LogDirectoryError(
-                f'{path} is locked: another broker, kbroker or Kafka, uses {self.directory}') from error
-
-    def _list_partitions(self) -> set[PartitionKey]:
-        """Return the partitions on the disk.
-
-        Raises LogDirectoryError for a directory that is neither one nor out of use.
-        """
-        found = set()
-        for name in sorted(self.fs.subdirectories(self.directory)):
-            if name in NOT_PARTITIONS:
-                continue
-            parsed = parse_directory_name(name)
-            if parsed is None:
-                path = os.path.join(self.directory, name)
-                raise LogDirectoryError(f'{path}: found a directory that is not named <topic>-<partition>. '
-                                        'Neither Kafka nor kbroker starts on such a log directory: move it away')
-            if not parsed.state:
-                found.add((parsed.topic, parsed.partition))
-        return found
 
     def _read_checkpoint(self, name: str) -> PartitionOffsets:
         try:

@@ -10,11 +10,11 @@ from support.stepwise_work import StepwiseWork
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, LogConfig
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import ErrorCode, KafkaError, LogDirectoryError
 from kbroker.log.directory_names import parse_directory_name
 from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.jobs import run_inline
-from kbroker.log.manager import LogDirectoryError, LogManager
+from kbroker.log.manager import LogManager
 from kbroker.log.origin import Origin
 from kbroker.log.partition_metadata import read_topic_id
 from kbroker.long_work import LongWork, run_to_end
@@ -23,8 +23,9 @@ SECOND_BROKER = """
 import sys
 from kbroker.clock import Clock, Timers
 from kbroker.config import Config
+from kbroker.errors import LogDirectoryError
 from kbroker.log.fs import FileSystem
-from kbroker.log.manager import LogDirectoryError, LogManager
+from kbroker.log.manager import LogManager
 try:
     LogManager(FileSystem(), sys.argv[1], Config({}), Clock(), Timers(Clock()))
 except LogDirectoryError as error:
