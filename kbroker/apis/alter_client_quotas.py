@@ -14,8 +14,8 @@ from kbroker.apis.counted_names import counted
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.metadata.controller import MAX_STRING_BYTES
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.codec import MAX_STRING_BYTES
 from kbroker.protocol.messages import AlterClientQuotasResponse, ClientQuotaRecord
 from kbroker.security.acl_codes import CLUSTER_NAME, Operation, ResourceType
 from kbroker.security.quotas import IP, LIMITS, Entity, check_key, check_quota

@@ -30,6 +30,7 @@ from kbroker.log.verification import Past
 from kbroker.long_work import run_to_end
 from kbroker.metadata.batches import MAX_RECORDS, encode_control, encode_data
 from kbroker.metadata.changes import RECORDS_AT_ONCE, Change, Commit, Steps, Turns, check_batch_length, check_batch_size
+from kbroker.metadata.config_records import check_config_sizes, config_record, longest_encoding
 from kbroker.metadata.directory import (
     META_PROPERTIES_FILE,
     DirectoryRefusedError,
@@ -65,7 +66,6 @@ from kbroker.protocol.messages import (
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
     ClearElrRecord,
-    ConfigRecord,
     EndTransactionRecord,
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -84,13 +84,9 @@ PRODUCER_ID_BLOCK = 1000
 MAX_PRODUCER_ID = 2**63 - 1
 MIN_INSYNC_REPLICAS = 'min.insync.replicas'
 CLUSTER_METADATA = '__cluster_metadata'
-MAX_STRING_BYTES = 2**15 - 1
-"""The longest string in a metadata record."""
 
 Resource = tuple[int, str]
 """Type and name of what has configs."""
-CONFIG_OVERHEAD_BYTES = 64
-"""More than a record of a config takes in a batch besides its strings."""
 
 Charge = Callable[[int], object]
 """A function that counts partitions to be created or deleted. It raises KafkaError if they are too many."""
@@ -211,7 +207,7 @@ class MetadataController:
         levels = feature_levels(records)
         if levels.get(ELIGIBLE_LEADER_REPLICAS_VERSION):
             # KIP-966 requires the cluster's min.insync.replicas in the log, so that changes to it are recorded.
-            records = [*records, _config_record(ResourceType.BROKER, '', MIN_INSYNC_REPLICAS,
+            records = [*records, config_record(ResourceType.BROKER, '', MIN_INSYNC_REPLICAS,
                                                 str(self._config.min_insync_replicas))]
         self._commit([BeginTransactionRecord(name='Bootstrap records'), *records, EndTransactionRecord()],
                      metadata_version=levels[METADATA_VERSION])
@@ -347,14 +343,14 @@ class MetadataController:
         if new.partitions < 1:
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, f'found {new.partitions} partitions, expected at least 1')
         check_batch_length(new.partitions + len(new.configs))
-        _check_config_sizes(new.configs)
+        check_config_sizes(new.configs)
         validate_topic_configs(new.configs, self._config)
 
     def _topic_records(self, new: NewTopic) -> Iterator[Any]:
         topic_id = random_uuid()
         yield TopicRecord(name=new.name, topic_id=topic_id)
         for key, value in new.configs.items():
-            yield _config_record(ResourceType.TOPIC, new.name, key, value)
+            yield config_record(ResourceType.TOPIC, new.name, key, value)
         if MIN_INSYNC_REPLICAS in new.configs and self.image.eligible_leader_replicas_enabled:
             yield ClearElrRecord(topic_name=new.name)
         yield from self._partition_records(topic_id, range(new.partitions))
@@ -448,7 +444,7 @@ class MetadataController:
                     (resource, changes) = left[0]
                     try:
                         records = self._config_records(resource, changes)
-                        size_bytes = sum(map(_longest_encoding, records))
+                        size_bytes = sum(map(longest_encoding, records))
                         if written and not change.has_room(len(records), size_bytes):
                             break
                         check_batch_length(len(records))
@@ -473,7 +469,7 @@ class MetadataController:
         resource_type, name = resource
         self._check_configs(resource_type, name, changes)
         current = self.image.configs.get(resource, {})
-        records: list[Any] = [_config_record(resource_type, name, key, value) for key, value in changes.items()
+        records: list[Any] = [config_record(resource_type, name, key, value) for key, value in changes.items()
                               if current.get(key) != value]
         if self.image.eligible_leader_replicas_enabled and any(
                 record.name == MIN_INSYNC_REPLICAS for record in records):
@@ -481,7 +477,7 @@ class MetadataController:
         return records
 
     def _check_configs(self, resource_type: int, name: str, changes: Mapping[str, str | None]) -> None:
-        _check_config_sizes(changes)
+        check_config_sizes(changes)
         if resource_type == ResourceType.TOPIC:
             self._existing(name)
             merged = {**self.image.configs.get((resource_type, name), {}), **changes}
@@ -687,22 +683,3 @@ class MetadataController:
         """Write records that need no common batch: any prefix of them is a valid state."""
         for start in range(0, len(records), MAX_RECORDS):
             self._commit(records[start:start + MAX_RECORDS])
-
-
-def _config_record(resource_type: int, name: str, key: str, value: str | None) -> ConfigRecord:
-    return ConfigRecord(resource_type=resource_type, resource_name=name, name=key, value=value)
-
-
-def _check_config_sizes(configs: Mapping[str, str | None]) -> None:
-    for key, value in configs.items():
-        if max(len(key.encode()), len((value or '').encode())) > MAX_STRING_BYTES:
-            raise KafkaError(ErrorCode.INVALID_CONFIG,
-                             f'{key[:80]}: found a name or value of more than {MAX_STRING_BYTES} bytes')
-
-
-def _longest_encoding(record: Any) -> int:
-    """Return a number of bytes that a Config or ClearElr record does not exceed in a batch."""
-    if isinstance(record, ClearElrRecord):
-        return CONFIG_OVERHEAD_BYTES + len(record.topic_name.encode())
-    return CONFIG_OVERHEAD_BYTES + sum(
-        len((text or '').encode()) for text in (record.resource_name, record.name, record.value))

@@ -3,6 +3,7 @@ from typing import Any, TypeVar
 
 from kbroker.protocol.plan import Message
 
+MAX_STRING_BYTES: int
 UNENCODABLE: tuple[type[Exception], ...]
 
 class EncodeError(ValueError): ...

@@ -38,6 +38,8 @@ cdef Py_ssize_t LONGEST_STRING = 32767          # Kafka rejects a longer one, co
 cdef Py_ssize_t UUID_BYTES = 16
 cdef Py_ssize_t LARGEST_MESSAGE = 0x7fffffff    # a frame's size is an int32
 
+MAX_STRING_BYTES = LONGEST_STRING
+
 
 class EncodeError(ValueError):
     """A field holds a value that its type cannot carry in this version. The message names field, value and expectation.

@@ -1,6 +1,7 @@
 """Checks of an ACL before it is written. As in Kafka, a host may be any text, and any operation goes with any type."""
 from __future__ import annotations
 
+from kbroker.protocol.codec import MAX_STRING_BYTES
 from kbroker.security.acl_codes import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from kbroker.security.acl_index import Entry
 
@@ -8,8 +9,6 @@ KINDS = (('resource type', ResourceType), ('pattern type', PatternType), ('opera
          ('permission', Permission))
 LEAST_OF_A_FILTER = (ResourceType.ANY, PatternType.ANY, Operation.ANY, Permission.ANY)
 LEAST_OF_AN_ACL = (ResourceType.TOPIC, PatternType.LITERAL, Operation.ALL, Permission.DENY)
-MAX_STRING_BYTES = 2**15 - 1
-"""The longest string that Kafka reads in a record."""
 
 
 def unknown_code(codes: tuple[int, int, int, int], least: tuple[int, int, int, int]) -> str | None:

@@ -1,0 +1,30 @@
+"""Records of settings: how they are made, and the bounds on their sizes."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.codec import MAX_STRING_BYTES
+from kbroker.protocol.messages import ClearElrRecord, ConfigRecord
+
+OVERHEAD_BYTES = 64
+"""More than a record takes in a batch besides its strings."""
+
+
+def config_record(resource_type: int, name: str, key: str, value: str | None) -> ConfigRecord:
+    return ConfigRecord(resource_type=resource_type, resource_name=name, name=key, value=value)
+
+
+def check_config_sizes(configs: Mapping[str, str | None]) -> None:
+    """Raise KafkaError INVALID_CONFIG if a record cannot hold a name or a value."""
+    for key, value in configs.items():
+        if max(len(key.encode()), len((value or '').encode())) > MAX_STRING_BYTES:
+            raise KafkaError(ErrorCode.INVALID_CONFIG,
+                             f'{key[:80]}: found a name or value of more than {MAX_STRING_BYTES} bytes')
+
+
+def longest_encoding(record: ConfigRecord | ClearElrRecord) -> int:
+    """Return a number of bytes that the record does not exceed in a batch."""
+    texts = ([record.topic_name] if isinstance(record, ClearElrRecord) else
+             [record.resource_name, record.name, record.value or ''])
+    return OVERHEAD_BYTES + sum(len(text.encode()) for text in texts)
