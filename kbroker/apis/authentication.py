@@ -71,10 +71,12 @@ FRAMES: dict[LoginState, tuple[frozenset[ApiKey], Verdict]] = {
 class Attempt:
     """A login in progress."""
 
-    __slots__ = ('exchange', 'mechanism', 'tokens')
+    __slots__ = ('exchange', 'logins', 'mechanism', 'tokens')
 
-    def __init__(self, mechanism: str, exchange: Exchange | None):
+    def __init__(self, mechanism: str, logins: ListenerLogins, exchange: Exchange | None):
         self.mechanism = mechanism
+        self.logins = logins
+        """Those in force when the login began."""
         self.exchange = exchange
         """None: a re-authentication by another mechanism, which fails at its first token."""
         self.tokens = 0
@@ -256,10 +258,11 @@ class Authentication:
         if session.state == LoginState.LOGGED_IN:
             session.renewed_ms = self._node.clock.monotonic_ms()
             is_same = mechanism == session.mechanism
-            session.attempt = Attempt(mechanism, logins.mechanisms[mechanism].begin() if is_same else None)
+            session.attempt = Attempt(mechanism, logins,
+                                      logins.mechanisms[mechanism].begin() if is_same else None)
             session.move(LoginState.RENEWING if has_headers else LoginState.RENEWING_BARE)
         else:
-            session.attempt = Attempt(mechanism, logins.mechanisms[mechanism].begin())
+            session.attempt = Attempt(mechanism, logins, logins.mechanisms[mechanism].begin())
             session.move(LoginState.TOKENS if has_headers else LoginState.BARE_TOKENS)
         return SaslHandshakeResponse(error_code=0, mechanisms=list(logins.mechanisms))
 
@@ -297,10 +300,11 @@ class Authentication:
                 lifetime_ms = 0 if outcome is None else self._complete(request.connection, session, outcome)
                 return form.answer(found, lifetime_ms)
         except AuthenticationError as error:
-            self.failed_logins.note(request.client_host)
-            told = error.told or generic_text(attempt.mechanism, is_renewal=session.is_renewing)
-            self._fail(request, error.reason, None if attempt.exchange is None else form.failure(told),
-                       error.claimed_name)
+            self._refuse(request, form, error)
+            return None
+        except Exception as error:
+            logger.error('%r: a step of its login failed', request.connection, exc_info=error)
+            self._refuse(request, form, AuthenticationError(None, 'an error of the broker'))
             return None
         if not self.token_checks.add(found, partial(self._end_check, request, form), request.is_wanted):
             request.connection.close('too many tokens wait for the check of their signature', logging.DEBUG)
@@ -323,10 +327,13 @@ class Authentication:
                     f'{kafka_text(session.principal)}: {kafka_text(principal)}')
             raise AuthenticationError(text, text, login.name)
         clock, mechanism = self._node.clock, session.attempt.mechanism
+        logins = self.listeners[connection.listener_name]
+        if logins.mechanisms.get(mechanism) is not session.attempt.logins.mechanisms[mechanism]:
+            raise AuthenticationError(None, 'the settings of the mechanism changed during the login', login.name)
         limits_ms = []
         if login.expires_ms is not None:
             limits_ms.append(max(0, login.expires_ms - clock.wall_ms()))
-        if reauth_ms := self.listeners[connection.listener_name].lifetimes_ms[mechanism]:
+        if reauth_ms := logins.lifetimes_ms[mechanism]:
             limits_ms.append(reauth_ms)
         was_renewing = session.is_renewing
         session.mechanism = mechanism
@@ -346,6 +353,14 @@ class Authentication:
             host=connection.client_host, listener=connection.listener_name, mechanism=mechanism, **failure_fields)
 
     # ---- failures
+
+    def _refuse(self, request: Any, form: Form, error: AuthenticationError) -> None:
+        """End a login whose token, or the check of it, failed."""
+        session = request.connection.session
+        attempt: Attempt = session.attempt
+        self.failed_logins.note(request.client_host)
+        told = error.told or generic_text(attempt.mechanism, is_renewal=session.is_renewing)
+        self._fail(request, error.reason, None if attempt.exchange is None else form.failure(told), error.claimed_name)
 
     def refuse(self, request: Any, response: Any) -> None:
         """Answer a request that does not belong among tokens with `response`, and end the connection."""

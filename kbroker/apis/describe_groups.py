@@ -85,4 +85,10 @@ def describe_members(group: ClassicGroup, pace: Pace, room: ReplyRoom) -> Steps:
     return described
 
 
-API = Api(ApiKey.DESCRIBE_GROUPS, 0, 6, handle)
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    return DescribeGroupsResponse(groups=[
+        DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=int(code), error_message=message)
+        for group_id in dict.fromkeys(body.groups)])
+
+
+API = Api(ApiKey.DESCRIBE_GROUPS, 0, 6, handle, error_response)

@@ -6,7 +6,7 @@ exception: an unknown version of it is answered in version 0, so that a newer cl
 
 A client whose login is not complete is guarded: `authentication` decides which of its frames are served.
 """
-from logging import INFO
+from logging import INFO, getLogger
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -28,6 +28,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.principal import ANONYMOUS
 
 SERVE, CLOSE = Verdict.SERVE, Verdict.CLOSE
+
+logger = getLogger(__name__)
 
 cdef enum:
     HEADER_BYTES = 10           # api key, api version, correlation id, length of the client id
@@ -109,7 +111,22 @@ cdef class Dispatcher(FrameServer):
         return serve(handler, request, body[0])
 
     cdef int _serve_guarded(self, Request request, Session session, Cursor *body, bint follows_unanswered) except -1:
-        """Serve a frame of a client whose login is not complete, or expires."""
+        """Serve a frame of a client whose login is not complete, or expires. An error ends the connection alone."""
+        cdef const uint8_t *frame = body.at
+        cdef Py_ssize_t frame_bytes = body.end - body.at
+        cdef bint is_token = session.takes_bare_tokens
+        try:
+            return self._serve_by_state(request, session, body, follows_unanswered)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            what = f'token of {frame_bytes} bytes' if is_token else describe_frame(frame, frame_bytes)
+            logger.error('%r: %s failed during a login', request.connection, what, exc_info=error)
+            request.answer = None
+            request.connection.close(f'{what}: failed during a login')
+        return 0
+
+    cdef int _serve_by_state(self, Request request, Session session, Cursor *body, bint follows_unanswered) except -1:
         authentication = self._node.authentication
         cdef const uint8_t *frame = body.at
         cdef Py_ssize_t frame_bytes = body.end - body.at

@@ -153,8 +153,10 @@ def _converse(mechanism: str, find_credential: FindCredential, secret: bytes, se
             None, f'found a channel binding other than that of the first message, user {name!r}', name)
 
     transcript = b','.join((first['bare'], challenge, final['without_proof']))
+    # The credential may have changed since the challenge. A password that is out of force must not log in.
+    is_in_force = find_credential(mechanism, name) == (None if credential is made_up else credential)
     is_proven = _proves(base64.b64decode(final['proof']), stored_key, transcript, DIGESTS[mechanism])
-    if not (is_proven and is_known):
+    if not (is_proven and is_known and is_in_force):
         raise AuthenticationError(None, f'found an unknown user or a wrong password, user {name!r}', name)
     return b'v=' + base64.b64encode(verifier_of(mechanism, server_key, transcript)), Login(name)
 

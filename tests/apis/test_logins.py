@@ -6,9 +6,11 @@ from support.in_process_broker import InProcessBroker, frame_of
 from support.login_client import LoginClient, versions
 from support.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS, unsecured_token
 
+from kbroker.apis.served import served_apis
 from kbroker.client.sasl import conversation
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.failed_logins import MOST_AT_ONCE, PACE_MS
 from kbroker.security.principal import ANONYMOUS, Principal
 from kbroker.security.session import LoginState
@@ -153,6 +155,47 @@ def test_another_request_among_the_tokens_is_answered_in_its_own_form(client, re
     assert client.connection.is_leaving
 
 
+def test_any_request_among_the_tokens_ends_the_login_and_no_more(broker):
+    """Each API has an answer to a request that failed as a whole, or closes the connection."""
+    for api in served_apis():
+        for version in range(api.min_version, api.max_version + 1):
+            if api.key == ApiKey.SASL_AUTHENTICATE:
+                continue
+            client = Client(broker)
+            client.handshake()
+            assert client.ask(api.request_class(), version) is None
+            client.wait(DELAY_MS)
+            assert client.session.state == LoginState.FAILED
+            if client.connection.closed is None:
+                client.answer(api.request_class(), version)
+                assert client.connection.is_leaving
+            else:
+                assert client.connection.closed == 'its login failed'
+
+
+@pytest.mark.parametrize(('method', 'version', 'frame'), [
+    ('_step', 0, GOOD), ('_step', 1, frame_of(messages.SaslAuthenticateRequest(auth_bytes=GOOD), 2)),
+    ('take_bare_token', 0, GOOD), ('refuse', 1, frame_of(metadata(), 12))])
+def test_an_error_of_the_broker_in_a_login_ends_no_more_than_the_login(
+        broker, monkeypatch, caplog, method, version, frame):
+    client, other = Client(broker), Client(broker)
+    other.handshake()
+    client.handshake(version=version)
+
+    def fail(*_):
+        raise OverflowError('a bug')
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.authentication, method, fail)
+        broker.send(client.connection, frame)
+    client.wait(DELAY_MS)
+    assert client.connection.is_leaving or client.connection.closed
+    assert client.session.principal == ANONYMOUS
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [OverflowError]
+    assert not any(PASSWORD in record.getMessage() for record in caplog.records)
+    assert other.token(GOOD).error_code == 0
+
+
 def test_a_login_has_few_tokens(client):
     client.handshake('OAUTHBEARER')
     for _ in range(8):
@@ -268,6 +311,22 @@ def test_users_that_change_at_run_time_count_from_the_next_login(broker):
     client = Client(broker)
     assert client.log_in(GOOD.replace(b'alice', b'carol')).error_code == 0
     assert Client(broker).log_in() is None
+
+
+def test_a_login_fails_if_the_users_of_its_mechanism_changed_since_it_began(broker):
+    client = Client(broker)
+    client.handshake()
+    broker.ask(messages.IncrementalAlterConfigsRequest(resources=[
+        messages.IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=4, resource_name='1', configs=[
+                messages.IncrementalAlterConfigsRequest.AlterableConfig(
+                    name=f'{LISTENER}.plain.sasl.jaas.config', config_operation=0,
+                    value=PLAIN_JAAS.replace('user_alice', 'user_carol'))])]))
+    assert client.token(GOOD) is None
+    client.wait(DELAY_MS)
+    answer = client.answer(messages.SaslAuthenticateRequest(), 2)
+    assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert client.session.principal == ANONYMOUS
 
 
 @pytest.mark.parametrize('settings', [{}, {'kbroker.end.sessions.of.changed.users': 'true'}])

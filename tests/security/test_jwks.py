@@ -185,6 +185,14 @@ def test_a_token_that_is_not_a_token(bench):
         assert reason in bench.refusal(bearer)
 
 
+def test_nesting_of_any_depth_is_refused(bench):
+    """Some depth is just within Python's bound for one parser, and beyond it for the next."""
+    for depth in range(1, 1100):
+        header = b'{"alg":"RS256","kid":"k","x":%b%b}' % (b'[' * depth, b']' * depth)
+        assert bench.refusal(f'{base64.urlsafe_b64encode(header).rstrip(b"=").decode()}.e30.AAAA') in (
+            'the signature does not fit', 'found a header that is not a JSON object')
+
+
 def test_headers_of_identity_providers_are_accepted(bench):
     assert bench.validate(token(typ='at+jwt', nonce='x' * 600, x5t='y', pi_sri='z')).name == 'alice'
 

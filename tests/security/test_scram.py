@@ -173,6 +173,16 @@ def test_a_recorded_login_cannot_be_replayed():
     assert 'nonce' in refused(again, final).reason
 
 
+@pytest.mark.parametrize('later', [None, credential_of('SCRAM-SHA-256', 'new', b'salt', 4096)])
+def test_a_credential_that_changes_during_the_login_is_out_of_force(later):
+    in_force = {('SCRAM-SHA-256', 'alice'): credential_of('SCRAM-SHA-256', 'horse', b'salt', 4096)}
+    mechanism = Scram('SCRAM-SHA-256', lambda *key: in_force.get(key), SECRET)
+    talk, exchange = conversation('SCRAM-SHA-256', 'alice', 'horse'), mechanism.begin()
+    final = talk.send(exchange.step(next(talk)))
+    in_force['SCRAM-SHA-256', 'alice'] = later
+    assert refused(exchange, final).told is None
+
+
 def test_a_finished_exchange_takes_nothing_more():
     exchange = log_in(ONE_USER, 'alice', 'horse')
     with pytest.raises(AuthenticationError, match='after the end'):
