@@ -19,6 +19,7 @@ from kbroker.protocol.messages import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
+from kbroker.security.failed_logins import MOST_AT_ONCE
 from kbroker.status import read_status
 
 GOOD = b'\0alice\0' + PASSWORD.encode()
@@ -48,8 +49,8 @@ class Guarded:
             f'{prefix}.oauthbearer.sasl.jaas.config': OAUTH_JAAS,
             **{name.replace('_', '.'): value for name, value in more.items()}})
 
-    def connect(self) -> RawClient:
-        return RawClient('127.0.0.1', self.port)
+    def connect(self, source: str = '') -> RawClient:
+        return RawClient('127.0.0.1', self.port, source=source)
 
     def log_in(self) -> RawClient:
         client = self.connect()
@@ -127,12 +128,13 @@ def test_nothing_is_served_before_a_login(guarded):
 
 @pytest.mark.parametrize('count', [120, pytest.param(20_000, marks=pytest.mark.soak)])
 def test_tokens_of_random_bytes(besieged, count):
+    """No address sends so many that the broker lets it wait."""
     guarded = Guarded(besieged, connection_failed_authentication_delay_ms='0')
     chance = random.Random(14)
     with guarded.broker.watched(rss_mb=180):
         for number in range(count):
-            version = number % 2
-            with guarded.connect() as client:
+            version, turn = number % 2, number // MOST_AT_ONCE
+            with guarded.connect(f'127.{1 + turn // 62_500}.{turn // 250 % 250}.{2 + turn % 250}') as client:
                 client.exchange(frame_of(SaslHandshakeRequest(mechanism=chance.choice(MECHANISMS)), version))
                 with contextlib.suppress(ConnectionError):
                     for _ in range(10):

@@ -13,8 +13,8 @@ PEER_LIMIT_S = 60
 class RawClient:
     """A blocking connection."""
 
-    def __init__(self, host: str, port: int, limit_s: float = PEER_LIMIT_S):
-        self.socket = socket.create_connection((host, port), limit_s)
+    def __init__(self, host: str, port: int, limit_s: float = PEER_LIMIT_S, source: str = ''):
+        self.socket = socket.create_connection((host, port), limit_s, (source, 0) if source else None)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> RawClient:
