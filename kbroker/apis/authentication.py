@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from kbroker.apis.listener_logins import ListenerLogins, listener_logins
+from kbroker.apis.long_answers import Steps
 from kbroker.apis.token_checks import TokenChecks
-from kbroker.errors import ConfigError, ErrorCode
+from kbroker.config import Config
+from kbroker.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import (
     RemoveUserScramCredentialRecord,
@@ -115,6 +117,7 @@ class Authentication:
                 for warning in mechanism.warnings:
                     logger.warning('listener %s: %s', listener.name, warning)
             self.listeners[listener.name] = logins
+        node.checks.append(self.check)
         node.on_reconfigured.append(self._reconfigure)
         if node.config.kbroker_end_sessions_of_changed_users:
             node.metadata.on_change.append(self._end_sessions)
@@ -147,6 +150,19 @@ class Authentication:
         record = self._node.metadata.image.scram_credentials.get((name, MECHANISM_CODES[mechanism]))
         return None if record is None else ScramCredential(
             record.salt, record.stored_key, record.server_key, record.iterations)
+
+    def check(self, config: Config, _given: Iterable[str]) -> Steps:
+        """Check the logins of a configuration that is not in force yet, as far as they depend on the settings alone.
+
+        Raises KafkaError INVALID_REQUEST. Places that the settings name, such as a key set, are not read: that may wait
+        for the network.
+        """
+        for before in self.listeners.values():
+            try:
+                listener_logins(config, before.listener, self._surroundings, before)
+            except ConfigError as error:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+            yield
 
     def _reconfigure(self) -> None:
         """Put changed settings into force for the next logins. Settings that do not work leave the old ones."""

@@ -61,11 +61,15 @@ def handle(Request request not None, body):
         request.start_work(commit_in_turns(request, body), partial(end_request, request, body))
         return None
     hosted = topics_to_commit(request, body.topics, request.version >= VERSION_WITH_IDS)
-    return commit(request, body, offsets_to_commit(body.topics, hosted), hosted)
+    offsets = offsets_to_commit(body.topics, hosted)
+    return commit(request, body, commit_of(body, offsets), hosted) if offsets else answer(body.topics, hosted, {})
 
 
 def commit_in_turns(Request request not None, body):
-    """Commit many partitions: find them in one turn, append their offsets in the next. A generator."""
+    """Commit many partitions: find them and make their rows in parts, then append these in one turn. A generator.
+
+    The rows are one batch, so all of them count or none.
+    """
     hosted = []
     for topics in in_parts(body.topics):
         hosted += topics_to_commit(request, topics, request.version >= VERSION_WITH_IDS)
@@ -73,7 +77,11 @@ def commit_in_turns(Request request not None, body):
             yield
     offsets = offsets_to_commit(body.topics, hosted)
     yield
-    return commit(request, body, offsets, hosted)
+    if not offsets:
+        return answer(body.topics, hosted, {})
+    made = commit_of(body, offsets)
+    yield from request.node.groups.prepare(made)
+    return commit(request, body, made, hosted)
 
 
 def end_request(Request request not None, body, error, response):
@@ -83,27 +91,19 @@ def end_request(Request request not None, body, error, response):
         request.reply(response)
 
 
-cdef object commit(Request request, body, dict offsets, list hosted):
-    """Commit the offsets. Return the response if there are none, else None: it comes when they are durable."""
+cdef Commit commit_of(body, dict offsets):
+    return Commit(body.group_id, offsets, body.generation_id_or_member_epoch, body.member_id, body.group_instance_id,
+                  body.retention_time_ms)
+
+
+cdef object commit(Request request, body, Commit made, list hosted):
+    """Commit the offsets. The response comes when they are durable."""
     cdef OffsetCommitUnderWay under_way
-    if not offsets:
-        return answer(body.topics, hosted, {})
     under_way = OffsetCommitUnderWay.__new__(OffsetCommitUnderWay)
     under_way.request = request
     under_way.topics = body.topics
     under_way.hosted = hosted
-    request.node.groups.commit(
-        Commit(
-            body.group_id,
-            offsets,
-            body.generation_id_or_member_epoch,
-            body.member_id,
-            body.group_instance_id,
-            body.retention_time_ms,
-        ),
-        request.version,
-        under_way,
-    )
+    request.node.groups.commit(made, request.version, under_way)
 
 
 cdef object answer(list topics, list hosted, dict results):

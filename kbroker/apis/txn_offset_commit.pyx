@@ -56,13 +56,23 @@ cdef class TxnOffsetCommitUnderWay(Completion):
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         if part != VERIFICATION:
             return self.reply(result)
+        if error is not None:
+            return self.refuse(coordinator_error(error))
+        if self.is_long:
+            self.request.start_work(append_in_own_turn(self))
+            return 0
+        return self.append()
+
+    cdef int append(self) except -1:
+        """Append the offsets. The transaction is verified: it is open, or the producer has a guard."""
         try:
-            if error is not None:
-                raise coordinator_error(error)
             self.request.node.groups.commit_transactional(self.commit, self.producer, self)
-        except KafkaError as refused:
-            return self.reply(dict.fromkeys(self.commit.offsets, refused.code))
+        except KafkaError as error:
+            return self.refuse(error)
         return 0
+
+    cdef int refuse(self, object error) except -1:
+        return self.reply(dict.fromkeys(self.commit.offsets, error.code))
 
     cdef int reply(self, dict results) except -1:
         if self.is_long:
@@ -70,6 +80,12 @@ cdef class TxnOffsetCommitUnderWay(Completion):
             return 0
         self.request.reply(respond(self.body, self.hosted, results, self.request.version))
         return 0
+
+
+def append_in_own_turn(TxnOffsetCommitUnderWay under_way not None):
+    """Append the offsets of many partitions in a turn of their own: a generator."""
+    yield
+    under_way.append()
 
 
 def reply_in_turns(TxnOffsetCommitUnderWay under_way not None, dict results not None):
@@ -91,12 +107,16 @@ def handle(Request request not None, body):
     offsets = offsets_to_commit(body.topics, hosted)
     if not offsets:
         return respond(body, hosted, offsets, request.version)
-    commit(request, body, offsets, hosted, False)
+    commit(request, body, commit_of(body, offsets), hosted, False)
     return None
 
 
 def commit_in_turns(Request request not None, body):
-    """Commit many partitions: find them in parts, then append their offsets in one turn. A generator."""
+    """Commit many partitions: find them and make their rows in parts, then append these in one turn. A generator.
+
+    The rows are one batch, so all of them count or none. They are made before the transaction is verified: it could end
+    meanwhile.
+    """
     hosted = []
     for topics in in_parts(body.topics):
         hosted += topics_to_commit(request, topics, False)
@@ -104,7 +124,9 @@ def commit_in_turns(Request request not None, body):
     offsets = offsets_to_commit(body.topics, hosted)
     yield
     if offsets:
-        commit(request, body, offsets, hosted, True)
+        made = commit_of(body, offsets)
+        yield from request.node.groups.prepare(made)
+        commit(request, body, made, hosted, True)
     else:
         response = yield from respond_in_turns(body, hosted, offsets, request.version)
         yield from reply_in_slices(request, response)
@@ -116,7 +138,11 @@ def end_request(Request request not None, body, error, _result):
         request.fail(body, error)
 
 
-cdef int commit(Request request, body, dict offsets, list hosted, bint is_long) except -1:
+cdef Commit commit_of(body, dict offsets):
+    return Commit(body.group_id, offsets, body.generation_id, body.member_id, body.group_instance_id)
+
+
+cdef int commit(Request request, body, Commit made, list hosted, bint is_long) except -1:
     """Commit the offsets. The answer comes when they are durable."""
     cdef TxnOffsetCommitUnderWay under_way
     groups = request.node.groups
@@ -131,10 +157,10 @@ cdef int commit(Request request, body, dict offsets, list hosted, bint is_long) 
     under_way.body = body
     under_way.hosted = hosted
     under_way.is_long = is_long
-    under_way.commit = Commit(body.group_id, offsets, body.generation_id, body.member_id, body.group_instance_id)
+    under_way.commit = made
     under_way.producer = TransactionalProducer(body.producer_id, body.producer_epoch, guard)
     if guard is None:  # the transaction is open in this partition already
-        under_way.complete(None, VERIFICATION, None)
+        under_way.append()
     else:
         request.node.transactions.add_or_verify_offsets_partition(
             body.transactional_id,

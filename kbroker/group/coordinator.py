@@ -155,6 +155,10 @@ class GroupCoordinator:
 
     # Offsets: an empty group id is as good as any here, for the sake of old consumers without a group
 
+    def prepare(self, commit: Commit) -> Generator[object]:
+        """Make the rows of a commit of many partitions in parts, before `commit` or `commit_transactional`."""
+        return self._part(commit.group_id).offsets.prepare(commit)
+
     def commit(self, commit: Commit, version: int, done: Completion) -> None:
         self._part(commit.group_id).offsets.commit(commit, version, done)
 

@@ -24,6 +24,9 @@ cdef class Commit:
     cdef readonly str member_id
     cdef readonly str group_instance_id
     cdef readonly int64_t retention_ms
+    cdef list keys                      # OffsetKeys of the rows; None until the rows are made
+    cdef list rows                      # CommittedOffset for each key
+    cdef dict results                   # an error code for each partition
 
     cdef bint names_member(self) except -1
     cdef bint is_standalone(self, ClassicGroup group) except -1
@@ -50,6 +53,7 @@ cdef class Offsets:
     cdef ClassicGroup group_of(self, Commit commit, missing)
     cdef check_memory(self, str group_id, list keys, list offsets)
     cdef ClassicGroup living_group(self, str group_id)
+    cdef make_rows(self, Commit commit, dict offsets)
     cdef append(self, Commit commit, Completion done, TransactionalProducer producer)
     cpdef delete(self, str group_id, partitions, Completion done)
     cpdef delete_group(self, str group_id, Completion done)

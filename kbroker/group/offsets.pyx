@@ -42,7 +42,7 @@ cdef class Commit:
     """An OffsetCommit or the group's half of a TxnOffsetCommit, with the partitions that exist.
 
     `offsets` has a NewOffset by topic and partition. `retention_ms`: until when they are kept, from now; -1: as
-    offsets.retention.minutes says. OffsetCommit versions 2 to 4.
+    offsets.retention.minutes says. OffsetCommit versions 2 to 4. A commit is made once: it keeps its rows.
     """
 
     def __init__(self, str group_id not None, dict offsets not None, int32_t generation=-1, str member_id not None='',
@@ -152,13 +152,21 @@ cdef class Offsets:
             raise KafkaError(missing, f'group {commit.group_id} does not exist')
         return group
 
-    cdef append(self, Commit commit, Completion done, TransactionalProducer producer):
+    def prepare(self, Commit commit not None):
+        """Make the rows of a commit of many partitions in parts, before the commit itself: a generator."""
+        cdef list offsets = list(commit.offsets.items())
+        cdef Py_ssize_t start
+        for start in range(0, len(offsets), KEYS_A_PART):
+            self.make_rows(commit, dict(offsets[start:start + KEYS_A_PART]))
+            yield
+
+    cdef make_rows(self, Commit commit, dict offsets):
+        """Make the rows of some of the commit's offsets."""
         cdef int64_t now_ms = self._clock.wall_ms()
         cdef CommittedOffset committed
         cdef NewOffset new
-        cdef dict results = {}
-        cdef list keys = [], offsets = []
-        cdef OffsetsUnderWay under_way
+        if commit.keys is None:
+            commit.keys, commit.rows, commit.results = [], [], {}
         group_id = commit.group_id
         known = self._shard.groups.get(group_id)
         if known is not None:
@@ -166,12 +174,12 @@ cdef class Offsets:
         expire_timestamp_ms = None
         if commit.retention_ms != -1:
             expire_timestamp_ms = now_ms + min(commit.retention_ms, INT64_MAX - now_ms)
-        for partition, new in commit.offsets.items():
+        for partition, new in offsets.items():
             metadata = new.metadata or ''
             if len(metadata) > self._longest_metadata:
-                results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                commit.results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            results[partition] = NONE
+            commit.results[partition] = NONE
             committed = CommittedOffset.__new__(CommittedOffset)
             committed.offset = new.offset
             committed.metadata = metadata
@@ -180,18 +188,24 @@ cdef class Offsets:
             # A row with an expiry has no room for these two: memory is what a replay would come to.
             committed.leader_epoch = new.leader_epoch if expire_timestamp_ms is None else -1
             committed.topic_id = new.topic_id if expire_timestamp_ms is None else NO_TOPIC_ID
-            keys.append(offset_key(group_id, partition[0], partition[1]))
-            offsets.append(committed)
-        if not keys:
-            done.complete(None, 0, results)
+            commit.keys.append(offset_key(group_id, partition[0], partition[1]))
+            commit.rows.append(committed)
+
+    cdef append(self, Commit commit, Completion done, TransactionalProducer producer):
+        """Append the rows of a commit as one batch."""
+        cdef OffsetsUnderWay under_way
+        if commit.keys is None:
+            self.make_rows(commit, commit.offsets)
+        if not commit.keys:
+            done.complete(None, 0, commit.results)
             return
         if self._shard.memory.is_nearly_full():
-            self.check_memory(group_id, keys, offsets)
+            self.check_memory(commit.group_id, commit.keys, commit.rows)
         under_way = OffsetsUnderWay.__new__(OffsetsUnderWay)
-        under_way.keys = keys
-        under_way.results = results
+        under_way.keys = commit.keys
+        under_way.results = commit.results
         under_way.done = done
-        self._shard.append_offsets(keys, offsets, under_way, producer)
+        self._shard.append_offsets(commit.keys, commit.rows, under_way, producer)
 
     # Fetch
 

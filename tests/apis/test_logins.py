@@ -329,6 +329,36 @@ def test_a_login_fails_if_the_users_of_its_mechanism_changed_since_it_began(brok
     assert client.session.principal == ANONYMOUS
 
 
+SCRAM_JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required;'
+UNFIT = [
+    ({'plain.sasl.jaas.config': SCRAM_JAAS}, 'another login module, expected org.apache.kafka.common.security.plain'),
+    ({'scram-sha-256.sasl.jaas.config': PLAIN_JAAS}, 'another login module'),
+    ({'oauthbearer.sasl.jaas.config': OAUTH_JAAS.replace(';', ' unsecuredValidatorNonsense=x;')}, 'found the option'),
+]
+
+
+@pytest.mark.parametrize('validate_only', [False, True])
+@pytest.mark.parametrize(('configs', 'reason'), UNFIT)
+def test_settings_that_do_not_fit_their_mechanism_are_refused_at_run_time(broker, configs, reason, validate_only):
+    request = messages.IncrementalAlterConfigsRequest
+
+    def alter(configs, validate_only):
+        (response,) = broker.ask(request(validate_only=validate_only, resources=[request.AlterConfigsResource(
+            resource_type=4, resource_name='1', configs=[request.AlterableConfig(
+                name=f'{LISTENER}.{name}', config_operation=int(value is None), value=value)
+                for name, value in configs.items()])])).responses
+        return response
+
+    assert alter({'plain.sasl.jaas.config': PLAIN_JAAS.replace('bob', 'bert')}, False).error_code == 0
+    stored, logins = dict(broker.metadata.image.configs), broker.authentication.listeners['SASL_PLAINTEXT']
+    refusal = alter(configs, validate_only)
+    assert refusal.error_code == ErrorCode.INVALID_REQUEST
+    assert reason in refusal.error_message and 'wonder' not in refusal.error_message
+    assert broker.metadata.image.configs == stored
+    assert broker.authentication.listeners['SASL_PLAINTEXT'] is logins
+    assert Client(broker).log_in().error_code == 0
+
+
 @pytest.mark.parametrize('settings', [{}, {'kbroker.end.sessions.of.changed.users': 'true'}])
 @pytest.mark.parametrize('is_deletion', [False, True])
 def test_a_changed_credential_ends_sessions_if_the_operator_wants_it(broker, settings, is_deletion):
