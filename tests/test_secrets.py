@@ -17,7 +17,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from support.certificates import make_certificates
-from support.secured_kafka import PLAIN, SCRAM, free_port
+from support.free_ports import free_port
+from support.secured_kafka import PLAIN, SCRAM
 
 SECRETS = {name: f'marker-{name}-secret' for name in
            ('key-password', 'plain-admin', 'plain-other', 'scram', 'wrong', 'changed', 'refused', 'misspelt')}

@@ -1,7 +1,7 @@
 """Routing: leaders, coordinators, several bootstrap servers, and retries."""
-import socket
 
 import pytest
+from support.free_ports import free_port
 from support.scripted_broker import ScriptedBroker, running
 
 from kbroker.client.cluster import Cluster, KeyType
@@ -10,11 +10,6 @@ from kbroker.client.connection import ClientError
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
-
-
-def unused_port():
-    with socket.create_server(('127.0.0.1', 0)) as probe:
-        return probe.getsockname()[1]
 
 
 class Routes:
@@ -56,12 +51,12 @@ def coordinators(*answers):
 
 
 def test_the_next_bootstrap_server_is_asked_when_one_is_not_there():
-    with running(ScriptedBroker()) as broker, Routes(unused_port(), broker.port) as cluster:
+    with running(ScriptedBroker()) as broker, Routes(free_port(), broker.port) as cluster:
         assert cluster.any().port == broker.port
 
 
 def test_all_bootstrap_servers_are_named_when_none_is_there():
-    ports = unused_port(), unused_port()
+    ports = free_port(), free_port()
     with Routes(*ports) as cluster, pytest.raises(ClientError, match='no broker can be reached') as caught:
         cluster.any()
     assert all(f'127.0.0.1:{port} cannot be reached' in str(caught.value) for port in ports)
@@ -92,7 +87,7 @@ def test_a_broker_that_knows_one_key_a_request_is_asked_so():
 
 def test_an_advertised_address_that_cannot_be_reached_is_reported_as_such():
     with running(ScriptedBroker()) as broker, Routes(broker.port) as cluster:
-        hidden = unused_port()
+        hidden = free_port()
         broker.answers['Metadata'] = lambda request: messages.MetadataResponse(brokers=[
             messages.MetadataResponse.MetadataResponseBroker(node_id=7, host='127.0.0.1', port=hidden)])
         with pytest.raises(ClientError, match=f'127.0.0.1:{hidden} cannot be reached.*that broker 7 advertises'):
@@ -155,7 +150,7 @@ def test_a_broken_connection_is_opened_again():
 
 
 def test_a_cluster_that_was_never_reached_is_not_tried_again():
-    routes = Routes(unused_port())
+    routes = Routes(free_port())
     with routes as cluster, pytest.raises(ClientError, match='cannot be reached'):
         cluster.retrying(cluster.refresh, 'describing')
     assert not routes.slept_ms

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
+from support.free_ports import free_port
 from support.scripted_broker import NAMES, ScriptedBroker, running, serving
 
 from kbroker.client.config import ClientConfig
@@ -234,8 +235,7 @@ def test_whatever_bytes_a_broker_answers_end_in_a_message_or_in_one_line(request
 # ---- peers that are no brokers
 
 def test_nothing_listens():
-    with socket.create_server(('127.0.0.1', 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     assert complaint(port) == (f'127.0.0.1:{port} cannot be reached (Connection refused): is a broker running there?')
 
 
@@ -338,7 +338,9 @@ def test_a_listener_that_asks_for_no_sasl(serves_sasl):
                          'PLAINTEXT')
 
 
-def test_a_session_is_renewed_before_it_ends():
+@pytest.fixture
+def short_session():
+    """A broker whose sessions last a second, a connection to it, and the clock of the connection."""
     broker = ScriptedBroker()
     broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(mechanisms=['PLAIN'])
     broker.answers['SaslAuthenticate'] = lambda request: messages.SaslAuthenticateResponse(session_lifetime_ms=1000)
@@ -346,34 +348,32 @@ def test_a_session_is_renewed_before_it_ends():
     config = settings(1, security_protocol='SASL_PLAINTEXT', sasl_mechanism='PLAIN', sasl_username='alice',
                       sasl_password='secret')
     with running(broker), closing(Connection('127.0.0.1', broker.port, config, clock=clock)) as connection:
-        for pause_ms in (0, 849, 1, 0):
-            clock.advance(pause_ms)
-            connection.call(messages.MetadataRequest(topics=[]))
+        yield broker, connection, clock
+
+
+def test_a_session_is_renewed_before_it_ends(short_session):
+    broker, connection, clock = short_session
+    for pause_ms in (0, 849, 1, 0):
+        clock.advance(pause_ms)
+        connection.call(messages.MetadataRequest(topics=[]))
     authentication = ['SaslHandshake', 'SaslAuthenticate']
     assert broker.asked == ['ApiVersions', *authentication, *['Metadata'] * 2, *authentication, *['Metadata'] * 2]
 
 
-def test_a_session_is_renewed_while_requests_are_in_flight():
-    broker = ScriptedBroker()
-    broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(mechanisms=['PLAIN'])
-    broker.answers['SaslAuthenticate'] = lambda request: messages.SaslAuthenticateResponse(session_lifetime_ms=1000)
-    clock = ManualClock()
-    config = settings(1, security_protocol='SASL_PLAINTEXT', sasl_mechanism='PLAIN', sasl_username='alice',
-                      sasl_password='secret')
+def test_a_session_is_renewed_while_requests_are_in_flight(short_session):
+    broker, connection, clock = short_session
     topic = messages.MetadataRequest.MetadataRequestTopic
-
-    with running(broker), closing(Connection('127.0.0.1', broker.port, config, clock=clock)) as connection:
-        for name in ('a', 'b', 'c'):
-            connection.send(messages.MetadataRequest(topics=[topic(name=name)]))
-        answer = connection.receive(reuses_buffer=True)
-        clock.advance(900)
-        connection.send(messages.MetadataRequest(topics=[topic(name='d')]))
-        assert connection.in_flight == 3 and connection.has_buffered
-        with pytest.raises(RuntimeError, match='3 requests are in flight'):
-            connection.call(messages.MetadataRequest(topics=[]))
-        assert answer.topics[0].name == 'a'
-        assert [connection.receive().topics[0].name for _ in range(3)] == ['b', 'c', 'd']
-        assert connection.in_flight == 0 and not connection.has_buffered
+    for name in ('a', 'b', 'c'):
+        connection.send(messages.MetadataRequest(topics=[topic(name=name)]))
+    answer = connection.receive(reuses_buffer=True)
+    clock.advance(900)
+    connection.send(messages.MetadataRequest(topics=[topic(name='d')]))
+    assert connection.in_flight == 3 and connection.has_buffered
+    with pytest.raises(RuntimeError, match='3 requests are in flight'):
+        connection.call(messages.MetadataRequest(topics=[]))
+    assert answer.topics[0].name == 'a'
+    assert [connection.receive().topics[0].name for _ in range(3)] == ['b', 'c', 'd']
+    assert connection.in_flight == 0 and not connection.has_buffered
     authentication = ['SaslHandshake', 'SaslAuthenticate']
     assert broker.asked == ['ApiVersions', *authentication, *['Metadata'] * 3, *authentication, 'Metadata']
 

@@ -1,11 +1,11 @@
 """The edges of the live view: other types of groups, errors for wrong addresses, and modules it does not load."""
-import socket
 import subprocess
 import sys
 
 import click
 import pytest
 from support.broker_process import ROOT
+from support.free_ports import free_port
 from support.scripted_broker import ScriptedBroker, running, serving
 
 from kbroker.client.config import ClientConfig
@@ -34,8 +34,7 @@ def failed(capsys, *arguments):
 # ---- wrong addresses
 
 def test_a_broker_that_is_not_there_is_one_line(capsys):
-    with socket.create_server(('127.0.0.1', 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     assert failed(capsys, '--bootstrap-server', f'127.0.0.1:{port}') == (
         f'127.0.0.1:{port} cannot be reached (Connection refused): is a broker running there?')
 

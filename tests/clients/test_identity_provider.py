@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient
 from joserfc import jwt
 from joserfc.jwk import ECKey
 from support.certificates import make_certificates
-from support.secured_broker import MODULES, free_port
+from support.free_ports import free_port
+from support.secured_broker import MODULES
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig

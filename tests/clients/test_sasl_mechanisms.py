@@ -19,7 +19,8 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError as KafkaPythonError
 from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
 from support.command_runner import run_in_process
-from support.secured_broker import MODULES, PASSWORD, PLAIN_JAAS, free_port
+from support.free_ports import free_port
+from support.secured_broker import MODULES, PASSWORD, PLAIN_JAAS
 
 from kbroker.client.admin import LATEST, Admin, NewTopic
 from kbroker.client.cluster import Cluster

@@ -1,17 +1,12 @@
 """Unmodified clients over TLS and in plain text. Metadata has the address of the listener that each uses."""
 import json
-import socket
 import subprocess
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from support.certificates import make_certificates
-
-
-def free_port():
-    with socket.create_server(('127.0.0.1', 0)) as probe:
-        return probe.getsockname()[1]
+from support.free_ports import free_port
 
 
 @pytest.fixture(scope='module')
@@ -67,9 +62,9 @@ def test_transactions_and_groups_work_over_tls_and_each_listener_names_itself(se
 
 def test_a_client_without_a_certificate_is_not_served(secured):
     _, tls = secured
-    nobody = {name: value for name, value in tls.items() if 'key' not in name and 'certificate' not in name}
+    without_key = {name: value for name, value in tls.items() if 'key' not in name and 'certificate' not in name}
     with pytest.raises(KafkaException):
-        AdminClient(nobody | {'log_level': 0}).list_topics(timeout=2)
+        AdminClient(without_key | {'log_level': 0}).list_topics(timeout=2)
 
 
 def test_openssl_and_the_broker_agree_on_the_newest_version(secured, certificates):

@@ -6,9 +6,10 @@ import random
 
 import pytest
 from hostile.siege import many_connections
+from support.free_ports import free_port
 from support.in_process_broker import frame_of, read_answer
 from support.raw_client import RawClient
-from support.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS, free_port
+from support.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS
 
 from kbroker.errors import ErrorCode
 from kbroker.network.newcomers import MAX_LOGINS

@@ -7,8 +7,8 @@ import ssl
 import pytest
 from hostile.siege import many_connections
 from support.certificates import make_certificates
+from support.free_ports import free_port
 from support.raw_client import RawClient
-from support.secured_kafka import free_port
 
 
 @pytest.fixture(scope='module')

@@ -6,9 +6,10 @@ import socket
 import ssl
 
 import pytest
-from support.apache_kafka import KafkaProcess, _free_port, run_tools
+from support.apache_kafka import KafkaProcess, run_tools
 from support.broker_process import BrokerProcess
 from support.certificates import make_certificates
+from support.free_ports import free_port
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 CONFIGS = 'kafka.admin.ConfigCommand'
@@ -25,14 +26,14 @@ def broker(request, tmp_path, certificates):
     """A broker with a plain listener and one with TLS; `keys` is its keystore, `tls_port` its port."""
     keys = tmp_path / 'keys.pem'
     shutil.copy(certificates / 'server.pem', keys)
-    plain, tls = _free_port(), _free_port()
+    plain, tls = free_port(), free_port()
     listeners = f'PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{tls}'
     settings = {'listeners': listeners, 'advertised.listeners': listeners, 'ssl.keystore.type': 'PEM',
                 'listener.name.ssl.ssl.keystore.location': str(keys), 'ssl.truststore.type': 'PEM',
                 'ssl.truststore.location': str(certificates / 'ca.pem')}
     broker = request.param(tmp_path / 'data')
     if isinstance(broker, KafkaProcess):
-        controller = f'127.0.0.1:{_free_port()}'
+        controller = f'127.0.0.1:{free_port()}'
         settings |= {'listeners': f'{listeners},CONTROLLER://{controller}',
                      'controller.quorum.voters': f'1@{controller}',
                      'listener.security.protocol.map': 'PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT',

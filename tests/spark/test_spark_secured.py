@@ -5,7 +5,8 @@ import pytest
 from ingest_topics import Writer, consumed, create_topic, ingested
 from pyspark.errors import PySparkException
 from support.broker_process import PROMPT, BrokerProcess
-from support.secured_kafka import OAUTH, PASSWORD, PLAIN, SCRAM, SecuredKafka, free_port, jaas
+from support.free_ports import free_port
+from support.secured_kafka import OAUTH, PASSWORD, PLAIN, SCRAM, SecuredKafka, jaas
 
 from kbroker_tools.spark.failures import one_line
 from kbroker_tools.spark.ingest import IngestJob

@@ -7,7 +7,6 @@ import hashlib
 import json
 import pathlib
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -15,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from support.broker_process import ROOT, Process
+from support.free_ports import free_port
 from support.machine_requirements import JUDGES, fetching
 
 SOURCES = ROOT / 'tests' / 'jvm'
@@ -121,11 +121,6 @@ def _run(command: list[str], limit_s: int) -> str:
     return done.stdout
 
 
-def _free_port() -> int:
-    with socket.create_server(('127.0.0.1', 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 class KafkaProcess(Process):
     """Apache Kafka as one broker and controller, with the interface of `BrokerProcess`."""
 
@@ -133,8 +128,8 @@ class KafkaProcess(Process):
         super().__init__()
         self.directory = directory
         self.settings = {name: value for name, value in (settings or {}).items() if not name.startswith('kbroker.')}
-        self.address = f'127.0.0.1:{_free_port()}'
-        self._controller = f'127.0.0.1:{_free_port()}'
+        self.address = f'127.0.0.1:{free_port()}'
+        self._controller = f'127.0.0.1:{free_port()}'
 
     def start(self) -> None:
         """Start on the directory. Format a new one first."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from support.apache_kafka import KafkaProcess
 from support.broker_process import BrokerProcess
-from support.secured_kafka import free_port
+from support.free_ports import free_port
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule'
 AUTHORIZER = 'org.apache.kafka.metadata.authorizer.StandardAuthorizer'

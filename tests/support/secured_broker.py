@@ -2,13 +2,13 @@
 import base64
 import json
 import pathlib
-import socket
 import subprocess
 import sys
 import time
 
 from support.broker_process import PROMPT, ROOT, BrokerProcess
 from support.certificates import make_certificates
+from support.free_ports import free_port
 
 MODULES = 'org.apache.kafka.common.security'
 PASSWORD = 'wonder "land"'
@@ -19,11 +19,6 @@ SCRAM_JAAS = f'{MODULES}.scram.ScramLoginModule required;'
 OAUTH_JAAS = f'{MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
 MECHANISMS = ('PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512', 'OAUTHBEARER')
 LIFETIME_MS = 3000
-
-
-def free_port():
-    with socket.create_server(('127.0.0.1', 0)) as probe:
-        return probe.getsockname()[1]
 
 
 class SecuredSettings:

@@ -1,9 +1,9 @@
 """Apache Kafka with listeners that require SASL and TLS."""
 import hashlib
-import socket
 
 from support.apache_kafka import KafkaProcess
 from support.certificates import make_certificates
+from support.free_ports import free_port
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
@@ -22,11 +22,6 @@ MECHANISMS = {
 SCRAM_CODES = {'sha256': 1, 'sha512': 2}
 PASSWORD = 'wonder "land"'
 REAUTHENTICATION_MS = 600_000
-
-
-def free_port():
-    with socket.create_server(('127.0.0.1', 0)) as probe:
-        return probe.getsockname()[1]
 
 
 class SecuredKafka:

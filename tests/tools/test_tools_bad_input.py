@@ -3,7 +3,6 @@ import contextlib
 import errno
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import threading
@@ -11,6 +10,7 @@ import threading
 import pytest
 from support.certificates import make_certificates
 from support.command_runner import ROOT, command_line, run_command, run_in_process
+from support.free_ports import free_port
 from support.handwritten_directory import HandwrittenDirectory
 from support.scripted_broker import ScriptedBroker, running, serving
 
@@ -51,15 +51,9 @@ def answering(data):
     return serving(handle)
 
 
-@contextlib.contextmanager
-def nobody():
-    with socket.create_server(('127.0.0.1', 0)) as closed:
-        port = closed.getsockname()[1]
-    yield port
-
-
 PEERS = {
-    'cannot be reached (Connection refused): is a broker running there?': nobody,
+    'cannot be reached (Connection refused): is a broker running there?':
+        lambda: contextlib.nullcontext(free_port()),
     'answers with HTTP: that is not the port of a Kafka broker':
         lambda: answering(b'HTTP/1.1 400 Bad Request\r\n\r\n'),
     'closed the connection instead of answering ApiVersions': lambda: answering(b''),

@@ -8,8 +8,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from support.broker_process import BrokerProcess
 from support.command_runner import install_programs, run_command, run_in_process
+from support.free_ports import free_port
 from support.pages import blocks
-from support.secured_kafka import free_port
 
 from kbroker.config import Config
 from kbroker.properties import read_properties

@@ -1,12 +1,12 @@
 """kbroker-transactions: one command for a broker and a directory, and one line for each error."""
 import json
 import shutil
-import socket
 
 import confluent_kafka
 import pytest
 from click.testing import CliRunner
 from support.command_runner import run_command
+from support.free_ports import free_port
 from support.handwritten_directory import HandwrittenDirectory
 from support.scripted_broker import ScriptedBroker, running
 from support.tv1_producer import SocketPeer, Tv1Producer, create_topics
@@ -361,9 +361,7 @@ def test_a_broker_that_lacks_an_api_is_reported_in_a_line(lacking, arguments):
 
 
 def test_a_port_that_is_no_broker_is_reported_in_a_line():
-    with socket.create_server(('127.0.0.1', 0)) as closed:
-        port = closed.getsockname()[1]
-    done = run('list', '--bootstrap-server', f'127.0.0.1:{port}')
+    done = run('list', '--bootstrap-server', f'127.0.0.1:{free_port()}')
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
 
 

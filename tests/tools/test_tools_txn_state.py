@@ -8,12 +8,12 @@ import json
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 
 import confluent_kafka
 import pytest
 from support.command_runner import ROOT, command_line, run_command
+from support.free_ports import free_port
 
 from kbroker.clock import ManualClock
 from kbroker.config import Config, LogConfig
@@ -385,8 +385,7 @@ def test_a_directory_that_is_none_is_reported(tmp_path):
 
 
 def test_a_broker_that_is_not_there_is_reported():
-    with socket.create_server(('127.0.0.1', 0)) as probe:
-        address = f'127.0.0.1:{probe.getsockname()[1]}'
+    address = f'127.0.0.1:{free_port()}'
     done = run('--bootstrap-server', address, '--from-beginning')
     assert (done.returncode, done.stdout) == (1, '')
     assert address in done.stderr
