@@ -14,7 +14,8 @@ from confluent_kafka.admin import (
 )
 from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern
 from kafka.admin import ResourceType as KafkaPythonType
-from support.broker_process import PROMPT, BrokerProcess
+from support.authorized_kafka import AuthorizedBroker, password_of
+from support.broker_process import PROMPT
 
 from kbroker import errors
 from kbroker.client.admin import Acl, Admin
@@ -22,20 +23,13 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 
 LIMIT_S = 30
-MODULE = 'org.apache.kafka.common.security.plain.PlainLoginModule'
-USERS = {'admin': 'a', 'alice': 'b'}
-SETTINGS = PROMPT | {
-    'authorizer.class.name': 'org.apache.kafka.metadata.authorizer.StandardAuthorizer', 'super.users': 'User:admin',
-    'listener.security.protocol.map': 'PLAINTEXT:SASL_PLAINTEXT', 'sasl.enabled.mechanisms': 'PLAIN',
-    'listener.name.plaintext.plain.sasl.jaas.config':
-        f'{MODULE} required ' + ' '.join(f'user_{name}="{password}"' for name, password in USERS.items()) + ';'}
 ANY = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY,
                        AclPermissionType.ANY)
 
 
 @pytest.fixture
 def broker(tmp_path):
-    broker = BrokerProcess(tmp_path / 'data', SETTINGS)
+    broker = AuthorizedBroker(tmp_path / 'data', PROMPT, ['admin', 'alice'], ['admin'])
     broker.start()
     yield broker
     broker.kill9()
@@ -44,7 +38,7 @@ def broker(tmp_path):
 
 def settings_of(broker, user):
     return {'bootstrap.servers': broker.address, 'security.protocol': 'SASL_PLAINTEXT', 'sasl.mechanism': 'PLAIN',
-            'sasl.username': user, 'sasl.password': USERS[user]}
+            'sasl.username': user, 'sasl.password': password_of(user)}
 
 
 def rule(operation, name, kind=ResourceType.TOPIC, pattern=ResourcePatternType.LITERAL, user='User:alice',
@@ -111,15 +105,13 @@ def test_a_consumer_loses_its_topic_at_once(broker):
     consumer.close()
 
 
-def test_who_may_not_change_rights_is_told_so(broker):
+def test_a_user_without_the_right_to_change_rights_is_refused(broker):
     alice = AdminClient(settings_of(broker, 'alice'))
     for ask in (lambda: done(alice.create_acls([rule(AclOperation.ALL, '*')])), lambda: done(alice.delete_acls([ANY]))):
         with pytest.raises(KafkaException) as refused:
             ask()
         assert refused.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
-    cluster = Cluster(ClientConfig.from_settings({
-        'bootstrap.servers': broker.address, 'security.protocol': 'SASL_PLAINTEXT', 'sasl.mechanism': 'PLAIN',
-        'sasl.jaas.config': f'{MODULE} required username="alice" password="{USERS["alice"]}";'}))
+    cluster = Cluster(ClientConfig.from_settings(settings_of(broker, 'alice')))
     with pytest.raises(errors.KafkaError) as denied:
         Admin(cluster).describe_acls(Acl(1, None, 1, None, None, 1, 1))
     assert denied.value.code is errors.ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -128,7 +120,7 @@ def test_who_may_not_change_rights_is_told_so(broker):
 
 def test_kafka_python_creates_describes_and_deletes_acls(broker):
     admin = KafkaAdminClient(bootstrap_servers=broker.address, security_protocol='SASL_PLAINTEXT',
-                             sasl_mechanism='PLAIN', sasl_plain_username='admin', sasl_plain_password='a')
+                             sasl_mechanism='PLAIN', sasl_plain_username='admin', sasl_plain_password=password_of('admin'))
     acl = ACL(principal='User:alice', host='*', operation=ACLOperation.READ, permission_type=ACLPermissionType.ALLOW,
               resource_pattern=ResourcePattern(KafkaPythonType.TOPIC, 'orders'))
     created = admin.create_acls([acl])

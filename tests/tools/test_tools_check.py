@@ -501,46 +501,43 @@ def test_what_the_files_of_a_log_directory_say_of_each_other_is_checked(director
     assert any(text in message for message in messages(errors_in(directory))), messages(findings_in(directory))
 
 
-def test_a_topic_that_was_created_again_has_lost_nothing(tmp_path):
+@pytest.fixture
+def recreated(tmp_path):
+    """The directory of a broker that was killed after it had deleted a topic with a record and created it again."""
+    directory = tmp_path / 'data'
+    with InProcessBroker(directory, SETTINGS) as broker:
+        client = Client(broker, Promises())
+        client.create_topic('orders', 1)
+        client.init_idempotent()
+        client.produce({A: ['old']})
+        client.delete_topic('orders')
+        client.create_topic('orders', 1)
+        broker.crash()
+    return directory
+
+
+def test_a_topic_that_was_created_again_has_lost_nothing(recreated):
     """A crash may take its new directory, while checkpoints still list the log of the deleted topic."""
-    directory = tmp_path / 'data'
-    with InProcessBroker(directory, SETTINGS) as broker:
-        client = Client(broker, Promises())
-        client.create_topic('orders', 1)
-        client.init_idempotent()
-        client.produce({A: ['old']})
-        client.delete_topic('orders')
-        client.create_topic('orders', 1)
-        broker.crash()
-    shutil.rmtree(directory / 'orders-0')
-    checkpoint(directory, 'recovery-point-offset-checkpoint', 'orders 0 1')
-    assert messages(errors_in(directory)) == []
-    deleted, = directory.glob('*-delete')
+    shutil.rmtree(recreated / 'orders-0')
+    checkpoint(recreated, 'recovery-point-offset-checkpoint', 'orders 0 1')
+    assert messages(errors_in(recreated)) == []
+    deleted, = recreated.glob('*-delete')
     shutil.rmtree(deleted)
-    assert any('it is lost' in message for message in messages(errors_in(directory)))
+    assert any('it is lost' in message for message in messages(errors_in(recreated)))
 
 
-def test_a_kill_between_two_topics_of_a_name_is_no_error(tmp_path):
+def test_a_kill_between_two_topics_of_a_name_is_no_error(recreated):
     """Apache Kafka writes topic ids late, and removes the directory of a deleted topic after the metadata."""
-    directory = tmp_path / 'data'
-    with InProcessBroker(directory, SETTINGS) as broker:
-        client = Client(broker, Promises())
-        client.create_topic('orders', 1)
-        client.init_idempotent()
-        client.produce({A: ['old']})
-        client.delete_topic('orders')
-        client.create_topic('orders', 1)
-        broker.crash()
-    checkpoint(directory, 'replication-offset-checkpoint', 'orders 0 52')
-    deleted, = directory.glob('*-delete')
-    metadata = directory / 'orders-0' / 'partition.metadata'
+    checkpoint(recreated, 'replication-offset-checkpoint', 'orders 0 52')
+    deleted, = recreated.glob('*-delete')
+    metadata = recreated / 'orders-0' / 'partition.metadata'
     metadata.unlink()
-    assert messages(errors_in(directory)) == []
-    shutil.rmtree(directory / 'orders-0')
-    deleted.rename(directory / 'orders-0')
-    checkpoint(directory, 'replication-offset-checkpoint', 'orders 0 1')
-    assert messages(errors_in(directory)) == []
-    assert any('the metadata log says' in message for message in messages(findings_in(directory)))
+    assert messages(errors_in(recreated)) == []
+    shutil.rmtree(recreated / 'orders-0')
+    deleted.rename(recreated / 'orders-0')
+    checkpoint(recreated, 'replication-offset-checkpoint', 'orders 0 1')
+    assert messages(errors_in(recreated)) == []
+    assert any('the metadata log says' in message for message in messages(findings_in(recreated)))
 
 
 def test_a_high_watermark_from_before_a_partition_is_of_an_earlier_topic(tmp_path):
