@@ -22,6 +22,7 @@ from kbroker.apis.waiting cimport Waiter, WaitingRoom
 from kbroker.wire.bytes cimport Cursor
 from kbroker.apis.request import timed
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.long_work import run_to_end
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.schema import first_version
@@ -83,8 +84,7 @@ cdef class Fetch(Waiter):
             self.keep_body(body)
             return self.work_on(self.session.due, False)
         if self.asks_again:
-            for _ in self.session.ask_again():
-                pass
+            run_to_end(self.session.ask_again())
         self.session.take_over(&self.wanted, ALL)
         self.look(self.session.due, False, ALL)
         if not self.may_park():

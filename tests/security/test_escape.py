@@ -42,7 +42,7 @@ def record_of(message, *arguments, error=None):
     if error is not None:
         try:
             raise error
-        except Exception:
+        except type(error):
             found = sys.exc_info()
     return logging.LogRecord('kbroker.apis', logging.WARNING, __file__, 1, message, arguments, found)
 
