@@ -167,9 +167,9 @@ class Node:
         self._closers.append(self.authorizer.log.close)
         self.acls = AclFollower(self.authorizer, self.metadata, self.long_work)
         if not may_be_administered(self.authorizer):
-            logger.warning('access control is on, and nobody may change it: super.users is empty, and no ACL allows '
-                           'ALTER on the cluster. To add one, stop the broker and run: kbroker-acls --data-dir %s '
-                           '--add --allow-principal User:NAME --operation All --cluster', self.directory)
+            logger.warning('access control is on, and no user may change it: super.users is empty, and no ACL '
+                           'allows ALTER on the cluster. To add one, stop the broker and run: kbroker-acls '
+                           '--data-dir %s --add --allow-principal User:NAME --operation All --cluster', self.directory)
 
     def advertised_address(self, listener_name: str) -> tuple[str, int]:
         """Return the address for clients of a listener, or the first address if the listener has none of its own."""

@@ -27,7 +27,7 @@ Report = dict[str, Any]
 
 
 class StatusSocket:
-    """Answers everybody who connects with `report()`, as JSON."""
+    """Answers each connection with `report()`, as JSON."""
 
     def __init__(self, reactor: Reactor, directory: str, report: Callable[[], Report]):
         """Listen. A file system without sockets costs a warning: the broker serves without them."""
@@ -40,7 +40,7 @@ class StatusSocket:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)     # of a broker that was killed: this one holds the directory's lock
                 self._listener.bind(path)
-                os.chmod(path, 0o600)   # nobody can connect before `listen`
+                os.chmod(path, 0o600)   # clients cannot connect before `listen`
             self._listener.listen(BACKLOG)
         except OSError as error:
             logger.warning('`kbroker status` cannot reach this broker: %s: %s',

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 META_PROPERTIES_FILE = 'meta.properties'
-NOBODY = -1
+UNKNOWN_BROKER = -1
 METADATA_ATTEMPTS = 5
 
 TopicPartition = tuple[str, int]
@@ -182,7 +182,7 @@ class DirectoryView:
         try:
             return read_meta_properties(self._fs, self._root).node_id
         except (LogDirectoryError, OSError):
-            return NOBODY
+            return UNKNOWN_BROKER
 
     # ---- one partition ----
 
@@ -313,7 +313,7 @@ class DirectoryView:
         known = self._topic_image(topic)
         if known is None:
             return self._node_id
-        return next((each.leader for each in known.partitions if each.index == partition), NOBODY)
+        return next((each.leader for each in known.partitions if each.index == partition), UNKNOWN_BROKER)
 
     def _topic_image(self, topic: str) -> TopicImage | None:
         return self._image.topics.get(topic) if self._image is not None else None

@@ -231,7 +231,7 @@ class QuorumLog:
         if self._failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._failure)
         try:
-            self._check_nobody_else_wrote()
+            self._check_no_other_process_wrote()
             if self._size_bytes and (self._ends_segment or self._size_bytes + len(batch) > self._segment_bytes):
                 self._start_segment()
             assert self._file is not None
@@ -294,7 +294,7 @@ class QuorumLog:
         if self._failure is None:
             self._failure = reason
 
-    def _check_nobody_else_wrote(self) -> None:
+    def _check_no_other_process_wrote(self) -> None:
         """Raise if another program wrote to the log: Kafka's controller writes before its broker checks the lock."""
         assert self.state is not None
         found = self._fs.size(self._segment_path(self._segments[-1]))

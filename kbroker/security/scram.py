@@ -109,7 +109,7 @@ DELEGATION_TOKEN = b',tokenauth=true'
 class Scram(Mechanism):
     """One of the two SCRAM mechanisms, with the credentials of the metadata log.
 
-    `secret` is the broker's: bytes that nobody outside can guess, and that survive restarts.
+    `secret` is random bytes that no client knows, and that survive restarts.
     """
 
     def __init__(self, name: str, find_credential: FindCredential, secret: bytes):

@@ -19,11 +19,11 @@ class Background(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """All that a mechanism gets."""
+    """The parts of the broker that a mechanism uses."""
 
     find_credential: FindCredential
     """Looks into the metadata, on the loop."""
     clock: Clock
     secret: bytes
-    """Bytes that nobody outside can guess, and that survive restarts."""
+    """Random bytes that no client knows, and that survive restarts."""
     background: Background

@@ -59,7 +59,7 @@ def test_other_clients_are_served_and_see_nothing_until_the_change_is_durable(no
 
 
 @pytest.mark.parametrize('change', CHANGES, ids=names_of(CHANGES))
-def test_a_change_whose_sync_fails_is_refused_and_nobody_saw_it(node, client, disk, change):
+def test_a_change_whose_sync_fails_is_refused_and_stays_invisible(node, client, disk, change):
     before = node.metadata.image
     disk.is_held = True
     connection = node.begin(change, change.versions[1])

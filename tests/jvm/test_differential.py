@@ -104,7 +104,7 @@ DIFFERENCES: dict[tuple[str, str], str] = {
     ): 'configs of client metrics and of groups are not served',
     ('alter_configs_of_brokers', 'resource_type=(16|32)'): 'configs of client metrics and of groups are not served',
     ('alter_configs_of_brokers', 'resource_type=8'): 'the levels of loggers are not set by clients',
-    ('alter_configs_of_brokers', "kbroker 'INVALID_CONFIG'"): 'a name that nobody reads is refused',
+    ('alter_configs_of_brokers', "kbroker 'INVALID_CONFIG'"): 'a name without a meaning is refused',
     ('alter_configs_of_brokers', r'min\.insync\.replicas.*config_operation=1'): 'removing what is not set is no change',
     (
         'partitions_added_in_batches',
