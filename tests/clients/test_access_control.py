@@ -120,7 +120,8 @@ def test_a_user_without_the_right_to_change_rights_is_refused(broker):
 
 def test_kafka_python_creates_describes_and_deletes_acls(broker):
     admin = KafkaAdminClient(bootstrap_servers=broker.address, security_protocol='SASL_PLAINTEXT',
-                             sasl_mechanism='PLAIN', sasl_plain_username='admin', sasl_plain_password=password_of('admin'))
+                             sasl_mechanism='PLAIN', sasl_plain_username='admin',
+                             sasl_plain_password=password_of('admin'))
     acl = ACL(principal='User:alice', host='*', operation=ACLOperation.READ, permission_type=ACLPermissionType.ALLOW,
               resource_pattern=ResourcePattern(KafkaPythonType.TOPIC, 'orders'))
     created = admin.create_acls([acl])
