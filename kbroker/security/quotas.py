@@ -134,7 +134,7 @@ class TokenBucket:
 
 
 def _rounded(throttle_ms: float) -> int:
-    return min(MOST_THROTTLE_MS, math.floor(throttle_ms + 0.5))
+    return math.floor(min(MOST_THROTTLE_MS, throttle_ms + 0.5))     # a tiny quota makes it infinite
 
 
 class Limit(NamedTuple):
@@ -240,8 +240,11 @@ class ClientQuotas:
     def put(self, entity: Iterable[tuple[str, str | None]], key: str, quota: float | None) -> None:
         """Put one quota into effect; None removes it. Counters keep what they have measured.
 
-        A key or a type of entity that is not known here is ignored: a newer Kafka may have written it.
+        A key or a type of entity that is not known here is ignored: a newer Kafka may have written it. Logs of Kafka may
+        hold NaN, which limits nothing, and zero, which allows next to nothing.
         """
+        if quota is not None and not quota > 0:
+            quota = None if math.isnan(quota) else LEAST_QUOTA
         names = dict(entity)
         had_quotas = bool(self.quotas)
         self._meters.clear()
@@ -390,6 +393,8 @@ LIMITS: dict[str, dict[str, float]] = {USER: _OF_CLIENTS, CLIENT_ID: _OF_CLIENTS
                                        IP: {CONNECTION_CREATION_RATE: 2**31 - 1}}
 """By type of entity, its keys and their largest values. A quota with a largest value is a whole number."""
 
+LEAST_QUOTA = 5e-324
+"""The quota in force for one that is not positive."""
 FRACTION = 1e-6
 """The fraction that a whole number may have."""
 
@@ -410,5 +415,5 @@ def check_quota(entity_type: str, key: str, value: float) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f'{key}: found {value:g}, expected a positive number')
     if value > most:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f'{key}: found {value:g}, expected at most {most:g}')
-    if most != math.inf and abs(value - round(value)) > FRACTION:
+    if most != math.inf and abs(value - max(1, round(value))) > FRACTION:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f'{key}: found {value!r}, expected a whole number')

@@ -1,5 +1,6 @@
 """Quotas: rates and token buckets on a clock, which quota applies to a client, and who shares a counter."""
 
+import contextlib
 import math
 
 import pytest
@@ -90,6 +91,34 @@ def test_what_is_undone_does_not_count():
 
 def test_a_throttle_time_fits_into_an_answer():
     assert throttled(Rate(WINDOW), 1, 10**15, 0) == MOST_THROTTLE_MS
+
+
+@pytest.mark.parametrize('quota', [5e-324, 1e-300, 0.0, -1.0])
+def test_a_quota_of_next_to_nothing_throttles_and_raises_nothing(quota):
+    quotas = quotas_of(*(((USER,), key, quota) for key in (
+        PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)),
+        ((('ip', '10.0.0.1'),), CONNECTION_CREATION_RATE, quota))
+    meter = quotas.meter('alice', 'app')
+    assert meter.record_produced(1) == meter.record_fetched(1) == MOST_THROTTLE_MS
+    assert meter.most_fetched_bytes == 0
+    assert meter.record_time(1) == quotas.record_connection('10.0.0.1') == WINDOW.window_ms
+    for is_strict in (True, False):
+        mutations = meter.mutations(is_strict=is_strict)
+        for _ in range(2):
+            with contextlib.suppress(KafkaError):
+                mutations.charge(1)
+        assert mutations.throttle_ms == MOST_THROTTLE_MS
+
+
+@pytest.mark.parametrize('quota', [math.nan, math.inf, 1e308])
+def test_a_quota_beyond_all_numbers_throttles_nothing(quota):
+    quotas = quotas_of(((USER,), CONTROLLER_MUTATION_RATE, quota), ((USER,), REQUEST_PERCENTAGE, quota),
+                       ((USER,), CONSUMER_BYTE_RATE, 1))
+    meter = quotas.meter('alice', 'app')
+    mutations = meter.mutations(is_strict=True)
+    for _ in range(3):
+        mutations.charge(10**6)
+    assert (mutations.throttle_ms, meter.record_time(10**9)) == (0, 0)
 
 
 def test_a_bucket_is_full_at_first_and_may_owe_tokens():
@@ -234,7 +263,7 @@ def test_meters_of_made_up_client_ids_are_bounded():
 @pytest.mark.parametrize(('kind', 'key', 'value'), [
     ('user', 'key', 1), ('ip', BYTES, 1), ('client-id', CONNECTION_CREATION_RATE, 1), ('user', BYTES, 0),
     ('user', BYTES, -1), ('user', REQUEST_PERCENTAGE, math.nan), ('user', REQUEST_PERCENTAGE, math.inf),
-    ('user', BYTES, 1.5), ('user', BYTES, 1.1e19), ('ip', CONNECTION_CREATION_RATE, 2.0**31),
+    ('user', BYTES, 1.5), ('user', BYTES, 5e-324), ('user', BYTES, 1.1e19), ('ip', CONNECTION_CREATION_RATE, 2.0**31),
 ])
 def test_a_quota_that_makes_no_sense_is_refused(kind, key, value):
     with pytest.raises(KafkaError) as caught:
