@@ -18,6 +18,7 @@ from kbroker.metadata.scram_records import (
     SCRAM_SINCE,
     check_iterations,
     check_name,
+    check_salt,
     mechanism_name,
     record_of,
 )
@@ -83,12 +84,14 @@ def upsertion_of(row: Any) -> Any:
     check_name(row.name)
     mechanism = mechanism_name(row.mechanism)
     check_iterations(row.iterations)
+    salt = bytes(row.salt)
+    check_salt(salt)
     salted, expected = bytes(row.salted_password), DIGEST_BYTES[mechanism]
     if len(salted) != expected:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL,
                          f'found a salted password of {len(salted)} bytes, expected {expected}')
     return record_of(row.name, mechanism, credential_of_salted_password(
-        mechanism, salted, bytes(row.salt), row.iterations))
+        mechanism, salted, salt, row.iterations))
 
 
 def check_version(image: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from kbroker.errors import LogDirectoryError
 from kbroker.long_work import run_to_end
 from kbroker.metadata.offline import changed_directory
-from kbroker.metadata.scram_records import SCRAM_SINCE, check_iterations, check_name, record_of
+from kbroker.metadata.scram_records import SCRAM_SINCE, check_iterations, check_name, check_salt, record_of
 from kbroker.protocol.messages import UserScramCredentialRecord
 from kbroker.security.scram import credential_of, credential_of_salted_password, new_salt
 from kbroker.security.scram_credential import DEFAULT_ITERATIONS, DIGEST_BYTES, MECHANISM_CODES, ScramCredential
@@ -55,6 +55,7 @@ def _credential(mechanism: str, values: dict[str, Any]) -> ScramCredential:
         raise ValueError('found other iterations, expected a whole number')
     check_iterations(int(iterations))
     salt = _decoded(values['salt'], 'salt') if 'salt' in values else new_salt()
+    check_salt(salt)
     if 'password' in values:
         if not values['password']:
             raise ValueError('found an empty password')

@@ -11,6 +11,8 @@ SCRAM_SINCE = 11
 MECHANISM_NAMES = {code: name for name, code in MECHANISM_CODES.items()}
 MOST_ITERATIONS = 16_384
 MOST_CREDENTIALS = 100_000
+LARGEST_SALT_BYTES = 1024
+"""The longest salt. The broker sends it to every client that names the user."""
 
 
 def record_of(name: str, mechanism: str, credential: ScramCredential) -> UserScramCredentialRecord:
@@ -33,6 +35,13 @@ def mechanism_name(code: int) -> str:
     if code not in MECHANISM_NAMES:
         raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, 'Unknown SCRAM mechanism')
     return MECHANISM_NAMES[code]
+
+
+def check_salt(salt: bytes) -> None:
+    """Raise KafkaError UNACCEPTABLE_CREDENTIAL."""
+    if len(salt) > LARGEST_SALT_BYTES:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL,
+                         f'found a salt of {len(salt)} bytes, expected at most {LARGEST_SALT_BYTES}')
 
 
 def check_iterations(iterations: int) -> None:

@@ -8,6 +8,7 @@ from support.in_process_broker import InProcessBroker
 
 from kbroker.errors import ErrorCode
 from kbroker.metadata.added_scram import parse_add_scram
+from kbroker.metadata.scram_records import LARGEST_SALT_BYTES
 from kbroker.protocol import messages
 
 # Apache Kafka 4.3.1 read and wrote these bytes.
@@ -107,6 +108,15 @@ def test_a_salted_password_of_another_length_is_refused(broker):
         answer = broker.ask(request(deletions=[], upsertions=[request.ScramCredentialUpsertion(
             name='a', mechanism=SHA_256, iterations=4096, salt=b'salt', salted_password=salted)]))
         assert answer.results[0].error_code == ErrorCode.UNACCEPTABLE_CREDENTIAL
+
+
+@pytest.mark.parametrize(('salt_bytes', 'code'), [
+    (0, 0), (LARGEST_SALT_BYTES, 0), (LARGEST_SALT_BYTES + 1, ErrorCode.UNACCEPTABLE_CREDENTIAL)])
+def test_a_salt_has_a_bound(broker, salt_bytes, code):
+    request = messages.AlterUserScramCredentialsRequest
+    answer = broker.ask(request(deletions=[], upsertions=[request.ScramCredentialUpsertion(
+        name='a', mechanism=SHA_256, iterations=4096, salt=bytes(salt_bytes), salted_password=bytes(32))]))
+    assert answer.results[0].error_code == code
 
 
 def test_credentials_survive_a_restart(tmp_path):
