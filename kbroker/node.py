@@ -10,7 +10,7 @@ from kbroker.apis.authentication import Authentication
 from kbroker.apis.fetch_sessions import FetchSessions
 from kbroker.apis.waiting import WaitingRoom
 from kbroker.clock import Clock, Timers
-from kbroker.config import Config, Listener
+from kbroker.config import Config, Listener, validate_broker_configs
 from kbroker.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.group.coordinator import GroupCoordinator
 from kbroker.log.cleaner import Cleaner
@@ -219,6 +219,10 @@ class Node:
 
     def check_configs(self, name: str, wanted: Mapping[str, str]) -> Steps[None]:
         """Raise KafkaError unless the BROKER resource `name` may have the configs `wanted`."""
+        before = self.metadata.image.configs.get((ResourceType.BROKER, name), {})
+        # First, so that the configuration is built of names that exist: of others, a request may have very many.
+        validate_broker_configs(self.config, {key: value for key, value in wanted.items() if before.get(key) != value},
+                                per_broker=bool(name))
         try:
             after = self._with_configs({name: wanted})
         except ConfigError as error:

@@ -18,6 +18,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import IncrementalAlterConfigsResponse
 from kbroker.settings import Type
 
+LIST_ELEMENTS = 200
+"""A change of a list costs about as much as this many elements: all configs are described for it."""
 ResourceResponse = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
 
@@ -36,7 +38,7 @@ def handle(request: Request, body: Any) -> Steps:
 def changed_configs(request: Request, resource: Any, pace: Pace) -> Steps:
     yield from check_names(resource.configs, pace)
     require_alter(request, resource)
-    return merged(request.node, resource)
+    return (yield from merged(request.node, resource, pace))
 
 
 def check_names(configs: list[Any], pace: Pace) -> Steps:
@@ -56,16 +58,19 @@ def check_names(configs: list[Any], pace: Pace) -> Steps:
             yield
 
 
-def merged(node: Any, resource: Any) -> dict[str, str]:
-    """The configs of a resource after its operations. Raises KafkaError INVALID_REQUEST, INVALID_CONFIG."""
+def merged(node: Any, resource: Any, pace: Pace) -> Steps:
+    """Return the configs of a resource after its operations. Raises KafkaError INVALID_REQUEST, INVALID_CONFIG."""
     wanted = current(node, resource.resource_type, resource.resource_name)
     for config in resource.configs:
+        is_list = config.config_operation in (Operation.APPEND, Operation.SUBTRACT)
+        if pace.spend(LIST_ELEMENTS if is_list else 1):
+            yield
         if config.config_operation == Operation.DELETE:
             wanted.pop(config.name, None)
             continue
         if config.config_operation == Operation.SET:
             wanted[config.name] = config.value
-        elif config.config_operation in (Operation.APPEND, Operation.SUBTRACT):
+        elif is_list:
             wanted[config.name] = changed_list(node, resource, config, wanted)
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f'{config.name}: operation 0 to 3 expected, found '
