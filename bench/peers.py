@@ -414,12 +414,9 @@ def main(chosen: str, pattern: str, names: str, rounds: int | None, seconds: flo
         build()
     except LoadError as fault:
         raise click.ClickException(str(fault)) from None
-    with workplace():
+    with workplace(report=notebook.report):
         notebook.begin(head(plan))
-        try:
-            measure_all(notebook, plan, wanted, peers, has_others)
-        finally:
-            click.echo(notebook.report(), nl=False)
+        measure_all(notebook, plan, wanted, peers, has_others)
 
 
 def listed(notebook: Notebook, wanted: list[Cell], peers: list[Peer]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Stops a bench on a signal: removes its processes and directories, and lets it report its results so far."""
+"""Stops a bench on a signal: prints its results so far, and removes its processes and directories."""
 from __future__ import annotations
 
 import contextlib
@@ -10,12 +10,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-GRACE_S = 20
-"""The time for the bench to end by itself, which a call into a client library may prevent."""
+GRACE_S = 5
+"""The time for the bench to end by itself. A call into a client library may prevent it: one waits for a minute."""
 
 
 class Stopped(BaseException):
@@ -26,19 +27,37 @@ class Stopped(BaseException):
         self.number = number
 
 
+class Report:
+    """The results, which the thread that ends the bench prints. They are printed once."""
+
+    def __init__(self, text: Callable[[], str]):
+        self._text = text
+        self._lock = threading.Lock()
+        self._is_printed = False
+
+    def print(self) -> None:
+        with self._lock:
+            if not self._is_printed:
+                sys.stdout.write(self._text())
+                sys.stdout.flush()
+                self._is_printed = True
+
+
 @contextlib.contextmanager
-def workplace(directory: str | None = None) -> Iterator[None]:
+def workplace(directory: str | None = None, report: Callable[[], str] = str) -> Iterator[None]:
     """Create all temporary directories inside one that is removed at the end, under `directory` if given.
 
-    Meanwhile SIGTERM, SIGINT and SIGHUP raise Stopped. At the end no child process and no directory remains. After a
-    signal the process exits at once, since a client would wait for its stopped broker. Only for the main thread.
+    Meanwhile SIGTERM, SIGINT and SIGHUP raise Stopped. However the bench ends, the text that `report` returns is
+    printed, and no child process and no directory remains. After a signal the process exits at once, since a client
+    would wait for its stopped broker. Only for the main thread; `report` may be called in another one.
     """
     work = pathlib.Path(tempfile.mkdtemp(prefix='bench-', dir=directory))
     tempfile.tempdir = str(work)
     told, tell = os.pipe()
     os.set_blocking(tell, False)
     signal.set_wakeup_fd(tell)
-    threading.Thread(target=_end_after_grace, args=(told, work), daemon=True).start()
+    results = Report(report)
+    threading.Thread(target=_end_after_grace, args=(told, work, results), daemon=True).start()
     arrived: list[Stopped] = []
 
     def stop(number: int, _frame: object) -> NoReturn:
@@ -54,8 +73,11 @@ def workplace(directory: str | None = None) -> Iterator[None]:
         # Not `except Stopped`: a callback or a destructor may have dropped it, or a library have raised another error.
         _ignore_signals()
         if arrived:
-            _leave(work, arrived[0].number)
-        _clear(work)
+            _leave(work, results, arrived[0].number)
+        try:
+            results.print()
+        finally:
+            _clear(work)
 
 
 def _ignore_signals() -> None:
@@ -63,19 +85,23 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _end_after_grace(told: int, work: pathlib.Path) -> None:
+def _end_after_grace(told: int, work: pathlib.Path, results: Report) -> None:
     """Wait for a signal in a thread, which runs even while the main thread blocks in a library."""
     number = os.read(told, 1)[0]
     time.sleep(GRACE_S)
-    _leave(work, number)
+    _leave(work, results, number)
 
 
-def _leave(work: pathlib.Path, number: int) -> NoReturn:
-    print(Stopped(number), file=sys.stderr)
-    _clear(work)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(128 + number)
+def _leave(work: pathlib.Path, results: Report, number: int) -> NoReturn:
+    try:
+        print(Stopped(number), file=sys.stderr, flush=True)
+        results.print()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _clear(work)
+        sys.stderr.flush()
+        os._exit(128 + number)
 
 
 def _clear(work: pathlib.Path) -> None:

@@ -98,6 +98,7 @@ class Bench:
         self.blocks: dict[tuple[str, str, str], list[Block]] = defaultdict(list)
         self.others: dict[tuple[str, str, str], float] = {}
         self.faults: list[str] = []
+        self._versions = versions()
 
     def measure(self, name: str, site: Site) -> None:
         client = CLIENTS[name](site)
@@ -119,9 +120,9 @@ class Bench:
         watch, client_began_s = Stopwatch(site.broker.pid), cpu_s(client.pid) if client.pid else 0
         for number in range(self.sizes.blocks):
             block = measure(number)
-            self.blocks[key].append(block)
             span, client_s = watch.span(), cpu_s(client.pid) - client_began_s if client.pid else 0
             self.others[key] = max(0.0, span.others_share - client_s / span.seconds / (os.cpu_count() or 1))
+            self.blocks[key].append(block)      # last: the report needs both, and may come at any time
             click.echo(f'{", ".join(key)}: {block.plain[0].rate:,.0f} records/s, loss {block.loss:+.1%}, '
                        f'{block.more_broker_cpu:+.1%} broker CPU a record', err=True)
 
@@ -139,7 +140,7 @@ class Bench:
         yield ('| client | broker | | records/s without | with | loss, median | 95% | at most | | broker us a record '
                'without | more with, median | 95% | | others |')
         yield '|---|---|---|--:|--:|--:|--:|--:|---|--:|--:|--:|---|--:|'
-        for (client, peer, what), blocks in self.blocks.items():
+        for (client, peer, what), blocks in list(self.blocks.items()):
             plain, strict = ([slice_.rate for block in blocks for slice_ in getattr(block, kind)]
                              for kind in ('plain', 'strict'))
             broker_us = statistics.median(slice_.broker_us for block in blocks for slice_ in block.plain)
@@ -149,10 +150,15 @@ class Bench:
                    f'{self.others[client, peer, what]:.0%} |')
 
     def report(self) -> str:
-        text = (f'{os.cpu_count()} processors; {versions()}; {time.strftime("%Y-%m-%d %H:%M", time.gmtime())} UTC. '
-                f'{self.sizes.blocks} blocks of four slices of {self.sizes.slice_s:g} s, or of {self.sizes.records:,} '
+        text = (f'{os.cpu_count()} processors; {self._versions}; {time.strftime("%Y-%m-%d %H:%M", time.gmtime())} UTC. '
+                f'{self._measured()} blocks of four slices of {self.sizes.slice_s:g} s, or of {self.sizes.records:,} '
                 f'records read, {RECORD_BYTES} bytes each, in {tempfile.gettempdir()}.\n\n')
-        return text + '\n'.join([*self.table(), '', *(f'**failed** {fault}' for fault in self.faults)])
+        return text + '\n'.join([*self.table(), '', *(f'**failed** {fault}' for fault in self.faults), ''])
+
+    def _measured(self) -> str:
+        """Return the number of blocks in each row. A run that was stopped has fewer than it was to have."""
+        fewest = min(map(len, list(self.blocks.values())), default=0)
+        return str(self.sizes.blocks) if fewest >= self.sizes.blocks else f'{fewest} or more of {self.sizes.blocks}'
 
 
 def fill(site: Site, topic: str, records: int) -> None:
@@ -252,12 +258,9 @@ def main(quick: bool, blocks: int, slice_s: float, records: int, warm_up_s: floa
         click.echo('Java is skipped: java or mvn was not found', err=True)
         chosen.remove('Java')
     bench = Bench(sizes)
-    with workplace(directory or in_memory()):
-        try:
-            for name in names.split(','):
-                measure_peer(bench, name, chosen)
-        finally:
-            click.echo(bench.report())
+    with workplace(directory or in_memory(), bench.report):
+        for name in names.split(','):
+            measure_peer(bench, name, chosen)
 
 
 if __name__ == '__main__':

@@ -251,18 +251,20 @@ def test_a_bench_that_is_stopped_leaves_nothing_but_what_it_measured(bench, to_g
 IN_A_LIBRARY = """
 import ctypes, stopping
 stopping.GRACE_S = 0.1
-with stopping.workplace():
+with stopping.workplace(report=lambda: 'measured so far\\n'):
     print('in it', flush=True)
     ctypes.CDLL(None).system(b'exec sleep 600')  # no signal brings it back
 """
 
 
-def test_a_bench_that_waits_in_a_library_is_ended_by_force(tmp_path):
+def test_a_bench_that_waits_in_a_library_is_ended_by_force_and_reports(tmp_path):
+    """A commit of confluent-kafka waits for a minute when the signal has ended the broker, too."""
     with subprocess.Popen([sys.executable, '-c', IN_A_LIBRARY], cwd=ROOT / 'bench', stdout=subprocess.PIPE,
                           env={**os.environ, 'TMPDIR': str(tmp_path)}, text=True) as process:
         process.stdout.readline()
         process.terminate()
         assert process.wait(STOP_LIMIT_S) == 128 + signal.SIGTERM
+        assert process.stdout.read() == 'measured so far\n'
     assert not list(tmp_path.iterdir())
 
 
