@@ -15,7 +15,7 @@ from kbroker.apis.dispatch import Dispatcher
 from kbroker.apis.served import served_apis
 from kbroker.clock import Clock, Timers
 from kbroker.config import Config, Listener, addresses_for_clients, check_exposure
-from kbroker.garbage import log_garbage
+from kbroker.garbage import YoungSearch, log_garbage
 from kbroker.ledger import Line, ledger_of
 from kbroker.log.fs import FileSystem, shared_open_files
 from kbroker.network.admission import ListenerLimits
@@ -111,7 +111,7 @@ class Broker:
         except BaseException:
             self._release(self.node.abandon)
             raise
-        self.reactor.at_tick_end.append(self.node.end_tick)
+        self.reactor.at_tick_end.extend((self.node.end_tick, YoungSearch(self.server.traffic).end_tick))
         if self.turn_watch.measures_cpu:
             self.turn_watch.watch_collections()
             self.reactor.on_signal(signal.SIGUSR1, self.turn_watch.log_longest)

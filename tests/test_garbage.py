@@ -1,11 +1,13 @@
 """The garbage collector holds the loop for milliseconds at most, however many objects live."""
+import collections
 import gc
 import weakref
+from types import SimpleNamespace
 
 import pytest
 from support.in_process_broker import InProcessBroker
 
-from kbroker.garbage import exempting_the_old
+from kbroker.garbage import REQUESTS_BETWEEN, THRESHOLDS, YoungSearch, exempting_the_old
 from kbroker.protocol.messages import CreatePartitionsRequest, CreateTopicsRequest, MetadataRequest
 
 MOST_SEARCHED = 20_000
@@ -13,6 +15,17 @@ MOST_SEARCHED = 20_000
 
 class Node:
     pass
+
+
+class SearchedObjects:
+    """Counts the objects of each search of the oldest generation."""
+
+    def __init__(self, searched):
+        self._searched = searched
+
+    def __call__(self, phase, info):
+        if phase == 'start' and info['generation'] == 2:
+            self._searched.append(sum(len(gc.get_objects(generation)) for generation in range(3)))
 
 
 def cycle():
@@ -31,19 +44,36 @@ def serving():
 
 def test_no_search_grows_with_the_living_objects(serving):
     searched = []
-
-    def note(phase, info):
-        if phase == 'start' and info['generation'] == 2:
-            searched.append(sum(len(gc.get_objects(generation)) for generation in range(3)))
-
-    gc.callbacks.insert(0, note)
+    count = SearchedObjects(searched)
+    gc.callbacks.insert(0, count)
     try:
         living = [[] for _ in range(1_000_000)]
     finally:
-        gc.callbacks.remove(note)
+        gc.callbacks.remove(count)
     assert len(living) == 1_000_000
     assert len(searched) > 10
     assert max(searched) <= MOST_SEARCHED
+
+
+def test_no_search_grows_with_the_requests_that_free_as_much_as_they_leave_behind(serving):
+    """Python itself would search 14,000 of these objects at once, and later more."""
+    traffic = SimpleNamespace(requests=0)
+    search = YoungSearch(traffic)
+    living = collections.deque([[[], []] for _ in range(100_000)])
+    gc.freeze()
+    searched = []
+    count = SearchedObjects(searched)
+    gc.callbacks.insert(0, count)
+    try:
+        for _ in range(100_000):
+            living.append([[], []])
+            living.popleft()
+            traffic.requests += 1
+            search.end_tick()
+    finally:
+        gc.callbacks.remove(count)
+    assert len(searched) > 50
+    assert max(searched) <= 3 * REQUESTS_BETWEEN * 2 * THRESHOLDS[1] + 1000
 
 
 def test_cycles_of_young_objects_are_freed(serving):
