@@ -3,24 +3,17 @@ import os
 import resource
 
 import pytest
+from support.alone import run_alone
 from support.broker_process import BrokerProcess
 from support.in_process_broker import InProcessBroker
 from support.stepwise_work import StepwiseWork
+from topics.descriptor_shortage import a_sync_is_made_later, requests_are_refused_and_the_directory_stays_online
+from topics.produced import record
 
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode
-from kbroker.log.fs import shared_open_files
 from kbroker.log.origin import Origin
-from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
 from kbroker.long_work import run_to_end
-from kbroker.protocol.messages import ProduceRequest
-from kbroker.record.batch import encode_batch
 
 MANY = 100
-
-
-def record():
-    return encode_batch([(0, b'key', b'value')])
 
 
 def stepwise_broker(tmp_path):
@@ -32,15 +25,6 @@ def stepwise_broker(tmp_path):
 
 def directories(tmp_path):
     return {path.name for path in tmp_path.glob('orders-*')}
-
-
-def produce(broker, partition):
-    """Send a Produce. Return a function that returns the error code of the answer, or None before the answer."""
-    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[ProduceRequest.TopicProduceData(
-        name='orders', partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=bytes(record()))])])
-    connection = broker.begin(request, 9)
-    return lambda: (broker.answer_to(connection, request, 9).responses[0].partition_responses[0].error_code
-                    if connection.replies else None)
 
 
 def test_directories_of_a_large_topic_are_made_between_turns(tmp_path):
@@ -104,60 +88,13 @@ def test_many_logs_are_closed_and_recovered_with_what_they_hold(tmp_path, durabi
     assert not list(tmp_path.glob('orders-*/*.tmp'))
 
 
-class Hog:
-    """Holds every free descriptor."""
-
-    def __enter__(self):
-        shared_open_files().release(len(shared_open_files()))
-        self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, self.limits[1]))
-        self.held = []
-        self.fill()
-        return self
-
-    def fill(self):
-        while True:
-            try:
-                self.held.append(os.dup(0))
-            except OSError:
-                return
-
-    def __exit__(self, *_):
-        for descriptor in self.held:
-            os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, self.limits)
-
-
-def test_without_descriptors_requests_are_refused_and_the_directory_stays_online(tmp_path, caplog):
+def test_without_descriptors_requests_are_refused_and_the_directory_stays_online(tmp_path):
     """Once, a broker without a free descriptor took its log directory offline, as if the disk had failed."""
-    with InProcessBroker(tmp_path, clock=ManualClock(1_700_000_000_000)) as broker:
-        broker.topics.create('orders', 3, {})
-        for number in range(3):
-            assert produce(broker, number)() == ErrorCode.NONE
-        shortage.__init__()
-        with Hog():
-            for _ in range(5):
-                assert produce(broker, 0)() == ErrorCode.KAFKA_STORAGE_ERROR
-            broker.logs.checkpoint_high_watermarks()
-            assert broker.logs.failure is None
-        assert caplog.text.count('Too many open files') == 1
-        assert [produce(broker, number)() for number in range(3)] == [ErrorCode.NONE] * 3
-        with Hog() as hog:      # files that can be opened again are closed
-            os.close(hog.held.pop())
-            assert [produce(broker, number)() for number in range(3)] == [ErrorCode.NONE] * 3
-        assert broker.topics.get('orders', 0).log_end_offset == 3
+    run_alone(requests_are_refused_and_the_directory_stays_online, tmp_path)
 
 
 def test_a_sync_that_finds_no_descriptor_is_made_later(tmp_path):
-    with InProcessBroker(tmp_path, clock=ManualClock(1_700_000_000_000)) as broker:
-        partition = broker.topics.create('orders', 1, {}).partitions[0]
-        partition.append_batch(record(), Origin.CLIENT)      # its directory has to be opened for the sync
-        with Hog():
-            broker.turn()
-            assert partition.high_watermark == 0 and broker.logs.failure is None
-        broker.clock.advance(SHORTAGE_PAUSE_MS)
-        broker.timers.run_due()
-        assert partition.high_watermark == 1
+    run_alone(a_sync_is_made_later, tmp_path)
 
 
 def test_a_live_broker_serves_more_partitions_than_it_may_have_descriptors(tmp_path):

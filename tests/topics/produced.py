@@ -1,0 +1,18 @@
+"""Produce requests with one record, for a broker in the process of the test."""
+from support.in_process_broker import InProcessBroker
+
+from kbroker.protocol.messages import ProduceRequest
+from kbroker.record.batch import encode_batch
+
+
+def record():
+    return encode_batch([(0, b'key', b'value')])
+
+
+def produce(broker: InProcessBroker, partition):
+    """Send a Produce. Return a function that returns the error code of the answer, or None before the answer."""
+    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[ProduceRequest.TopicProduceData(
+        name='orders', partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=bytes(record()))])])
+    connection = broker.begin(request, 9)
+    return lambda: (broker.answer_to(connection, request, 9).responses[0].partition_responses[0].error_code
+                    if connection.replies else None)
