@@ -3,11 +3,17 @@ import pathlib
 import sys
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 pytest.register_assert_rewrite('support', 'behaviours')
 
+# No example fails because the machine is slow.
+settings.register_profile('any machine', deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile('any machine')
+
+from support import attempts  # noqa: E402
 from support.apache_kafka import KafkaProcess  # noqa: E402
 from support.broker_process import PROMPT, BrokerProcess  # noqa: E402
 from support.interrupts import give_children_the_default_interrupt  # noqa: E402
@@ -30,6 +36,15 @@ def pytest_configure(config):
 
 def pytest_runtest_setup(item):
     check_tools(item)
+
+
+def pytest_runtest_protocol(item, nextitem):
+    attempts.run_in_attempts(item, nextitem)
+    return True
+
+
+def pytest_runtest_makereport(item, call):
+    attempts.note_exceeded(item, call)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -24,6 +24,7 @@ from paired import cpu_ratio
 from reference import record as reference
 from reference.log import Batch as ReferenceBatch
 from reference.log import ReferenceLog
+from support.attempts import TooSlow
 
 from kbroker.clock import Clock
 from kbroker.config import Config, LogConfig
@@ -231,7 +232,8 @@ KERNELS = {
 def judge(name, kernel, bound):
     ratio = cpu_ratio(kernel.reference, kernel.ours)
     print(f'{name}: {ratio:.3g} times our CPU time, at least {bound} expected')
-    assert ratio >= bound, f'{name}: the reference took {ratio:.3g} times our CPU time, at least {bound} expected'
+    if ratio < bound:
+        raise TooSlow(f'{name}: the reference took {ratio:.3g} times our CPU time, at least {bound} expected')
 
 
 def test_work_done_twice_shows_as_a_ratio_of_a_half():

@@ -7,6 +7,7 @@ import gc
 import time
 
 import pytest
+from support.attempts import assert_within
 from support.group_coordinator import GROUP, Answer, Client, World, subscription
 
 from kbroker.clock import Timers
@@ -145,7 +146,7 @@ def test_ten_thousand_members_join_sync_and_leave_and_no_turn_is_long(world):
         ErrorCode.UNKNOWN_MEMBER_ID
     ] * MEMBERS
     assert world.state() == 'Empty'
-    assert world.longest_turn_s < LONGEST_TURN_S
+    assert_within(world.longest_turn_s, LONGEST_TURN_S)
 
 
 def test_the_sessions_of_ten_thousand_members_end_at_one_time_and_no_turn_is_long(world):
@@ -153,7 +154,7 @@ def test_the_sessions_of_ten_thousand_members_end_at_one_time_and_no_turn_is_lon
     syncs_of(world, answers)
     world.advance(120_000)
     assert world.state() == 'Empty'
-    assert world.longest_turn_s < LONGEST_TURN_S
+    assert_within(world.longest_turn_s, LONGEST_TURN_S)
 
 
 def test_ten_thousand_members_that_do_not_join_again_are_removed_in_parts(world):
@@ -163,7 +164,7 @@ def test_ten_thousand_members_that_do_not_join_again_are_removed_in_parts(world)
     again = send_join(world, join_request(survivor, metadata=subscription('payments')))
     world.advance(60_000)
     assert [member.member_id for member in again.value.members] == [survivor]
-    assert world.longest_turn_s < LONGEST_TURN_S
+    assert_within(world.longest_turn_s, LONGEST_TURN_S)
 
 
 def test_a_rebalance_takes_ten_thousand_waiting_syncs_along(world):
@@ -178,7 +179,7 @@ def test_a_rebalance_takes_ten_thousand_waiting_syncs_along(world):
     send_join(world, join_request(leader, metadata=subscription('payments')))
     world.run_due()
     assert {sync.code for sync in syncs} == {ErrorCode.REBALANCE_IN_PROGRESS}
-    assert world.longest_turn_s < LONGEST_TURN_S
+    assert_within(world.longest_turn_s, LONGEST_TURN_S)
 
 
 def test_a_group_has_a_largest_size_of_its_own():

@@ -1,6 +1,17 @@
 """Fixtures of the attacks; `hostile/siege.py` says how to write one."""
+import pathlib
+
 import pytest
 from hostile.siege import BesiegedBroker
+
+ATTACK_LIMIT_S = 400
+"""For three attempts."""
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.parent == pathlib.Path(__file__).parent and not item.get_closest_marker('timeout'):
+            item.add_marker(pytest.mark.timeout(ATTACK_LIMIT_S))
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@
 
 It produces one record at a time, idempotently and with acks=all, and fetches each back over a second connection.
 Between two records it waits in a Fetch at the end of the partition. When its standard input ends, it prints its
-measurements as JSON: the wall time and the adjusted time of each operation in microseconds.
+measurements as JSON: the wall time and the adjusted time of each operation in microseconds, and the processor times of
+the reference work of `support/attempts`, which it does in between.
 
 The load of the machine does not count in the adjusted time: it is the wall time without the times in which this client
 or the broker's loop waited for a processor, or the processor time that the broker used meanwhile, if that is less.
@@ -22,6 +23,7 @@ from typing import Any
 
 sys.path[:0] = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(__file__).parents[2])]
 
+from support.attempts import reference_s  # noqa: E402
 from support.in_process_broker import frame_of, read_answer  # noqa: E402
 from support.message_builder import batch_of  # noqa: E402
 from support.raw_client import RawClient  # noqa: E402
@@ -38,6 +40,10 @@ VALUE = b'v' * 100
 PAUSE_MS = 2
 LEAST_OPERATIONS = 600
 """The client ends no earlier, so that a short attack is measured too."""
+
+
+REFERENCE_EVERY = 20
+"""The operations between two runs of the reference work."""
 
 
 class GoodClient:
@@ -100,9 +106,12 @@ def main() -> None:
     client.operations.clear()
     gc.disable()
     print('ready', flush=True)
+    references_s = [reference_s()]
     while not select.select([sys.stdin], [], [], 0)[0] or len(client.operations) < LEAST_OPERATIONS:
         client.work()
-    print(json.dumps(client.operations))
+        if len(client.operations) % REFERENCE_EVERY == 0:
+            references_s.append(reference_s())
+    print(json.dumps({'operations': client.operations, 'references_s': references_s}))
 
 
 if __name__ == '__main__':

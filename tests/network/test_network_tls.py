@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.attempts import assert_within
 from support.certificates import make_certificates
 from support.socket_peers import ColdFile, DeferringHandler, LateWorker, Peer, Slice, commons_for, echo, frame
 from support.tls13_records import ClientRecords
@@ -267,7 +268,7 @@ def test_a_flood_of_new_keys_costs_the_peer_its_turns(reactor, updating):
         longest_s = max(longest_s, time.thread_time() - began_s)
         turns += 1
     assert turns > 10
-    assert longest_s < 0.01
+    assert_within(longest_s, 0.010)
 
 
 def test_a_flood_of_empty_records_ends_the_connection(reactor, updating):
@@ -370,7 +371,7 @@ def test_handshakes_share_the_time_of_long_turns(reactor, begin_handshakes):
         longest_s = max(longest_s, time.thread_time() - began_s)
         ticks += 1
     assert ticks > 10
-    assert longest_s < 0.01
+    assert_within(longest_s, 0.010)
 
 
 def test_connections_that_wait_for_their_share_leave_room_for_the_events_of_others(reactor, begin_handshakes):

@@ -164,12 +164,12 @@ def test_a_signal_handler_of_python_runs_while_the_loop_waits():
 def test_closing_gives_the_descriptors_back():
     before = len(os.listdir('/proc/self/fd'))
     clock = Clock()
-    for _ in range(3):
+    for _ in range(100):
         reactor = Reactor(clock, Timers(clock))
         reactor.on_signal(signal.SIGUSR1, lambda: None)
         reactor.close()
         reactor.close()
-    assert len(os.listdir('/proc/self/fd')) == before
+    assert len(os.listdir('/proc/self/fd')) < before + 100      # other threads of this process open some
 
 
 def test_timers_that_are_due_at_one_time_share_the_tick_with_others(reactor):

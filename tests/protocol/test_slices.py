@@ -5,6 +5,7 @@ import time
 
 import pytest
 from hypothesis import given, settings
+from support.attempts import assert_within
 from support.message_strategies import NAMES, messages_and_versions
 
 from kbroker.errors import ProtocolError
@@ -14,7 +15,7 @@ from kbroker.protocol.messages import CreateTopicsRequest, MetadataRequest, Meta
 from kbroker.protocol.slices import MOST_ELEMENTS, decode_in_slices, encode_in_slices, free_in_slices
 
 LONGEST_PART_S = 0.005
-"""Parts take about 0.1 ms. The processor of a test machine can be many times slower."""
+"""Parts take about 0.1 ms."""
 
 
 @pytest.fixture(autouse=True)
@@ -91,10 +92,10 @@ def test_a_long_request_is_decoded_and_freed_in_short_parts(request_):
     message, parts, longest_s = run(decode_in_slices(type(request_), data, version))
     assert message == request_
     assert parts >= 100_000 // 256
-    assert longest_s < LONGEST_PART_S
+    assert_within(longest_s, LONGEST_PART_S)
     _, parts, longest_s = run(free_in_slices(message))
     assert parts >= 100_000 // 256
-    assert longest_s < LONGEST_PART_S
+    assert_within(longest_s, LONGEST_PART_S)
 
 
 def test_a_long_reply_is_encoded_in_short_parts():
@@ -108,7 +109,7 @@ def test_a_long_reply_is_encoded_in_short_parts():
     segments, parts, longest_s = run(encode_in_slices(reply, 12, b'12345'))
     assert b''.join(segments) == b''.join(encode_segments(reply, 12, b'12345'))
     assert parts >= 20_000 // 256
-    assert longest_s < LONGEST_PART_S
+    assert_within(longest_s, LONGEST_PART_S)
     assert max(len(segment) for segment in segments) < 100_000
 
 
@@ -134,7 +135,7 @@ def test_what_was_read_of_a_damaged_message_is_freed_in_short_parts():
             next(steps)
             parts, longest_s = parts + 1, max(longest_s, time.thread_time() - begun)
     assert parts >= 2 * 100_000 // 256 - 2
-    assert longest_s < LONGEST_PART_S
+    assert_within(longest_s, LONGEST_PART_S)
 
 
 def test_the_garbage_collector_does_not_search_a_decoded_message():

@@ -4,10 +4,12 @@ from __future__ import annotations
 import gc
 import time
 
+from support.attempts import assert_within
+
 from kbroker.clock import ManualClock, Timers
 from kbroker.long_work import LongWork
 
-PART_MS = 10
+PART_S = 0.010
 
 
 class StepwiseWork(LongWork):
@@ -15,8 +17,7 @@ class StepwiseWork(LongWork):
 
     def __init__(self, timers: Timers | None = None) -> None:
         super().__init__(Timers(ManualClock()) if timers is None else timers, 0)
-        self.long_parts = 0
-        """The parts so far that took more than PART_MS of CPU time."""
+        self._longest_s = 0.0
 
     def run_slice(self) -> None:
         """Leave the works alone: the turns of the loop call this."""
@@ -26,8 +27,12 @@ class StepwiseWork(LongWork):
         gc.disable()        # the heap of the tests is not the broker's
         began = time.thread_time()
         super().run_slice()
-        self.long_parts += time.thread_time() - began > PART_MS / 1000
+        self._longest_s = max(self._longest_s, time.thread_time() - began)
         gc.enable()
+
+    def assert_parts_were_short(self) -> None:
+        """Raise TooSlow if a part so far took more than PART_S of processor time."""
+        assert_within(self._longest_s, PART_S)
 
     def finish(self) -> None:
         while len(self):
