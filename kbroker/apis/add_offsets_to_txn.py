@@ -17,12 +17,14 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AddOffsetsToTxnResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
+READ, WRITE = Operation.READ, Operation.WRITE
+GROUP, TRANSACTIONAL_ID = ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 FIRST_VERSION_WITH_FENCED = 2
 
 
 def handle(request: Request, body: Any) -> None:
-    require(request, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id)
-    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
+    require(request, WRITE, TRANSACTIONAL_ID, body.transactional_id)
+    require(request, READ, GROUP, body.group_id)
 
     def added(error: KafkaError | None, _: None) -> None:
         request.reply(respond(ErrorCode.NONE if error is None else error.code, request.version))

@@ -6,6 +6,8 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.image import ResourceType as ConfigType
 from kbroker.security.acl_codes import CLUSTER_NAME, Operation, ResourceType
 
+IDEMPOTENT_WRITE, WRITE = Operation.IDEMPOTENT_WRITE, Operation.WRITE
+CLUSTER, TOPIC = ResourceType.CLUSTER, ResourceType.TOPIC
 CODES = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -37,7 +39,7 @@ def refusal(resource_type: int) -> KafkaError:
 
 def may_on_cluster(request: Request, operation: Operation, quiet: bool = False) -> bool:
     """Return whether the client may do `operation` with the cluster. `quiet`: a denial is no event for the audit."""
-    return request.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, quiet)
+    return request.may(operation, CLUSTER, CLUSTER_NAME, quiet)
 
 
 def require_on_config(request: Request, operation: Operation, resource_type: int, name: str) -> None:
@@ -48,12 +50,12 @@ def require_on_config(request: Request, operation: Operation, resource_type: int
     """
     if resource_type in ACL_TYPE_OF_CONFIG:
         acl_type = ACL_TYPE_OF_CONFIG[resource_type]
-        require(request, operation, acl_type, CLUSTER_NAME if acl_type is ResourceType.CLUSTER else name)
+        require(request, operation, acl_type, CLUSTER_NAME if acl_type is CLUSTER else name)
 
 
 def require_idempotent_write(request: Request) -> None:
     """Raise KafkaError unless the client may write: to the cluster with a producer id, or to any topic (KIP-679)."""
-    if request.access is None or may_on_cluster(request, Operation.IDEMPOTENT_WRITE, quiet=True):
+    if request.access is None or may_on_cluster(request, IDEMPOTENT_WRITE, quiet=True):
         return
-    if not request.access.may_by_type(Operation.WRITE, ResourceType.TOPIC, request):
+    if not request.access.may_by_type(WRITE, TOPIC, request):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message)

@@ -19,6 +19,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import FindCoordinatorResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
+CLUSTER_ACTION, DESCRIBE = Operation.CLUSTER_ACTION, Operation.DESCRIBE
+CLUSTER = ResourceType.CLUSTER
 INTERNAL_TOPIC_OF = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
 """By key type: group, transactional.id."""
 RESOURCE_OF = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
@@ -28,20 +30,20 @@ VERSION_WITH_SHARE_PARTITIONS = 6
 
 def handle(request: Request, body: Any) -> Steps:
     if body.key_type == SHARE_PARTITION and request.version >= VERSION_WITH_SHARE_PARTITIONS:
-        require(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+        require(request, CLUSTER_ACTION, CLUSTER)
     if body.key_type not in INTERNAL_TOPIC_OF:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f'key type 0 (group) or 1 (transaction) expected, found {body.key_type}'
         )
     resource_type = RESOURCE_OF[body.key_type]
     if request.version < 4:
-        require(request, Operation.DESCRIBE, resource_type, body.key)
+        require(request, DESCRIBE, resource_type, body.key)
         return FindCoordinatorResponse(**coordinator(request, body.key_type))
     pace = Pace()
     coordinators = []
     found: dict[str, Any] = {}
     for key in dict.fromkeys(body.coordinator_keys):
-        if request.may(Operation.DESCRIBE, resource_type, key):
+        if request.may(DESCRIBE, resource_type, key):
             found = found or coordinator(request, body.key_type)
             coordinators.append(FindCoordinatorResponse.Coordinator(key=key, **found))
         else:

@@ -14,9 +14,11 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import HeartbeatResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
+READ, GROUP = Operation.READ, ResourceType.GROUP
+
 
 def handle(request: Request, body: Any) -> Any:
-    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
+    require(request, READ, GROUP, body.group_id)
     request.node.groups.heartbeat(body)
     return HeartbeatResponse()
 

@@ -20,12 +20,13 @@ from kbroker.protocol.messages import InitProducerIdResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.transaction.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionRow
 
+WRITE, TRANSACTIONAL_ID = Operation.WRITE, ResourceType.TRANSACTIONAL_ID
 FIRST_VERSION_WITH_FENCED = 4
 
 
 def handle(request: Request, body: Any) -> None:
     if body.transactional_id is not None:
-        require(request, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id)
+        require(request, WRITE, TRANSACTIONAL_ID, body.transactional_id)
     else:
         require_idempotent_write(request)
     request.node.transactions.init_producer_id(

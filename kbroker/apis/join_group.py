@@ -18,11 +18,12 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import JoinGroupResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
+READ, GROUP = Operation.READ, ResourceType.GROUP
 WITHOUT_MEMBER_ID = ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
 def handle(request: Request, body: Any) -> None:
-    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
+    require(request, READ, GROUP, body.group_id)
     # The slash is how Java writes an address without a host name: members carry it in answers and in the offsets topic.
     request.node.groups.join(
         body, request.version, request.client_id or '', f'/{request.client_host}',

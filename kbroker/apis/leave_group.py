@@ -15,9 +15,11 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import LeaveGroupRequest, LeaveGroupResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
+READ, GROUP = Operation.READ, ResourceType.GROUP
+
 
 def handle(request: Request, body: Any) -> Steps:
-    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
+    require(request, READ, GROUP, body.group_id)
     groups = request.node.groups
     if request.version >= 3:
         response = yield from groups.leave(body)

@@ -19,6 +19,7 @@ from kbroker.protocol.messages import ListOffsetsResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.topics.partition import Partition
 
+DESCRIBE, TOPIC = Operation.DESCRIBE, ResourceType.TOPIC
 READ_COMMITTED = 1
 LATEST = -1
 EARLIEST = -2
@@ -51,7 +52,7 @@ def handle(request: Request, body: Any) -> Steps:
         if not partitions:
             continue        # as Kafka
         topics.append(TopicResponse(name=name, partitions=[]))
-        is_allowed = request.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
+        is_allowed = request.may(DESCRIBE, TOPIC, name)
         for index, partition in partitions.items():
             topics[-1].partitions.append(failed(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED) if not is_allowed
                                          else failed(index, ErrorCode.INVALID_REQUEST) if partition is None

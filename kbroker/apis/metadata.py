@@ -25,6 +25,8 @@ from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.topics.partition import Partition
 from kbroker.topics.topic import Topic
 
+CREATE, DESCRIBE = Operation.CREATE, Operation.DESCRIBE
+TOPIC = ResourceType.TOPIC
 NO_ID = bytes(16)
 NO_LEADER = -1
 TOPICS_BY_ID_VERSION = 12
@@ -116,7 +118,7 @@ def describe_wanted(request: Request, body: Any, pace: Pace) -> Steps:
 
 
 def may_describe(request: Request, name: str, quiet: bool = False) -> bool:
-    return request.may(Operation.DESCRIBE, ResourceType.TOPIC, name, quiet)
+    return request.may(DESCRIBE, TOPIC, name, quiet)
 
 
 def create_missing(request: Request, names: Iterable[str], pace: Pace) -> Steps:
@@ -128,12 +130,12 @@ def create_missing(request: Request, names: Iterable[str], pace: Pace) -> Steps:
     charge = request.charge_mutations(NEVER_STRICT)
     refused: dict[str, ErrorCode] = {}
     new_topics: list[NewTopic] = []
-    may_create_all = may_on_cluster(request, Operation.CREATE, quiet=True)
+    may_create_all = may_on_cluster(request, CREATE, quiet=True)
     for name in names:
         if node.topics.topic(name) is None:
             try:
                 if not may_create_all:
-                    require(request, Operation.CREATE, ResourceType.TOPIC, name)
+                    require(request, CREATE, TOPIC, name)
                 check_topic_name(name)
                 if name in INTERNAL_TOPICS:
                     node.topics.ensure_internal(name)
@@ -189,7 +191,7 @@ def with_operations(request: Request, topic: Any) -> Any:
     return MetadataResponse.MetadataResponseTopic(
         error_code=topic.error_code, name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal,
         partitions=topic.partitions,
-        topic_authorized_operations=authorized_operations(request, ResourceType.TOPIC, topic.name))
+        topic_authorized_operations=authorized_operations(request, TOPIC, topic.name))
 
 
 def describe_partition(partition: Partition, node_id: int) -> Any:

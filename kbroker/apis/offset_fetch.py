@@ -22,6 +22,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetFetchResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
+DESCRIBE = Operation.DESCRIBE
+GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 Wanted = dict[Any, dict[int, None]]
 """The partitions by the name or, in requests that name topics by id, by the id of their topic."""
 
@@ -29,7 +31,7 @@ Wanted = dict[Any, dict[int, None]]
 def handle(request: Request, body: Any) -> Steps:
     answers = OffsetAnswers(request, body.require_stable)
     if request.version < 8:
-        require(request, Operation.DESCRIBE, ResourceType.GROUP, body.group_id)
+        require(request, DESCRIBE, GROUP, body.group_id)
         wanted = None
         if body.topics is not None:
             wanted = yield from distinct_indexes(body.topics, 'name', 'partition_indexes', answers.pace)
@@ -71,7 +73,7 @@ class OffsetAnswers:
         if self.pace.spend():
             yield
         try:
-            require(self.request, Operation.DESCRIBE, ResourceType.GROUP, group_id)
+            require(self.request, DESCRIBE, GROUP, group_id)
             self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             topics = yield from self.fetch_topics(group_id, wanted)
         except KafkaError as error:
@@ -131,7 +133,7 @@ class OffsetAnswers:
         return topic
 
     def _may_describe(self, name: str) -> bool:
-        return self.request.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
+        return self.request.may(DESCRIBE, TOPIC, name)
 
     def _topic(self, name: str, topic_id: bytes) -> Any:
         self._room.take(1, len(name))

@@ -16,9 +16,11 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType
 
+READ, GROUP = Operation.READ, ResourceType.GROUP
+
 
 def handle(request: Request, body: Any) -> None:
-    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
+    require(request, READ, GROUP, body.group_id)
     if request.version >= 5 and (body.protocol_type is None or body.protocol_name is None):
         raise KafkaError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL, 'version 5 must name the protocol type and the protocol'
