@@ -6,6 +6,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey
 from support.in_process_broker import InProcessBroker
 from support.login_client import LoginClient
+from support.socket_peers import LateWorker
 
 from kbroker.apis import token_checks
 from kbroker.errors import ErrorCode
@@ -21,28 +22,9 @@ REFUSAL = b'{"status":"invalid_token"}'
 DELAY_MS = 100
 
 
-class Worker:
-    """A worker whose jobs the test runs."""
-
-    def __init__(self):
-        self.jobs = []
-
-    def submit(self, job, done):
-        self.jobs.append((job, done))
-
-    def work(self):
-        """Run the first job."""
-        job, done = self.jobs.pop(0)
-        try:
-            result = job()
-        except Exception as error:
-            result = error
-        done(result)
-
-
 @pytest.fixture
 def worker():
-    return Worker()
+    return LateWorker()
 
 
 @pytest.fixture
