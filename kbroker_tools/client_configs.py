@@ -8,6 +8,12 @@ from typing import Any, NamedTuple
 import click
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.security.scram_credential import (
+    DEFAULT_ITERATIONS,
+    LEAST_ITERATIONS,
+    MECHANISM_CODES,
+    MOST_ITERATIONS,
+)
 from kbroker_tools.command import ToolError
 from kbroker_tools.render import Output
 
@@ -27,9 +33,7 @@ TYPES = {'users': ClientType('user', 'user-principal'), 'clients': ClientType('c
 SHORTCUTS = {'user': 'users', 'client': 'clients', 'ip': 'ips'}
 DEFAULT_SHORTCUTS = {'user_defaults': 'users', 'client_defaults': 'clients', 'ip_defaults': 'ips'}
 ORDER = [entity_type.kind for entity_type in TYPES.values()]
-MECHANISMS = {'SCRAM-SHA-256': 1, 'SCRAM-SHA-512': 2}
-NAMES = {number: name for name, number in MECHANISMS.items()}
-DEFAULT_ITERATIONS = 4096
+NAMES = {number: name for name, number in MECHANISM_CODES.items()}
 PASSWORD = re.compile(r'(?:iterations=(\d{1,9}),)?password=(.*)', re.DOTALL)
 
 Wanted = dict[str, str | None]
@@ -149,13 +153,13 @@ def alter(view: Any, output: Output, wanted: Wanted, changes: dict[str, str | No
     """Change SCRAM credentials first, then quotas. click.UsageError, ToolError."""
     if None in wanted.values():
         raise click.UsageError('--alter needs a name for each type: --entity-name, --entity-default, --user, ...')
-    scram = {name: value for name, value in changes.items() if name in MECHANISMS}
+    scram = {name: value for name, value in changes.items() if name in MECHANISM_CODES}
     user = wanted.get('users')
     if scram and (not user or len(wanted) > 1):
         raise click.UsageError('SCRAM credentials belong to one user: --entity-type users --entity-name NAME')
-    quotas = {name: quota_of(name, value) for name, value in changes.items() if name not in MECHANISMS}
+    quotas = {name: quota_of(name, value) for name, value in changes.items() if name not in MECHANISM_CODES}
     upsertions = [upsertion(name, value) for name, value in scram.items() if value is not None]
-    deletions = [MECHANISMS[name] for name, value in scram.items() if value is None]
+    deletions = [MECHANISM_CODES[name] for name, value in scram.items() if value is None]
     # Brokers refuse two mechanisms of a user in one request.
     for mechanism in deletions:
         raise_error(view.admin.alter_scram_credentials(user, deletions=[mechanism]))
@@ -199,10 +203,10 @@ def upsertion(name: str, value: str) -> Upsertion:
     if not match[2]:
         raise ToolError(f'{name}: found an empty password')
     iterations = int(match[1] or DEFAULT_ITERATIONS)
-    if not 4096 <= iterations <= 16384:
-        raise ToolError(f'{name}: found {iterations} iterations, expected 4096 to 16384')
+    if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
+        raise ToolError(f'{name}: found {iterations} iterations, expected {LEAST_ITERATIONS} to {MOST_ITERATIONS}')
     salt = new_salt()
-    return Upsertion(MECHANISMS[name], iterations, salt, salted_password(name, match[2], salt, iterations))
+    return Upsertion(MECHANISM_CODES[name], iterations, salt, salted_password(name, match[2], salt, iterations))
 
 
 def names_in_order(arguments: Sequence[str]) -> list[str]:

@@ -14,10 +14,10 @@ from collections.abc import Generator, Mapping
 from kbroker.client.config import ClientConfig
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.security.scram import escape_name, keys_of_salted_password, proof_of, salted_password, verifier_of
+from kbroker.security.scram_credential import LEAST_ITERATIONS
 
-MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 1_000_000
-"""The broker chooses the number of iterations, which the client computes. Kafka itself stores at most 16384."""
+"""The broker chooses the number of iterations, which the client computes. Kafka stores at most 16384."""
 
 Conversation = Generator[bytes, bytes, None]
 
@@ -79,8 +79,8 @@ def _challenge(fields: dict[str, str], nonce: str) -> tuple[str, bytes, int]:
         raise _failed('the nonce of the broker does not continue that of the client')
     text = fields.get('i', '')
     iterations = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
-        raise _failed(f'found {text[:20]!r} iterations, expected {MIN_ITERATIONS} to {MAX_ITERATIONS}')
+    if not LEAST_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise _failed(f'found {text[:20]!r} iterations, expected {LEAST_ITERATIONS} to {MAX_ITERATIONS}')
     return server_nonce, _base64(fields.get('s', '')), iterations
 
 

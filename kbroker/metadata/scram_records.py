@@ -4,12 +4,11 @@ from __future__ import annotations
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import UserScramCredentialRecord
 from kbroker.security.mechanism import LARGEST_NAME_BYTES
-from kbroker.security.scram_credential import LEAST_ITERATIONS, MECHANISM_CODES, ScramCredential
+from kbroker.security.scram_credential import LEAST_ITERATIONS, MECHANISM_CODES, MOST_ITERATIONS, ScramCredential
 
 SCRAM_SINCE = 11
 """The first metadata.version with these records."""
 MECHANISM_NAMES = {code: name for name, code in MECHANISM_CODES.items()}
-MOST_ITERATIONS = 16_384
 MOST_CREDENTIALS = 100_000
 LARGEST_SALT_BYTES = 1024
 """The longest salt. The broker sends it to every client that names the user."""
