@@ -1,6 +1,6 @@
 """Work that takes longer than a turn may: done in slices, between the turns of the connections.
 
-The loop belongs to everybody, so nothing may hold it for long. Work whose length a peer chooses (partitions, members,
+All connections share the loop, so no work may hold it for long. Work whose length a peer chooses (partitions, members,
 bytes) is written as a generator that yields after each small part, of 100 microseconds or so. In each tick, the works
 that are not at their end share SLICE_US. State may change wherever a work yields: look things up again behind it.
 

@@ -1,6 +1,6 @@
 """kbroker-certs: certificates and settings files for a broker under development, made by `openssl`.
 
-What is in the directory already stays, so a second run adds a client. Everything is for the owner only.
+Existing files stay, so a second run adds a client. Only the owner can read the files.
 """
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ to SaslHandshake and SaslAuthenticate, and the frames that no state allows. The 
 - Among the tokens, another request is answered with ILLEGAL_SASL_STATE.
 
 A login that fails ends the connection. The answer and the end are held back for
-`connection.failed.authentication.delay.ms`. Nothing else of the connection is served meanwhile, and other connections
-notice nothing.
+`connection.failed.authentication.delay.ms`. Meanwhile the broker serves no other frame of this connection. Other
+connections do not wait.
 """
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Attempt:
     def __init__(self, mechanism: str, logins: ListenerLogins, exchange: Exchange | None):
         self.mechanism = mechanism
         self.logins = logins
-        """Those in force when the login began."""
+        """The logins in force when this one began."""
         self.exchange = exchange
         """None: a re-authentication by another mechanism, which fails at its first token."""
         self.tokens = 0
@@ -96,12 +96,12 @@ class Authentication:
         self.failed_logins = FailedLogins(node.clock)
         self._node = node
         self._connections: dict[str, set[Any]] = {}
-        """By user of SCRAM, if `kbroker.end.sessions.of.changed.users` is true."""
+        """The connections by user of SCRAM, if `kbroker.end.sessions.of.changed.users` is true."""
 
     # ---- settings
 
     def start(self, background: Background, compute: Submit) -> None:
-        """Build the mechanisms of all listeners; the metadata is open. It may wait for the network.
+        """Build the mechanisms of all listeners, after the metadata is open. It may wait for the network.
 
         `compute` submits a job to a worker whose jobs wait for nothing. Raises ConfigError.
         """
@@ -211,7 +211,7 @@ class Authentication:
         return None if authorizer is None else authorizer.access_of(principal, connection.client_host)
 
     def verdict(self, connection: Any, session: Session, key: int) -> Verdict:
-        """Return what becomes of a frame with this API key, for a session that is guarded."""
+        """Return the treatment of a frame with this API key, for a session that is guarded."""
         if session.state == LoginState.UNIDENTIFIED and not self._identify(connection, session):
             return Verdict.CLOSE
         if session.state == LoginState.LOGGED_IN and self._node.clock.monotonic_ms() < session.expires_ms:
@@ -220,7 +220,7 @@ class Authentication:
         return Verdict.SERVE if key in allowed else otherwise
 
     def _identify(self, connection: Any, session: Session) -> bool:
-        """Find out the principal of a TLS client. Return False if its certificate has none."""
+        """Log a TLS client in by its certificate. Return False if the certificate has no principal."""
         from kbroker.security.distinguished_names import DistinguishedNameError
         from kbroker.security.principal_mapping import MappingError, principal_of_certificate
 
@@ -292,8 +292,10 @@ class Authentication:
         return self._advance(request, WITH_HEADERS, partial(self._step, session, token))
 
     def take_bare_token(self, request: Any, token: bytes) -> Any:
-        """Return the answer to a token without a header. None: it comes later, or the login failed, and only the end of
-        the connection can say so."""
+        """Return the answer to a token without a header, or None if it comes later or the login failed.
+
+        The end of the connection is the only sign of a failure.
+        """
         return self._advance(request, BARE, partial(self._step, request.connection.session, token))
 
     def _step(self, session: Session, token: bytes) -> bytes | Check:

@@ -1,4 +1,4 @@
-"""The check of a right by a handler: what is missing becomes the error code of the resource's type (KIP-11)."""
+"""The check of a right by a handler. A missing right becomes the error code of the resource's type (KIP-11)."""
 from __future__ import annotations
 
 from kbroker.apis.request import Request
@@ -38,7 +38,7 @@ def refusal(resource_type: int) -> KafkaError:
 
 
 def may_on_cluster(request: Request, operation: Operation, quiet: bool = False) -> bool:
-    """Return whether the client may do `operation` with the cluster. `quiet`: a denial is no event for the audit."""
+    """Return whether the client may do `operation` with the cluster. With `quiet`, a denial is not audited."""
     return request.may(operation, CLUSTER, CLUSTER_NAME, quiet)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from kbroker.security.acl_codes import WILDCARD, Operation, PatternType, Permission, ResourceType
 from kbroker.security.hosts import host_key
 
-EVERYBODY = 'User:*'
+EVERY_USER = 'User:*'
 RESOURCE_TYPES = tuple(int(kind) for kind in ResourceType if kind > ResourceType.ANY)
 ENTRY_BYTES = 1200
 """The memory of an ACL in the index and in the metadata image, besides its strings."""
@@ -22,12 +22,11 @@ _LITERAL, _PREFIXED = int(PatternType.LITERAL), int(PatternType.PREFIXED)
 
 Entry = Any
 """An AccessControlEntryRecord."""
-
 Pattern = tuple[int, int, str]
 """Resource type, pattern type and name."""
-MOST_ACL_BYTES = 256 * 1024 * 1024
-"""The memory of ACLs after which no more are created: some 200,000."""
 
+MOST_ACL_BYTES = 256 * 1024 * 1024
+"""The bound on the memory of all ACLs: some 200,000 of them."""
 
 
 class Decision(NamedTuple):
@@ -186,7 +185,7 @@ class AclIndex:
 
     def rules_of(self, pattern: Pattern, principal: str, host: str) -> Iterator[Rules]:
         """Yield the rules of a pattern for a principal at a host, which is spelled by `host_key`."""
-        for who in (principal, EVERYBODY):
+        for who in (principal, EVERY_USER):
             for where in (host, WILDCARD):
                 rules = self._rules.get((pattern, who, where))
                 if rules is not None:
@@ -194,12 +193,12 @@ class AclIndex:
 
     def owned_by(self, resource_type: int, principal: str, host: str) -> Iterator[Entry]:
         """Yield the entries of a type of resources for a principal at a host, which is spelled by `host_key`."""
-        for who in (principal, EVERYBODY):
+        for who in (principal, EVERY_USER):
             for where in (host, WILDCARD):
                 yield from self._owned.get((resource_type, who, where), {}).values()
 
     def candidates(self, wanted: AclFilter) -> Iterator[Entry]:
-        """Yield entries among which are all that match a filter: few, if the filter names resource and principal."""
+        """Yield all entries that match a filter, among others: few, if the filter names resource and principal."""
         if wanted.resource_name is None:
             yield from self.entries.values()
             return
@@ -234,7 +233,7 @@ def pattern_of(entry: Entry) -> Pattern:
 
 
 def identity_of(entry: Entry) -> tuple[Any, ...]:
-    """Return what makes an ACL the same as another one: all of its fields but the id."""
+    """Return the fields by which two ACLs are equal: all but the id."""
     return (entry.resource_type, entry.pattern_type, entry.resource_name, entry.principal, entry.host, entry.operation,
             entry.permission_type)
 

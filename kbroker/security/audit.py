@@ -1,7 +1,7 @@
 """The audit: logins, denials and administrative changes, one JSON object per line.
 
-Each line has `time` (UTC), `event` and `outcome`, and as far as they are known `principal`, `host`, `listener`,
-`client_id`, `api` and `resource`. An outcome is `ok` or the name of an error code. No line has a password, a token, a
+Each line has `time` (UTC), `event` and `outcome`. It also has `principal`, `host`, `listener`, `client_id`, `api` and
+`resource`, unless they are unknown. An outcome is `ok` or the name of an error code. No line has a password, a token, a
 salt or a key.
 
 The events: `started` and `stopped`; `login`, `reauthentication`; `denied`; `change`; `lost`, which has the number of
@@ -62,6 +62,7 @@ class Audit:
     """An audit that is off."""
 
     is_on = False
+
     @property
     def waiting_bytes(self) -> int:
         """The size of the lines that are not written yet."""

@@ -84,7 +84,7 @@ class AuditFile:
             os.close(self._fd)
 
     def _open(self) -> int:
-        """Open the file, and end a line that is torn: whatever wrote it last may have been killed."""
+        """Open the file, and end a torn last line: the broker that wrote it may have been killed."""
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             size = os.fstat(fd).st_size
@@ -113,7 +113,7 @@ class AuditFile:
         return bytes(data)
 
     def _put_down(self, data: bytes) -> None:
-        """Write the lines, however often it takes. After the stop has begun, try once."""
+        """Write the lines, and try again until that succeeds. After the stop has begun, try once."""
         while True:
             is_last = self._closing.is_set()
             try:

@@ -1,8 +1,7 @@
 """Failed logins by address: a client that guesses passwords has to wait.
 
 An address may fail MOST_AT_ONCE times, and one time more every REFILL_MS. Beyond that, its logins begin one after the
-other, every PACE_MS. No user is locked out: a login that is right succeeds, if late, and other addresses notice
-nothing.
+other, every PACE_MS. No user is locked out: a right password succeeds after the wait. Other addresses do not wait.
 """
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ class FailedLogins:
             self._by_network.popitem(last=False)
 
     def wait_ms(self, address: str) -> int | None:
-        """Return how long a login of the address has to wait before it begins; None: it is refused."""
+        """Return the time that a login of the address waits before it begins, or None if it is refused."""
         failures = self._by_network.get(network_of(address)) if self._by_network else None
         if failures is None:
             return 0

@@ -121,7 +121,7 @@ class Key(NamedTuple):
 
 
 class KeySetError(Exception):
-    """A key set cannot be loaded. The message names the place, found and expected."""
+    """A key set cannot be loaded. The message names the place, what was found and what was expected."""
 
 
 def parse_keys(text: bytes) -> tuple[list[Key], list[str]]:
@@ -273,7 +273,7 @@ class KeySet:
         self._adopt(keys, left_out)
 
     def find(self, key_id: str | None, algorithm: str) -> Key:
-        """Return the one key for a token. An unknown key id lets the set be loaded again. Raises TokenRefused."""
+        """Return the one key for a token. For an unknown key id, begin to load the set again. Raises TokenRefused."""
         with_id = [key for key in self._keys if key_id is None or key.key_id == key_id]
         if key_id is not None and not with_id:
             self._look_for(key_id)

@@ -1,4 +1,4 @@
-"""The face of all SASL mechanisms, from the broker's side: tokens of the client in, tokens for the client out.
+"""The interface of all SASL mechanisms on the broker's side: tokens of the client in, tokens for the client out.
 
 A `Mechanism` is what one listener serves, built from its settings. It begins an `Exchange` for each login. Neither
 knows a socket, a request or a thread.

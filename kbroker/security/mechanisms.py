@@ -39,9 +39,9 @@ class Settings(Protocol):
 def mechanism_for(name: str, settings: Settings, surroundings: Surroundings, *, is_guarded: bool) -> Mechanism:
     """Return the mechanism `name` as a listener serves it.
 
-    Use it so: `load()` once (it may wait for the network), `start()` on the loop, `begin()` for each login, `close()`
-    at the end. `is_guarded` is False for a listener that other machines reach and whose operator did not allow that
-    it is insecure: it gets no mechanism that lets clients choose their name.
+    The caller calls `load()` once (it may wait for the network), `start()` on the loop, `begin()` for each login, and
+    `close()` at the end. `is_guarded` is False for a listener that other machines reach, unless its operator allowed
+    insecure listeners. Such a listener gets no mechanism that lets clients choose their name.
 
     Raises ConfigError for settings that are missing or contradict each other.
     """

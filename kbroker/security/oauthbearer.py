@@ -22,7 +22,7 @@ LARGEST_BEARER_BYTES = 16 * 1024
 MOST_ATTEMPTS = 4
 """The tokens that a client may present in one exchange: after a refusal it may send another one."""
 SHOWN_CHARACTERS = 256
-"""The most of a name in a message: an error message on the wire has a bound."""
+"""The characters of a name in a message for the client, whose length has a bound."""
 GIVES_UP = b'\x01'
 """The client's answer to a refusal."""
 

@@ -1,8 +1,8 @@
 """Quotas of clients: arithmetic on a clock, as Apache Kafka computes it.
 
-A quota belongs to an entity: a user, a client id, both, or the default of either. A counter measures what shares one
-quota. The rate of a counter is the sum of its samples over the time since the oldest of them; missing samples count as
-full windows without events. A client above its quota is throttled for as long as it takes until the rate fits again.
+A quota belongs to an entity: a user, a client id, both, or the default of either. A counter measures the clients that
+share one quota. Its rate is the sum of its samples over the time since the oldest of them. Missing samples count as
+full windows without events. A client above its quota is throttled until its rate fits again.
 """
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Rate:
 
 
 class TokenBucket:
-    """Tokens that flow in at the rate of a quota, up to a burst. A taker may leave debts."""
+    """Tokens that flow in at the rate of a quota, up to a burst. Their number may fall below zero."""
 
     __slots__ = ('_filled_ms', '_tokens', '_window')
 

@@ -3,7 +3,7 @@
 The key derivation serves both sides of a login, and the commands that store credentials.
 
 An unknown user gets a challenge that looks like a known user's. Its salt depends on the name and on a secret of the
-broker, so asking twice does not show the difference. Only the last message fails.
+broker, so it is the same in each login, like that of a known user. Only the last message fails.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BASE36 = '0123456789abcdefghijklmnopqrstuvwxyz'
 
 
 class Keys(NamedTuple):
-    """The three keys of RFC 5802. Who knows `client_key` can log in; who knows `server_key` can pose as the broker."""
+    """The three keys of RFC 5802. With `client_key`, a thief can log in; with `server_key`, pose as the broker."""
 
     client_key: bytes
     stored_key: bytes
@@ -170,7 +170,7 @@ def made_up_credential(mechanism: str, name: str, secret: bytes) -> ScramCredent
 
 
 def _proves(proof: bytes, stored_key: bytes, transcript: bytes, digest: str) -> bool:
-    """Report whether the proof was made with the client key that belongs to `stored_key`."""
+    """Return whether the proof was made with the client key that belongs to `stored_key`."""
     signature = hmac.digest(stored_key, transcript, digest)
     if len(proof) != len(signature):
         return False
