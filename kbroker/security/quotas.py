@@ -240,8 +240,8 @@ class ClientQuotas:
     def put(self, entity: Iterable[tuple[str, str | None]], key: str, quota: float | None) -> None:
         """Put one quota into effect; None removes it. Counters keep what they have measured.
 
-        A key or a type of entity that is not known here is ignored: a newer Kafka may have written it. Logs of Kafka may
-        hold NaN, which limits nothing, and zero, which allows next to nothing.
+        A key or a type of entity that is not known here is ignored: a newer Kafka may have written it. Logs of Kafka
+        may hold NaN, which limits nothing, and zero, which allows next to nothing.
         """
         if quota is not None and not quota > 0:
             quota = None if math.isnan(quota) else LEAST_QUOTA
