@@ -48,6 +48,8 @@ VERSION_WITH_HEADERS = 1
 """The version of SaslHandshake from which on tokens travel in SaslAuthenticate requests."""
 AFTER_LOGIN = 'SaslAuthenticate request received after successful authentication'
 
+NO_RECORD = UserScramCredentialRecord()
+
 logger = logging.getLogger('kbroker.security')
 
 
@@ -148,8 +150,9 @@ class Authentication:
 
     def _find_credential(self, mechanism: str, name: str) -> ScramCredential | None:
         record = self._node.metadata.image.scram_credentials.get((name, MECHANISM_CODES[mechanism]))
-        return None if record is None else ScramCredential(
-            record.salt, record.stored_key, record.server_key, record.iterations)
+        found = record or NO_RECORD     # the same steps for every name, so that their number does not show who exists
+        credential = ScramCredential(found.salt, found.stored_key, found.server_key, found.iterations)
+        return (credential, None)[record is None]
 
     def check(self, config: Config, _given: Iterable[str]) -> Steps:
         """Check the logins of a configuration that is not in force yet, as far as they depend on the settings alone.

@@ -1,6 +1,8 @@
 """A client that does nothing wrong: it produces and fetches without a pause, and measures each operation.
 
-    python tests/hostile/good_client.py HOST PORT BROKER_PID
+    python tests/hostile/good_client.py HOST PORT BROKER_PID [USER PASSWORD]
+
+With a user, it logs in by SCRAM-SHA-512 first.
 
 It produces one record at a time, idempotently and with acks=all, and fetches each back over a second connection.
 Between two records it waits in a Fetch at the end of the partition. When its standard input ends, it prints its
@@ -12,6 +14,7 @@ or the broker's loop waited for a processor, or the processor time that the brok
 """
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -28,14 +31,18 @@ from support.in_process_broker import frame_of, read_answer  # noqa: E402
 from support.message_builder import batch_of  # noqa: E402
 from support.raw_client import RawClient  # noqa: E402
 
+from kbroker.client.sasl import conversation  # noqa: E402
 from kbroker.protocol.messages import (  # noqa: E402
     CreateTopicsRequest,
     FetchRequest,
     InitProducerIdRequest,
     ProduceRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
 )
 
-TOPIC = 'good'
+MECHANISM = 'SCRAM-SHA-512'
+TOPIC = f'good-{os.getpid()}'
 VALUE = b'v' * 100
 PAUSE_MS = 2
 LEAST_OPERATIONS = 600
@@ -49,8 +56,11 @@ REFERENCE_EVERY = 20
 class GoodClient:
     """A producer and a consumer of one partition."""
 
-    def __init__(self, host: str, port: int, broker_pid: int):
+    def __init__(self, host: str, port: int, broker_pid: int, *user: str):
         self._producer, self._consumer = RawClient(host, port), RawClient(host, port)
+        if user:
+            log_in(self._producer, *user)
+            log_in(self._consumer, *user)
         self._clock = (~broker_pid << 3) | 2  # the clock of another process's processor time, as clock_getcpuclockid
         # The second number of schedstat is the time in nanoseconds that a thread waited for a processor.
         self._schedstats = [os.open(f'/proc/{pid}/schedstat', os.O_RDONLY) for pid in ('self', broker_pid)]
@@ -98,9 +108,21 @@ class GoodClient:
         return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=[topic])
 
 
+def log_in(client: RawClient, user: str, password: str) -> None:
+    """Log in by SCRAM."""
+    client.ask(SaslHandshakeRequest(mechanism=MECHANISM), 1)
+    talk, answer = conversation(MECHANISM, user, password), None
+    with contextlib.suppress(StopIteration):
+        while True:
+            found = client.ask(SaslAuthenticateRequest(auth_bytes=talk.send(answer)), 2)
+            if found.error_code:
+                raise AssertionError(found)
+            answer = found.auth_bytes
+
+
 def main() -> None:
-    host, port, broker_pid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    client = GoodClient(host, port, broker_pid)
+    host, port, broker_pid, *user = sys.argv[1:]
+    client = GoodClient(host, int(port), int(broker_pid), *user)
     for _ in range(20):
         client.work()  # the first calls import and allocate
     client.operations.clear()

@@ -5,11 +5,10 @@ import contextlib
 import random
 
 import pytest
+from hostile.guarded import GOOD, HANDSHAKE, WRONG, Guarded, framed, token
 from hostile.siege import many_connections
-from support.free_ports import free_port
 from support.in_process_broker import frame_of, read_answer
-from support.raw_client import RawClient
-from support.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS
+from support.secured_broker import MECHANISMS
 
 from kbroker.errors import ErrorCode
 from kbroker.network.newcomers import MAX_LOGINS
@@ -21,51 +20,9 @@ from kbroker.protocol.messages import (
     SaslHandshakeRequest,
 )
 from kbroker.security.failed_logins import MOST_AT_ONCE
-from kbroker.status import read_status
 
-GOOD = b'\0alice\0' + PASSWORD.encode()
-WRONG = b'\0alice\0nonsense'
-OAUTH_JAAS = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;'
-HANDSHAKE = frame_of(SaslHandshakeRequest(mechanism='PLAIN'), 1)
 CREATE = frame_of(CreateTopicsRequest(timeout_ms=1000, topics=[
     CreateTopicsRequest.CreatableTopic(name='smuggled', num_partitions=1, replication_factor=1)]), 7)
-
-
-def token(content: bytes) -> bytes:
-    return frame_of(SaslAuthenticateRequest(auth_bytes=content), 2)
-
-
-def framed(*frames: bytes) -> bytes:
-    return b''.join(len(frame).to_bytes(4, 'big') + frame for frame in frames)
-
-
-class Guarded:
-    """A broker under attack with a listener that requires logins."""
-
-    def __init__(self, besieged, **more):
-        self.port, prefix = free_port(), 'listener.name.sasl_plaintext'
-        self.broker = besieged({
-            'listeners': f'PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:{self.port}',
-            'sasl.enabled.mechanisms': ','.join(MECHANISMS), f'{prefix}.plain.sasl.jaas.config': PLAIN_JAAS,
-            f'{prefix}.oauthbearer.sasl.jaas.config': OAUTH_JAAS,
-            **{name.replace('_', '.'): value for name, value in more.items()}})
-
-    def connect(self, source: str = '') -> RawClient:
-        return RawClient('127.0.0.1', self.port, source=source)
-
-    def log_in(self) -> RawClient:
-        client = self.connect()
-        client.exchange(HANDSHAKE)
-        answer = read_answer(SaslAuthenticateRequest(), 2, client.exchange(token(GOOD)))
-        assert answer.error_code == 0, answer
-        return client
-
-    def topics(self) -> set[str]:
-        with self.broker.connect() as client:
-            return {topic.name for topic in client.ask(MetadataRequest(topics=None), 12).topics}
-
-    def held(self, what: str) -> int:
-        return next(line['now'] for line in read_status(str(self.broker.directory))['ledger'] if line['what'] == what)
 
 
 @pytest.fixture

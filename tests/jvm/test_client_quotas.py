@@ -37,17 +37,20 @@ def brokers(tmp_path_factory):
             broker.kill9()
 
 
-def limit(address, client_id, **quotas):
-    """Set quotas of a client id, and wait until the broker applies them.
+def limit(address, client_id, user=None, **quotas):
+    """Set quotas of a client id, or of a user with a client id, and wait until the broker applies them.
 
     Apache Kafka describes a change before it applies it, and applies it before it describes the next change.
     """
     cluster = Cluster(ClientConfig.load(address))
     admin = Admin(cluster)
     for changed in (client_id, f'{client_id}-next'):
-        assert admin.alter_client_quotas([('client-id', changed)], quotas) is None
-        while admin.describe_client_quotas([('client-id', changed, False)]) != {(('client-id', changed),): quotas}:
-            pass
+        entity = [('client-id', changed), *([] if user is None else [('user', user)])]
+        assert admin.alter_client_quotas(entity, quotas) is None
+        found = None
+        while found != {frozenset(entity): quotas}:
+            described = admin.describe_client_quotas([(*part, False) for part in entity])
+            found = {frozenset(parts): values for parts, values in described.items()}
     cluster.close()
 
 
@@ -100,6 +103,65 @@ def test_partitions_above_the_quota_are_refused_for_the_same_time(brokers):
         assert [answer.topics[0].error_code for answer in answers] == [0, ErrorCode.THROTTLING_QUOTA_EXCEEDED]
         assert answers[0].throttle_time_ms == 0
         assert 9000 - elapsed_ms - 1 <= answers[1].throttle_time_ms <= 9000
+
+
+TIMED = [
+    ('ApiVersions', 3, {'client_software_name': 'judge', 'client_software_version': '1'}),
+    ('Metadata', 12, {'topics': None}),
+    ('DescribeCluster', 1, {}),
+    ('ListGroups', 4, {}),
+    ('DescribeConfigs', 4, {'resources': [
+        {'resource_type': 4, 'resource_name': '1', 'configuration_keys': None}]}),
+    ('DescribeConfigs', 4, {'resources': [
+        {'resource_type': 2, 'resource_name': 'not there', 'configuration_keys': None}]}),
+    ('Produce', 12, {'acks': -1, 'timeout_ms': 10000, 'topic_data': [{'name': 'not-there', 'partition_data': [
+        {'index': 0, 'records': batch_of(1_700_000_000_000, b'value')}]}]}),
+    ('Fetch', 12, {'replica_id': -1, 'max_wait_ms': 0, 'min_bytes': 1, 'max_bytes': 1_000_000, 'topics': [
+        {'topic': 'not-there', 'partitions': [{'partition': 0, 'fetch_offset': 0, 'partition_max_bytes': 1_000_000}]}]}),
+]
+"""Requests whose time counts, also if their answer is an error."""
+WINDOW_MS = 1000
+
+
+@pytest.mark.parametrize(('percentage', 'expected_ms'), [(1e-7, WINDOW_MS), (10_000.0, 0)])
+def test_request_time_above_the_quota_is_throttled_for_one_window(brokers, percentage, expected_ms):
+    """One request takes longer than the small share of a thread allows, on any machine, and none uses up the large one.
+
+    The throttle time would be hours, but its bound is a window.
+    """
+    for broker in brokers:
+        for number, request in enumerate(TIMED):
+            client_id = f'timed-{expected_ms}-{number}'
+            limit(broker.address, client_id, 'ANONYMOUS', request_percentage=percentage)
+            answer = throttle_of(broker.address, client_id, request)
+            assert answer.throttle_time_ms == expected_ms, (broker, request)
+            if request[0] == 'Fetch':
+                assert bool(answer.responses) is (expected_ms == 0)
+
+
+def test_clients_of_one_quota_share_their_time(brokers):
+    """The first request uses up the quota of the user's client id, so a connection that is new is throttled, too."""
+    for broker in brokers:
+        limit(broker.address, 'shared', 'ANONYMOUS', request_percentage=1e-7)
+        peers = [RawPeer(broker.address, 'orders') for _ in range(2)]
+        times = [peer.ask('Metadata', 12, client_id='shared', topics=[]).throttle_time_ms for peer in peers]
+        others = peers[0].ask('Metadata', 12, client_id='another', topics=[]).throttle_time_ms
+        for peer in peers:
+            peer.close()
+        assert (times, others) == ([WINDOW_MS, WINDOW_MS], 0), broker
+
+
+@pytest.mark.parametrize('percentage', [0.0, -1.0])
+def test_a_share_that_is_none_is_refused(brokers, percentage):
+    found = []
+    for broker in brokers:
+        peer = RawPeer(broker.address, 'orders')
+        answer = peer.ask('AlterClientQuotas', 1, entries=[{
+            'entity': [{'entity_type': 'user', 'entity_name': 'anyone'}],
+            'ops': [{'key': 'request_percentage', 'value': percentage, 'remove': False}]}])
+        found.append([entry.error_code for entry in answer.entries])
+        peer.close()
+    assert found[0] == found[1] == [ErrorCode.INVALID_REQUEST]
 
 
 ALTERED = [

@@ -1,0 +1,112 @@
+"""Logins that never end, and storms of them, beside a client that has logged in.
+
+The siege's limits are in milliseconds. Here the client is compared with itself: the attack may at most double the time
+that 99 of 100 of its operations take.
+"""
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hostile.guarded import HANDSHAKE, WRONG, Guarded, framed, token
+from hostile.siege import GOOD_CLIENT, Operations, many_connections
+from support.broker_process import ROOT
+from support.in_process_broker import frame_of
+
+from kbroker.network.newcomers import MAX_LOGINS
+from kbroker.protocol.messages import AlterUserScramCredentialsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
+from kbroker.security.scram import salted_password
+
+USER, LOGIN = 'friend', 'friend of the broker'
+MECHANISM, CODE = 'SCRAM-SHA-512', 2
+SALT = b'salt of the friend'
+ITERATIONS = 4096
+MOST_FACTOR = 2
+LEAST_P99_MS = 1
+"""A lower time is the noise of the machine."""
+ATTEMPTS = 3
+"""A delay that the attack causes is there in each of them."""
+
+
+@pytest.fixture
+def guarded(besieged):
+    """A broker with a user, whose listener for the friend and the attackers requires logins."""
+    guarded = Guarded(besieged)
+    request = AlterUserScramCredentialsRequest
+    with guarded.broker.connect() as client:
+        answer = client.ask(request(deletions=[], upsertions=[request.ScramCredentialUpsertion(
+            name=USER, mechanism=CODE, iterations=ITERATIONS, salt=SALT,
+            salted_password=salted_password(MECHANISM, LOGIN, SALT, ITERATIONS))]), 0)
+    assert [result.error_code for result in answer.results] == [0]
+    return guarded
+
+
+@contextlib.contextmanager
+def measured(guarded: Guarded) -> Iterator[list[Operations]]:
+    """Run the friend beside the block. At its end, the list that the block gets has the friend's measurements."""
+    command = [sys.executable, str(GOOD_CLIENT), '127.0.0.1', str(guarded.port), str(guarded.broker.pid), USER, LOGIN]
+    with subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as friend:
+        try:
+            assert friend.stdout is not None and friend.stdout.readline() == 'ready\n'
+            found: list[Operations] = []
+            yield found
+            found.append(guarded.broker._end_of(friend))
+        finally:
+            friend.kill()
+
+
+def p99_ms(guarded: Guarded, attack: contextlib.AbstractContextManager[object]) -> float:
+    """Return the time that 99 of 100 operations of the friend take at most, beside an attack."""
+    with measured(guarded) as found, attack:
+        pass
+    return max(found[0].p99_ms, LEAST_P99_MS)
+
+
+def judge(guarded: Guarded, attack, attempts: int = ATTEMPTS) -> None:
+    """Compare the friend's times with and without the attack, on attempts whose machine may be busy."""
+    factors = []
+    for _ in range(attempts):
+        alone_ms = p99_ms(guarded, contextlib.nullcontext())
+        besieged_ms = p99_ms(guarded, attack(guarded))
+        factors.append(besieged_ms / alone_ms)
+        print(f'\n  99 of 100 operations: {alone_ms:.2f} ms alone, {besieged_ms:.2f} ms under attack, '
+              f'factor {factors[-1]:.2f}')
+        if factors[-1] <= MOST_FACTOR:
+            return
+    raise AssertionError(f'the attack slows the friend by {factors}, expected at most {MOST_FACTOR}')
+
+
+@contextlib.contextmanager
+def half_open(guarded: Guarded, logins: int) -> Iterator[None]:
+    """A third of the logins sends nothing, a third half a frame, a third chooses a mechanism. None goes on."""
+    with many_connections(guarded.broker, logins, guarded.connect) as attackers:
+        for number, attacker in enumerate(attackers):
+            with contextlib.suppress(ConnectionError):      # the oldest logins end at the bound
+                attacker.socket.sendall([b'', framed(HANDSHAKE)[:7], framed(HANDSHAKE)][number % 3])
+        assert guarded.held('logins in progress') <= MAX_LOGINS
+        yield
+
+
+@pytest.mark.parametrize('logins', [1_500, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
+def test_half_open_logins_do_not_double_the_times_of_a_client_that_is_logged_in(guarded, logins):
+    judge(guarded, lambda guarded: half_open(guarded, logins))
+
+
+@contextlib.contextmanager
+def storm(guarded: Guarded, logins: int) -> Iterator[None]:
+    """Logins that begin all at once: half by a guess at a password, half by a first message of SCRAM."""
+    scram = framed(frame_of(SaslHandshakeRequest(mechanism=MECHANISM), 1),
+                   frame_of(SaslAuthenticateRequest(auth_bytes=b'n,,n=friend,r=abcdef'), 2))
+    with many_connections(guarded.broker, logins, guarded.connect) as attackers:
+        for number, attacker in enumerate(attackers):
+            with contextlib.suppress(ConnectionError):
+                attacker.socket.sendall([framed(HANDSHAKE, token(WRONG)), scram][number % 2])
+        yield
+
+
+@pytest.mark.parametrize('logins', [600, pytest.param(5_000, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
+def test_a_storm_of_logins_does_not_double_the_times_of_a_client_that_is_logged_in(guarded, logins):
+    judge(guarded, lambda guarded: storm(guarded, logins))
