@@ -4,6 +4,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from kbroker.security.quotas import ClientQuotas
 from kbroker.wire.frames import FrameServer
 
 ACCEPTS_PER_TICK = 64
+ACCEPT_NS = 500_000
+"""The time of a tick after which no further connection is accepted. They wait in the backlog."""
 DEFAULT_OPTIONS = SocketOptions()
 OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 MOST_HELD = 1000
@@ -173,6 +176,7 @@ class Server:
         self._listeners.append((listener, handler))
 
     def _accept(self, listener: socket.socket, endpoint: Endpoint) -> None:
+        end_ns = time.monotonic_ns() + ACCEPT_NS
         for _ in range(ACCEPTS_PER_TICK):
             try:
                 accepted, address = listener.accept()
@@ -186,7 +190,7 @@ class Server:
                     return
                 continue  # this peer was gone before it was accepted
             self._admit(accepted, address, endpoint)
-            if self._slow_down(listener, endpoint.name):
+            if self._slow_down(listener, endpoint.name) or time.monotonic_ns() >= end_ns:
                 return
 
     def _admit(self, accepted: socket.socket, address: tuple[str, int], endpoint: Endpoint) -> None:

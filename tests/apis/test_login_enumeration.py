@@ -1,7 +1,7 @@
 """A broker's answers to a failed login, and its work for them, do not show whether the user exists.
 
-Wall time is too noisy for a test, so the work is counted: the lines of the broker that Python executes from the frame to
-the answer. `tests/security/test_enumeration` counts the calls of hash functions within the mechanisms.
+Wall time is too noisy for a test, so the work is counted: the lines of the broker that Python executes from the frame
+to the answer. `tests/security/test_enumeration` counts the calls of hash functions within the mechanisms.
 """
 import hashlib
 import sys

@@ -117,7 +117,8 @@ TIMED = [
     ('Produce', 12, {'acks': -1, 'timeout_ms': 10000, 'topic_data': [{'name': 'not-there', 'partition_data': [
         {'index': 0, 'records': batch_of(1_700_000_000_000, b'value')}]}]}),
     ('Fetch', 12, {'replica_id': -1, 'max_wait_ms': 0, 'min_bytes': 1, 'max_bytes': 1_000_000, 'topics': [
-        {'topic': 'not-there', 'partitions': [{'partition': 0, 'fetch_offset': 0, 'partition_max_bytes': 1_000_000}]}]}),
+        {'topic': 'not-there', 'partitions': [
+            {'partition': 0, 'fetch_offset': 0, 'partition_max_bytes': 1_000_000}]}]}),
 ]
 """Requests whose time counts, also if their answer is an error."""
 WINDOW_MS = 1000

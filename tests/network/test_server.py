@@ -61,6 +61,20 @@ def is_cut_off(client):
         return True
 
 
+def test_connections_that_come_at_once_are_accepted_in_several_ticks(serve, reactor, monkeypatch):
+    """The time for them in a tick is used up by the first one."""
+    monkeypatch.setattr('kbroker.network.server.ACCEPT_NS', 0)
+    server = serve()
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(socket.create_connection(server.addresses[0], timeout=60))
+        accepted = []
+        while server.accepted < 3:
+            reactor.run_once()
+            accepted.append(server.accepted)
+        assert set(accepted) == {1, 2, 3}
+
+
 def test_a_client_is_served_and_forgotten(serve, dial, reactor):
     closed = []
     server = serve(on_close=closed.append)
