@@ -22,7 +22,7 @@ from kbroker.network.admission import ListenerLimits
 from kbroker.network.connection import Connection
 from kbroker.network.limits import UNBOUNDED, Limits, SocketOptions
 from kbroker.network.reactor import Reactor
-from kbroker.network.server import Endpoint, Server
+from kbroker.network.server import Endpoint, Hooks, Server
 from kbroker.network.sync_threads import SyncThreads
 from kbroker.network.transport import Transport
 from kbroker.network.worker import Worker
@@ -180,8 +180,8 @@ class Broker:
                                 config.socket_receive_buffer_bytes)
         self.server = Server(
             self.reactor, self._endpoints(), dispatcher, limits, options,
-            open_session=self.node.authentication.open, on_close=self._connection_closed,
-            submit=self.reading_worker.submit, make_room=partial(shared_open_files().release, ACCEPTED_AT_ONCE),
+            hooks=Hooks(self.node.authentication.open, self._connection_closed, self.reading_worker.submit,
+                        partial(shared_open_files().release, ACCEPTED_AT_ONCE)),
             quotas=self.node.quotas)
         self.node.quotas.on_switch.append(self._measure_time)
         self._limit_connections()

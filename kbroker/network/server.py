@@ -41,23 +41,30 @@ class Endpoint(NamedTuple):
     make_transport: Callable[[int], Transport] = Transport
 
 
+class Hooks(NamedTuple):
+    """The functions that the server calls. `Commons` describes `on_close` and `submit`."""
+
+    open_session: Callable[[Connection], Any] | None = None
+    """Returns the session of a new connection."""
+    on_close: Callable[[Connection], Any] | None = None
+    submit: Submit | None = None
+    make_room: Callable[[], Any] = lambda: 0
+    """Closes files that can be opened again, when no descriptor is left. Returns whether it closed some."""
+
+
+NO_HOOKS = Hooks()
+
+
 class Server:
     """Listeners on `endpoints`; the frames of all accepted connections go to `frame_server`.
 
-    `addresses` has the ports that are listened on. `open_session` returns the session of a new connection. `Commons`
-    describes `on_close` and `submit`.
+    `addresses` has the ports that are listened on.
     """
 
     def __init__(self, reactor: Reactor, endpoints: Iterable[Endpoint], frame_server: FrameServer, limits: Limits,
-                 options: SocketOptions = DEFAULT_OPTIONS, *,
-                 open_session: Callable[[Connection], Any] | None = None,
-                 on_close: Callable[[Connection], Any] | None = None,
-                 submit: Submit | None = None, make_room: Callable[[], Any] = lambda: 0,
+                 options: SocketOptions = DEFAULT_OPTIONS, *, hooks: Hooks = NO_HOOKS,
                  quotas: ClientQuotas | None = None):
-        """Listen. Raises OSError that names the address which is not available.
-
-        When no descriptor is left, `make_room` closes files that can be opened again. It returns whether it found some.
-        """
+        """Listen. Raises OSError that names the address which is not available."""
         self.connections: dict[int, Connection] = {}
         self.accepted = 0
         self.refused = 0
@@ -70,15 +77,13 @@ class Server:
         """Connections beyond the quota of their address, which are held for a time and then closed."""
         self._paused: dict[socket.socket, Timer] = {}
         """The listeners that accept nothing for a time, because their connections come too fast."""
-        self._open_session = open_session
-        self._on_close = on_close
-        self._make_room = make_room
+        self._hooks = hooks
         self._listeners: list[tuple[socket.socket, EventHandler]] = []
         self._accept_pause: Timer | None = None
         self._full = False
         self._starved = False
         self._drained: Callable[[], None] | None = None
-        self.traffic = Commons(reactor, frame_server, limits, self._forget, submit)
+        self.traffic = Commons(reactor, frame_server, limits, self._forget, hooks.submit)
         try:
             for endpoint in endpoints:
                 self._listen(endpoint)
@@ -184,7 +189,7 @@ class Server:
                 return
             except OSError as error:
                 if error.errno in OUT_OF_DESCRIPTORS:
-                    if self._make_room():
+                    if self._hooks.make_room():
                         continue
                     self._pause_accepting(error)
                     return
@@ -223,8 +228,8 @@ class Server:
         self.connections[connection.connection_id] = connection
         self.admission.enter(host, endpoint.name)
         self.accepted += 1
-        if self._open_session is not None:
-            connection.session = self._open_session(connection)
+        if self._hooks.open_session is not None:
+            connection.session = self._hooks.open_session(connection)
 
     def _hold(self, accepted: socket.socket, hold_ms: int) -> None:
         """Keep a connection silent for a time, then close it: its client comes back later than after a refusal."""
@@ -277,6 +282,6 @@ class Server:
         self.admission.leave(connection.client_host, connection.listener_name)
         self._full = False
         self._resume_accepting()
-        if self._on_close is not None:
-            self._on_close(connection)
+        if self._hooks.on_close is not None:
+            self._hooks.on_close(connection)
         self._check_drained()

@@ -18,7 +18,7 @@ from support.socket_peers import (
 )
 
 from kbroker.network.limits import Limits
-from kbroker.network.server import Endpoint, Server
+from kbroker.network.server import Endpoint, Hooks, Server
 from kbroker.network.worker import Worker
 
 CONTENT = bytes(range(256)) * 400
@@ -224,7 +224,7 @@ def served(reactor, cold, worker):
 
     file = cold()
     server = Server(reactor, [Endpoint('127.0.0.1', 0)], CallingServer(answer), Limits(max_request_bytes=1 << 20),
-                    submit=worker.submit)
+                    hooks=Hooks(submit=worker.submit))
     with socket.create_connection(server.addresses[0], timeout=60) as client:
         client.sendall(frame(b'fetch'))
         while not worker.jobs:

@@ -12,7 +12,7 @@ from support.socket_peers import CallingServer, DeferringHandler, echo, frame
 
 from kbroker.network.connection import Connection
 from kbroker.network.limits import Limits
-from kbroker.network.server import Endpoint, Server
+from kbroker.network.server import Endpoint, Hooks, Server
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def serve(reactor):
     def serve(handle=echo, listeners=(('127.0.0.1', 0),), on_close=None, **limits):
         server_limits = Limits(**{'max_request_bytes': 1 << 20, 'max_idle_ms': 600_000, **limits})
         endpoints = [Endpoint(*listener) for listener in listeners]
-        servers.append(Server(reactor, endpoints, CallingServer(handle), server_limits, on_close=on_close))
+        servers.append(Server(reactor, endpoints, CallingServer(handle), server_limits, hooks=Hooks(on_close=on_close)))
         return servers[-1]
 
     yield serve
