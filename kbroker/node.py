@@ -81,7 +81,7 @@ class Node:
         self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later,
                                clock, timers)
         self.authorizer: Authorizer | None = None
-        """None: every client may do everything."""
+        """The decisions about rights. None if every client may do everything."""
         self._unreported_failure: KafkaError | None = None
         self.on_reconfigured: list[Callable[[], None]] = []
         """Called after `config` took over settings that were changed at run time."""

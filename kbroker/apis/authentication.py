@@ -69,7 +69,7 @@ FRAMES: dict[LoginState, tuple[frozenset[ApiKey], Verdict]] = {
     LoginState.LOGGED_IN: (frozenset({ApiKey.SASL_HANDSHAKE}), Verdict.CLOSE),      # after the session's end
     LoginState.FAILED: (frozenset(), Verdict.CLOSE),
 }
-"""By state, the requests that are served, and the verdict on others."""
+"""The requests that are served, and the verdict on others, by state."""
 
 
 class Attempt:
@@ -82,7 +82,7 @@ class Attempt:
         self.logins = logins
         """The logins in force when this one began."""
         self.exchange = exchange
-        """None: a re-authentication by another mechanism, which fails at its first token."""
+        """The exchange of tokens. None for a re-authentication by another mechanism, which fails at its first token."""
         self.tokens = 0
 
 
@@ -94,7 +94,7 @@ class Authentication:
 
     def __init__(self, node: Any):
         self.listeners: dict[str, ListenerLogins] = {}
-        """By name."""
+        """The logins of each listener, by name."""
         self.failed_logins = FailedLogins(node.clock)
         self._node = node
         self._connections: dict[str, set[Any]] = {}

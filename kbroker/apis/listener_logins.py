@@ -33,7 +33,7 @@ class ListenerLogins:
         """The mapping of certificates to principals."""
         self.mechanisms: dict[str, Mechanism] = {}
         self.lifetimes_ms: dict[str, int] = {}
-        """By mechanism, `connections.max.reauth.ms`."""
+        """The value of `connections.max.reauth.ms` by mechanism."""
         self.texts: dict[str, Mapping[str, str]] = {}
         """The settings of each mechanism. They contain secrets."""
         self.largest_frame_bytes = 0

@@ -32,7 +32,7 @@ EXTENSION_VALUE = re.compile('[\x20-\x7e\t\r\n]+')
 RENEW_AT = 0.8
 """The share of its lifetime for which a token of an endpoint is used."""
 DEFAULT_LIFETIME_S = 60
-"""For an endpoint that does not report a lifetime."""
+"""The lifetime of a token from an endpoint that does not report one."""
 UNSECURED = 'unsecuredLogin'
 
 

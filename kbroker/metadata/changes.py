@@ -55,7 +55,7 @@ class Commit:
         self.records = records
         self.image = image
         self.ended = Pause()
-        """Over once the batch is durable, or its sync has failed."""
+        """A pause that is over once the batch is durable, or its sync has failed."""
         self.failure: str | None = None
         """The reason why the sync has failed."""
 

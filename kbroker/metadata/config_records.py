@@ -8,7 +8,7 @@ from kbroker.protocol.codec import MAX_STRING_BYTES
 from kbroker.protocol.messages import ClearElrRecord, ConfigRecord
 
 OVERHEAD_BYTES = 64
-"""More than a record takes in a batch besides its strings."""
+"""A bound on the bytes of a record in a batch besides its strings."""
 
 
 def config_record(resource_type: int, name: str, key: str, value: str | None) -> ConfigRecord:

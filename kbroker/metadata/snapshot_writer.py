@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class Limits(NamedTuple):
-    """When snapshots are due, and how long old ones stay. A negative limit of the files means that there is none."""
+    """The times at which snapshots are due, and how long old ones stay. A negative limit of the files is no limit."""
 
     between_bytes: int
     interval_ms: int

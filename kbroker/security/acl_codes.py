@@ -57,4 +57,4 @@ def name_of(codes: type[enum.IntEnum], code: int) -> str:
 CLUSTER_NAME = 'kafka-cluster'
 """The name of the one CLUSTER resource."""
 WILDCARD = '*'
-"""As a literal resource name or as a host: every one. `User:*` is every principal."""
+"""The name that stands for every resource, and the host that stands for every one. `User:*` is every principal."""

@@ -73,7 +73,7 @@ class Rules:
 
     def __init__(self) -> None:
         self._decisions: dict[tuple[int, int], tuple[Decision, ...]] = {}
-        """By operation and permission. There are several if hosts are spelled differently."""
+        """The decisions by operation and permission: several if hosts are spelled differently."""
 
     def add(self, entry: Entry) -> None:
         key = entry.operation, entry.permission_type
@@ -110,11 +110,11 @@ class AclIndex:
         self.held_bytes = 0
         self._patterns: dict[Pattern, dict[bytes, Entry]] = {}
         self._rules: dict[tuple[Pattern, str, str], Rules] = {}
-        """By pattern, principal and host."""
+        """The rules by pattern, principal and host."""
         self._owned: dict[tuple[int, str, str], dict[bytes, Entry]] = {}
-        """By resource type, principal and host."""
+        """The entries by resource type, principal and host."""
         self._lengths: dict[int, dict[int, int]] = {}
-        """By resource type, the number of prefixes of each length."""
+        """The number of prefixes of each length, by resource type."""
         self._sorted_lengths: dict[int, list[int]] = {}
 
     def __len__(self) -> int:

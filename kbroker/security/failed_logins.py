@@ -16,7 +16,7 @@ PACE_MS = 100
 LONGEST_WAIT_MS = 10_000
 """A login that would have to wait longer is refused."""
 MOST_ADDRESSES = 10_000
-"""Beyond it, the address that failed longest ago is forgotten."""
+"""The number of addresses beyond which the one that failed longest ago is forgotten."""
 NETWORK_BITS = 64
 """One client may have all IPv6 addresses of such a network."""
 

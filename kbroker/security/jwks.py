@@ -240,7 +240,7 @@ def _tls_context(options: Mapping[str, str]) -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class RefreshSettings:
-    """When the key set is loaded again."""
+    """The times at which the key set is loaded again."""
 
     refresh_ms: int = 3_600_000
     backoff_ms: int = 100
@@ -257,7 +257,7 @@ class KeySet:
         self._settings = settings
         self._keys: list[Key] = []
         self._unknown: OrderedDict[str, int] = OrderedDict()
-        """By key id, when a refresh for it began (monotonic)."""
+        """The time at which a refresh for a key id began, in ms of the monotonic clock."""
         self._last_search_ms: int | None = None
         self._is_fetching = False
         self._is_closed = False

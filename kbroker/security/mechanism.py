@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 LARGEST_TOKEN_BYTES = 32 * 1024
-"""A longer token fails. The largest legitimate one is an OAUTHBEARER message with a token of 16 KiB."""
+"""The longest token. The largest legitimate one is an OAUTHBEARER message with a token of 16 KiB."""
 LARGEST_NAME_BYTES = 1024
 """The longest principal name that a mechanism accepts. It bounds what log lines, ACL caches and quotas keep of it."""
 

@@ -111,7 +111,7 @@ class TokenBucket:
     def __init__(self, window: Window):
         self._window = window
         self._tokens: float | None = None
-        """None before the first use: a new bucket is full."""
+        """The tokens at `_filled_ms`. None before the first use, because a new bucket is full."""
         self._filled_ms = 0
 
     def record(self, amount: float, quota: float, now_ms: int) -> None:
@@ -315,7 +315,7 @@ class Meter:
 
     @property
     def measures_time(self) -> bool:
-        """True if the time that the client takes of the loop has a quota."""
+        """True if the client has a quota of the loop's time."""
         return self._time is not None
 
     def record_produced(self, size_bytes: int) -> int:
@@ -391,7 +391,7 @@ _OF_CLIENTS: dict[str, float] = {PRODUCER_BYTE_RATE: 2**63 - 1, CONSUMER_BYTE_RA
                                  REQUEST_PERCENTAGE: math.inf, CONTROLLER_MUTATION_RATE: math.inf}
 LIMITS: dict[str, dict[str, float]] = {USER: _OF_CLIENTS, CLIENT_ID: _OF_CLIENTS,
                                        IP: {CONNECTION_CREATION_RATE: 2**31 - 1}}
-"""By type of entity, its keys and their largest values. A quota with a largest value is a whole number."""
+"""The keys of each type of entity, and their largest values. A quota with a largest value is a whole number."""
 
 LEAST_QUOTA = 5e-324
 """The quota in force for one that is not positive."""

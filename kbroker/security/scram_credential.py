@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 MECHANISM_CODES = {'SCRAM-SHA-256': 1, 'SCRAM-SHA-512': 2}
-"""By name, the number of the mechanism in records and requests."""
+"""The number of each mechanism in records and requests, by name."""
 DIGESTS = {'SCRAM-SHA-256': 'sha256', 'SCRAM-SHA-512': 'sha512'}
 DIGEST_BYTES = {'SCRAM-SHA-256': 32, 'SCRAM-SHA-512': 64}
 
