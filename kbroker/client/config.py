@@ -58,6 +58,8 @@ class TlsConfig:
     key_password: str | None = field(default=None, repr=False)
     checks_host_name: bool = True
     enabled_protocols: tuple[str, ...] = TLS_VERSIONS
+    revocation_lists: str | None = None
+    """CRLs in PEM. None: revocation is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ def _read_tls(settings: dict[str, str]) -> TlsConfig:
         raise bad_setting('ssl.keystore.key', 'found a certificate chain without a key, expected both')
     settings.pop('ssl.protocol', None)
     return TlsConfig(trusted, chain if chain is not None else key, key, settings.pop('ssl.key.password', None),
-                     algorithm != '', take_tls_versions(settings))
+                     algorithm != '', take_tls_versions(settings), take_pem_file(settings, 'ssl.crl.location'))
 
 
 # ---- values

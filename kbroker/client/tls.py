@@ -6,7 +6,7 @@ import ssl
 
 from kbroker.client.config import TlsConfig
 from kbroker.client.errors import ClientError
-from kbroker.tls import load_key, set_versions, trust
+from kbroker.tls import load_key, refuse_revoked, set_versions, trust
 
 
 def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) -> ssl.SSLSocket:
@@ -27,7 +27,7 @@ def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) ->
 
 
 def make_context(config: TlsConfig) -> ssl.SSLContext:
-    """Return the SSLContext of the settings. Raises ConfigError for a certificate or key that OpenSSL rejects."""
+    """Return the SSLContext of the settings. Raises ConfigError for a certificate, key or list that OpenSSL rejects."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = config.checks_host_name
     set_versions(context, config.enabled_protocols)
@@ -35,6 +35,8 @@ def make_context(config: TlsConfig) -> ssl.SSLContext:
         context.load_default_certs()
     else:
         trust(context, config.trusted_certificates)
+    if config.revocation_lists is not None:
+        refuse_revoked(context, config.revocation_lists)
     if config.private_key is not None:
         load_key(context, config.private_key, config.certificate_chain or '', config.key_password)
     return context

@@ -4,7 +4,7 @@ import ssl
 from contextlib import contextmanager
 
 import pytest
-from support.certificates import make_certificates
+from support.certificates import make_certificates, make_revocation_list
 from support.scripted_broker import ScriptedBroker, serving
 
 from kbroker.client.config import ClientConfig
@@ -70,6 +70,20 @@ def test_a_certificate_of_another_name_is_taken_only_when_names_are_not_checked(
         assert 'the certificate is not accepted: IP address mismatch' in words
         assert 'ssl.endpoint.identification.algorithm' in words
         connect(broker, certificates, ssl_endpoint_identification_algorithm='').close()
+
+
+def test_a_broker_whose_certificate_is_revoked_is_not_spoken_to(certificates):
+    signer, lists = make_revocation_list(certificates, 'stranger')
+    checked = {'ssl_truststore_location': signer, 'ssl_crl_location': lists}
+    with tls_broker(certificates) as broker:
+        connect(broker, certificates, **checked).close()
+        words = complaint(broker, certificates, ssl_crl_location=certificates / 'ca.pem', error=ConfigError)
+        assert words == 'ssl.crl.location: found no X509 CRL'
+    with tls_broker(certificates, 'stranger') as broker:
+        unnamed = {'ssl_endpoint_identification_algorithm': ''}
+        words = complaint(broker, certificates, **checked, **unnamed)
+        assert 'the certificate is not accepted: certificate revoked' in words
+        connect(broker, certificates, ssl_truststore_location=signer, **unnamed).close()
 
 
 @pytest.mark.parametrize('keystore', [

@@ -3,10 +3,9 @@ import logging
 import os
 import shutil
 import ssl
-import subprocess
 
 import pytest
-from support.certificates import make_certificates
+from support.certificates import make_certificates, make_revocation_list
 from support.socket_peers import LateWorker
 
 from kbroker.config import Config
@@ -188,20 +187,7 @@ def test_an_encrypted_key_needs_its_password(certificates, files, worker, given)
 @pytest.fixture(scope='module')
 def revoked(certificates):
     """A list of the authority that revokes the certificate of `client`, and not that of `stranger`."""
-    (certificates / 'ca.cnf').write_text(
-        '[ca]\ndefault_ca=own\n[own]\ndatabase=index.txt\ndefault_md=sha256\ndefault_crl_days=2\n'
-        'private_key=ca.key\ncertificate=ca.pem\n')
-    (certificates / 'index.txt').write_text('')
-    extended = certificates / 'signer.pem'
-
-    def openssl(*arguments):
-        subprocess.run(['openssl', *arguments], cwd=certificates, check=True, capture_output=True)
-
-    openssl('req', '-x509', '-key', 'ca.key', '-subj', '/CN=authority', '-out', 'signer.pem', '-days', '2',
-            '-addext', 'keyUsage=critical,keyCertSign,cRLSign')
-    openssl('ca', '-config', 'ca.cnf', '-cert', 'signer.pem', '-revoke', 'client.crt')
-    openssl('ca', '-config', 'ca.cnf', '-cert', 'signer.pem', '-gencrl', '-out', 'revoked.pem')
-    return extended, certificates / 'revoked.pem'
+    return make_revocation_list(certificates, 'client')
 
 
 def test_a_revoked_certificate_is_refused(certificates, revoked, given, worker):

@@ -20,3 +20,20 @@ def make_certificates(directory):
             (directory / f'{kind}.key').read_text() + (directory / f'{kind}.crt').read_text())
     openssl('pkcs8', '-topk8', '-in', 'client.key', '-passout', 'pass:horse', '-out', 'client.enc')
     return directory
+
+
+def make_revocation_list(directory, kind):
+    """Revoke the certificate of a kind. Return the authority's certificate for signing lists, and its list."""
+    (directory / 'ca.cnf').write_text(
+        '[ca]\ndefault_ca=own\n[own]\ndatabase=index.txt\ndefault_md=sha256\ndefault_crl_days=2\n'
+        'private_key=ca.key\ncertificate=ca.pem\n')
+    (directory / 'index.txt').write_text('')
+
+    def openssl(*arguments):
+        subprocess.run(['openssl', *arguments], cwd=directory, check=True, capture_output=True)
+
+    openssl('req', '-x509', '-key', 'ca.key', '-subj', '/CN=authority', '-out', 'signer.pem', '-days', '2',
+            '-addext', 'keyUsage=critical,keyCertSign,cRLSign')
+    openssl('ca', '-config', 'ca.cnf', '-cert', 'signer.pem', '-revoke', f'{kind}.crt')
+    openssl('ca', '-config', 'ca.cnf', '-cert', 'signer.pem', '-gencrl', '-out', 'revoked.pem')
+    return directory / 'signer.pem', directory / 'revoked.pem'
