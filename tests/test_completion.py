@@ -38,7 +38,7 @@ def test_a_shell_completes_an_option(installed, shell, command):
     file = installed / 'usr/local/share' / FILES[shell].format(command)
     program = LINES[shell].format(file=file, directory=file.parent, command=command, word='--ver',
                                   function=command.replace('-', '_'))
-    done = subprocess.run([shell, '-c', program], capture_output=True, text=True, timeout=60, check=False,
+    done = subprocess.run([shell, '-c', program], capture_output=True, text=True, timeout=180, check=False,
                           env=os.environ | {'PATH': f'{installed / "bin"}:{os.environ["PATH"]}',
                                             'HOME': str(installed)})
     assert '--version' in [line.partition('\t')[0] for line in done.stdout.splitlines()], done

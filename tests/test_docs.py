@@ -69,7 +69,7 @@ def test_the_transaction_of_the_readme_prints_what_the_readme_says(broker):
     program, = blocks('README.md', 'python')
     expected, = blocks('README.md', 'text')
     program = program.replace('127.0.0.1:9092', broker.address)
-    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=180, check=False)
     assert (done.stdout, done.returncode) == (expected, 0), done.stderr
 
 
@@ -80,7 +80,7 @@ def test_the_test_file_of_the_pages_passes(tmp_path):
     install_programs(tmp_path / 'bin')
     done = subprocess.run([sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', 'test_orders.py'],
                           cwd=tmp_path, env=os.environ | {'PATH': f'{tmp_path / "bin"}:{os.environ["PATH"]}'},
-                          capture_output=True, text=True, timeout=100, check=False)
+                          capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

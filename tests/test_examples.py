@@ -47,7 +47,7 @@ def shell_on(broker, directory):
 
     def run(line):
         line = line.replace('localhost:9092', broker.address).replace('/var/lib/kbroker', str(broker.directory))
-        return subprocess.run(['sh', '-e', '-c', line], capture_output=True, text=True, timeout=100, check=False,
+        return subprocess.run(['sh', '-e', '-c', line], capture_output=True, text=True, timeout=180, check=False,
                               cwd=directory, env=os.environ | {'PATH': f'{directory / "bin"}:{os.environ["PATH"]}'})
     return run
 
@@ -92,7 +92,7 @@ def test_the_commands_of_the_documents_run(broker, tmp_path):
     """On what the program of README.md writes, and a topic more."""
     program, = blocks('README.md', 'python')
     program = program.replace('127.0.0.1:9092', broker.address)
-    subprocess.run([sys.executable, '-c', program], check=True, capture_output=True, timeout=60)
+    subprocess.run([sys.executable, '-c', program], check=True, capture_output=True, timeout=180)
     shell = shell_on(broker, tmp_path / 'examples')
     shell('kbroker-topics --bootstrap-server localhost:9092 --create --topic events')
     lines = [line for page in PAGES for block in blocks(page, 'sh') for line in block.splitlines()]

@@ -89,7 +89,7 @@ def world():
 
 def serve(*arguments):
     return subprocess.run([sys.executable, '-m', 'kbroker', 'serve', *arguments], capture_output=True, text=True,
-                          timeout=60, check=False)
+                          timeout=180, check=False)
 
 
 def test_a_readable_settings_file_with_a_password_stops_the_start(world):

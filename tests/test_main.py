@@ -106,7 +106,7 @@ def test_a_signal_that_comes_with_the_ready_line_stops_the_broker_cleanly(start_
 def test_a_second_broker_on_the_directory_is_refused_in_one_line(start_broker):
     broker = start_broker()
     second = subprocess.run([sys.executable, '-m', 'kbroker', 'serve', '--listen', '127.0.0.1:0', '--data-dir',
-                             str(broker.directory)], capture_output=True, text=True, timeout=60, check=False)
+                             str(broker.directory)], capture_output=True, text=True, timeout=180, check=False)
     assert (second.returncode, second.stderr.count('\n')) == (1, 1)
     assert second.stderr.startswith('kbroker: ')
     assert str(broker.directory) in second.stderr
@@ -115,7 +115,7 @@ def test_a_second_broker_on_the_directory_is_refused_in_one_line(start_broker):
 def test_an_address_in_use_is_reported_in_one_line(start_broker, tmp_path):
     broker = start_broker()
     second = subprocess.run([sys.executable, '-m', 'kbroker', 'serve', '--listen', broker.address, '--data-dir',
-                             str(tmp_path / 'other')], capture_output=True, text=True, timeout=60, check=False)
+                             str(tmp_path / 'other')], capture_output=True, text=True, timeout=180, check=False)
     assert second.returncode == 1
     assert f'kbroker: cannot listen on {broker.address}: Address already in use\n' in second.stderr
     assert 'Traceback' not in second.stderr
@@ -133,7 +133,7 @@ def test_lines_for_the_journal_carry_their_level_and_no_time(tmp_path):
     file.write_text('num.partitions=0\n')
     with (tmp_path / 'stderr').open('w+b') as stderr:
         told = os.fstat(stderr.fileno())
-        subprocess.run([sys.executable, '-m', 'kbroker', 'serve', '--config', str(file)], stderr=stderr, timeout=60,
+        subprocess.run([sys.executable, '-m', 'kbroker', 'serve', '--config', str(file)], stderr=stderr, timeout=180,
                        check=False, env=os.environ | {'JOURNAL_STREAM': f'{told.st_dev}:{told.st_ino}'})
         stderr.seek(0)
         assert stderr.read().decode().startswith('<3>kbroker: num.partitions: found ')

@@ -155,10 +155,10 @@ def trace_a_broker_at_work(directory):
         producer.commit_transaction()
         reader = Consumer(address | {'group.id': 'group', 'auto.offset.reset': 'earliest'})
         reader.subscribe(['topic'])
-        assert reader.consume(1, timeout=30)[0].value() == b'value'
+        assert reader.consume(1, timeout=180)[0].value() == b'value'
         reader.close()
         os.kill(int(trace.read_text().split(maxsplit=1)[0]), signal.SIGTERM)
-        broker.communicate(timeout=60)
+        broker.communicate(timeout=180)
     finally:
         broker.kill()
         broker.wait()

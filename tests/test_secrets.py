@@ -82,7 +82,7 @@ def test_no_secret_leaves_the_broker(broker, tmp_path):
         with pytest.raises(KafkaException) as caught:
             admin(broker, user, password, mechanism).list_topics(timeout=3)
         found.append(str(caught.value))
-    assert admin(broker, 'alice', SECRETS['scram'], 'SCRAM-SHA-512').list_topics(timeout=20).topics == {}
+    assert admin(broker, 'alice', SECRETS['scram'], 'SCRAM-SHA-512').list_topics(timeout=180).topics == {}
     resource = ConfigResource(ConfigResource.Type.BROKER, '1')
     entries = client.describe_configs([resource])[resource].result(20)
     assert entries[jaas].is_sensitive
@@ -118,7 +118,7 @@ def test_a_start_that_fails_shows_no_secret(settings, tmp_path):
     file.write_text(''.join(f'{name}={value}\n' for name, value in given.items()))
     for command in (['serve', '--config', str(file)], ['config', '--check', str(file)],
                     ['serve', *(part for name, value in given.items() for part in ('--set', f'{name}={value}'))]):
-        done = subprocess.run([sys.executable, '-m', 'kbroker', *command], capture_output=True, text=True, timeout=60,
+        done = subprocess.run([sys.executable, '-m', 'kbroker', *command], capture_output=True, text=True, timeout=180,
                               check=False)
         if command[0] == 'serve':
             assert done.returncode == 1

@@ -55,7 +55,7 @@ def eventually(ask, is_expected):
 
     A Kafka broker applies a change after the controller has answered, and markers are written after the answer.
     """
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 120
     while not is_expected(found := ask()) and time.monotonic() < limit:
         pass
     return found

@@ -16,7 +16,7 @@ from kbroker.client.transaction_state import FatalProducerError, ProducerState
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.compression import Compression
 
-LIMIT_S = 30
+LIMIT_S = 120
 QUICK = {'session_timeout_ms': 6000, 'heartbeat_interval_ms': 200, 'auto_offset_reset': 'earliest'}
 
 

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 
 import pytest
 
-LIMIT_S = 60
+LIMIT_S = 120
 _numbers = itertools.count()
 
 

@@ -22,7 +22,7 @@ from kbroker.client.admin import Acl, Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 
-LIMIT_S = 30
+LIMIT_S = 120
 ANY = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY,
                        AclPermissionType.ANY)
 

@@ -7,7 +7,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from behaviours import LIMIT_S, Behaviours, Client, Consumer, Producer, Restarts, until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 class AiokafkaProducer(Producer):

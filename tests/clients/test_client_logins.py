@@ -16,7 +16,7 @@ from support.secured_broker import PASSWORD, SecuredBroker, unsecured_token
 
 PROTOCOLS = ('SASL_PLAINTEXT', 'SASL_SSL')
 WITH_PASSWORD = ('PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512')
-LIMIT_S = 30
+LIMIT_S = 120
 
 
 @pytest.fixture(scope='module')

@@ -5,7 +5,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-LIMIT_S = 60
+LIMIT_S = 120
 KEYS = 10
 WRITES = 1000
 

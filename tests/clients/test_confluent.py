@@ -7,7 +7,7 @@ from behaviours import LIMIT_S, Behaviours, Client, Consumer, Producer, Restarts
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 class ConfluentProducer(Producer):

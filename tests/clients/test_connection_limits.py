@@ -9,9 +9,9 @@ from kbroker.client.admin import Admin, AlterOp, ResourceType
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
-LIMIT_S = 30
+LIMIT_S = 120
 PING = bytes.fromhex('0000000a00120000000000010000')       # ApiVersions 0, correlation id 1, an empty client id
 
 

@@ -123,7 +123,7 @@ def test_librdkafka(provider, address):
                 'sasl.oauthbearer.method': 'oidc', 'sasl.oauthbearer.client.id': 'kafka-client',
                 'sasl.oauthbearer.client.secret': SECRET, 'sasl.oauthbearer.scope': 'openid',
                 'sasl.oauthbearer.token.endpoint.url': f'{provider.http}/token'}
-    assert AdminClient(settings).list_topics(timeout=20).cluster_id
+    assert AdminClient(settings).list_topics(timeout=180).cluster_id
     provider.key = ECKey.generate_key('P-256')  # of the same id: tokens no longer fit the broker's keys
     with pytest.raises(KafkaException):
         AdminClient(settings).list_topics(timeout=3)

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 from support.authorized_kafka import AuthorizedBroker, password_of
 from support.broker_process import PROMPT
 
-LIMIT_S = 30
+LIMIT_S = 120
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.BROKER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 DENY = AclPermissionType.DENY

@@ -32,6 +32,9 @@ from kbroker.errors import KafkaError as OurError
 HANDLER = f'{MODULES}.oauthbearer.OAuthBearerValidatorCallbackHandler'
 SESSION_MS = 1500
 
+TRIES = 120
+"""The requests for metadata, of a second each, in which a client logs in or is refused."""
+
 
 class Guarded:
     """A broker whose one listener takes PLAIN and signed tokens; its keys, and settings for clients."""
@@ -82,16 +85,18 @@ def guarded(start_broker, tmp_path):
     return Guarded(start_broker, tmp_path)
 
 
-def confluents_topics(settings, mechanism_error=None):
-    """Return the topics, or raise KafkaException with the reason that librdkafka reports for the login."""
+def confluents_topics(settings):
+    """Return the topics, or raise KafkaException once librdkafka has reported that the login failed."""
     errors = []
     admin = AdminClient(settings | {'error_cb': errors.append})
-    try:
-        return set(admin.list_topics(timeout=5).topics)
-    except KafkaException:
-        admin.poll(1)
-        assert any(error.code() == KafkaError._AUTHENTICATION for error in errors), errors
-        raise
+    for _ in range(TRIES):
+        try:
+            return set(admin.list_topics(timeout=1).topics)
+        except KafkaException:
+            admin.poll(0.1)
+            if any(error.code() == KafkaError._AUTHENTICATION for error in errors):
+                raise
+    raise AssertionError(f'no answer: {errors}')
 
 
 class Token(AbstractTokenProvider):

@@ -7,9 +7,9 @@ from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
-LIMIT_S = 60
+LIMIT_S = 120
 RATE = 1_000_000
 VALUE_BYTES = 10_000
 MESSAGES = 1_200        # 12 MB: 2 s more than a rate of 1 MB a second lets pass in its 10 s

@@ -138,7 +138,7 @@ def test_a_directory_of_something_else_is_left_as_it_is(tmp_path):
 def serve(directory: pathlib.Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, '-m', 'kbroker', 'serve', '--listen', '127.0.0.1:0', '--data-dir', str(directory)],
-        cwd=ROOT, capture_output=True, text=True, timeout=60)
+        cwd=ROOT, capture_output=True, text=True, timeout=180)
 
 
 def test_a_refusal_is_one_line_and_an_exit_code(used):

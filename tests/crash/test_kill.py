@@ -26,7 +26,7 @@ PARTITIONS = 3
 OUTPUT, PLAIN, INPUT = 'output', 'plain', 'input'
 SETTINGS = {'offsets.topic.num.partitions': '2', 'transaction.state.log.num.partitions': '2',
             'transaction.abort.timed.out.transaction.cleanup.interval.ms': '500', 'log.roll.ms': '2000'}
-LIMIT_S = 30
+LIMIT_S = 120
 CLIENT = {'reconnect.backoff.ms': 20, 'reconnect.backoff.max.ms': 100, 'retry.backoff.ms': 20, 'log_level': 0,
           # After a new bootstrap, librdkafka 2.16 waits forever for the group coordinator that it knew before.
           'metadata.recovery.strategy': 'none'}

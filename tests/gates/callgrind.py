@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-LIMIT_S = 300
+LIMIT_S = 1500
 HERE = pathlib.Path(__file__).parent
 
 

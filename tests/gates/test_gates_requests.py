@@ -25,7 +25,7 @@ SYSTEM_CALL_COUNT = 200
 BURST = 20
 ATTEMPTS = 3
 """A turn ends after a millisecond. On a busy machine that cuts a burst in two, which takes more calls."""
-PEER_LIMIT_S = 30
+PEER_LIMIT_S = 120
 
 INSTRUCTIONS = {
     (3, 11): {

@@ -16,7 +16,7 @@ from kbroker.protocol.codec import decode, encode
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
 
-ANSWER_LIMIT_S = 10
+ANSWER_LIMIT_S = 60
 MOMENT_MS = 20
 CLOSED = 'the connection was closed'
 NO_ANSWER = 'there was no answer'

@@ -5,7 +5,7 @@ import pytest
 from support.apache_kafka import run_several_tools
 from support.certificate_names import MAPPINGS, NAMES, REFUSED
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 
 def judged(arguments):

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 CONSUMER = 'org.apache.kafka.tools.consumer.ConsoleConsumer'
 PRODUCER = 'org.apache.kafka.tools.ConsoleProducer'
-LIMIT_S = 60
+LIMIT_S = 120
 
 
 @pytest.fixture(scope='module')

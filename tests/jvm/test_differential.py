@@ -20,7 +20,7 @@ from support.broker_process import ROOT, BrokerProcess
 
 from kbroker import settings
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 SETTINGS = {
     'group.initial.rebalance.delay.ms': '0',

@@ -6,7 +6,7 @@ import pytest
 from support.apache_kafka import java
 from support.secured_broker import MECHANISMS, MODULES, PASSWORD, SecuredBroker
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 LIMIT_S = 120
 RENEWALS = 3

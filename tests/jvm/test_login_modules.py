@@ -8,7 +8,7 @@ from support.apache_kafka import TOOL_LIMIT_S, java
 
 from kbroker.jaas import JaasError, parse_jaas
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 PIECES = ['user_a', 'b', '=', '"', "'", '"x"', "'y'", ' ', '\t', '\n', ';', '//', '/*', '*/', '/', '\\', '\\n', '\\012',
           '\\477', '1', '12.5', '-', '-x', '.', '.x', '_', '$', '#', 'ä', '\x9f', '\xa0', '𝄞', '@', '(', '""', 'a="b" ']

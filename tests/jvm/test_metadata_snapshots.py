@@ -10,7 +10,7 @@ from support.command_runner import run_command
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
-LIMIT_S = 60
+LIMIT_S = 120
 SETTINGS = {'metadata.log.max.record.bytes.between.snapshots': '4000', 'metadata.max.retention.bytes': '12000',
             'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1'}
 

@@ -9,7 +9,7 @@ from support.command_runner import run_command
 from support.in_process_broker import InProcessBroker
 from support.promises import Client, Promises
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 DUMP = 'org.apache.kafka.tools.DumpLogSegments'
 SETTINGS = {'log.index.interval.bytes': '200', 'log.index.size.max.bytes': '48'}

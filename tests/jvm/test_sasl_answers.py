@@ -17,7 +17,7 @@ from kbroker.security.oauthbearer import INVALID_TOKEN, UnsecuredOAuthBearer
 from kbroker.security.plain import WRONG, Plain
 from kbroker.security.scram import Scram, credential_of
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 SCRAM = 'SCRAM-SHA-256'
 CLOSED = 'the connection was closed'

@@ -8,7 +8,7 @@ from support.broker_process import PROMPT, ROOT, BrokerProcess
 from support.command_runner import run_in_process
 from support.secured_broker import MODULES, PASSWORD, SecuredSettings
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 TOPIC_TOOL = 'org.apache.kafka.tools.TopicCommand'
 CASES = [(protocol, mechanism) for protocol in ('SASL_PLAINTEXT', 'SASL_SSL')

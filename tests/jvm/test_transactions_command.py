@@ -10,7 +10,7 @@ from support.tv1_producer import SocketPeer, Tv1Producer, create_topics
 
 from kbroker_tools.transactions import PROGRAM, main
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 TOOL = 'org.apache.kafka.tools.TransactionsCommand'
 HOUR_MS = 3_600_000

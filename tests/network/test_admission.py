@@ -28,7 +28,7 @@ def server(reactor, clock):
 def dial(reactor, server):
     with ExitStack() as stack:
         def dial(listener=0):
-            client = stack.enter_context(socket.create_connection(server.addresses[listener], timeout=60))
+            client = stack.enter_context(socket.create_connection(server.addresses[listener], timeout=180))
             client.setblocking(False)
             settle(reactor)
             return client

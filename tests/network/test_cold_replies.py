@@ -225,7 +225,7 @@ def served(reactor, cold, worker):
     file = cold()
     server = Server(reactor, [Endpoint('127.0.0.1', 0)], CallingServer(answer), Limits(max_request_bytes=1 << 20),
                     hooks=Hooks(submit=worker.submit))
-    with socket.create_connection(server.addresses[0], timeout=60) as client:
+    with socket.create_connection(server.addresses[0], timeout=180) as client:
         client.sendall(frame(b'fetch'))
         while not worker.jobs:
             reactor.run_once(60_000)

@@ -36,7 +36,7 @@ def serve(reactor):
 def dial(reactor):
     with ExitStack() as stack:
         def dial(server, address=None):
-            client = stack.enter_context(socket.create_connection(address or server.addresses[0], timeout=60))
+            client = stack.enter_context(socket.create_connection(address or server.addresses[0], timeout=180))
             settle(reactor)
             return client
 
@@ -136,7 +136,7 @@ def test_a_storm_of_clients_connects_before_the_first_of_them_is_accepted(serve,
     server = serve()
     longest = int(Path('/proc/sys/net/core/somaxconn').read_text())
     with ExitStack() as stack:
-        clients = [stack.enter_context(socket.create_connection(server.addresses[0], timeout=60))
+        clients = [stack.enter_context(socket.create_connection(server.addresses[0], timeout=180))
                    for _ in range(min(2000, longest))]
         assert server.accepted == 0
         for client in clients:
@@ -258,7 +258,7 @@ assert server.accepted > accepted
 
 
 def test_running_out_of_descriptors_pauses_the_listener_with_one_line():
-    done = subprocess.run([sys.executable, '-c', OUT_OF_DESCRIPTORS], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, '-c', OUT_OF_DESCRIPTORS], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count('not accepting connections: Too many open files') == 1
 

@@ -6,7 +6,7 @@ import pytest
 from kafkajs import script
 from support.secured_broker import MECHANISMS, PASSWORD, SecuredBroker, unsecured_token
 
-pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
 LIMIT_S = 120
 HANDSHAKES = 5

@@ -205,7 +205,7 @@ def test_a_running_broker_audits_changes_and_goes_on_in_a_new_file_on_sighup(sta
     path.rename(renamed)
     os.kill(broker.pid, signal.SIGHUP)
     while not path.exists():
-        admin.list_topics(timeout=10)
+        admin.list_topics(timeout=180)
     admin.delete_topics(['before'])['before'].result()
     broker.stop()
     lines = [json.loads(line) for line in (renamed.read_text() + path.read_text()).splitlines()]

@@ -8,7 +8,7 @@ import pyarrow.parquet
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-LIMIT_S = 60
+LIMIT_S = 120
 NUMBERS = itertools.count()
 
 

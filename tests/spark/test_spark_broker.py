@@ -55,7 +55,7 @@ def write(kafka, topic, *texts, transactional_id=None, end='commit', partition=0
 
 def wait_for_end(kafka, topic, offset):
     """Wait until the log end reaches `offset`: markers are written after the answer to EndTxn."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while kafka.admin.list_offsets({(topic, 0): LATEST})[topic, 0].offset < offset:
         assert time.monotonic() < deadline, 'no markers'
 

@@ -257,7 +257,7 @@ def cluster(tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_cluster_of_two_workers_runs_it_and_so_does_spark_submit(cluster, shared_broker, writer, tmp_path):
     topic = create_topic(shared_broker.address)
     given = [*arguments(shared_broker, topic, tmp_path), '--json']

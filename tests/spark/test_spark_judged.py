@@ -14,7 +14,7 @@ from support.broker_process import BrokerProcess
 from kbroker_tools.spark.options import parse_options
 from kbroker_tools.spark.tasks import open_place
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 COLUMNS = ['topic', 'partition', 'offset', 'key', 'value', 'timestamp', 'timestampType', 'headers']
 CODECS = ('none', 'gzip', 'snappy', 'lz4', 'zstd')
@@ -43,7 +43,7 @@ def fill(address):
     admin = AdminClient({'bootstrap.servers': address})
     for created in admin.create_topics([NewTopic(name, 3, 1, config=config)
                                         for name, config in TOPICS.items()]).values():
-        created.result(30)
+        created.result(120)
     for codec in CODECS:
         plain = confluent_kafka.Producer({'bootstrap.servers': address, 'compression.type': codec, 'linger.ms': 20,
                                           'topic.metadata.refresh.interval.ms': 1000})
@@ -54,10 +54,10 @@ def fill(address):
         plain.produce('plain', None, b'null', 0, headers=[('a', b'1'), ('a', None), ('', b'')])
         plain.produce('plain', b'', None, 0, headers=[('b', b'')])
         plain.produce('cut', codec, partition=0)
-        assert plain.flush(30) == 0
+        assert plain.flush(120) == 0
     transact(address)
     admin.delete_records([confluent_kafka.TopicPartition('cut', 0, 2)])[
-        confluent_kafka.TopicPartition('cut', 0, 2)].result(30)
+        confluent_kafka.TopicPartition('cut', 0, 2)].result(120)
 
 
 def transact(address):
@@ -74,11 +74,11 @@ def transact(address):
             for which, producer in enumerate(producers):
                 producer.produce('mixed', b'%d-%d-%d ' % (turn, which, number) + os.urandom(6000), partition=number % 3)
                 if number % 10 == 9:
-                    producer.flush(30)
+                    producer.flush(120)
         for which, producer in enumerate(producers):
             if turn == 7 and which == 2:
                 producer.produce('mixed', b'open', partition=1)
-                producer.flush(30)
+                producer.flush(120)
             elif (turn + which) % 2:
                 producer.commit_transaction(30)
             else:
@@ -86,7 +86,7 @@ def transact(address):
     producers[0].begin_transaction()
     for number in range(20):
         producers[0].produce('aborted', str(number), partition=number % 2)
-    producers[0].flush(30)
+    producers[0].flush(120)
     producers[0].abort_transaction(30)
 
 

@@ -12,7 +12,7 @@ from kbroker_tools.spark.failures import one_line
 from kbroker_tools.spark.ingest import IngestJob
 from kbroker_tools.spark.options import client_options
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 SASL = {
     'SASL_PLAINTEXT': {'sasl.mechanism': 'PLAIN', 'sasl.jaas.config': jaas(PLAIN, 'wonder land')},

@@ -16,7 +16,7 @@ from kbroker.client.stream_settings import ProducerSettings
 from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.skipped import Skipped
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 KAFKA_SCHEMA = ('struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,'
                 'timestampType:int')

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 TESTS = pathlib.Path(__file__).parents[1]
-LIMIT_S = 110
+LIMIT_S = 300
 PROGRAM = """
 import importlib, pathlib, sys
 sys.path[:0] = [sys.argv[1], str(pathlib.Path(sys.argv[1]).parent)]

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Mapping
 
 ROOT = pathlib.Path(__file__).parents[2]
-START_LIMIT_S = 60
-STOP_LIMIT_S = 60
+START_LIMIT_S = 180
+STOP_LIMIT_S = 180
 
 
 PROMPT = {'group.initial.rebalance.delay.ms': '0', 'group.min.session.timeout.ms': '1000',

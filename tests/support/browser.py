@@ -8,7 +8,7 @@ import tempfile
 import zlib
 from collections import Counter
 
-LIMIT_S = 60
+LIMIT_S = 120
 FLAGS = ('--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--hide-scrollbars',
          '--disable-background-networking', '--disable-component-update', '--disable-sync')
 

@@ -13,7 +13,7 @@ SCRIPTS = {name: place.partition(':')[0]
 """The entry point modules by the command names that users type."""
 
 
-def run_command(name, *arguments, stdin='', timeout=60, env=None):
+def run_command(name, *arguments, stdin='', timeout=180, env=None):
     """Run `kbroker-<name>` with these arguments to its end. Return stdout, stderr and returncode."""
     return subprocess.run(command_line(name, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout,
                           check=False, cwd=ROOT, env=env)

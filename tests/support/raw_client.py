@@ -7,7 +7,7 @@ from typing import Any
 
 from support.in_process_broker import frame_of, read_answer
 
-PEER_LIMIT_S = 60
+PEER_LIMIT_S = 120
 
 
 class RawClient:

@@ -6,7 +6,7 @@ import confluent_kafka
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-LIMIT_S = 60
+LIMIT_S = 120
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.errors import ErrorCode
 
-LIMIT_S = 30
+LIMIT_S = 120
 PASSING = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR,
            ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE,
            ErrorCode.NOT_LEADER_OR_FOLLOWER}

@@ -10,7 +10,7 @@ import confluent_kafka
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-LIMIT_S = 60
+LIMIT_S = 120
 SETTINGS = {
     'log.roll.ms': '40', 'log.cleaner.backoff.ms': '100', 'log.cleaner.min.cleanable.ratio': '0.01',
     'log.cleaner.delete.retention.ms': '100', 'log.retention.check.interval.ms': '400',

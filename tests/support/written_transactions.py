@@ -2,7 +2,7 @@
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-LIMIT_S = 30
+LIMIT_S = 120
 
 
 def producer_of(address, transactional_id):

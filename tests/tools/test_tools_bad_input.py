@@ -18,7 +18,7 @@ from kbroker.log.fs import ReadOnlyFileSystem
 from kbroker.protocol import messages
 from kbroker.record.batch import encode_batch
 
-LIMIT_S = 30
+LIMIT_S = 120
 ORDERS = ('orders', 0)
 ASKING = {
     'topics': ['--list'], 'groups': ['--list'], 'configs': ['--describe', '--entity-type', 'brokers'],

@@ -95,7 +95,7 @@ def test_three_commands_make_a_secure_broker(tmp_path):
     def shell(line):
         return subprocess.run(
             ['sh', '-c', line.replace('localhost:9093', f'localhost:{port}')], cwd=tmp_path, capture_output=True,
-            env=os.environ | {'PATH': f'{tmp_path / "bin"}:{os.environ["PATH"]}'}, text=True, timeout=100, check=False)
+            env=os.environ | {'PATH': f'{tmp_path / "bin"}:{os.environ["PATH"]}'}, text=True, timeout=180, check=False)
 
     assert shell(make).returncode == 0
     certificates = tmp_path / 'certs'
@@ -110,7 +110,7 @@ def test_three_commands_make_a_secure_broker(tmp_path):
                 'ssl.ca.location': str(certificates / 'ca.pem')}
         with_key = bare | {'ssl.certificate.location': str(certificates / 'admin.pem'),
                            'ssl.key.location': str(certificates / 'admin.pem')}
-        assert 'orders' in AdminClient(with_key).list_topics(timeout=20).topics
+        assert 'orders' in AdminClient(with_key).list_topics(timeout=180).topics
         with pytest.raises(KafkaException):
             AdminClient(bare | {'log_level': 0}).list_topics(timeout=2)
         assert shell(make + ' --client app').returncode == 0

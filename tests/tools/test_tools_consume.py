@@ -18,7 +18,7 @@ from kbroker_tools.command import ToolError
 from kbroker_tools.console.message_source import include_pattern
 from kbroker_tools.console.message_text import SWITCHES, make_formatter
 
-LIMIT_S = 60
+LIMIT_S = 120
 WHEN_MS = 1_700_000_000_000
 ALL_SWITCHES = {name: 'true' for name in SWITCHES}
 

@@ -15,7 +15,7 @@ from kbroker.client.config import ClientConfig
 from kbroker_tools.directory_view import DirectoryView
 from kbroker_tools.live_view import LiveView
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from kbroker.client.stream_settings import ConsumerSettings
 from kbroker_tools.command import ToolError
 from kbroker_tools.console.line_reader import LineError, LineReader, LineSplitter, parse_properties
 
-LIMIT_S = 60
+LIMIT_S = 120
 
 
 def read(line, **properties):
