@@ -189,7 +189,8 @@ def quota_of(name: str, value: str | None) -> float | None:
     try:
         return float(value)
     except ValueError:
-        raise ToolError(f'{name}: found {value!r}, expected a number') from None
+        # Without the value: behind a misspelt mechanism it is a password.
+        raise ToolError(f'{name}: found something else, expected a number') from None
 
 
 def upsertion(name: str, value: str) -> Upsertion:

@@ -284,8 +284,9 @@ def parse_settings(text: str) -> dict[str, str]:
     while position < len(text):
         match = GROUPED.match(text, position)
         if match is None:
-            raise click.BadParameter(f'found {text[position:]!r}, expected NAME=VALUE,... in which a value with commas '
-                                     'stands in square brackets', param_hint='--add-config')
+            # Without the text: it may be part of a password.
+            raise click.BadParameter(f'found something else at character {position + 1}, expected NAME=VALUE,... in '
+                                     'which a value with commas stands in square brackets', param_hint='--add-config')
         found[match[1].strip()] = (match[3] if match[2] is None else match[2]).strip()
         position = match.end()
     return found

@@ -6,6 +6,8 @@ import pytest
 from click.testing import CliRunner
 from support.command_runner import run_command
 
+from kbroker_tools.client_configs import quota_of
+from kbroker_tools.command import ToolError
 from kbroker_tools.configs import main, parse_settings
 
 
@@ -20,6 +22,15 @@ def test_settings_are_names_and_values_with_commas_in_brackets(text, expected):
 def test_what_is_no_setting_is_wrong_usage(text):
     with pytest.raises(click.BadParameter, match='expected NAME=VALUE'):
         parse_settings(text)
+
+
+@pytest.mark.parametrize('parse', [
+    lambda: parse_settings('SCRAM-SHA-512=[iterations=4096,password=sec,ret'), lambda: parse_settings('a=sec,ret'),
+    lambda: quota_of('SCRAM-SHA-1', 'password=secret')])
+def test_an_error_shows_no_part_of_what_may_be_a_password(parse):
+    with pytest.raises((click.BadParameter, ToolError)) as caught:
+        parse()
+    assert 'sec' not in str(caught.value) and 'ret' not in str(caught.value)
 
 
 @pytest.mark.parametrize(('arguments', 'words'), [
