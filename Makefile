@@ -47,6 +47,7 @@ soak: $(VENV)/installed-for-tests build  ## Run the long tests.
 bench: $(VENV)/installed-for-tests build  ## Measure the compiled paths against their references, then a broker and its clients.
 	$(PY) -m pytest bench -o python_files='bench_*.py' $(PYTEST_ARGS)
 	$(PY) bench/broker.py
+	$(PY) bench/secured.py
 	$(PY) bench/spark.py
 
 bench-peers: $(VENV)/installed-for-tests build  ## Measure beside Apache Kafka and kfake, 30 minutes. BENCH_ARGS='--set all' takes 60. A second run continues the first.

@@ -36,6 +36,15 @@ def test_the_bench_of_the_whole_broker_prints_its_table():
         'start to first answer', 'resident when idle', 'produce', 'consume', 'transactions of one record'}
 
 
+def test_the_bench_of_security_prints_its_tables():
+    lines = run(['bench/secured.py', '--quick']).splitlines()
+    rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines if line.startswith('| ')]
+    heads = [number for number, row in enumerate(rows) if row[0] in ('logins a second', 'load')]
+    assert heads == [0, 2] and len(rows) == 7
+    assert [row[0].split()[0] for row in rows[3:]] == ['produce', 'produce', 'fetch', 'transactions']
+    assert all(re.fullmatch(r'\d+\.\d{3} \(\d+\.\d{3} to \d+\.\d{3}\)', cell) for row in rows[3:] for cell in row[3:])
+
+
 def test_the_bench_of_dump_log_prints_its_table():
     lines = run(['bench/dump_log.py', '--quick']).splitlines()
     table = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]

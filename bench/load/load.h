@@ -18,6 +18,7 @@ enum {
     MAX_DEPTH = 256,
     NAME_BYTES = 200,
 };
+#define PASSWORD_SUFFIX "-secret"
 
 /* Counters of the measured time. */
 struct figures {
@@ -50,6 +51,7 @@ extern const struct load_kind produce_kind, fetch_kind, transaction_kind, stream
 /* The options of the command line. */
 struct load_options {
     char topic[NAME_BYTES];
+    char login[NAME_BYTES]; /* a user that logs in by SASL/PLAIN, with PASSWORD_SUFFIX behind its name; empty: none */
     int connections, depth;
     int partitions; /* of the topic */
     int each;       /* partitions in each request or transaction */

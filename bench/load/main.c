@@ -72,11 +72,19 @@ static int64_t number_of(const char *name, const char *text, int64_t least, int6
     return value;
 }
 
+static void set_name(char *place, const char *name, const char *text) {
+    if (strlen(text) >= NAME_BYTES)
+        die("found a %s of %zu characters, which is too long", name, strlen(text));
+    strcpy(place, text);
+}
+
 static void set_option(struct load_options *options, const char *name, const char *text) {
     if (!strcmp(name, "topic")) {
-        if (strlen(text) >= sizeof options->topic)
-            die("found a topic of %zu characters, which is too long", strlen(text));
-        strcpy(options->topic, text);
+        set_name(options->topic, name, text);
+        return;
+    }
+    if (!strcmp(name, "login")) {
+        set_name(options->login, name, text);
         return;
     }
     for (size_t i = 0; i < sizeof wide_names / sizeof *wide_names; i++)
