@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 )
 from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern
 from kafka.admin import ResourceType as KafkaPythonType
-from support.authorized_kafka import AuthorizedBroker, password_of
+from support.authorized_kafka import AuthorizedBroker, login_settings, password_of
 from support.broker_process import PROMPT
 
 from kbroker import errors
@@ -37,8 +37,7 @@ def broker(tmp_path):
 
 
 def settings_of(broker, user):
-    return {'bootstrap.servers': broker.address, 'security.protocol': 'SASL_PLAINTEXT', 'sasl.mechanism': 'PLAIN',
-            'sasl.username': user, 'sasl.password': password_of(user)}
+    return login_settings(broker.address, user)
 
 
 def rule(operation, name, kind=ResourceType.TOPIC, pattern=ResourcePatternType.LITERAL, user='User:alice',

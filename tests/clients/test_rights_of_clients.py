@@ -11,7 +11,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from support.authorized_kafka import AuthorizedBroker, password_of
+from support.authorized_kafka import AuthorizedBroker, login_settings
 from support.broker_process import PROMPT
 
 LIMIT_S = 120
@@ -28,9 +28,8 @@ class Guarded:
         self.admin = AdminClient(self.settings('admin'))
 
     def settings(self, user='alice', **more):
-        return {'bootstrap.servers': self.broker.address, 'security.protocol': 'SASL_PLAINTEXT',
-                'sasl.mechanism': 'PLAIN', 'sasl.username': user, 'sasl.password': password_of(user),
-                **{name.replace('_', '.'): value for name, value in more.items()}}
+        return login_settings(self.broker.address, user) | {
+            name.replace('_', '.'): value for name, value in more.items()}
 
     def allow(self, operation, name, kind=TOPIC, permission=AclPermissionType.ALLOW):
         done(self.admin.create_acls([AclBinding(

@@ -16,6 +16,12 @@ def password_of(user: str) -> str:
     return f'{user}-secret'
 
 
+def login_settings(address: str, user: str) -> dict[str, str]:
+    """Return the settings with which a client of librdkafka logs in."""
+    return {'bootstrap.servers': address, 'security.protocol': 'SASL_PLAINTEXT', 'sasl.mechanism': 'PLAIN',
+            'sasl.username': user, 'sasl.password': password_of(user)}
+
+
 def plain_users(users: Iterable[str]) -> str:
     """Return the JAAS entry of a listener with these users."""
     return f'{PLAIN} required ' + ' '.join(f'user_{user}="{password_of(user)}"' for user in users) + ';'
