@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import pytest
 from callgrind import LIMIT_S, callgrind, read_total, run_program
 from request_work import SETTINGS, WORKS, Work, assert_answered
+from support.attempts import TooSlow
 from support.broker_process import BrokerProcess
 from support.in_process_broker import frame_of, read_answer
 from support.machine_requirements import do_without
@@ -116,7 +117,8 @@ def test_rights_among_ten_thousand_acls_take_few_instructions(instructions, tmp_
         more = (all_of_them - none) // COUNT - instructions[name]
         print(f'{name}: {more} more instructions for rights, at most {bound} expected')
         found[name] = more
-    assert all(found[name] <= bound for name, bound in GUARDED.items()), found
+    if any(found[name] > bound for name, bound in GUARDED.items()):
+        raise TooSlow(f'instructions for rights: {found}, expected at most {GUARDED}')
 
 
 class Peer:

@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 SCRAM = 'SCRAM-SHA-256'
 CLOSED = 'the connection was closed'
 NOW_S = int(time.time())
+DAY_S = 86_400
+"""The life of tokens. The modules of tests are imported long before the last test runs."""
 
 
 def part(value):
@@ -30,7 +32,7 @@ def part(value):
 
 
 def bearer(claims=None, header=None, signature='', **change):
-    members = {'sub': 'alice', 'iat': NOW_S, 'exp': NOW_S + 600, 'scope': ['produce']} | change
+    members = {'sub': 'alice', 'iat': NOW_S, 'exp': NOW_S + DAY_S, 'scope': ['produce']} | change
     return f'{part(header or {"alg": "none"})}.{part(claims or members)}.{signature}'
 
 
@@ -63,7 +65,8 @@ SCRAMS = [
         b'n,a=bob,n=alice,r=abc', b' n,,n=alice,r=abc', b'n,,n=alice,r=abc,ext=1', b'n,a=alice,n=alice,r=abc'))]
 OAUTHS = [
     bearer(), bearer(scope='produce'), bearer(scope=['consume', 'produce']), bearer(scope=['consume']),
-    bearer(scope='produce consume'), bearer(exp=NOW_S - 60), bearer(exp=NOW_S + 600.5), bearer(iat=NOW_S + 300),
+    bearer(scope='produce consume'), bearer(exp=NOW_S - 60), bearer(exp=NOW_S + DAY_S + 0.5),
+    bearer(iat=NOW_S + DAY_S // 2),
     bearer(exp=None), bearer(exp='soon'), bearer(sub=' '), bearer(sub=7), bearer(iat=None),
     bearer(header={'alg': 'HS256'}), bearer(header={'alg': 'none', 'kid': 'x'}), bearer(signature='AAAA'), 'x', 'a.b.c',
     bearer() + '.', '..' + bearer(), bearer(b'[]'), bearer(b'x')]
