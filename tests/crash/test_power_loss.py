@@ -20,9 +20,9 @@ from support.promises import TOPIC, Client, Promises, Step, findings_in
 
 SETTINGS = {'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1',
             'log.index.size.max.bytes': '4096'}
-SEEDS_PER_SYNC = 2
+SEEDS_PER_SYNC = 1
 SOAK_SEEDS = 50
-RECOVERIES = 6
+RECOVERIES, SOAK_RECOVERIES = 4, 12
 A, B, C = ((TOPIC, partition) for partition in range(3))
 SOURCE = ('source', 0)
 AGAIN = ('again', 0)
@@ -212,10 +212,11 @@ def test_what_was_answered_outlives_many_power_cuts_at_any_sync(memory_path, cas
 
 
 @pytest.mark.usefixtures('many_brokers')
+@pytest.mark.parametrize('recoveries', [RECOVERIES, pytest.param(SOAK_RECOVERIES, marks=pytest.mark.soak)])
 @each_case
-def test_what_was_answered_outlives_a_power_cut_in_a_recovery(memory_path, case):
+def test_what_was_answered_outlives_a_power_cut_in_a_recovery(memory_path, case, recoveries):
     rng = random.Random(1)
     moments = case.crash_everywhere(memory_path, 1)
-    for moment in moments[::len(moments) // RECOVERIES]:
+    for moment in moments[::len(moments) // recoveries]:
         for number, second in enumerate(case.crash_in_recovery(moment, rng)):
             case.hold(second, goes_on=number % 2 == 0)

@@ -105,8 +105,8 @@ def test_a_live_broker_serves_more_partitions_than_it_may_have_descriptors(tmp_p
         from kafka import KafkaProducer
 
         producer = KafkaProducer(bootstrap_servers=broker.address, retries=20)
-        sent = [producer.send(f'topic-{number}', b'value', partition=0) for number in range(200)]
-        assert [future.get(60).offset for future in sent] == [0] * 200
+        sent = [producer.send(f'topic-{number}', b'value', partition=0) for number in range(100)]
+        assert [future.get(180).offset for future in sent] == [0] * 100
         producer.close()
         assert len(os.listdir(f'/proc/{broker.pid}/fd')) <= 64
     finally:
