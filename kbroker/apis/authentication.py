@@ -72,6 +72,10 @@ FRAMES: dict[LoginState, tuple[frozenset[ApiKey], Verdict]] = {
 """The requests that are served, and the verdict on others, by state."""
 
 
+AMONG_TOKENS = frozenset({LoginState.TOKENS, LoginState.BARE_TOKENS, LoginState.RENEWING, LoginState.RENEWING_BARE})
+"""The states of a login in progress."""
+
+
 class Attempt:
     """A login in progress."""
 
@@ -131,7 +135,15 @@ class Authentication:
                 mechanism.close()
 
     def connection_closed(self, connection: Any) -> None:
-        """Forget a connection."""
+        """Forget a connection. A client that left after its token was refused has failed to log in."""
+        session = connection.session
+        if session is not None and session.attempt is not None and session.state in AMONG_TOKENS:
+            exchange = session.attempt.exchange
+            if exchange is not None and exchange.refusal is not None:
+                self.failed_logins.note(connection.client_host)
+                self._audit(connection, session.is_renewing, outcome_of(ErrorCode.SASL_AUTHENTICATION_FAILED),
+                            session.attempt.mechanism, session.principal,
+                            claimed_name=exchange.refusal.claimed_name, reason=exchange.refusal.reason)
         if self._connections and connection.session is not None:
             name = connection.session.principal.name
             connections = self._connections.get(name)

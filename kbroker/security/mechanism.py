@@ -38,7 +38,19 @@ class Login(NamedTuple):
 
 Check = Callable[[], bool]
 """A computation that takes up to milliseconds and uses no state of the broker, so a worker can run it."""
-Talk = Generator[bytes | Check, Any, tuple[bytes, Login]]
+
+
+class Refusal(NamedTuple):
+    """The answer to a token that is refused, after which the client may try another one.
+
+    `error` is how the login has failed if the client leaves instead.
+    """
+
+    answer: bytes
+    error: AuthenticationError
+
+
+Talk = Generator[bytes | Check | Refusal, Any, tuple[bytes, Login]]
 """The course of an exchange. It first yields b'', then is sent a token for each answer that it yields, and the result
 for each Check.
 
@@ -52,10 +64,12 @@ class Exchange:
     The caller runs a Check that `step` or `go_on` returns, and passes the result to `go_on`.
     """
 
-    __slots__ = ('_talk', 'outcome')
+    __slots__ = ('_talk', 'outcome', 'refusal')
 
     def __init__(self, talk: Talk):
         self.outcome: Login | None = None
+        self.refusal: AuthenticationError | None = None
+        """The failure if the client leaves now: its last token was refused."""
         self._talk = talk
         next(talk)
 
@@ -73,7 +87,11 @@ class Exchange:
 
     def _send(self, value: bytes | bool) -> bytes | Check:
         try:
-            return self._talk.send(value)
+            found = self._talk.send(value)
+            if not isinstance(found, Refusal):
+                return found
+            self.refusal = found.error
+            return found.answer
         except StopIteration as end:
             if end.value is None:
                 raise AuthenticationError(None, 'found a token after the end of the exchange') from None

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
 from kbroker.clock import Clock
-from kbroker.security.mechanism import AuthenticationError, Check, Exchange, Login, Mechanism, Talk
+from kbroker.security.mechanism import AuthenticationError, Check, Exchange, Login, Mechanism, Refusal, Talk
 from kbroker.security.scram import SASLNAME, unescape_name
 from kbroker.tls_settings import bad_setting
 
@@ -72,10 +72,10 @@ def converse(validator: Validator) -> Talk:
             login = validator.login_of(bearer)
         except TokenRefused as refusal:
             claimed_name = validator.claimed_name(bearer)
-            token = yield refusal.status.encode()
+            error = AuthenticationError(refusal.status, f'the token is refused: {refusal.reason}', claimed_name)
+            token = yield Refusal(refusal.status.encode(), error)
             if token == GIVES_UP:
-                raise AuthenticationError(refusal.status, f'the token is refused: {refusal.reason}',
-                                          claimed_name) from None
+                raise error from None
             continue
         if authzid not in ('', login.name):
             raise AuthenticationError(

@@ -88,6 +88,33 @@ def test_the_subject_that_a_refused_token_claims_is_audited(broker):
     assert 'claimed_name' not in failure(broker, 'OAUTHBEARER', bearer('a.b.c'), b'\x01')
 
 
+@pytest.mark.parametrize('gives_up', [True, False])
+def test_a_client_that_leaves_after_its_token_was_refused_has_failed_once(broker, gives_up):
+    client = LoginClient(broker)
+    client.handshake('OAUTHBEARER')
+    expired = unsecured_token('mallory', 5, now_s=broker.clock.wall_ms() // 1000 - 3600)
+    assert client.token(bearer(expired)).auth_bytes
+    if gives_up:
+        client.token(b'\x01')
+    before = len(broker.lines.texts)
+    broker.authentication.connection_closed(client.connection)
+    assert len(broker.lines.texts) - before == (not gives_up)
+    line = json.loads(broker.lines.texts[-1])
+    assert (line['outcome'], line['claimed_name']) == ('SASL_AUTHENTICATION_FAILED', 'mallory')
+    assert len(broker.authentication.failed_logins) == 1
+
+
+def test_a_client_that_leaves_during_a_login_or_after_it_leaves_no_line(broker):
+    for token in (b'', b'\0alice\0' + PASSWORD.encode()):
+        client = LoginClient(broker)
+        client.handshake()
+        if token:
+            client.token(token)
+        before = len(broker.lines.texts)
+        broker.authentication.connection_closed(client.connection)
+        assert len(broker.lines.texts) == before
+
+
 def test_a_name_that_is_long_or_made_to_forge_a_line_is_cut_and_escaped(broker):
     name = 'x"\n{"event": "login"}\u202e' + 'y' * 20_000
     line = failure(broker, 'PLAIN', b'\0' + name.encode() + b'\0guess')
