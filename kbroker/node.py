@@ -13,6 +13,7 @@ from kbroker.clock import Clock, Timers
 from kbroker.config import Config, Listener, validate_broker_configs
 from kbroker.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.group.coordinator import GroupCoordinator
+from kbroker.group.share_state import ShareStates
 from kbroker.log.cleaner import Cleaner
 from kbroker.log.directory_names import LOCK_FILE
 from kbroker.log.fs import FileSystem, sync_inline
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger('kbroker')
 
+UPDATES_PER_SNAPSHOT = 500
+"""Kafka's default of share.coordinator.snapshot.update.records.per.snapshot."""
+
 
 class Node:
     """All state of a broker: `take_directory`, `open`, then requests and ticks, then `close` or `abandon`."""
@@ -49,12 +53,13 @@ class Node:
         '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'audit',
         'authentication', 'authorizer', 'checks', 'cleaner', 'clock', 'config', 'directory',
         'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata', 'on_reconfigured',
-        'quotas', 'snapshots', 'tick', 'timers', 'topics', 'transactions', 'validate', 'waiting_room')
+        'quotas', 'share_states', 'snapshots', 'tick', 'timers', 'topics', 'transactions', 'validate', 'waiting_room')
 
     metadata: MetadataController
     acls: AclFollower
     topics: TopicRegistry
     groups: GroupCoordinator
+    share_states: ShareStates
     transactions: TransactionCoordinator
     logs: LogManager
     cleaner: Cleaner
@@ -138,9 +143,12 @@ class Node:
         self.transactions = TransactionCoordinator(
             self.config, self.clock, self.long_work, self.topics, ProducerIds(self.metadata, self.long_work),
             transaction_version=self.metadata.image.features.get('transaction.version', 0))
+        self.share_states = ShareStates(self.clock, self.timers, self.topics, self.long_work, self.groups.memory,
+                                        lambda: UPDATES_PER_SNAPSHOT)
         # The group coordinator replays markers, which make a transaction's offsets visible. So it starts before the
         # transaction coordinator, which sends markers.
         self.groups.start()
+        self.share_states.start()
         self.transactions.start()
         self._closers.append(self.transactions.stop)
         self.logs.start()
@@ -207,6 +215,7 @@ class Node:
         self.cleaner.stop()
         self.transactions.stop()
         self.groups.close()
+        self.share_states.close()
         for partition in self.topics.partitions():
             partition.fail(failure)
 

@@ -21,7 +21,7 @@ from kbroker.topics.topic import Topic
 
 SHARE_GROUP_STATE_PARTITIONS = 50
 SHARE_GROUP_STATE_SEGMENT_BYTES = 100 << 20
-"""Kafka's defaults. Their settings configure the share coordinator, which kbroker does not have."""
+"""Kafka's defaults."""
 
 logger = logging.getLogger('kbroker.topics')
 
