@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kbroker.clock import Clock, Timers
 from kbroker.completion import Callback, Completion
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.classic import ClassicGroup
+from kbroker.group.commits import Commit
+from kbroker.group.group import Group
 from kbroker.group.membership import Membership
 from kbroker.group.memory import GroupMemory
-from kbroker.group.offsets import Commit, FetchedOffset, Offsets
+from kbroker.group.offsets import FetchedOffset, Offsets
 from kbroker.group.pending_members import PendingMembers
 from kbroker.group.shard import Shard, TransactionalProducer
+from kbroker.group.turns import Turns
 from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.long_work import LongWork
 from kbroker.record.batch import NO_SEQUENCE
 from kbroker.topics.partitioner import partition_for
 
 if TYPE_CHECKING:
-    from kbroker.group.offsets import TopicPartition
+    from kbroker.group.commits import TopicPartition
     from kbroker.group.records import OffsetKey
 
 log = logging.getLogger(__name__)
@@ -39,8 +41,9 @@ class Coordinated:
 
     def __init__(self, partition: Any, config: Any, clock: Clock, timers: Timers, shared: Shared):
         self.shard = Shard(partition, clock, shared.memory, shared.long_work)
+        self.turns = Turns(self.shard, shared.long_work)
         self.membership = Membership(self.shard, config, clock, timers, shared.long_work, shared.pending_members)
-        self.offsets = Offsets(self.shard, self.membership.sessions, config, clock, shared.long_work)
+        self.offsets = Offsets(self.shard, self.membership.sessions, self.turns, config, clock, shared.long_work)
 
 
 class GroupCoordinator:
@@ -162,8 +165,10 @@ class GroupCoordinator:
     def commit(self, commit: Commit, version: int, done: Completion) -> None:
         self._part(commit.group_id).offsets.commit(commit, version, done)
 
-    def commit_transactional(self, commit: Commit, producer: TransactionalProducer, done: Completion) -> None:
-        self._member_part(commit.group_id).offsets.commit_transactional(commit, producer, done)
+    def commit_transactional(
+        self, commit: Commit, version: int, producer: TransactionalProducer, done: Completion
+    ) -> None:
+        self._member_part(commit.group_id).offsets.commit_transactional(commit, version, producer, done)
 
     def start_verification(
         self, group_id: str, producer_id: int, producer_epoch: int, *, supports_epoch_bump: bool
@@ -191,18 +196,18 @@ class GroupCoordinator:
 
     # Groups
 
-    def describe(self, group_id: str) -> ClassicGroup:
-        """GROUP_ID_NOT_FOUND."""
+    def describe(self, group_id: str, group_type: str) -> Any:
+        """Return the group of this type. GROUP_ID_NOT_FOUND."""
         group = self._part(group_id).shard.groups.get(group_id)
-        if group is None:
+        if group is None or group.group_type != group_type:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'group {group_id} does not exist')
         return group
 
-    def list_groups(self) -> list[ClassicGroup]:
+    def list_groups(self) -> list[Group]:
         return [group for part in self._parts for group in part.shard.groups.values()]
 
     def delete_group(self, group_id: str, done: Completion) -> None:
-        """`done` completes when the tombstones are durable. GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """`done` completes when the tombstones are durable, or with GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
         self._part(group_id).offsets.delete_group(group_id, done)
 
 

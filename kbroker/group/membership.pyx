@@ -71,7 +71,7 @@ class Membership:
     @then_answer
     def start_sessions(self):
         """After loading: each member gets its session timeout to heartbeat; a group above group.max.size rebalances."""
-        for group in list(self._shard.groups.values()):
+        for group in self._classic_groups():
             for member in group.members.values():
                 self.sessions.restart(group, member)
             if len(group.members) > self._config.group_max_size:
@@ -79,7 +79,7 @@ class Membership:
 
     def stop_sessions(self):
         """`__consumer_offsets` is gone and its groups with it: their timers must find nothing to do."""
-        for group in self._shard.groups.values():
+        for group in self._classic_groups():
             for member in list(group.members.values()):
                 self._remove(group, member)
             for timer in (group.join_timer, group.sync_timer):
@@ -88,6 +88,9 @@ class Membership:
             self._pending_members.forget_all_of(group)
         self._shard.clear()
         self.send_answers()
+
+    def _classic_groups(self):
+        return [group for group in self._shard.groups.values() if isinstance(group, ClassicGroup)]
 
     # JoinGroup
 
@@ -105,7 +108,7 @@ class Membership:
                 ErrorCode.INVALID_SESSION_TIMEOUT, f'found {request.session_timeout_ms} ms, expected {low} to {high}'
             )
         check_protocols(request.protocols)
-        group = self._shard.groups.get(request.group_id)
+        group = self._shard.classic_group(request.group_id)
         if group is None:
             if request.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {request.group_id} does not exist')
@@ -560,14 +563,14 @@ class Membership:
         COORDINATOR_NOT_AVAILABLE.
         """
         answers, left = [], False
-        group = self._shard.groups.get(request.group_id)
+        group = self._shard.classic_group(request.group_id)
         if group is not None:
             group.check_alive()
         for index, identity in enumerate(request.members):
             if index and index % MEMBERS_A_PART == 0:
                 self._end_leave(group, left)
                 yield
-                group, left = self._shard.groups.get(request.group_id), False
+                group, left = self._shard.classic_group(request.group_id), False
             code = ErrorCode.NONE
             try:
                 if group is None:
@@ -631,7 +634,7 @@ class Membership:
 
     def group(self, group_id):
         """The group of a member's request. UNKNOWN_MEMBER_ID when there is none, COORDINATOR_NOT_AVAILABLE."""
-        group = self._shard.groups.get(group_id)
+        group = self._shard.classic_group(group_id)
         if group is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {group_id} does not exist')
         group.check_alive()

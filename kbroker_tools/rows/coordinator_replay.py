@@ -12,7 +12,6 @@ from typing import Any
 from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.group.offset_table import OffsetTable
 from kbroker.group.records import GroupRow, OffsetRow, read_row
-from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.long_work import run_to_end
 from kbroker.protocol.codec import decode_prefix
 from kbroker.protocol.messages import (
@@ -21,15 +20,14 @@ from kbroker.protocol.messages import (
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataValue,
     ConsumerProtocolAssignment,
+    GroupMetadataKey,
     TransactionLogKey,
 )
-from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value, encode_row_key
+from kbroker.protocol.rows import RowError, encode_row_key
 from kbroker.record.batch import BatchHeader
 from kbroker.record.control import ControlType, read_end_txn_marker
 from kbroker.record.records import Record, decode_records
@@ -144,17 +142,13 @@ class GroupState:
         for record in decode_records(batch):
             try:
                 row = read_row(record.key or b'', record.value, record.offset)
-                if row is None:
-                    self._replay_consumer_row(record)
-            except (CorruptLogError, RowError) as error:
+            except CorruptLogError as error:
                 _skip(record, error)
                 continue
             if isinstance(row, OffsetRow):
                 self._replay_offset(header, row)
-            elif isinstance(row, GroupRow) and row.value is None:
-                self._classic.pop(row.group_id, None)
-            elif isinstance(row, GroupRow) and self._only in (None, row.group_id):
-                self._classic[row.group_id] = row.value
+            elif isinstance(row, GroupRow):
+                self._replay_group(row.key, row.value)
 
     def _replay_offset(self, header: BatchHeader, row: OffsetRow) -> None:
         if self._only not in (None, row.key.group_id):
@@ -166,36 +160,38 @@ class GroupState:
         else:
             self._offsets.commit(row.key, row.committed)
 
-    def _replay_consumer_row(self, record: Record) -> None:
-        """Apply a KIP-848 row. Rows of share and streams groups are ignored."""
-        key: Any = decode_row_key(CONSUMER_OFFSETS, record.key)
-        if key is None or self._only not in (None, key.group_id):
+    def _replay_group(self, key: Any, value: Any) -> None:
+        """Apply the row of a group. Rows of share and streams groups are ignored."""
+        if isinstance(key, GroupMetadataKey):
+            if value is None:
+                self._classic.pop(key.group, None)
+            elif self._only in (None, key.group):
+                self._classic[key.group] = value
+        elif self._only not in (None, key.group_id):
             return
-        if isinstance(key, ConsumerGroupMetadataKey):
-            if record.value is None:
+        elif isinstance(key, ConsumerGroupMetadataKey):
+            if value is None:
                 self._consumer.pop(key.group_id, None)
             else:
-                value = decode_row_value(ConsumerGroupMetadataValue, record.value)
                 self._consumer.setdefault(key.group_id, _ConsumerGroup()).epoch = value.epoch
         elif isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
-            if record.value is not None:
-                target = decode_row_value(ConsumerGroupTargetAssignmentMetadataValue, record.value)
-                self._consumer.setdefault(key.group_id, _ConsumerGroup()).assignment_epoch = target.assignment_epoch
+            if value is not None:
+                self._consumer.setdefault(key.group_id, _ConsumerGroup()).assignment_epoch = value.assignment_epoch
         elif isinstance(key, ConsumerGroupMemberMetadataKey):
-            self._replay_member(key, record.value, ConsumerGroupMemberMetadataValue, 'members')
+            self._replay_member(key, value, 'members')
         elif isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
-            self._replay_member(key, record.value, ConsumerGroupCurrentMemberAssignmentValue, 'assignments')
+            self._replay_member(key, value, 'assignments')
         elif isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
-            self._replay_member(key, record.value, ConsumerGroupTargetAssignmentMemberValue, 'targets')
+            self._replay_member(key, value, 'targets')
 
-    def _replay_member(self, key: Any, data: bytes | None, value_class: Any, rows: str) -> None:
+    def _replay_member(self, key: Any, value: Any, rows: str) -> None:
         group = self._consumer.get(key.group_id)
-        if data is None:
+        if value is None:
             if group is not None:
                 getattr(group, rows).pop(key.member_id, None)
         else:
             group = self._consumer.setdefault(key.group_id, _ConsumerGroup())
-            getattr(group, rows)[key.member_id] = decode_row_value(value_class, data)
+            getattr(group, rows)[key.member_id] = value
 
     # ---- queries ----
 
