@@ -29,7 +29,8 @@ from kbroker.network.worker import Worker
 from kbroker.node import Node
 from kbroker.security.quotas import ClientQuotas
 from kbroker.security.surroundings import Background
-from kbroker.settings import INT_MAX, addresses_with_limits
+from kbroker.setting_rows import INT_MAX
+from kbroker.settings import addresses_with_limits
 from kbroker.status import Report, StatusSocket
 from kbroker.turn_watch import TurnWatch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kbroker.apis.authentication import Authentication
@@ -28,7 +29,7 @@ from kbroker.metadata.snapshot_writer import Limits, SnapshotWriter
 from kbroker.security.audit import Audit
 from kbroker.security.principal import parse_principals
 from kbroker.security.quotas import ClientQuotas, Window
-from kbroker.settings import LONG_MAX
+from kbroker.setting_rows import LONG_MAX
 from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Tick
 from kbroker.topics.registry import TopicRegistry
@@ -41,8 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger('kbroker')
 
-UPDATES_PER_SNAPSHOT = 500
-"""Kafka's default of share.coordinator.snapshot.update.records.per.snapshot."""
+NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 
 
 class Node:
@@ -139,12 +139,14 @@ class Node:
         self.logs.checkpoint_recovery_points()
         self.logs.on_failure = self._go_offline
         self.metadata.on_failure = self.logs.fail
-        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work)
+        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work,
+                                       self._group_overrides)
+        self.on_reconfigured.append(self.groups.reconfigure)
         self.transactions = TransactionCoordinator(
             self.config, self.clock, self.long_work, self.topics, ProducerIds(self.metadata, self.long_work),
             transaction_version=self.metadata.image.features.get('transaction.version', 0))
         self.share_states = ShareStates(self.clock, self.timers, self.topics, self.long_work, self.groups.memory,
-                                        lambda: UPDATES_PER_SNAPSHOT)
+                                        lambda: self.config.share_coordinator_snapshot_update_records_per_snapshot)
         # The group coordinator replays markers, which make a transaction's offsets visible. So it starts before the
         # transaction coordinator, which sends markers.
         self.groups.start()
@@ -244,6 +246,10 @@ class Node:
         found = {name: changed.get(name, self.metadata.image.configs.get((ResourceType.BROKER, name), {}))
                  for name in ('', str(self.metadata.node_id))}
         return self.config.with_changes(cluster_wide=found[''], per_broker=found[str(self.metadata.node_id)])
+
+    def _group_overrides(self, group_id: str) -> Mapping[str, str]:
+        """Return the GROUP configs of the metadata log for a group."""
+        return self.metadata.image.configs.get((ResourceType.GROUP, group_id), NO_CONFIGS)
 
     def _adopt_configs(self) -> None:
         self.config.adopt(self._with_configs({}))

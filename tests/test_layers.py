@@ -10,12 +10,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE, TOOLS = ROOT / 'kbroker', ROOT / 'kbroker_tools'
 
 LAYERS = [
-    {'errors', 'garbage', 'turn_watch'},
-    {'clock', 'completion', 'internal_topics', 'jaas', 'linear_pattern', 'properties', 'tls_settings'},
+    {'errors', 'garbage', 'setting_rows', 'turn_watch'},
+    {'clock', 'completion', 'group_settings', 'internal_topics', 'jaas', 'linear_pattern', 'properties',
+     'tls_settings'},
     {'long_work', 'settings'},
     {'listener_settings', 'tls'},
     {'config', 'file_modes', 'wire'},
-    {'protocol', 'record'},
+    {'group_resources', 'protocol', 'record'},
     {'log', 'security'},
     {'metadata'},
     {'topics'},

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group_settings import GROUP_SETTINGS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType, name_of
 from kbroker.security.audit import outcome_of
 from kbroker.security.escape import shown
-from kbroker.settings import SETTINGS, TOPIC_SETTINGS, Type
+from kbroker.setting_rows import Type
+from kbroker.settings import SETTINGS, TOPIC_SETTINGS
 
 HIDDEN = '(hidden)'
 LINE_ELEMENTS = 8
@@ -79,7 +81,7 @@ def _values(configs: Iterator[tuple[str, str | None]]) -> dict[str, str | None]:
             values[f'more than {MOST_DETAILS}'] = None
             break
         row = TOPIC_SETTINGS.get(name) or SETTINGS.get(name)
-        is_open = row is not None and row.type is not Type.PASSWORD
+        is_open = name in GROUP_SETTINGS or (row is not None and row.type is not Type.PASSWORD)
         values[shown(name)] = value if value is None else shown(value) if is_open else HIDDEN
     return values
 

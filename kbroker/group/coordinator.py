@@ -11,6 +11,7 @@ from kbroker.completion import Callback, Completion
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.commits import Commit
 from kbroker.group.group import Group
+from kbroker.group.group_config import GroupConfig, GroupConfigs, OverridesOf
 from kbroker.group.membership import Membership
 from kbroker.group.memory import GroupMemory
 from kbroker.group.offsets import FetchedOffset, Offsets
@@ -50,8 +51,11 @@ class GroupCoordinator:
     """All groups. Operations on a group raise INVALID_GROUP_ID for an empty id where the API does not allow it, and
     NOT_COORDINATOR as long as `__consumer_offsets` does not exist: FindCoordinator creates it."""
 
-    def __init__(self, config: Any, clock: Clock, timers: Timers, topics: Any, long_work: LongWork):
+    def __init__(self, config: Any, clock: Clock, timers: Timers, topics: Any, long_work: LongWork,
+                 overrides_of: OverridesOf):
+        """`overrides_of` returns the configs that a group has of its own."""
         self._config = config
+        self._group_configs = GroupConfigs(config, overrides_of)
         self._clock = clock
         self._timers = timers
         self._topics = topics
@@ -69,6 +73,14 @@ class GroupCoordinator:
     @property
     def pending_members(self) -> PendingMembers:
         return self._shared.pending_members
+
+    def group_config(self, group_id: str) -> GroupConfig:
+        """Return the configs in force for a group, which need not exist. The next request asks again."""
+        return self._group_configs.of(group_id)
+
+    def reconfigure(self) -> None:
+        """Take over settings of the broker that were changed at run time."""
+        self._group_configs.reconfigure()
 
     def start(self) -> None:
         """Load what the log holds and begin the sweep for expired offsets. CorruptLogError when a row cannot be

@@ -14,14 +14,10 @@ from kbroker.long_work import run_to_end
 from kbroker.metadata.changes import Steps, check_batch_length
 from kbroker.metadata.controller import Charge, MetadataController, NewTopic, charge_nothing
 from kbroker.metadata.image import PartitionImage, ResourceType, TopicImage
-from kbroker.settings import LONG_MAX
+from kbroker.setting_rows import LONG_MAX
 from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Partition, Tick
 from kbroker.topics.topic import Topic
-
-SHARE_GROUP_STATE_PARTITIONS = 50
-SHARE_GROUP_STATE_SEGMENT_BYTES = 100 << 20
-"""Kafka's defaults."""
 
 logger = logging.getLogger('kbroker.topics')
 
@@ -131,12 +127,13 @@ class TopicRegistry:
                 'segment.bytes': str(self.config.offsets_topic_segment_bytes),
             }
         elif name == SHARE_GROUP_STATE:
-            count = SHARE_GROUP_STATE_PARTITIONS
+            count = self.config.share_coordinator_state_topic_num_partitions
             configs = {
                 'compression.type': 'producer',
                 'cleanup.policy': 'delete',
-                'segment.bytes': str(SHARE_GROUP_STATE_SEGMENT_BYTES),
+                'segment.bytes': str(self.config.share_coordinator_state_topic_segment_bytes),
                 'retention.ms': '-1',
+                'min.insync.replicas': str(self.config.share_coordinator_state_topic_min_isr),
             }
         else:
             count = self.config.transaction_state_log_num_partitions

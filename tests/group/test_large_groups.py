@@ -41,7 +41,7 @@ class MeasuredWorld(World):
         self.topics.on_topic_deleted.clear()
         self.timers = Timers(self.clock, self.watch)
         self.long_work = LongWork(self.timers)
-        self.groups = type(self.groups)(self.config, self.clock, self.timers, self.topics, self.long_work)
+        self.groups = self.coordinator()
         self.groups.start()
 
     def turn(self, operation):

@@ -47,9 +47,16 @@ class World:
         for name in ('orders', 'payments'):
             self.topics.create(name, 4)
         self.topics.ensure_internal(OFFSETS_TOPIC)
+        self.group_overrides: dict[str, dict[str, str]] = {}
+        """The configs that groups have of their own. A test replaces the dict of a group, and never changes it."""
         self.long_work = LongWork(self.timers, self.slice_us)
-        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work)
+        self.groups = self.coordinator()
         self.groups.start()
+
+    def coordinator(self) -> GroupCoordinator:
+        """Return a new coordinator on the parts of this world."""
+        return GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work,
+                                lambda group_id: self.group_overrides.get(group_id, {}))
 
     @property
     def partition(self) -> HeldPartition:
@@ -64,7 +71,7 @@ class World:
         self.topics.power_loss()
         self.timers = Timers(self.clock)
         self.long_work = LongWork(self.timers, self.slice_us)
-        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work)
+        self.groups = self.coordinator()
         self.groups.start()
 
     def flush(self) -> None:
