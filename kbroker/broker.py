@@ -239,7 +239,7 @@ class Broker:
         return [listener._replace(port=listener.port or bound[listener.name]) for listener in advertised]
 
     def _connection_closed(self, connection: Connection) -> None:
-        self.node.waiting_room.connection_closed(connection.connection_id)
+        self.node.connection_closed(connection.connection_id)
         self.node.authentication.connection_closed(connection)
 
     def _release(self, end_node: Callable[[], None]) -> None:

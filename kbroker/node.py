@@ -14,6 +14,9 @@ from kbroker.clock import Clock, Timers
 from kbroker.config import Config, Listener, validate_broker_configs
 from kbroker.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.group.coordinator import GroupCoordinator
+from kbroker.group.share_limits import limits_of
+from kbroker.group.share_partitions import SharePartitions
+from kbroker.group.share_sessions import ShareSessions
 from kbroker.group.share_state import ShareStates
 from kbroker.log.cleaner import Cleaner
 from kbroker.log.directory_names import LOCK_FILE
@@ -45,6 +48,10 @@ logger = logging.getLogger('kbroker')
 NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 
 
+def nothing_more() -> None:
+    """End something that nothing waits for."""
+
+
 class Node:
     """All state of a broker: `take_directory`, `open`, then requests and ticks, then `close` or `abandon`."""
 
@@ -53,13 +60,15 @@ class Node:
         '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'audit',
         'authentication', 'authorizer', 'checks', 'cleaner', 'clock', 'config', 'directory',
         'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata', 'on_reconfigured',
-        'quotas', 'share_states', 'snapshots', 'tick', 'timers', 'topics', 'transactions', 'validate', 'waiting_room')
+        'quotas', 'share_partitions', 'share_sessions', 'share_states', 'snapshots', 'tick', 'timers',
+        'topics', 'transactions', 'validate', 'waiting_room')
 
     metadata: MetadataController
     acls: AclFollower
     topics: TopicRegistry
     groups: GroupCoordinator
     share_states: ShareStates
+    share_partitions: SharePartitions
     transactions: TransactionCoordinator
     logs: LogManager
     cleaner: Cleaner
@@ -82,6 +91,7 @@ class Node:
         self.long_work = LongWork(timers)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room,
                                             self.long_work)
+        self.share_sessions = ShareSessions(lambda: config.group_share_max_share_sessions)
         self.tick = Tick()
         self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later,
                                clock, timers)
@@ -147,10 +157,17 @@ class Node:
             transaction_version=self.metadata.image.features.get('transaction.version', 0))
         self.share_states = ShareStates(self.clock, self.timers, self.topics, self.long_work, self.groups.memory,
                                         lambda: self.config.share_coordinator_snapshot_update_records_per_snapshot)
+        self.share_partitions = SharePartitions(self.share_states, self.clock, self.timers, self.long_work,
+                                                self.groups.memory,
+                                                lambda group_id: limits_of(self.groups.group_config(group_id)))
+        self.share_sessions.on_end.append(
+            lambda session, has_others: self.share_partitions.release_session(session, has_others, nothing_more))
+        self.topics.on_topic_deleted.append(lambda topic: self.share_partitions.drop_topic(topic.topic_id))
         # The group coordinator replays markers, which make a transaction's offsets visible. So it starts before the
         # transaction coordinator, which sends markers.
         self.groups.start()
         self.share_states.start()
+        self.share_partitions.start()
         self.transactions.start()
         self._closers.append(self.transactions.stop)
         self.logs.start()
@@ -180,6 +197,11 @@ class Node:
             logger.warning('access control is on, and no user may change it: super.users is empty, and no ACL '
                            'allows ALTER on the cluster. To add one, stop the broker and run: kbroker-acls '
                            '--data-dir %s --add --allow-principal User:NAME --operation All --cluster', self.directory)
+
+    def connection_closed(self, connection_id: int) -> None:
+        """Give up what the connection waits for, and end the share sessions that it has opened."""
+        self.waiting_room.connection_closed(connection_id)
+        self.share_sessions.connection_closed(connection_id)
 
     def advertised_address(self, listener_name: str) -> tuple[str, int]:
         """Return the address for clients of a listener, or the first address if the listener has none of its own."""
@@ -217,6 +239,7 @@ class Node:
         self.cleaner.stop()
         self.transactions.stop()
         self.groups.close()
+        self.share_partitions.close()
         self.share_states.close()
         for partition in self.topics.partitions():
             partition.fail(failure)

@@ -230,6 +230,8 @@ class ShareStates:
         FENCED_LEADER_EPOCH for a lower leader epoch.
         """
         try:
+            if self._topics.topic(SHARE_GROUP_STATE) is None:
+                raise not_initialized(key)
             shard = self._shard(key)
         except KafkaError as error:
             done(error, None)

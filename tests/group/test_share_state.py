@@ -156,7 +156,7 @@ def test_the_topic_is_created_by_the_first_initialization():
 
 def test_what_was_never_initialized_is_neither_read_nor_written():
     world = Coordinator()
-    assert code(world.read()[0]) is ErrorCode.NOT_COORDINATOR
+    assert code(world.read()[0]) is ErrorCode.INVALID_REQUEST
     world.initialize(ShareKey('g2', world.key.topic_id, 1))
     assert code(world.read()[0]) is code(world.write((0, 1, 2, 1))[0]) is ErrorCode.INVALID_REQUEST
 
