@@ -37,10 +37,12 @@ def handle(request: Request, body: Any) -> Steps:
             wanted = yield from distinct_indexes(body.topics, 'name', 'partition_indexes', answers.pace)
         return OffsetFetchResponse(topics=(yield from answers.fetch_topics(body.group_id, wanted)))
     by_group: dict[str, Wanted] = {}
+    members: dict[str, tuple[str | None, int]] = {}
     whole = set()
     key = 'topic_id' if answers.by_id else 'name'
     for group in body.groups:
         named = by_group.setdefault(group.group_id, {})
+        members.setdefault(group.group_id, (group.member_id, group.member_epoch))
         if group.topics is None:
             whole.add(group.group_id)
         elif group.group_id not in whole:
@@ -49,7 +51,8 @@ def handle(request: Request, body: Any) -> Steps:
             yield
     groups = []
     for group_id, named in by_group.items():
-        groups.append((yield from answers.fetch_group(group_id, None if group_id in whole else named)))
+        groups.append((yield from answers.fetch_group(
+            group_id, members[group_id], None if group_id in whole else named)))
     return OffsetFetchResponse(groups=groups)
 
 
@@ -65,8 +68,10 @@ class OffsetAnswers:
         self._room = ReplyRoom()
         self._among_groups = request.version >= 8
 
-    def fetch_group(self, group_id: str, wanted: Wanted | None) -> Steps:
+    def fetch_group(self, group_id: str, member: tuple[str | None, int], wanted: Wanted | None) -> Steps:
         """Return the answer for one group of version 8 and later; an error of one group does not affect the others.
+
+        `member` is the id and the epoch of the member that asks.
 
         When the answer is full, the groups that are left get COORDINATOR_LOAD_IN_PROGRESS: clients ask for these again.
         """
@@ -75,6 +80,7 @@ class OffsetAnswers:
         try:
             require(self.request, DESCRIBE, GROUP, group_id)
             self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            self.node.groups.check_fetch(group_id, *member)
             topics = yield from self.fetch_topics(group_id, wanted)
         except KafkaError as error:
             return OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id, error_code=error.code)

@@ -3,14 +3,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group import consumer_rows as rows
 from kbroker.group.commits import Commit
 from kbroker.group.consumer_member import ConsumerMember, Resolved, Target
 from kbroker.group.group import Group
-from kbroker.group.modern import ModernGroup, Row, Steps, subscription_bytes
+from kbroker.group.modern import ModernGroup, Row, RowHandler, Steps, subscription_bytes
 from kbroker.group.reconcile import FREE, Assigned
 from kbroker.protocol.messages import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -79,7 +79,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
             return member.names
         return member.names | resolved.topics if member.names else resolved.topics
 
-    def names_with(self, before: ConsumerMember | None, after: ConsumerMember) -> Iterable[str]:
+    def names_with(self, before: ConsumerMember | None, after: ConsumerMember | None) -> Iterable[str]:
         names = super().names_with(before, after)
         dropped = self.dropped_regex(before, after)
         resolved = self.resolved.get(dropped or '')
@@ -90,7 +90,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
             others = self.names[name] - 1
             if before is not None and name in before.names and self.subscriptions[before.names] == 1:
                 others -= 1
-            if others <= 0 and name not in after.names:
+            if others <= 0 and (after is None or name not in after.names):
                 kept.discard(name)
         return kept
 
@@ -187,7 +187,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
         if value is not None:
             self.put_member(key.member_id, replace(self._known(key.member_id), held=rows.read_current(value)))
         elif key.member_id in self.members:
-            held = Assigned[bytes](epoch=GONE_EPOCH, previous_epoch=GONE_EPOCH)
+            held: Assigned[bytes] = Assigned(epoch=GONE_EPOCH, previous_epoch=GONE_EPOCH)
             self.put_member(key.member_id, replace(self.members[key.member_id], held=held))
         return self
 
@@ -243,7 +243,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
             rows.epoch_tombstone(group_id),
         ]
 
-    row_handlers = {
+    row_handlers: ClassVar[Mapping[Any, RowHandler]] = {
         ConsumerGroupMetadataKey: ModernGroup.apply_epoch,
         ConsumerGroupPartitionMetadataKey: apply_partition_metadata,
         ConsumerGroupMemberMetadataKey: apply_member,

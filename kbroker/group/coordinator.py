@@ -7,17 +7,24 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.clock import Clock, Timers
-from kbroker.completion import Callback, Completion
+from kbroker.completion import Callback, Completion, complete
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.commits import Commit
+from kbroker.group.consumer_group import ConsumerGroup
+from kbroker.group.consumer_heartbeat import ConsumerHeartbeats, preferred_assignor
+from kbroker.group.deadlines import Deadlines
 from kbroker.group.group import Group
 from kbroker.group.group_config import GroupConfig, GroupConfigs, OverridesOf
+from kbroker.group.heartbeat import Call, Place
 from kbroker.group.membership import Membership
 from kbroker.group.memory import GroupMemory
+from kbroker.group.modern import ModernGroup
 from kbroker.group.offsets import FetchedOffset, Offsets
 from kbroker.group.pending_members import PendingMembers
+from kbroker.group.regexes import Regexes
 from kbroker.group.shard import Shard, TransactionalProducer
-from kbroker.group.turns import Turns
+from kbroker.group.topic_changes import TopicChanges
+from kbroker.group.turns import Outcome, Turns
 from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.long_work import LongWork
 from kbroker.record.batch import NO_SEQUENCE
@@ -29,12 +36,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+
 class Shared(NamedTuple):
     """The parts of the coordinator that all shards share."""
 
     memory: GroupMemory
     pending_members: PendingMembers
     long_work: LongWork
+    changes: TopicChanges
+    regexes: Regexes
+    group_config: Callable[[str], GroupConfig]
 
 
 class Coordinated:
@@ -45,6 +56,43 @@ class Coordinated:
         self.turns = Turns(self.shard, shared.long_work)
         self.membership = Membership(self.shard, config, clock, timers, shared.long_work, shared.pending_members)
         self.offsets = Offsets(self.shard, self.membership.sessions, self.turns, config, clock, shared.long_work)
+        self.deadlines = Deadlines(clock, timers)
+        place = Place(self.shard, self.turns, self.deadlines, shared.changes, clock, config, shared.group_config)
+        self.consumers = ConsumerHeartbeats(place, shared.regexes)
+
+    def start(self) -> None:
+        """After loading: each member gets its full time to heartbeat."""
+        self.membership.start_sessions()
+        for group in list(self.shard.groups.values()):
+            if isinstance(group, ConsumerGroup):
+                self.consumers.start_deadlines(group)
+
+    def stop(self) -> None:
+        """Stop the sessions, and release all groups."""
+        self.turns.stop()
+        self.deadlines.cancel_all()
+        self.membership.stop_sessions()
+
+    def join(self, request: Any, version: int, client_id: str, client_host: str, done: Completion) -> None:
+        """Serve a JoinGroup. The first one into a group of today without members makes it a classic one."""
+        group = self.shard.groups.get(request.group_id)
+        if not isinstance(group, ModernGroup):
+            if self.turns.is_busy(request.group_id):
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group {request.group_id} is changing its type')
+            self.membership.join(request, version, client_id, client_host, done)
+            return
+        if request.member_id:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {request.group_id} is of type {group.group_type}')
+
+        def ended(error: KafkaError | None, _result: object) -> None:
+            try:
+                if error is not None:
+                    raise error
+                self.membership.join(request, version, client_id, client_host, done)
+            except KafkaError as refused:
+                complete(done, refused, None)
+
+        self.turns.submit(request.group_id, make_room, Callback(ended))
 
 
 class GroupCoordinator:
@@ -59,8 +107,10 @@ class GroupCoordinator:
         self._clock = clock
         self._timers = timers
         self._topics = topics
+        changes = TopicChanges(topics)
         self._shared = Shared(
-            GroupMemory(config.kbroker_group_memory_max_bytes, clock), PendingMembers(timers), long_work
+            GroupMemory(config.kbroker_group_memory_max_bytes, clock), PendingMembers(timers), long_work,
+            changes, Regexes(changes, clock, config, long_work), self.group_config
         )
         self._is_sweeping = False
         self._parts: list[Coordinated] = []
@@ -87,6 +137,7 @@ class GroupCoordinator:
         read."""
         self._topics.on_topic_created.append(self._topic_created)
         self._topics.on_topic_deleted.append(self._topic_deleted)
+        self._topics.on_partitions_added.append(self._shared.changes.note_changed)
         topic = self._topics.topic(CONSUMER_OFFSETS)
         if topic is not None:
             self._load(topic)
@@ -97,7 +148,7 @@ class GroupCoordinator:
         if self._stop_sweep is not None:
             self._stop_sweep()
         for part in self._parts:
-            part.membership.stop_sessions()
+            part.stop()
         self._parts = []
 
     def _load(self, topic: Any) -> None:
@@ -110,17 +161,19 @@ class GroupCoordinator:
             part.offsets.forget_deleted_topics(
                 lambda topic_id: self._topics.topic_by_id(topic_id) is not None, Callback(_log_failure)
             )
-            part.membership.start_sessions()
+            part.start()
         log.info('%d groups loaded', sum(len(part.shard.groups) for part in self._parts))
 
     def _topic_created(self, topic: Any) -> None:
+        self._shared.changes.note_created(topic)
         if topic.name == CONSUMER_OFFSETS and not self._parts:
             self._load(topic)
 
     def _topic_deleted(self, topic: Any) -> None:
+        self._shared.changes.note_changed(topic)
         if topic.name == CONSUMER_OFFSETS:
             for part in self._parts:
-                part.membership.stop_sessions()
+                part.stop()
             self._parts = []
         for part in self._parts:
             part.offsets.forget_topic(topic.name, Callback(_log_failure))
@@ -153,7 +206,7 @@ class GroupCoordinator:
     # Members: the errors are those of Membership's operations
 
     def join(self, request: Any, version: int, client_id: str, client_host: str, done: Completion) -> None:
-        self._member_part(request.group_id).membership.join(request, version, client_id, client_host, done)
+        self._member_part(request.group_id).join(request, version, client_id, client_host, done)
 
     def sync(self, request: Any, done: Completion) -> None:
         self._member_part(request.group_id).membership.sync(request, done)
@@ -163,6 +216,14 @@ class GroupCoordinator:
 
     def leave(self, request: Any) -> Generator[object, None, Any]:
         return self._member_part(request.group_id).membership.leave(request)
+
+    def consumer_heartbeat(self, call: Call, done: Completion) -> None:
+        """Serve a ConsumerGroupHeartbeat. `done` completes with the response, or with the error."""
+        self._member_part(call.request.group_id).consumers.heartbeat(call, done)
+
+    def consumer_assignor(self, group: ConsumerGroup) -> str:
+        """Return the assignor that a consumer group uses."""
+        return preferred_assignor(group.members.values(), self._config.group_consumer_assignors)
 
     def max_message_bytes(self, group_id: str) -> int:
         """Return the largest batch of the group's partition. NOT_COORDINATOR."""
@@ -194,6 +255,12 @@ class GroupCoordinator:
             producer_id, producer_epoch, NO_SEQUENCE, supports_epoch_bump, self._clock.wall_ms()
         )
 
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
+        """Raise the errors of the group's `check_fetch`. A group that does not exist has no offsets, and no error."""
+        group = self._part(group_id).shard.groups.get(group_id)
+        if group is not None:
+            group.check_fetch(member_id, member_epoch)
+
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], require_stable: bool
     ) -> dict[TopicPartition, FetchedOffset]:
@@ -212,7 +279,7 @@ class GroupCoordinator:
         """Return the group of this type. GROUP_ID_NOT_FOUND."""
         group = self._part(group_id).shard.groups.get(group_id)
         if group is None or group.group_type != group_type:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'group {group_id} does not exist')
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'Group {group_id} not found.')
         return group
 
     def list_groups(self) -> list[Group]:
@@ -221,6 +288,16 @@ class GroupCoordinator:
     def delete_group(self, group_id: str, done: Completion) -> None:
         """`done` completes when the tombstones are durable, or with GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
         self._part(group_id).offsets.delete_group(group_id, done)
+
+
+def make_room(group: Group | None) -> Outcome:
+    """End a group of today without members, so that a classic one can take its id: an operation of a turn."""
+    if not isinstance(group, ModernGroup):
+        return Outcome()
+    if not group.is_empty or not group.gives_way_to_classic:
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                         f'group {group.group_id} is of type {group.group_type}, and has members')
+    return Outcome(group.tombstones())
 
 
 def _log_failure(error: KafkaError | None, result: None) -> None:

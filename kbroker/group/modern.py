@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from sys import getsizeof
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -16,6 +16,7 @@ FIRST_EPOCH = 1
 """The epochs of a group that has no rows of its epochs yet."""
 NO_ASSIGNMENT_EPOCH = -1
 """The assignment epoch after the tombstone of its row."""
+NEVER_LOOKED = -2**62
 MEMBER_BYTES = 1_500
 """The memory of a member with its deadline and an empty assignment, as measured on CPython 3.11 with 64 bits."""
 NAME_BYTES = 200
@@ -71,6 +72,8 @@ class ModernGroup(Group, Generic[M, T]):
     """
 
     row_handlers: ClassVar[Mapping[Any, RowHandler]]
+    gives_way_to_classic: ClassVar[bool] = True
+    """Without members, the group becomes a classic one when a classic member joins."""
 
     def __init__(self, group_id: str):
         super().__init__(group_id, self.group_type)
@@ -87,8 +90,8 @@ class ModernGroup(Group, Generic[M, T]):
         """The number of members that name exactly these topics."""
         self.names: dict[str, int] = {}
         """The number of different subscriptions that contain a topic, without those that contain none."""
-        self.names_revision = 0
-        """Changes with the set of `names`."""
+        self.metadata_version = NEVER_LOOKED
+        """The version of the TopicChanges up to which the topics were looked at. No row keeps it."""
         self._state_name: str | None = None
 
     def copy(self) -> Self:
@@ -102,7 +105,7 @@ class ModernGroup(Group, Generic[M, T]):
         twin.instances = self.instances.copy()
         twin.subscriptions = self.subscriptions.copy()
         twin.names = self.names.copy()
-        twin.names_revision = self.names_revision
+        twin.metadata_version = self.metadata_version
         twin.hold(self.held_bytes - twin.held_bytes)
         return twin
 
@@ -200,15 +203,12 @@ class ModernGroup(Group, Generic[M, T]):
             count = self.names.get(name, 0) + sign
             if count:
                 self.names[name] = count
-                if count == sign:
-                    self.names_revision += 1
             else:
                 del self.names[name]
-                self.names_revision += 1
 
-    def names_with(self, before: M | None, after: M) -> Iterable[str]:
-        """Return the topics that the members name once `after` stands for `before`."""
-        if before is not None and before.names == after.names:
+    def names_with(self, before: M | None, after: M | None) -> Iterable[str]:
+        """Return the topics with a subscription once `after` stands for `before`; None: there is no such member."""
+        if before is not None and after is not None and before.names == after.names:
             return self.names
         counts = self.names.copy()
         if before is not None and self.subscriptions[before.names] == 1:
@@ -216,14 +216,9 @@ class ModernGroup(Group, Generic[M, T]):
                 counts[name] -= 1
                 if not counts[name]:
                     del counts[name]
-        return counts.keys() | after.names
+        return counts if after is None else counts.keys() | after.names
 
 
 def subscription_bytes(names: frozenset[str]) -> int:
     """Return the memory of a subscription, which the members that name the same topics share."""
     return sum(map(len, names)) + NAME_BYTES * len(names)
-
-
-def renamed(member: M, member_id: str) -> M:
-    """Return the member under another id."""
-    return replace(member, member_id=member_id)

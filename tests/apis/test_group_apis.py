@@ -276,7 +276,7 @@ def fetch(wire, version, partitions, require_stable=False, group_id=GROUP):
         (group_answer,) = answer.groups
         assert (group_answer.group_id, group_answer.error_code) == (group_id, 0)
         topics = group_answer.topics
-    names = {wire.topic_id(name): name for name in wire.world.topics.topics}
+    names = {wire.topic_id(name): name for name in wire.world.topics.by_name}
     return {
         (names.get(topic.topic_id, '?') if version >= 10 else topic.name, partition.partition_index): (
             partition.committed_offset,

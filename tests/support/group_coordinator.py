@@ -68,6 +68,7 @@ class World:
         self.groups.close()
         self.topics.on_topic_created.clear()
         self.topics.on_topic_deleted.clear()
+        self.topics.on_partitions_added.clear()
         self.topics.power_loss()
         self.timers = Timers(self.clock)
         self.long_work = LongWork(self.timers, self.slice_us)

@@ -1,0 +1,279 @@
+"""The heartbeats of consumer groups (KIP-848): what they do besides the steps that all kinds share."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group import consumer_rows
+from kbroker.group.assignors import range as range_assignor
+from kbroker.group.assignors import uniform as uniform_assignor
+from kbroker.group.assignors.spec import Spec, SpecMember
+from kbroker.group.classic import ClassicGroup
+from kbroker.group.consumer_group import ConsumerGroup
+from kbroker.group.consumer_member import NOTHING, ConsumerMember, Target
+from kbroker.group.group import Group
+from kbroker.group.heartbeat import (
+    JOIN_EPOCH,
+    LEAVE_FOR_A_WHILE_EPOCH,
+    REBALANCE,
+    Call,
+    Draft,
+    Heartbeats,
+    not_found,
+    unknown_member,
+)
+from kbroker.group.modern import ModernGroup, Row, Steps
+from kbroker.group.reconcile import Assigned, State, reconcile
+from kbroker.group.regexes import Regexes, compiled
+from kbroker.group.turns import Outcome
+from kbroker.long_work import Pace
+from kbroker.protocol.messages import ConsumerGroupHeartbeatResponse
+
+ASSIGNORS = {module.NAME: module.assign for module in (uniform_assignor, range_assignor)}
+NO_TIMEOUT = -1
+
+ConsumerDraft = Draft[ConsumerGroup, ConsumerMember]
+
+
+class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
+    """The heartbeats of the consumer groups in a shard."""
+
+    group_class: ClassVar[type[ModernGroup[Any, Any]]] = ConsumerGroup
+    rows: ClassVar[Any] = consumer_rows
+
+    def __init__(self, place: Any, regexes: Regexes):
+        super().__init__(place)
+        self.regexes = regexes
+
+    def may_replace(self, found: Group) -> bool:
+        return isinstance(found, ClassicGroup) and found.is_empty
+
+    def max_size(self) -> int:
+        most: int = self.place.config.group_consumer_max_size
+        return most
+
+    # Members
+
+    def find_member(self, group: ConsumerGroup, call: Call) -> ConsumerMember | None:
+        """UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID."""
+        request = call.request
+        if request.instance_id is None:
+            return super().find_member(group, call)
+        if request.member_epoch != JOIN_EPOCH:
+            return static_member(group, request)
+        known_id = group.instances.get(request.instance_id)
+        if known_id is None:
+            return group.members.get(request.member_id)
+        known = group.members[known_id]
+        if known.epoch != LEAVE_FOR_A_WHILE_EPOCH:
+            raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID,
+                             f'instance {request.instance_id} belongs to {known_id}, which has not left')
+        return known
+
+    def check_epoch(self, member: ConsumerMember, request: Any) -> None:
+        """FENCED_MEMBER_EPOCH. The epoch before is good enough for a member that lost the reply and owns no more than
+        it was told."""
+        epoch = request.member_epoch
+        if epoch == JOIN_EPOCH or epoch == member.epoch:
+            return
+        if epoch < member.epoch and epoch == member.held.previous_epoch and request.topic_partitions is not None and (
+                all(is_part(topic.partitions, member.held.assigned.get(topic.topic_id, {}))
+                    for topic in request.topic_partitions)):
+            return
+        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, f'found member epoch {epoch}, expected {member.epoch}')
+
+    def origin_of(self, before: ConsumerMember | None, call: Call) -> ConsumerMember:
+        request = call.request
+        if before is None:
+            return ConsumerMember(member_id=request.member_id)
+        if request.instance_id is None or before.epoch != LEAVE_FOR_A_WHILE_EPOCH:
+            return before
+        return replace(before, member_id=request.member_id, held=replace(before.held, epoch=0, previous_epoch=0))
+
+    def updated(self, origin: ConsumerMember, call: Call) -> ConsumerMember:
+        request = call.request
+        given: dict[str, Any] = {'client_id': call.client_id, 'client_host': call.client_host, 'classic': None}
+        if call.names is not None:
+            given['names'] = call.names
+        if request.subscribed_topic_regex is not None:
+            given['regex'] = request.subscribed_topic_regex
+        if request.rebalance_timeout_ms != NO_TIMEOUT:
+            given['rebalance_timeout_ms'] = request.rebalance_timeout_ms
+        for name, value in (('instance_id', request.instance_id), ('rack_id', request.rack_id),
+                            ('assignor', request.server_assignor)):
+            if value is not None:
+                given[name] = value
+        changed = {name: value for name, value in given.items() if getattr(origin, name) != value}
+        return replace(origin, **changed) if changed else origin
+
+    # Subscriptions
+
+    def change_subscription(self, draft: ConsumerDraft, call: Call) -> Steps[bool]:
+        """INVALID_REGULAR_EXPRESSION."""
+        origin, member, group = draft.origin, draft.member, draft.group
+        bumps = member.names != origin.names
+        if member.regex != origin.regex:
+            if member.regex and member.regex not in group.regexes:
+                compiled(member.regex)
+            dropped = group.dropped_regex(draft.before, member)
+            if dropped is not None:
+                draft.rows.append(consumer_rows.regex_tombstone(group.group_id, dropped))
+            bumps = bumps or bool(dropped) or member.regex in group.resolved or not member.regex
+        yield from ()
+        return bumps
+
+    def epoch_rows(self, group: ConsumerGroup, epoch: int, new_hash: int) -> list[Row]:
+        rows = [consumer_rows.epoch_row(group.group_id, epoch, new_hash)]
+        if group.has_partition_metadata:
+            rows.append(consumer_rows.partition_metadata_tombstone(group.group_id))
+        return rows
+
+    def rows_of_dropped_subscriptions(self, group: ConsumerGroup, gone: list[ConsumerMember]) -> list[Row]:
+        leaving: dict[str, int] = {}
+        for member in gone:
+            leaving[member.regex] = leaving.get(member.regex, 0) + 1
+        return [consumer_rows.regex_tombstone(group.group_id, regex)
+                for regex, count in leaving.items() if regex and group.regexes[regex] == count]
+
+    # Targets
+
+    def compute_targets(self, draft: ConsumerDraft) -> Steps[dict[str, Any]]:
+        group, pace = draft.group, Pace()
+        partitions: dict[bytes, int] = {}
+        topics: dict[tuple[frozenset[str], str], frozenset[bytes]] = {}
+        members = []
+        for member in draft.members():
+            subscription = member.names, member.regex
+            if subscription not in topics:
+                topics[subscription] = yield from self.topic_ids(group, member, partitions)
+            members.append(SpecMember(member.member_id, member.instance_id, topics[subscription],
+                                      draft.stored_target(member.member_id) or NOTHING))
+            if pace.spend():
+                yield
+        is_homogeneous = len(topics) < 2 and not any(names and regex for names, regex in topics)
+        spec = Spec(members, {topic_id: partitions[topic_id] for topic_id in sorted(partitions)}, is_homogeneous)
+        assign = ASSIGNORS[preferred_assignor(draft.members(), self.place.config.group_consumer_assignors)]
+        targets: dict[str, Any] = yield from assign(spec)
+        return targets
+
+    def topic_ids(self, group: ConsumerGroup, member: ConsumerMember,
+                  partitions: dict[bytes, int]) -> Steps[frozenset[bytes]]:
+        """Return the ids of the existing topics that a member subscribes to. Note their numbers of partitions."""
+        pace, find = Pace(), self.place.changes.topics.topic
+        found = set()
+        for name in group.topics_of(member):
+            topic = find(name)
+            if topic is not None:
+                found.add(topic.topic_id)
+                partitions[topic.topic_id] = len(topic.partitions)
+            if pace.spend():
+                yield
+        return frozenset(found)
+
+    # Reconciliation
+
+    def reconcile(self, draft: ConsumerDraft, call: Call) -> Steps[None]:
+        origin, member, group = draft.origin, draft.member, draft.group
+        is_changed = member.names != origin.names or member.regex != origin.regex
+        if not is_changed and origin.held.is_reconciled_to(draft.assignment_epoch):
+            return
+        yield from group.index_owners()
+        subscribed = yield from self.topic_ids(group, member, {})
+        held = yield from reconcile(
+            origin.held, draft.assignment_epoch, draft.target() or NOTHING, group.owner,
+            owned_partitions(call.request), subscribed, is_changed)
+        if held != origin.held:
+            draft.member = replace(member, held=held)
+            draft.rows.append(consumer_rows.current_row(group.group_id, member.member_id, held))
+
+    def reply(self, draft: ConsumerDraft, call: Call) -> Any:
+        request, member = call.request, draft.member
+        is_full = request.rebalance_timeout_ms != NO_TIMEOUT and request.topic_partitions is not None and (
+            call.names is not None or request.subscribed_topic_regex is not None)
+        assignment = None
+        if request.member_epoch == JOIN_EPOCH or is_full or (
+                draft.before is not None and member.held.assigned != draft.before.held.assigned):
+            assignment = assignment_of(member.held)
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member.member_id, member_epoch=member.epoch,
+            heartbeat_interval_ms=self.timing(draft.group.group_id).heartbeat_interval_ms, assignment=assignment)
+
+    # Deadlines
+
+    def after_beat(self, draft: ConsumerDraft, call: Call, version: int) -> None:
+        super().after_beat(draft, call, version)
+        group_id, member = draft.group.group_id, draft.member
+        if member.held is not draft.origin.held:
+            self.follow_revocation(group_id, member)
+        self.regexes.look_after(self.place.shard, self.place.turns, group_id, call.may_describe)
+
+    def follow_revocation(self, group_id: str, member: ConsumerMember) -> None:
+        """Expect a member that has to give partitions up to do so in time."""
+        if member.held.state is State.UNREVOKED:
+            self.place.deadlines.arm(
+                REBALANCE, group_id, member.member_id, member.rebalance_timeout_ms,
+                partial(self.submit_fence, group_id, member.member_id, member.epoch))
+        else:
+            self.place.deadlines.cancel(REBALANCE, group_id, member.member_id)
+
+    def start_deadlines(self, group: ConsumerGroup) -> None:
+        super().start_deadlines(group)
+        for member in group.members.values():
+            self.follow_revocation(group.group_id, member)
+
+    # Leaving
+
+    def leave(self, call: Call, found: Group | None) -> Steps[Outcome] | Outcome:
+        """GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        request = call.request
+        if not isinstance(found, ConsumerGroup):
+            raise not_found(request.group_id)
+        member = found.member(request.member_id) if request.instance_id is None else static_member(found, request)
+        reply = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
+        if request.member_epoch != LEAVE_FOR_A_WHILE_EPOCH:
+            return self.fence(found, [member], reply)
+        held = replace(member.held, epoch=LEAVE_FOR_A_WHILE_EPOCH, pending={}, assigned={
+            topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in member.held.assigned.items()})
+        return Outcome([consumer_rows.current_row(found.group_id, member.member_id, held)], reply)
+
+
+def static_member(group: ConsumerGroup, request: Any) -> ConsumerMember:
+    """Return the member of a request with an instance id. UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    known_id = group.instances.get(request.instance_id)
+    if known_id is None:
+        raise unknown_member(group, request.member_id)
+    if known_id != request.member_id:
+        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID,
+                         f'instance {request.instance_id} belongs to {known_id}, not {request.member_id}')
+    return group.members[known_id]
+
+
+def preferred_assignor(members: Iterable[ConsumerMember], assignors: Sequence[str]) -> str:
+    """Return the assignor that most members ask for, or the broker's first if they ask for none that it has."""
+    votes: dict[str, int] = {}
+    for member in members:
+        if member.assignor is not None and member.assignor in assignors:
+            votes[member.assignor] = votes.get(member.assignor, 0) + 1
+    return max(votes, key=votes.__getitem__, default=assignors[0])
+
+
+def is_part(partitions: list[int], assigned: Mapping[int, int]) -> bool:
+    return all(partition in assigned for partition in partitions)
+
+
+def owned_partitions(request: Any) -> Target | None:
+    """Return the partitions that the member reports to own, None if it does not report any."""
+    if request.topic_partitions is None:
+        return None
+    return {topic.topic_id: frozenset(topic.partitions) for topic in request.topic_partitions}
+
+
+def assignment_of(held: Assigned[bytes]) -> Any:
+    """Return the assignment that a member is told: without the partitions that it has to give up."""
+    response = ConsumerGroupHeartbeatResponse
+    return response.Assignment(topic_partitions=[
+        response.TopicPartitions(topic_id=topic_id, partitions=list(partitions))
+        for topic_id, partitions in held.assigned.items()])
