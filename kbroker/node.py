@@ -48,10 +48,6 @@ logger = logging.getLogger('kbroker')
 NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 
 
-def nothing_more() -> None:
-    """End something that nothing waits for."""
-
-
 class Node:
     """All state of a broker: `take_directory`, `open`, then requests and ticks, then `close` or `abandon`."""
 
@@ -157,11 +153,9 @@ class Node:
             transaction_version=self.metadata.image.features.get('transaction.version', 0))
         self.share_states = ShareStates(self.clock, self.timers, self.topics, self.long_work, self.groups.memory,
                                         lambda: self.config.share_coordinator_snapshot_update_records_per_snapshot)
-        self.share_partitions = SharePartitions(self.share_states, self.clock, self.timers, self.long_work,
-                                                self.groups.memory,
+        self.share_partitions = SharePartitions(self.share_states, self.share_sessions, self.clock, self.timers,
+                                                self.long_work, self.groups.memory,
                                                 lambda group_id: limits_of(self.groups.group_config(group_id)))
-        self.share_sessions.on_end.append(
-            lambda session, has_others: self.share_partitions.release_session(session, has_others, nothing_more))
         self.topics.on_topic_deleted.append(lambda topic: self.share_partitions.drop_topic(topic.topic_id))
         # The group coordinator replays markers, which make a transaction's offsets visible. So it starts before the
         # transaction coordinator, which sends markers.

@@ -163,9 +163,9 @@ class Acknowledgements:
 def end_session(request: Request, session: ShareSession) -> Steps:
     """End a session, and wait until everything that the member holds is free again."""
     node = request.node
-    has_others = node.share_sessions.end(session)
+    node.share_sessions.end(session)
     pause = Pause()
-    node.share_partitions.release_session(session, has_others, pause.end)
+    node.share_partitions.release_session(session, pause.end)
     yield from pause.wait()
 
 

@@ -18,7 +18,7 @@ from kbroker.group.share_batches import read_batches
 from kbroker.group.share_limits import ShareLimits, Wanted
 from kbroker.group.share_partition import RUN_BYTES, Change, SharePartition
 from kbroker.group.share_rows import UNKNOWN_COUNT, UNKNOWN_OFFSET, Changes, ShareKey, ShareState, StateBatch
-from kbroker.group.share_sessions import ShareSession
+from kbroker.group.share_sessions import ShareSession, ShareSessions
 from kbroker.group.share_state import ShareStates
 from kbroker.log.log_slice import LogSlice
 from kbroker.long_work import LongWork
@@ -33,6 +33,9 @@ IDLE_MS = 45_000
 """How long no member fetches a share partition before it is dropped: the default session timeout of a share group."""
 MOST_TRIES = 8
 """The reads of one fetch that found aborted transactions only."""
+
+RELEASED_AT_ONCE = 64
+"""The partitions of a session whose records are released in one part of long work."""
 
 COORDINATOR_GONE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE,
                               ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
@@ -89,9 +92,10 @@ class LivePartition:
 class SharePartitions:
     """All share partitions in memory. `limits_of` returns the ShareLimits of a group."""
 
-    def __init__(self, states: ShareStates, clock: Clock, timers: Timers, long_work: LongWork, memory: GroupMemory,
-                 limits_of: Callable[[str], ShareLimits]):
+    def __init__(self, states: ShareStates, sessions: ShareSessions, clock: Clock, timers: Timers,
+                 long_work: LongWork, memory: GroupMemory, limits_of: Callable[[str], ShareLimits]):
         self.limits_of = limits_of
+        self._sessions = sessions
         self._states = states
         self._clock = clock
         self._timers = timers
@@ -105,6 +109,7 @@ class SharePartitions:
 
     def start(self) -> None:
         self._states.on_reset.append(self._on_reset)
+        self._sessions.on_end.append(lambda session: self.release_session(session, nothing_more))
         self._stop_timer = self._timers.every(IDLE_MS, lambda: self._long_work.start(self._drop_idle()))
 
     def close(self) -> None:
@@ -279,10 +284,11 @@ class SharePartitions:
         else:
             self._write(live, change, done)
 
-    def release_session(self, session: ShareSession, has_others: bool, done: Callable[[], object]) -> None:
+    def release_session(self, session: ShareSession, done: Callable[[], object]) -> None:
         """Free everything that the member of an ended session has acquired. `done` is called once that is durable.
 
-        `has_others`: other sessions of the group go on. Without them its share partitions are dropped.
+        If the group has no session then, its share partitions are dropped. A member that begins a new session before
+        all partitions of a long one are released keeps what is left until the locks end: it may be of the new session.
         """
         waiting = 1     # for the end of the work itself
 
@@ -292,16 +298,19 @@ class SharePartitions:
             if error is not None:
                 logger.error('records of member %s were not released: %s', session.key.member_id, error)
             if not waiting:
-                if not has_others:
+                if not self._sessions.has_group(session.key.group_id):
                     self.drop_group(session.key.group_id)
                 done()
 
         def work() -> Steps[None]:
             nonlocal waiting
-            for place in session.partitions:
+            for number, place in enumerate(session.partitions):
+                if number % RELEASED_AT_ONCE == RELEASED_AT_ONCE - 1:
+                    yield
+                    if session.key in self._sessions:
+                        break
                 waiting += 1
                 self.release(ShareKey(session.key.group_id, *place), session.key.member_id, released)
-                yield
             released(None)
 
         self._long_work.start(work())
@@ -405,6 +414,10 @@ class SharePartitions:
             0 if live.records is None else RUN_BYTES * live.records.runs_count)
         self._memory.hold(held_bytes - live.held_bytes)
         live.held_bytes = held_bytes
+
+
+def nothing_more() -> None:
+    """End something that nothing waits for."""
 
 
 def upper_bound(partition: Partition, limits: ShareLimits) -> int:

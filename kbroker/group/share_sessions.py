@@ -48,11 +48,11 @@ class ShareSession:
 class ShareSessions:
     """All share sessions. `most` returns the setting group.share.max.share.sessions.
 
-    `on_end` is called with a session that has ended with its connection, and with whether its group has others.
+    `on_end` is called with a session that has ended with its connection.
     """
 
     def __init__(self, most: Callable[[], int]):
-        self.on_end: list[Callable[[ShareSession, bool], object]] = []
+        self.on_end: list[Callable[[ShareSession], object]] = []
         self._most = most
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._by_connection: dict[object, set[SessionKey]] = {}
@@ -61,6 +61,9 @@ class ShareSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def __contains__(self, key: SessionKey) -> bool:
+        return key in self._sessions
 
     @property
     def most(self) -> int:
@@ -112,18 +115,21 @@ class ShareSessions:
         self.held += len(session.partitions) - before
         session.advance()
 
-    def end(self, session: ShareSession) -> bool:
-        """Forget a session. Return whether its group has others."""
+    def end(self, session: ShareSession) -> None:
+        """Forget a session."""
         self._remove(session)
-        return session.key.group_id in self._by_group
+
+    def has_group(self, group_id: str) -> bool:
+        """Return whether a group has sessions."""
+        return group_id in self._by_group
 
     def connection_closed(self, connection_id: object) -> None:
         """End the sessions that the connection has opened."""
         for key in self._by_connection.pop(connection_id, ()):
             session = self._sessions[key]
-            has_others = self.end(session)
+            self.end(session)
             for listener in self.on_end:
-                listener(session, has_others)
+                listener(session)
 
     def _remove(self, session: ShareSession | None) -> None:
         if session is None or self._sessions.get(session.key) is not session:
