@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kbroker.apis.authentication import Authentication
 from kbroker.apis.fetch_sessions import FetchSessions
@@ -27,8 +27,10 @@ from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
 from kbroker.long_work import LongWork
 from kbroker.metadata.changes import Steps
 from kbroker.metadata.controller import MetadataController
+from kbroker.metadata.features import TRANSACTION_VERSION
 from kbroker.metadata.image import ResourceType
 from kbroker.metadata.snapshot_writer import Limits, SnapshotWriter
+from kbroker.protocol.messages import FeatureLevelRecord
 from kbroker.security.audit import Audit
 from kbroker.security.principal import parse_principals
 from kbroker.security.quotas import ClientQuotas, Window
@@ -150,7 +152,8 @@ class Node:
         self.on_reconfigured.append(self.groups.reconfigure)
         self.transactions = TransactionCoordinator(
             self.config, self.clock, self.long_work, self.topics, ProducerIds(self.metadata, self.long_work),
-            transaction_version=self.metadata.image.features.get('transaction.version', 0))
+            transaction_version=self.metadata.image.features.get(TRANSACTION_VERSION, 0))
+        self.metadata.on_change.append(self._adopt_features)
         self.share_states = ShareStates(self.clock, self.timers, self.topics, self.long_work, self.groups.memory,
                                         lambda: self.config.share_coordinator_snapshot_update_records_per_snapshot)
         self.share_partitions = SharePartitions(self.share_states, self.share_sessions, self.clock, self.timers,
@@ -267,6 +270,11 @@ class Node:
     def _group_overrides(self, group_id: str) -> Mapping[str, str]:
         """Return the GROUP configs of the metadata log for a group."""
         return self.metadata.image.configs.get((ResourceType.GROUP, group_id), NO_CONFIGS)
+
+    def _adopt_features(self, records: Iterable[Any]) -> None:
+        """Let the transaction coordinator know a changed level. The others look their levels up."""
+        if any(type(record) is FeatureLevelRecord for record in records):
+            self.transactions.use_version(self.metadata.image.features.get(TRANSACTION_VERSION, 0))
 
     def _adopt_configs(self) -> None:
         self.config.adopt(self._with_configs({}))

@@ -147,6 +147,11 @@ def _offsets_deleted(body: Any, answer: Any) -> Changes:
                          {'partition': f'{topic.name}-{part.partition_index}'})
 
 
+def _features_updated(body: Any, answer: Any) -> Changes:
+    for update in body.feature_updates:
+        yield Change(f'feature:{update.feature}', answer.error_code, {'level': update.max_version_level})
+
+
 CHANGES: dict[ApiKey, Callable[[Any, Any], Changes]] = {
     ApiKey.CREATE_TOPICS: _topics_created,
     ApiKey.DELETE_TOPICS: _topics_deleted,
@@ -160,6 +165,7 @@ CHANGES: dict[ApiKey, Callable[[Any, Any], Changes]] = {
     ApiKey.ALTER_CLIENT_QUOTAS: _quotas_changed,
     ApiKey.DELETE_GROUPS: _groups_deleted,
     ApiKey.OFFSET_DELETE: _offsets_deleted,
+    ApiKey.UPDATE_FEATURES: _features_updated,
 }
 """The changes of each administrative API, from its request and its answer."""
 

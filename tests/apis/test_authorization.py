@@ -118,6 +118,7 @@ def test_an_acl_counts_at_its_host_and_by_its_prefix(answers, case):
 
 T, G, C, X = (int(code) for code in sorted(DENIALS))
 DENIED = {
+    'alter-configs-of-groups': G, 'describe-configs-of-groups': G, 'update-features': C,
     'add-offsets': X, 'add-partitions': X, 'add-partitions-batched': C, 'alter-broker-configs': C, 'alter-configs': T,
     'alter-quotas': C, 'alter-scram': C, 'create-acls': C, 'delete-acls': C, 'describe-acls': C, 'describe-quotas': C,
     'describe-scram': C,

@@ -735,6 +735,59 @@ def list_config_resources(peer: RawPeer) -> None:
 
 
 @case
+def update_features(peer: RawPeer) -> None:
+    upgrade, safe, unsafe = 1, 2, 3
+
+    def update(version: int, *updates: tuple[str, int, int], validate_only: bool = False) -> None:
+        rows = [
+            dict(feature=name, max_version_level=level)
+            | (dict(upgrade_type=kind) if version else dict(allow_downgrade=kind != upgrade))
+            for name, level, kind in updates
+        ]
+        trial = dict(validate_only=True) if validate_only else {}
+        peer.ask('UpdateFeatures', version, timeout_ms=30000, feature_updates=rows, **trial)
+
+    def settle(**levels: int) -> None:
+        """Wait until ApiVersions has these levels, or no level for 0."""
+        wanted = {f'{name}.version': level for name, level in levels.items()}
+        peer.prepare_until(
+            lambda answer: {row.name: row.max_version_level for row in answer.finalized_features
+                            if row.name in wanted} == {name: level for name, level in wanted.items() if level},
+            'ApiVersions', client_software_name='judge', client_software_version='1')
+
+    for version in range(3):
+        for name in (
+            'group.version', 'share.version', 'streams.version', 'eligible.leader.replicas.version', 'no.such',
+        ):
+            for level in (-1, 0, 1, 2):
+                for kind in (upgrade, safe, unsafe) if version else (upgrade,):
+                    if version or level:
+                        update(version, (name, level, kind), validate_only=version > 0)
+        update(version)
+        update(version, ('group.version', 1, upgrade), ('no.such', 1, upgrade))
+        update(version, ('group.version', 1, upgrade), ('share.version', 5, upgrade))
+        update(version, ('', 1, upgrade))
+    for kind in (-1, 0, 4):
+        update(2, ('group.version', 1, kind), validate_only=True)
+    for level, kind in (
+        (30, upgrade), (30, safe), (29, upgrade), (29, safe), (29, unsafe), (7, safe), (7, unsafe), (6, safe),
+        (0, unsafe), (31, upgrade),
+    ):
+        update(2, ('metadata.version', level, kind), validate_only=True)
+    for level, kind in ((2, upgrade), (1, upgrade), (1, safe), (0, unsafe), (3, upgrade)):
+        update(1, ('transaction.version', level, kind), validate_only=True)
+    update(1, ('group.version', 1, upgrade), ('group.version', 1, upgrade))
+    update(2, ('share.version', 0, safe), ('streams.version', 0, unsafe))
+    settle(share=0, streams=0)
+    update(2, ('share.version', 0, safe))
+    update(2, ('share.version', 0, upgrade))
+    update(2, ('share.version', 1, safe))
+    update(2, ('share.version', 1, unsafe))
+    update(2, ('share.version', 1, upgrade), ('streams.version', 1, upgrade))
+    settle(share=1, streams=1)
+
+
+@case
 def api_versions(peer: RawPeer) -> None:
     for name, version in (
         ('', '1'),

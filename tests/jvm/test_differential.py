@@ -116,6 +116,10 @@ DIFFERENCES: dict[tuple[str, str], str] = {
         'transactions_that_take_too_long',
         "Kafka 'INVALID_TXN_STATE', kbroker 'PRODUCER_FENCED'",
     ): 'KAFKA-20785: the coordinator has fenced this producer',
+    (
+        'update_features',
+        r"feature='group\.version', max_version_level=1\), \(feature='group\.version'",
+    ): 'a name that is repeated is refused',
     ('write_txn_markers', "Kafka 'UNKNOWN_SERVER_ERROR'"): 'a producer id or epoch below 0 is a fault of the client',
     (
         'describe_and_list_transactions',

@@ -363,6 +363,16 @@ CASES = [
     Case('unsound-broker-configs', 'IncrementalAlterConfigs', lambda v, w: dict(
         validate_only=True, **configs(RESOURCES[4:], configs=[
             dict(name='log.retention.ms', value='long', config_operation=0)])), need('ALTER_CONFIGS', 'CLUSTER')),
+    Case('describe-configs-of-groups', 'DescribeConfigs', lambda v, w: configs(
+        ((32, 'group.mine'), (32, 'hidden')), configuration_keys=['share.isolation.level']),
+        need('DESCRIBE_CONFIGS', 'GROUP', 'group.mine')),
+    Case('alter-configs-of-groups', 'IncrementalAlterConfigs', lambda v, w: dict(
+        validate_only=True, **configs(((32, 'group.mine'), (32, 'hidden')), configs=[
+            dict(name='share.isolation.level', value='read_committed', config_operation=0)])),
+        need('ALTER_CONFIGS', 'GROUP', 'group.mine')),
+    Case('update-features', 'UpdateFeatures', lambda v, w: dict(timeout_ms=5000, feature_updates=[
+        dict(feature='group.version', max_version_level=1)], **(dict(validate_only=True) if v else {})),
+        need('ALTER', 'CLUSTER')),
     Case('describe-log-dirs', 'DescribeLogDirs', lambda v, w: dict(topics=[dict(topic='data.mine', partitions=[0])]),
          need('DESCRIBE', 'CLUSTER'), (need('ALTER', 'CLUSTER'), need('CREATE', 'CLUSTER'))),
     Case('create-partitions', 'CreatePartitions', lambda v, w: dict(timeout_ms=5000, validate_only=True, topics=[
