@@ -5,7 +5,8 @@ that never exceeds MaxRecords (KIP-1206), and requests that renew locks and fetc
 
 A fetch that finds less than MinBytes waits, for at most MaxWaitMs: for a partition to move, for records that another
 member gives back, for the end of a lock. Nothing is written for an acquisition. An answer leaves out partitions that
-have neither records nor an error nor an acknowledgement.
+have neither records nor an error nor an acknowledgement. The first answer of a session leaves out only those of which
+the group has too many records in flight.
 
 Membership is not checked: any member id may fetch a share partition whose state was initialized. An unknown topic id is
 an error of its partitions, where Apache Kafka fails the request as a whole.
@@ -59,7 +60,7 @@ class Wake(FetchWaiter):
 class WantedPartition:
     """One partition of a fetch, and what the last look has found."""
 
-    __slots__ = ('error', 'fetch', 'fetched', 'is_loading', 'live', 'place', 'size_bytes', 'waker')
+    __slots__ = ('error', 'fetch', 'fetched', 'is_acquirable', 'is_loading', 'live', 'place', 'size_bytes', 'waker')
 
     def __init__(self, fetch: ShareFetch, place: SessionPartition):
         self.fetch = fetch
@@ -68,6 +69,7 @@ class WantedPartition:
         self.waker: Wake | None = None
         self.size_bytes = 0
         self.is_loading = False
+        self.is_acquirable = False
         self.error: PartitionError | None = None
         self.fetched: Fetched | None = None
 
@@ -180,6 +182,7 @@ class ShareFetch(Waiter):
         live = node.share_partitions.open(ShareKey(self.key.group_id, *wanted.place), partition)
         wanted.wait(partition, live)
         size_bytes: int = node.share_partitions.acquirable_bytes(live, self.max_bytes)
+        wanted.is_acquirable = node.share_partitions.is_acquirable(live)
         return size_bytes
 
     def _take(self, pace: Pace) -> Steps:
@@ -289,9 +292,11 @@ def places_to_forget(topics: Iterable[Any], pace: Pace) -> Steps:
 def answer(fetch: ShareFetch, acknowledgements: Acknowledgements, pace: Pace) -> Steps:
     topics: dict[bytes, Any] = {}
     results = dict(acknowledgements.results)
+    is_first = fetch.body.share_session_epoch == FIRST_EPOCH
     for wanted in fetch.wanted:
         acknowledged = results.pop(wanted.place, None)
-        if wanted.fetched is not None or wanted.error is not None or acknowledged is not None:
+        if (wanted.fetched is not None or wanted.error is not None or acknowledged is not None
+                or (is_first and wanted.is_acquirable)):
             add(topics, wanted.place, acknowledged, wanted)
         if pace.spend():
             yield

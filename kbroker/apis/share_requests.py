@@ -142,7 +142,7 @@ class Acknowledgements:
         if not self._is_renewal:
             raise KafkaError(ErrorCode.INVALID_REQUEST, 'the request renews locks without IsRenewAck')
         if not limits.allows_renewal:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, 'share.renew.acknowledge.enable is false')
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, 'share.renew.acknowledge.enable is false')
 
     def _done_with(self, place: SessionPartition) -> Callable[[KafkaError | None], None]:
         def done(error: KafkaError | None) -> None:

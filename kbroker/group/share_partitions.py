@@ -199,6 +199,11 @@ class SharePartitions:
 
     # ---- fetch
 
+    def is_acquirable(self, live: LivePartition) -> bool:
+        """Return whether members may acquire records, if there are any: the limit of record locks is not reached."""
+        limits = self.limits_of(live.key.group_id)
+        return live.records is not None and live.records.is_acquirable(limits.max_record_locks)
+
     def acquirable_bytes(self, live: LivePartition, max_bytes: int) -> int:
         """Return about how many bytes a fetch could acquire. Raises KafkaError of the read."""
         records = live.records

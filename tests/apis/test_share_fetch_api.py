@@ -115,6 +115,8 @@ def test_a_fetch_waits_for_records(client, member):
 
 
 def test_a_fetch_without_records_is_answered_when_its_time_is_over(node, member):
+    first = member.fetch_shares()
+    assert ranges(first) == [] and [partition.error_code for partition in first.responses[0].partitions] == [0]
     parked = member.begin_fetch_shares(max_wait_ms=1000)
     node.clock.advance(1000)
     member.settle()

@@ -36,7 +36,7 @@ Place = tuple[int, int]
 
 @dataclass
 class Ledger:
-    """What the members have been told. `floor` is the least delivery count of the next delivery."""
+    """The outcomes that the members know. `floor` is the least delivery count of the next delivery."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     confirmed: set[Place] = field(default_factory=set)
