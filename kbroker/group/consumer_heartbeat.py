@@ -11,7 +11,7 @@ from kbroker.group import consumer_rows
 from kbroker.group.assignors import range as range_assignor
 from kbroker.group.assignors import uniform as uniform_assignor
 from kbroker.group.assignors.spec import Spec, SpecMember
-from kbroker.group.classic import ClassicGroup
+from kbroker.group.classic import MOST_MEMBERS, ClassicGroup
 from kbroker.group.consumer_group import ConsumerGroup
 from kbroker.group.consumer_member import NOTHING, ConsumerMember, Target
 from kbroker.group.group import Group
@@ -52,8 +52,7 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
         return isinstance(found, ClassicGroup) and found.is_empty
 
     def max_size(self) -> int:
-        most: int = self.place.config.group_consumer_max_size
-        return most
+        return min(self.place.config.group_consumer_max_size, MOST_MEMBERS)
 
     # Members
 

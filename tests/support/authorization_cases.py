@@ -290,6 +290,14 @@ CASES = [
     Case('leave-group', 'LeaveGroup', leave, need('READ', 'GROUP', 'group.mine')),
     Case('sync-group', 'SyncGroup', lambda v, w: member_fields(v) | dict(generation_id=1, assignments=[]),
          need('READ', 'GROUP', 'group.mine')),
+    Case('consumer-heartbeat', 'ConsumerGroupHeartbeat', lambda v, w: dict(
+        group_id=f'consumers.{w.tag}', member_id='m', member_epoch=0, rebalance_timeout_ms=5000, topic_partitions=[],
+        subscribed_topic_names=['data.mine', 'absent.mine']),
+        need('READ', 'GROUP', 'consumers.{tag}') + need('DESCRIBE', 'TOPIC', 'data.mine', 'absent.mine')),
+    Case('describe-consumers', 'ConsumerGroupDescribe', lambda v, w: dict(
+        group_ids=['group.mine', 'group.yours', 'group.absent', 'hidden'], include_authorized_operations=True),
+        need('DESCRIBE', 'GROUP', 'group.mine', 'group.absent'),
+        (need('READ', 'GROUP', 'group.mine'), need('DELETE', 'GROUP', 'group.mine'))),
     Case('describe-groups', 'DescribeGroups', lambda v, w: dict(
         groups=['group.mine', 'group.yours', 'group.absent', 'hidden'],
         **({'include_authorized_operations': True} if v >= 3 else {})),

@@ -43,11 +43,9 @@ class Consumer:
         answer = Answer()
 
         def done(error: KafkaError | None, response: Any) -> None:
-            if error is not None:
-                answer.error = error.code
-            else:
+            answer.complete(error, response)
+            if error is None:
                 self.epoch = response.member_epoch
-            answer(response)
 
         answer.attempt(lambda: self.world.groups.consumer_heartbeat(call, Callback(done)))
         if self.world.topics.immediate:

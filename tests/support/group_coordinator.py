@@ -220,8 +220,12 @@ class Answer:
         self.came, self.value = True, value
 
     def completion(self) -> Callback:
-        """Return a completion whose result is the answer."""
-        return Callback(lambda error, result: self(result))
+        """Return a completion whose error or result is the answer."""
+        return Callback(self.complete)
+
+    def complete(self, error: KafkaError | None, result: Any) -> None:
+        self(result)
+        self.error = None if error is None else error.code
 
     def attempt(self, operation: Any) -> None:
         try:
