@@ -132,7 +132,8 @@ cdef class ClassicGroup(Group):
 
     Counts replace loops over the members, so a join into a large group costs no more than one into a small group:
     `joined_count` members wait in a join; `_protocol_counts` has the number of members that offer an assignor.
-    `metadata_bytes` is the sum of the members'. `_revision` changes with the members. `_subscribed_topics` is NOT_READ until they are asked for.
+    `metadata_bytes` is the sum of the members'. `_revision` changes with the members. `_subscribed_topics` is NOT_READ
+    until they are asked for.
     """
 
     group_type = 'classic'
@@ -236,7 +237,8 @@ cdef class ClassicGroup(Group):
     # Offsets
 
     cpdef check_commit(self, Commit commit, int version):
-        """UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE."""
+        """UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE."""
         self.check_alive()
         if self.is_standalone(commit):
             return

@@ -52,7 +52,8 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
         return isinstance(found, ClassicGroup) and found.is_empty
 
     def max_size(self) -> int:
-        return min(self.place.config.group_consumer_max_size, MOST_MEMBERS)
+        wanted: int = self.place.config.group_consumer_max_size
+        return min(wanted, MOST_MEMBERS)
 
     # Members
 
