@@ -56,7 +56,7 @@ class Regexes:
         self._wanted: dict[str, Callable[[], Steps[None]]] = {}
         """The resolutions that wait or are in progress, by group. The first one is in progress."""
         self._attempts: dict[str, int] = {}
-        """The wall time of the last attempts, by group. A failed one leaves no row."""
+        """The wall time of the attempts that have left no row yet, by group."""
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -100,7 +100,7 @@ class Regexes:
         for regex in list(group.regexes):
             topics = yield from matching(regex, names, may_describe)
             found[regex] = Resolved(topics, version, at_ms)
-        turns.submit(group.group_id, partial(self._store, found), Callback(partial(_log_failure, group.group_id)))
+        turns.submit(group.group_id, partial(self._store, found), Callback(partial(self._stored, group.group_id)))
 
     def _store(self, found: Mapping[str, Resolved], group: Group | None) -> Steps[Outcome]:
         """Store what the expressions match: an operation. Members learn at their next heartbeats."""
@@ -119,6 +119,13 @@ class Regexes:
         if bumps or new_hash != group.metadata_hash:
             rows.append(consumer_rows.epoch_row(group.group_id, group.epoch + 1, new_hash))
         return Outcome(rows)
+
+    def _stored(self, group_id: str, error: KafkaError | None, _result: object) -> None:
+        """Forget the attempt: the rows have its time, and end with the last member that uses the expressions."""
+        if error is None:
+            self._attempts.pop(group_id, None)
+        else:
+            log.error('the topics that match the expressions of group %s were not stored: %s', shown(group_id), error)
 
     def _hash_with(self, found: Mapping[str, Resolved], group: ConsumerGroup) -> Steps[int]:
         names: set[str] = set()
@@ -149,8 +156,3 @@ def matching(regex: str, names: list[str], may_describe: MayDescribe) -> Steps[f
         if pace.spend(8):
             yield
     return frozenset(found)
-
-
-def _log_failure(group_id: str, error: KafkaError | None, _result: object) -> None:
-    if error is not None:
-        log.error('the topics that match the expressions of group %s were not stored: %s', shown(group_id), error)

@@ -60,7 +60,8 @@ class Side:
         """Member -> the assignment before the last one."""
         self.committed: set[str] = set()
         """The topics with committed offsets."""
-        self.regex_resolved: float | None = None
+        self.resolved_s: float | None = None
+        """The time when the regular expression of the group was resolved, or None while it is not."""
         self._names: dict[bytes, str] = {}
         self._hashes: dict[int, int] = {0: 0}
         self._reader = RowReader(OFFSETS_TOPIC)
@@ -111,7 +112,8 @@ class Side:
 
     def heartbeat(self, slot: str, version: int = 1, **fields: Any) -> Any:
         """Send a ConsumerGroupHeartbeat. Return the answer in comparable form."""
-        answer = self.peer.ask('ConsumerGroupHeartbeat', version, **{'group_id': self.group, 'member_id': slot, **fields})
+        fields = {'group_id': self.group, 'member_id': slot, **fields}
+        answer = self.peer.ask('ConsumerGroupHeartbeat', version, **fields)
         if answer.error_code == 0:
             self.epochs[slot] = answer.member_epoch
             if answer.assignment is not None:
@@ -147,6 +149,13 @@ class Side:
     def await_rows(self, of_type: str) -> None:
         """Wait until a row of this type is written. The rows that come are kept for `rows`."""
         self._await(lambda: any(kind == of_type for batch in self._collect() for kind, _ in batch))
+
+    def await_regex(self) -> None:
+        """Wait until the regular expression of the group is resolved, by a write of its own."""
+        def is_resolved() -> bool:
+            self._collect()
+            return self.resolved_s is not None
+        self._await(is_resolved)
 
     def _await(self, is_over: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_LIMIT_S
@@ -206,7 +215,10 @@ class Side:
         for record in decode_records(data):
             key, value, _ = self._reader.read(record.key, record.value)
             if getattr(key, 'group_id', None) == self.group or getattr(key, 'group', None) == self.group:
-                yield type(key).__name__.removesuffix('Key'), (self.comparable(key), self.comparable(value))
+                kind = type(key).__name__.removesuffix('Key')
+                if kind == 'ConsumerGroupRegularExpression':
+                    self.resolved_s = None if value is None else time.monotonic()
+                yield kind, (self.comparable(key), self.comparable(value))
 
     def _end(self) -> int:
         answer = self.peer.prepare('ListOffsets', 7, replica_id=-1, topics=[
@@ -232,9 +244,8 @@ class Join:
             instance_id='static' if self.is_static else None, topic_partitions=[],
             subscribed_topic_names=list(map(side.topic, self.topics)),
             subscribed_topic_regex=None if self.regex is None else side.group + self.regex)
-        if self.regex is not None and answer['error_code'] == 'NONE' and side.regex_resolved is None:
-            side.await_rows('ConsumerGroupRegularExpression')
-            side.regex_resolved = time.monotonic()
+        if self.regex is not None and answer['error_code'] == 'NONE':
+            side.await_regex()
         return answer
 
 
@@ -399,7 +410,7 @@ def run(addresses: list[str], history: list[Operation]) -> list[str]:
         for operation in history:
             answers = [operation.run(side) for side in sides]
             found = differences(*answers) + row_differences(*(side.rows() for side in sides))
-            if any(side.regex_resolved and time.monotonic() - side.regex_resolved > REGEX_INTERVAL_S for side in sides):
+            if any(side.resolved_s and time.monotonic() - side.resolved_s > REGEX_INTERVAL_S for side in sides):
                 raise TooSlow
             if found:
                 return [f'{operation}: {line}' for line in found]

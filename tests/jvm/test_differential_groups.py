@@ -22,7 +22,7 @@ DIFFERENCES: dict[str, str] = {}
 
 SLOTS = st.sampled_from('AAABBBCCDE')
 OWN_TOPICS = {'A': 'a', 'B': 'ab', 'C': 'abc', 'D': 'bc', 'E': 'ac'}
-"""The subscriptions in groups with the assignor uniform: with equal ones, Kafka treats topics in the order of a hash."""
+"""The subscriptions in groups with the assignor uniform. With equal ones, Kafka's topics have the order of a hash."""
 SUBSCRIPTIONS = st.sampled_from(['', 'a', 'b', 'c', 'ab', 'bc', 'abc'])
 REGEXES = st.sampled_from(['-(a|b)', '-.*', '-[bc]', '-x'])
 REPORTS = st.sampled_from(['null', 'empty', 'last', 'both'])
