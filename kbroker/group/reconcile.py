@@ -60,7 +60,7 @@ Steps = Generator[None, None, Assigned[Key]]
 
 
 def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], owner: Callable[[bytes, int], int],
-              owned: Sets[bytes] | None, subscribed: Container[bytes], subscription_changed: bool) -> Steps[bytes]:
+              owned: Sets[bytes] | None, subscribed: Collection[bytes], subscription_changed: bool) -> Steps[bytes]:
     """Reconcile a member of a consumer group.
 
     `owner` returns the epoch of the member that holds a partition, or FREE. `owned` is what the member reports to have,
@@ -154,14 +154,14 @@ def _next(member: Assigned[Key], epoch: int, target_epoch: int, target: Sets[Key
     return Assigned(state, target_epoch, member.epoch, _without_empty(kept), {})
 
 
-def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Container[Key]) -> Steps[Key]:
+def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Collection[Key]) -> Steps[Key]:
     """Revoke what the member is no longer subscribed to, within its epoch."""
     kept = {key: numbers for key, numbers in member.assigned.items() if key in subscribed}
     dropped = {key: numbers for key, numbers in member.assigned.items() if key not in subscribed}
-    if not dropped:
-        return member
+    if not dropped and (subscribed or member.pending):
+        return member                                         # without a topic, Kafka counts it as a change
     pending = {key: {**member.pending.get(key, {}), **dropped.get(key, {})} for key in [*member.pending, *dropped]}
-    if (yield from _owns(owned, pending)):
+    if pending and (yield from _owns(owned, pending)):
         return Assigned(State.UNREVOKED, member.epoch, member.epoch, kept, pending)
     return replace(member, previous_epoch=member.epoch, assigned=kept, pending={})
 

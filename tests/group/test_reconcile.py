@@ -101,6 +101,11 @@ def test_a_changed_subscription_revokes_within_the_epoch(before, owned, after):
     assert step(before, 10, 'a1-3 b4-6', owned, '', subscribed={b'b'}, changed=True) == after
 
 
+def test_a_changed_subscription_to_nothing_is_a_change_of_the_member():
+    assert step(assigned(STABLE, 1, ''), 1, '', '', '', subscribed=frozenset(), changed=True) == assigned(
+        STABLE, 1, '', previous=1)
+
+
 def test_a_target_outside_the_subscription_counts_as_none():
     before = assigned(STABLE, 10, 'a1-3 b4-6')
     assert step(before, 11, 'a1-3 b4-6', 'a1-3 b4-6', '', subscribed={b'b'}) == assigned(
