@@ -130,7 +130,8 @@ class OffsetAnswers:
         for part in in_parts(indexes):
             wanted = [(name, index) for index in part]
             if refused is None:
-                fetched = self.node.groups.fetch_offsets(group_id, wanted, self.require_stable)
+                fetched = self.node.groups.fetch_offsets(
+                    group_id, wanted, self.require_stable, key if self.by_id else NO_TOPIC_ID)
             else:
                 fetched = dict.fromkeys(wanted, refused)
             topic.partitions.extend(self._partition(index, fetched[name, index]) for index in part)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kbroker.clock import Clock, Timers
 from kbroker.completion import Callback, Completion, complete
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.commits import Commit
+from kbroker.group.commits import NO_TOPIC_ID, Commit
 from kbroker.group.consumer_group import ConsumerGroup
 from kbroker.group.consumer_heartbeat import ConsumerHeartbeats, preferred_assignor
 from kbroker.group.deadlines import Deadlines
@@ -262,9 +262,10 @@ class GroupCoordinator:
             group.check_fetch(member_id, member_epoch)
 
     def fetch_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition], require_stable: bool
+        self, group_id: str, partitions: Iterable[TopicPartition], require_stable: bool, topic_id: bytes = NO_TOPIC_ID
     ) -> dict[TopicPartition, FetchedOffset]:
-        return self._part(group_id).offsets.fetch(group_id, partitions, require_stable)
+        """Return the committed offsets; with the id of their topic without those of an earlier one of that name."""
+        return self._part(group_id).offsets.fetch(group_id, partitions, require_stable, topic_id)
 
     def offset_keys(self, group_id: str) -> list[OffsetKey]:
         """Return the keys of all offsets that the group has committed."""

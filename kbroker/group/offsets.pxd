@@ -37,5 +37,5 @@ cdef class Offsets:
     cdef append(self, Commit commit, Completion done, TransactionalProducer producer)
     cpdef delete(self, str group_id, partitions, Completion done)
     cpdef delete_group(self, str group_id, Completion done)
-    cpdef dict fetch(self, str group_id, partitions, bint require_stable)
-    cdef FetchedOffset fetch_one(self, OffsetKey key, bint require_stable)
+    cpdef dict fetch(self, str group_id, partitions, bint require_stable, bytes topic_id=*)
+    cdef FetchedOffset fetch_one(self, OffsetKey key, bint require_stable, bytes topic_id)

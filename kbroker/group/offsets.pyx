@@ -173,20 +173,25 @@ cdef class Offsets:
 
     # Fetch
 
-    cpdef dict fetch(self, str group_id, partitions, bint require_stable):
-        """OffsetFetch of named partitions. An unknown group has offsets like any other: none."""
+    cpdef dict fetch(self, str group_id, partitions, bint require_stable, bytes topic_id=NO_TOPIC_ID):
+        """OffsetFetch of named partitions. An unknown group has offsets like any other: none.
+
+        With the id of their topic, offsets of an earlier topic of the same name are left out.
+        """
         return {
-            (topic, partition): self.fetch_one(offset_key(group_id, topic, partition), require_stable)
+            (topic, partition): self.fetch_one(offset_key(group_id, topic, partition), require_stable, topic_id)
             for topic, partition in partitions
         }
 
-    cdef FetchedOffset fetch_one(self, OffsetKey key, bint require_stable):
+    cdef FetchedOffset fetch_one(self, OffsetKey key, bint require_stable, bytes topic_id):
         cdef CommittedOffset found
         cdef FetchedOffset fetched
         if require_stable and not self._shard.offsets.is_stable(key):
             return UNSTABLE
         found = self._shard.offsets.committed(key)
         if found is None:
+            return NO_OFFSET
+        if topic_id != NO_TOPIC_ID and found.topic_id != NO_TOPIC_ID and found.topic_id != topic_id:
             return NO_OFFSET
         fetched = FetchedOffset.__new__(FetchedOffset)
         fetched.error = NONE
