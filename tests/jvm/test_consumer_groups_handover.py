@@ -43,7 +43,10 @@ class Peer:
 
     def describe(self):
         """Return the group's state, and the epoch and the partitions of each member."""
-        group, = self.ask(messages.ConsumerGroupDescribeRequest(group_ids=[GROUP]), DESCRIBE_VERSION).groups
+        while True:
+            group, = self.ask(messages.ConsumerGroupDescribeRequest(group_ids=[GROUP]), DESCRIBE_VERSION).groups
+            if group.error_code not in TRANSIENT:
+                break
         assert group.error_code == 0, group
         return group.group_state, {
             member.member_id: (member.member_epoch, partitions_of(member.assignment)) for member in group.members}
