@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kbroker.apis.authorization import require
+from kbroker.apis.group_protocols import require_group_protocol
 from kbroker.apis.long_answers import Pace
 from kbroker.apis.request import Request, reply_in_slices
 from kbroker.errors import ErrorCode, KafkaError
@@ -21,9 +22,10 @@ logger = logging.getLogger(__name__)
 Steps = Generator[Any, None, Any]
 """A part of a request that may wait: what it yields is for `long_work`."""
 
-FEATURE = 'share.version'
 VERSION_WITH_RENEWAL = 2
 RENEW = 4
+MOST_BATCHES = 20_000
+"""The batches of a partition that one request acknowledges: more than there are records in flight."""
 AT_ONCE = 64
 """The partitions of an answer that is encoded at once."""
 
@@ -50,8 +52,7 @@ def _answer(request: Request, steps: Steps) -> Steps:
 
 def session_key(request: Request, body: Any) -> SessionKey:
     """Return the key of the member's session. Raises KafkaError for a request that is refused as a whole."""
-    if request.node.metadata.image.features.get(FEATURE, 0) < 1:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'{FEATURE} is 0: share groups are off')
+    require_group_protocol(request, 'share')
     group_id = body.group_id or ''
     require(request, Operation.READ, ResourceType.GROUP, group_id)
     if not body.member_id:
@@ -122,6 +123,9 @@ class Acknowledgements:
 
     def _check(self, batches: Sequence[Any]) -> None:
         """Raise KafkaError INVALID_REQUEST unless the batches of a partition are well formed."""
+        if len(batches) > MOST_BATCHES:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f'found {len(batches)} batches of a partition, expected '
+                             f'{MOST_BATCHES} at most')
         previous = -1
         for batch in batches:
             first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types

@@ -27,15 +27,15 @@ from kbroker.record.records import decode_records
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
-SETTINGS = {'share.coordinator.state.topic.num.partitions': '1', 'share.coordinator.state.topic.replication.factor': '1',
-            'share.coordinator.state.topic.min.isr': '1', 'offsets.topic.num.partitions': '1'}
+SETTINGS = {'share.coordinator.state.topic.num.partitions': '1', 'share.coordinator.state.topic.min.isr': '1',
+            'share.coordinator.state.topic.replication.factor': '1', 'offsets.topic.num.partitions': '1'}
 WAIT_MS = 400
 GROUP_RESOURCE = 32
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 LIMIT_S = 30
 
 DIFFERENCES = {
-    'deleted_records': 'a fetch below the log start answers with nothing in Apache Kafka; kbroker goes on from the start',
+    'deleted_records': 'Apache Kafka answers a fetch below the log start with nothing; kbroker goes on from there',
     'unknown_topics': 'Apache Kafka fails the whole request; kbroker names the topic whose id is unknown',
 }
 
