@@ -295,7 +295,7 @@ CASES = [
         subscribed_topic_names=['data.mine', 'absent.mine']),
         need('READ', 'GROUP', 'consumers.{tag}') + need('DESCRIBE', 'TOPIC', 'data.mine', 'absent.mine')),
     Case('share-fetch', 'ShareFetch', lambda v, w: dict(
-        group_id='group.mine', member_id=w.tag, share_session_epoch=0, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20,
+        group_id='group.mine', member_id=w.tag, share_session_epoch=0, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20,
         max_records=1, batch_size=1, topics=[dict(topic_id=w.topic_id(name), partitions=[dict(partition_index=0)])
                                              for name in ('data.mine', 'data.yours')]),
         need('READ', 'GROUP', 'group.mine') + need('READ', 'TOPIC', 'data.mine')),
