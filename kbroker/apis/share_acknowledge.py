@@ -21,11 +21,8 @@ from kbroker.apis.share_requests import (
 )
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.share_sessions import FIRST_EPOCH, LAST_EPOCH
+from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.messages import ShareAcknowledgeResponse
-
-TopicResponse = ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
-PartitionData = ShareAcknowledgeResponse.PartitionData
 
 
 def handle(request: Request, body: Any) -> None:
@@ -45,22 +42,23 @@ def steps(request: Request, body: Any) -> Steps:
     yield from acknowledgements.wait()
     if body.share_session_epoch == LAST_EPOCH:
         yield from end_session(request, session)
+    response = messages.ShareAcknowledgeResponse
     topics: dict[bytes, Any] = {}
     for (topic_id, index), result in acknowledgements.results.items():
         topic = topics.get(topic_id)
         if topic is None:
-            topic = topics[topic_id] = TopicResponse(topic_id=topic_id, partitions=[])
-        topic.partitions.append(PartitionData(
+            topic = topics[topic_id] = response.ShareAcknowledgeTopicResponse(topic_id=topic_id, partitions=[])
+        topic.partitions.append(response.PartitionData(
             partition_index=index, error_code=result.code, error_message=result.message,
-            current_leader=ShareAcknowledgeResponse.LeaderIdAndEpoch(leader_id=0, leader_epoch=0)))
+            current_leader=response.LeaderIdAndEpoch(leader_id=0, leader_epoch=0)))
         if pace.spend():
             yield
-    return ShareAcknowledgeResponse(responses=list(topics.values()), node_endpoints=[],
-                                    acquisition_lock_timeout_ms=lock_timeout_ms(request, key))
+    return response(responses=list(topics.values()), node_endpoints=[],
+                    acquisition_lock_timeout_ms=lock_timeout_ms(request, key))
 
 
 def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
-    return ShareAcknowledgeResponse(error_code=code, error_message=message, responses=[], node_endpoints=[])
+    return messages.ShareAcknowledgeResponse(error_code=code, error_message=message, responses=[], node_endpoints=[])
 
 
 API = Api(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, handle, error_response)

@@ -35,15 +35,11 @@ from kbroker.group.share_partitions import Fetched, FetchLimits, LivePartition
 from kbroker.group.share_rows import ShareKey
 from kbroker.group.share_sessions import FIRST_EPOCH, LAST_EPOCH, SessionKey, SessionPartition, ShareSession
 from kbroker.long_work import Pause
+from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.messages import ShareFetchResponse
 from kbroker.topics.partition import FetchWaiter, Partition
 
 BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
-
-TopicResponse = ShareFetchResponse.ShareFetchableTopicResponse
-PartitionData = ShareFetchResponse.PartitionData
-AcquiredRecords = ShareFetchResponse.AcquiredRecords
 
 
 class Wake(FetchWaiter):
@@ -304,32 +300,33 @@ def answer(fetch: ShareFetch, acknowledgements: Acknowledgements, pace: Pace) ->
         add(topics, place, acknowledged, None)
         if pace.spend():
             yield
-    return ShareFetchResponse(responses=list(topics.values()), node_endpoints=[],
-                              acquisition_lock_timeout_ms=lock_timeout_ms(fetch.request, fetch.key))
+    return messages.ShareFetchResponse(responses=list(topics.values()), node_endpoints=[],
+                                       acquisition_lock_timeout_ms=lock_timeout_ms(fetch.request, fetch.key))
 
 
 def add(topics: dict[bytes, Any], place: SessionPartition, acknowledged: PartitionError | None,
         wanted: WantedPartition | None) -> None:
     """Add a partition to the topics of an answer."""
+    response = messages.ShareFetchResponse
     topic_id, index = place
     topic = topics.get(topic_id)
     if topic is None:
-        topic = topics[topic_id] = TopicResponse(topic_id=topic_id, partitions=[])
+        topic = topics[topic_id] = response.ShareFetchableTopicResponse(topic_id=topic_id, partitions=[])
     error = (wanted.error if wanted is not None else None) or PartitionError()
     fetched = wanted.fetched if wanted is not None else None
     acknowledged = acknowledged or PartitionError()
-    topic.partitions.append(PartitionData(
+    topic.partitions.append(response.PartitionData(
         partition_index=index, error_code=error.code, error_message=error.message,
         acknowledge_error_code=acknowledged.code, acknowledge_error_message=acknowledged.message,
-        current_leader=ShareFetchResponse.LeaderIdAndEpoch(leader_id=0, leader_epoch=0),
+        current_leader=response.LeaderIdAndEpoch(leader_id=0, leader_epoch=0),
         records=b'' if fetched is None else fetched.records,
         acquired_records=[] if fetched is None else [
-            AcquiredRecords(first_offset=first, last_offset=last, delivery_count=count)
+            response.AcquiredRecords(first_offset=first, last_offset=last, delivery_count=count)
             for first, last, count in fetched.acquired]))
 
 
 def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
-    return ShareFetchResponse(error_code=code, error_message=message, responses=[], node_endpoints=[])
+    return messages.ShareFetchResponse(error_code=code, error_message=message, responses=[], node_endpoints=[])
 
 
 API = Api(ApiKey.SHARE_FETCH, 1, 2, handle, error_response)

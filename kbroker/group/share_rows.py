@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import SHARE_GROUP_STATE
 from kbroker.metadata.directory import format_uuid, parse_uuid
-from kbroker.protocol.messages import ShareSnapshotKey, ShareSnapshotValue, ShareUpdateKey, ShareUpdateValue
+from kbroker.protocol import messages
 from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value, encode_row_key, encode_row_value
 
 UNKNOWN_OFFSET = -1
@@ -164,22 +164,22 @@ def _overlay(batches: list[StateBatch]) -> list[StateBatch]:
 
 
 def snapshot_row(key: ShareKey, state: ShareState) -> Row:
-    value = ShareSnapshotValue(
+    value = messages.ShareSnapshotValue(
         snapshot_epoch=state.snapshot_epoch, state_epoch=state.state_epoch, leader_epoch=state.leader_epoch,
         start_offset=state.start_offset, delivery_complete_count=state.delivery_complete_count,
         create_timestamp=state.created_ms, write_timestamp=state.written_ms,
-        state_batches=[ShareSnapshotValue.StateBatch(**batch._asdict()) for batch in state.batches])
+        state_batches=[messages.ShareSnapshotValue.StateBatch(**batch._asdict()) for batch in state.batches])
     return _snapshot_key(key), encode_row_value(value, 0)
 
 
 def update_row(key: ShareKey, snapshot_epoch: int, changes: Changes) -> Row:
     """Return the row of a write. Overlapping batches of the write are merged."""
     batches = merge_batches((), changes.batches, changes.start_offset)
-    value = ShareUpdateValue(
+    value = messages.ShareUpdateValue(
         snapshot_epoch=snapshot_epoch, leader_epoch=changes.leader_epoch, start_offset=changes.start_offset,
         delivery_complete_count=changes.delivery_complete_count,
-        state_batches=[ShareUpdateValue.StateBatch(**batch._asdict()) for batch in batches])
-    return encode_row_key(ShareUpdateKey(**key._asdict())), encode_row_value(value, 0)
+        state_batches=[messages.ShareUpdateValue.StateBatch(**batch._asdict()) for batch in batches])
+    return encode_row_key(messages.ShareUpdateKey(**key._asdict())), encode_row_value(value, 0)
 
 
 def tombstone(key: ShareKey) -> Row:
@@ -187,7 +187,7 @@ def tombstone(key: ShareKey) -> Row:
 
 
 def _snapshot_key(key: ShareKey) -> bytes:
-    return encode_row_key(ShareSnapshotKey(**key._asdict()))
+    return encode_row_key(messages.ShareSnapshotKey(**key._asdict()))
 
 
 def read_row(states: dict[ShareKey, ShareState], record: Any) -> tuple[ShareKey, ShareState | None] | None:
@@ -202,8 +202,8 @@ def read_row(states: dict[ShareKey, ShareState], record: Any) -> tuple[ShareKey,
     key = ShareKey(row_key.group_id, row_key.topic_id, row_key.partition)
     if record.value is None:
         return key, None
-    if isinstance(row_key, ShareSnapshotKey):
-        value = decode_row_value(ShareSnapshotValue, record.value)
+    if isinstance(row_key, messages.ShareSnapshotKey):
+        value = decode_row_value(messages.ShareSnapshotValue, record.value)
         batches = [StateBatch(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
                    for batch in value.state_batches]
         return key, ShareState(
@@ -213,7 +213,7 @@ def read_row(states: dict[ShareKey, ShareState], record: Any) -> tuple[ShareKey,
     state = states.get(key)
     if state is None:
         return None
-    value = decode_row_value(ShareUpdateValue, record.value)
+    value = decode_row_value(messages.ShareUpdateValue, record.value)
     batches = _checked([StateBatch(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
                         for batch in value.state_batches])
     changes = Changes(state.state_epoch, value.leader_epoch, value.start_offset, value.delivery_complete_count, batches)

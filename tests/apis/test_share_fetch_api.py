@@ -5,7 +5,7 @@ import pytest
 from api_client import ApiClient
 from share_client import ACCEPT, REJECT, RELEASE, RENEW, ShareClient, ranges
 
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.share_rows import ShareKey
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
@@ -331,6 +331,43 @@ def test_an_acknowledgement_of_an_unknown_share_partition_is_refused(member):
     member.fetch_shares()
     member.broker.share_partitions.drop_group('g1')
     assert member.say(0, 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+# ---- failing writes, and the stop of the broker
+
+@pytest.mark.parametrize(('failure', 'code', 'is_dropped'), [
+    (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, True),
+    (ErrorCode.FENCED_STATE_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER, True),
+    (ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_SERVER_ERROR, False),
+])
+def test_a_failed_write_is_reported_and_changes_nothing(monkeypatch, node, client, member, failure, code, is_dropped):
+    client.produce(client.batch(b'a'))
+    member.acquired()
+    with monkeypatch.context() as patch:
+        patch.setattr(node.share_states, 'write', lambda key, changes, done: done(KafkaError(failure)))
+        assert member.say(0, 0) == code
+    assert len(node.share_partitions) == (0 if is_dropped else 1)
+    if is_dropped:
+        assert member.acquired() == [(0, 0, 1)]
+    assert member.say(0, 0) == 0 and other(member).acquired() == []
+
+
+def test_the_end_of_a_lock_counts_although_its_write_fails(monkeypatch, node, client, member):
+    client.produce(client.batch(b'a'))
+    member.acquired()
+    with monkeypatch.context() as patch:
+        patch.setattr(node.share_states, 'write',
+                      lambda key, changes, done: done(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)))
+        node.clock.advance(LOCK_MS)
+        member.settle()
+    assert other(member).acquired() == [(0, 0, 2)]
+
+
+def test_a_waiting_fetch_is_answered_when_the_broker_stops(node, member):
+    parked = member.begin_fetch_shares(max_wait_ms=1000)
+    node.waiting_room.answer_all()
+    node.long_work.finish()
+    assert parked.answer.error_code == 0
 
 
 # ---- start, restart, memory
