@@ -81,6 +81,9 @@ class Coordinated:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group {request.group_id} is changing its type')
             self.membership.join(request, version, client_id, client_host, done)
             return
+        self.membership.check_join(request)
+        if not group.is_empty or not request.protocol_type or not request.protocols:
+            raise not_classic(group)
         if request.member_id:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {request.group_id} is of type {group.group_type}')
 
@@ -296,9 +299,13 @@ def make_room(group: Group | None) -> Outcome:
     if not isinstance(group, ModernGroup):
         return Outcome()
     if not group.is_empty or not group.gives_way_to_classic:
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                         f'group {group.group_id} is of type {group.group_type}, and has members')
+        raise not_classic(group)
     return Outcome(group.tombstones())
+
+
+def not_classic(group: Group) -> KafkaError:
+    return KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                      f'group {group.group_id} is of type {group.group_type}, and the join does not fit it')
 
 
 def _log_failure(error: KafkaError | None, result: None) -> None:

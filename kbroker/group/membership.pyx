@@ -102,12 +102,7 @@ class Membership:
         (too many assignors), GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE (the group is being deleted),
         COORDINATOR_LOAD_IN_PROGRESS (no memory left for more).
         """
-        low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
-        if not low <= request.session_timeout_ms <= high:
-            raise KafkaError(
-                ErrorCode.INVALID_SESSION_TIMEOUT, f'found {request.session_timeout_ms} ms, expected {low} to {high}'
-            )
-        check_protocols(request.protocols)
+        self.check_join(request)
         group = self._shard.classic_group(request.group_id)
         if group is None:
             if request.member_id:
@@ -131,6 +126,15 @@ class Membership:
             self._hand_out_member_id(group, joining, done)
         else:
             self._add_member(group, joining, request.protocol_type, done)
+
+    def check_join(self, request):
+        """Raise INVALID_SESSION_TIMEOUT or INVALID_REQUEST for a JoinGroup that no group takes."""
+        low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
+        if not low <= request.session_timeout_ms <= high:
+            raise KafkaError(
+                ErrorCode.INVALID_SESSION_TIMEOUT, f'found {request.session_timeout_ms} ms, expected {low} to {high}'
+            )
+        check_protocols(request.protocols)
 
     def _joining(self, group, request, client_id, client_host):
         # Version 0 has no rebalance timeout: the session timeout stands for both.

@@ -244,6 +244,7 @@ cdef class Offsets:
                 if looked_at and looked_at % KEYS_A_PART == 0:
                     keys = self._flush_tombstones(keys)
                     yield
+                    group = self._shard.groups.get(group.group_id, group)   # a turn may have put another in its place
                 key = offset_key(group.group_id, topic, partition)
                 if group.is_subscribed_to(topic):
                     under_way.results[topic, partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
@@ -334,11 +335,12 @@ cdef class Offsets:
         generator."""
         cdef Py_ssize_t looked_at = 0
         cdef Group group
-        for group in list(self._shard.groups.values()):
+        for group_id in list(self._shard.groups):
             looked_at += 1
             if looked_at % GROUPS_A_PART == 0:
                 yield
-            if self._shard.groups.get(group.group_id) is group and not group.is_dead:
+            group = self._shard.groups.get(group_id)
+            if group is not None and not group.is_dead:
                 try:
                     yield from self._expire_group(group, done)
                 except KafkaError as error:
@@ -354,6 +356,7 @@ cdef class Offsets:
         for start in range(0, len(keys), KEYS_A_PART):
             if start:
                 yield
+            group = self._shard.groups.get(group.group_id, group)       # a turn may have put another in its place
             due = [key for key in keys[start:start + KEYS_A_PART] if self._is_expired(group, key)]
             expired.update(due)
             self._flush_tombstones(due)

@@ -183,6 +183,18 @@ def test_a_classic_member_joins_a_consumer_group_only_when_that_is_empty(world):
     assert [group.group_type for group in world.groups.list_groups()] == ['classic']
 
 
+def test_a_classic_join_that_no_group_takes_leaves_an_empty_consumer_group_alone(world):
+    a = Consumer(world, 'a', names=['t'])
+    a.join()
+    a.leave()
+    stored = world.partition.stored
+    assert Client(world, version=3, session_timeout_ms=1).join().code is ErrorCode.INVALID_SESSION_TIMEOUT
+    unknown = Client(world, version=3)
+    unknown.member_id = 'b'
+    assert unknown.join().code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.partition.stored == stored
+
+
 def test_classic_requests_find_no_member_in_a_consumer_group(world):
     Consumer(world, 'a', names=['t']).join()
     classic = Client(world)
