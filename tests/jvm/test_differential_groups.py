@@ -17,10 +17,18 @@ from support.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
-DIFFERENCES: dict[str, str] = {}
+DIFFERENCES = {
+    r"^Join\(.*is_static=True.*answer\.assignment\.topic_partitions: Kafka \[\], ":
+        'a dynamic member that joins again with an instance id gets nothing from Kafka until the next target',
+    r"^(Join\(.*is_static=True|Odd\(.*'instance_id', 'static').*Kafka alone .*'assigned_partitions': \[\]":
+        'the row of that member',
+    r"^Join\(.*topics='',.*Kafka alone .*ConsumerGroupTargetAssignmentMember":
+        'a member that joins without topics while a target is due is assigned topics of the other members by Kafka',
+}
 """The reason for each accepted difference, by a pattern in its text."""
 
 SLOTS = st.sampled_from('AAABBBCCDE')
+STATIC_SLOTS = st.sampled_from('DE')
 OWN_TOPICS = {'A': 'a', 'B': 'ab', 'C': 'abc', 'D': 'bc', 'E': 'ac'}
 """The subscriptions in groups with the assignor uniform. With equal ones, Kafka's topics have the order of a hash."""
 SUBSCRIPTIONS = st.sampled_from(['', 'a', 'b', 'c', 'ab', 'bc', 'abc'])
@@ -49,12 +57,12 @@ def odd(slot, fields, names_the_group):
 
 
 def joins(assignor, regex):
-    """Return joins of any member. A third of the joins by `range` is static, a third has a regular expression."""
+    """Return joins. A third of those by `range` is of a static member, a third has a regular expression."""
     if assignor == 'uniform':
         return st.builds(lambda slot: Join(slot, OWN_TOPICS[slot], assignor), SLOTS)
     return st.one_of(
         st.builds(Join, SLOTS, SUBSCRIPTIONS, st.just(assignor)),
-        st.builds(Join, SLOTS, SUBSCRIPTIONS, st.just(assignor), st.just(True)),
+        st.builds(Join, STATIC_SLOTS, SUBSCRIPTIONS, st.just(assignor), st.just(True)),
         st.builds(Join, SLOTS, SUBSCRIPTIONS, st.just(assignor), st.just(False), st.just(regex)))
 
 
@@ -148,6 +156,7 @@ JOINED = [Join('A', 'ab', 'range'), Join('B', 'ab', 'range'), Beat('A'), Beat('A
     pytest.param([*JOINED, Commit('A', 'a', 0, 0, 9), Commit('A', 'a', 1, -1, 10), Commit('A', 'a', 0, 1, 9),
                   Commit('A', 'a', 0, 0, 8), Commit('', 'b', 0, 0, 9), FetchOffsets('A', 0, 10),
                   FetchOffsets('A', 1, 9), FetchOffsets(None, 0, 9), ChangeTopic('delete', 'a')], id='offsets'),
+    pytest.param([Join('A', 'a', 'range'), Join('A', 'a', 'range', True)], id='a dynamic member becomes static'),
     pytest.param([*JOINED, ChangeTopic('grow', 'a'), Beat('A'), Beat('B'), Beat('A', 'last'), Beat('B', 'last'),
                   Ask('describe')], id='more partitions'),
     pytest.param([Join(slot, topics, 'uniform') for slot, topics in OWN_TOPICS.items()] + [
