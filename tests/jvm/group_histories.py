@@ -320,6 +320,8 @@ class Odd:
     def run(self, side: Side) -> Any:
         fields = dict(self.fields)
         version = fields.pop('version')
+        if fields.get('group_id') == 'other':
+            fields['group_id'] = f'{side.group}-other'
         if fields['subscribed_topic_names'] is not None:
             fields['subscribed_topic_names'] = list(map(side.topic, fields['subscribed_topic_names']))
         if version == 0:
