@@ -12,6 +12,8 @@ from typing import Any
 from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.group.offset_table import OffsetTable
 from kbroker.group.records import GroupRow, OffsetRow, read_row
+from kbroker.group.share_rows import ShareKey, ShareState
+from kbroker.group.share_rows import read_row as read_share_row
 from kbroker.long_work import run_to_end
 from kbroker.protocol.codec import decode_prefix
 from kbroker.protocol.messages import (
@@ -25,6 +27,14 @@ from kbroker.protocol.messages import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerProtocolAssignment,
     GroupMetadataKey,
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMetadataKey,
     TransactionLogKey,
 )
 from kbroker.protocol.rows import RowError, encode_row_key
@@ -39,6 +49,7 @@ Batches = Iterable[tuple[BatchHeader, memoryview]]
 TopicPartition = tuple[str, int]
 
 CONSUMER_PROTOCOL_TYPE = 'consumer'
+SHARE_PROTOCOL_TYPE, SHARE_ASSIGNOR = 'share', 'simple'
 STABLE_MEMBER = 0
 """The state of a member that has no partition to revoke or to wait for."""
 
@@ -76,6 +87,23 @@ def replay_groups(batches: Batches, only: str | None = None) -> GroupState:
         except (KafkaError, ProtocolError) as error:
             logger.warning('batch at offset %d: skipped, %s', header.base_offset, error)
     return state
+
+
+def replay_share_states(batches: Batches, group_id: str, states: dict[ShareKey, ShareState]) -> None:
+    """Replay one partition of `__share_group_state` into the states of a group's share partitions."""
+    for record in _records(batches):
+        try:
+            found = read_share_row(states, record)
+        except RowError as error:
+            _skip(record, error)
+            continue
+        if found is None or found[0].group_id != group_id:
+            continue
+        key, state = found
+        if state is None:
+            states.pop(key, None)
+        else:
+            states[key] = state
 
 
 def _records(batches: Batches) -> Iterator[Record]:
@@ -118,6 +146,45 @@ class _ConsumerGroup:
         return 'Reconciling'
 
 
+@dataclass
+class _ShareGroup:
+    """A share group (KIP-932), as its rows describe it."""
+
+    epoch: int = 0
+    assignment_epoch: int = 0
+    members: dict[str, ShareGroupMemberMetadataValue] = field(default_factory=dict)
+    assignments: dict[str, ShareGroupCurrentMemberAssignmentValue] = field(default_factory=dict)
+    partitions: ShareGroupStatePartitionMetadataValue | None = None
+
+    def put(self, key: Any, value: Any) -> None:
+        """Apply a row with a value, or the tombstone of a member."""
+        if isinstance(key, ShareGroupMetadataKey):
+            self.epoch = value.epoch
+        elif isinstance(key, ShareGroupTargetAssignmentMetadataKey):
+            self.assignment_epoch = 0 if value is None else value.assignment_epoch
+        elif isinstance(key, ShareGroupStatePartitionMetadataKey):
+            self.partitions = value
+        elif isinstance(key, ShareGroupMemberMetadataKey):
+            _put(self.members, key.member_id, value)
+        elif isinstance(key, ShareGroupCurrentMemberAssignmentKey):
+            _put(self.assignments, key.member_id, value)
+
+    @property
+    def state(self) -> str:
+        return 'Stable' if self.members else 'Empty'
+
+
+def _put(rows: dict[str, Any], member_id: str, value: Any) -> None:
+    if value is None:
+        rows.pop(member_id, None)
+    else:
+        rows[member_id] = value
+
+
+_SHARE_KEYS = (ShareGroupMetadataKey, ShareGroupTargetAssignmentMetadataKey, ShareGroupStatePartitionMetadataKey,
+               ShareGroupMemberMetadataKey, ShareGroupCurrentMemberAssignmentKey)
+
+
 class GroupState:
     """The groups and offsets in a partition of `__consumer_offsets`, up to the last replayed batch."""
 
@@ -126,6 +193,7 @@ class GroupState:
         self._offsets = OffsetTable()
         self._classic: dict[str, Any] = {}
         self._consumer: dict[str, _ConsumerGroup] = {}
+        self._share: dict[str, _ShareGroup] = {}
 
     def replay(self, header: BatchHeader, batch: memoryview) -> None:
         """Apply one batch. Offsets in a transaction stay pending until its marker.
@@ -161,7 +229,7 @@ class GroupState:
             self._offsets.commit(row.key, row.committed)
 
     def _replay_group(self, key: Any, value: Any) -> None:
-        """Apply the row of a group. Rows of share and streams groups are ignored."""
+        """Apply the row of a group. Rows of streams groups are ignored."""
         if isinstance(key, GroupMetadataKey):
             if value is None:
                 self._classic.pop(key.group, None)
@@ -169,6 +237,8 @@ class GroupState:
                 self._classic[key.group] = value
         elif self._only not in (None, key.group_id):
             return
+        elif isinstance(key, _SHARE_KEYS):
+            self._replay_share(key, value)
         elif isinstance(key, ConsumerGroupMetadataKey):
             if value is None:
                 self._consumer.pop(key.group_id, None)
@@ -184,6 +254,12 @@ class GroupState:
         elif isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
             self._replay_member(key, value, 'targets')
 
+    def _replay_share(self, key: Any, value: Any) -> None:
+        if value is None and (isinstance(key, ShareGroupMetadataKey) or key.group_id not in self._share):
+            self._share.pop(key.group_id, None)
+        else:
+            self._share.setdefault(key.group_id, _ShareGroup()).put(key, value)
+
     def _replay_member(self, key: Any, value: Any, rows: str) -> None:
         group = self._consumer.get(key.group_id)
         if value is None:
@@ -196,7 +272,15 @@ class GroupState:
     # ---- queries ----
 
     def group_ids(self) -> set[str]:
-        return self._classic.keys() | self._consumer.keys() | self._offsets.group_ids()
+        return self._classic.keys() | self._consumer.keys() | self._share.keys() | self._offsets.group_ids()
+
+    def share_partitions(self, group_id: str) -> list[tuple[bytes, str, int]]:
+        """Return (topic id, topic, partition) of all that a share group has begun to read."""
+        group = self._share.get(group_id)
+        if group is None or group.partitions is None:
+            return []
+        return [(topic.topic_id, topic.topic_name, partition) for topic in group.partitions.initialized_topics
+                for partition in topic.partitions]
 
     def offsets(self, group_id: str) -> list[GroupOffset]:
         """Return the committed offsets, sorted by topic and partition."""
@@ -211,6 +295,8 @@ class GroupState:
             return _classic_group(group_id, self._classic[group_id], coordinator_id)
         if group_id in self._consumer:
             return _consumer_group(group_id, self._consumer[group_id], coordinator_id, topic_name)
+        if group_id in self._share:
+            return _share_group(group_id, self._share[group_id], coordinator_id, topic_name)
         if group_id in self._offsets.group_ids():
             return GroupInfo(group_id, 'Empty', '', '', coordinator_id, ())
         return None
@@ -241,20 +327,34 @@ def _classic_assignment(data: bytes) -> tuple[TopicPartition, ...]:
                         for partition in topic.partitions))
 
 
+def _named(topics: Iterable[Any], topic_name: Callable[[bytes], str | None]) -> tuple[TopicPartition, ...]:
+    return tuple(sorted((topic_name(topic.topic_id) or topic.topic_id.hex(), partition)
+                        for topic in topics for partition in topic.partitions))
+
+
+def _share_group(group_id: str, group: _ShareGroup, coordinator_id: int,
+                 topic_name: Callable[[bytes], str | None]) -> GroupInfo:
+    members = []
+    for member_id, member in group.members.items():
+        current = group.assignments.get(member_id)
+        members.append(GroupMember(
+            member_id, None, member.client_id, member.client_host,
+            _named(current.assigned_partitions if current is not None else (), topic_name),
+            current.member_epoch if current is not None else 0))
+    return GroupInfo(group_id, group.state, SHARE_PROTOCOL_TYPE, SHARE_ASSIGNOR, coordinator_id, tuple(members),
+                     group.epoch, group.assignment_epoch)
+
+
 def _consumer_group(group_id: str, group: _ConsumerGroup, coordinator_id: int,
                     topic_name: Callable[[bytes], str | None]) -> GroupInfo:
-    def named(topics: Iterable[Any]) -> tuple[TopicPartition, ...]:
-        return tuple(sorted((topic_name(topic.topic_id) or topic.topic_id.hex(), partition)
-                            for topic in topics for partition in topic.partitions))
-
     members = []
     for member_id, member in group.members.items():
         current, target = group.assignments.get(member_id), group.targets.get(member_id)
         members.append(GroupMember(
             member_id, member.instance_id, member.client_id, member.client_host,
-            named(current.assigned_partitions if current is not None else ()),
+            _named(current.assigned_partitions if current is not None else (), topic_name),
             current.member_epoch if current is not None else 0,
-            named(target.topic_partitions if target is not None else ())))
+            _named(target.topic_partitions if target is not None else (), topic_name)))
     # A member may leave the choice of the assignor to the broker. No row records that choice.
     assignor = next((member.server_assignor for member in group.members.values() if member.server_assignor), '')
     return GroupInfo(group_id, group.state, CONSUMER_PROTOCOL_TYPE, assignor, coordinator_id, tuple(members),
