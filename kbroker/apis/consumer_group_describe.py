@@ -15,8 +15,8 @@ from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.consumer_group import ConsumerGroup
 from kbroker.group.consumer_member import ConsumerMember
+from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.messages import ConsumerGroupDescribeResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
 CLASSIC, CONSUMER = 0, 1
@@ -39,7 +39,7 @@ def handle(request: Request, body: Any) -> Steps:
         if body.include_authorized_operations:
             described.authorized_operations = authorized_operations(request, ResourceType.GROUP, group_id)
         groups.append(described)
-    return ConsumerGroupDescribeResponse(groups=groups)
+    return messages.ConsumerGroupDescribeResponse(groups=groups)
 
 
 class Description:
@@ -57,7 +57,7 @@ class Description:
         self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         groups = self._request.node.groups
         group = groups.describe(group_id, ConsumerGroup.group_type)
-        described = ConsumerGroupDescribeResponse.DescribedGroup(
+        described = messages.ConsumerGroupDescribeResponse.DescribedGroup(
             group_id=group_id, group_state=group.state_name, group_epoch=group.epoch,
             assignment_epoch=group.assignment_epoch, assignor_name=groups.consumer_assignor(group),
             authorized_operations=NOT_ASKED)
@@ -73,7 +73,7 @@ class Description:
                   for topic_id, partitions in group.targets.get(member.member_id, {}).items()}
         names = sorted(member.names)
         self._room.take(1 + len(names), sum(map(len, names)))
-        return ConsumerGroupDescribeResponse.Member(
+        return messages.ConsumerGroupDescribeResponse.Member(
             member_id=member.member_id, instance_id=member.instance_id, rack_id=member.rack_id,
             member_epoch=member.epoch, client_id=member.client_id, client_host=member.client_host,
             subscribed_topic_names=names, subscribed_topic_regex=member.regex,
@@ -83,7 +83,7 @@ class Description:
 
     def _assignment(self, partitions: dict[bytes, list[int]]) -> Steps:
         """Return an assignment without topics that do not exist any more. TOPIC_AUTHORIZATION_FAILED."""
-        response, topics = ConsumerGroupDescribeResponse, self._request.node.topics
+        response, topics = messages.ConsumerGroupDescribeResponse, self._request.node.topics
         found = []
         for topic_id, indexes in partitions.items():
             if self.pace.spend(1 + len(indexes) // 8):
@@ -103,12 +103,12 @@ class Description:
 
 
 def failed(group_id: str, code: ErrorCode, message: str) -> Any:
-    return ConsumerGroupDescribeResponse.DescribedGroup(
+    return messages.ConsumerGroupDescribeResponse.DescribedGroup(
         group_id=group_id, error_code=code, error_message=message, authorized_operations=NOT_ASKED)
 
 
 def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
-    return ConsumerGroupDescribeResponse(
+    return messages.ConsumerGroupDescribeResponse(
         groups=[failed(group_id, code, message) for group_id in dict.fromkeys(body.group_ids)])
 
 

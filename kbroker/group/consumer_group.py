@@ -12,15 +12,6 @@ from kbroker.group.consumer_member import ConsumerMember, Resolved, Target
 from kbroker.group.group import Group
 from kbroker.group.modern import ModernGroup, Row, RowHandler, Steps, subscription_bytes
 from kbroker.group.reconcile import FREE, Assigned
-from kbroker.protocol.messages import (
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMetadataKey,
-    ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupRegularExpressionKey,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMetadataKey,
-)
 
 GONE_EPOCH = -1
 """The epoch of a member whose assignment has a tombstone."""
@@ -243,14 +234,14 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
             rows.epoch_tombstone(group_id),
         ]
 
-    row_handlers: ClassVar[Mapping[Any, RowHandler]] = {
-        ConsumerGroupMetadataKey: ModernGroup.apply_epoch,
-        ConsumerGroupPartitionMetadataKey: apply_partition_metadata,
-        ConsumerGroupMemberMetadataKey: apply_member,
-        ConsumerGroupTargetAssignmentMetadataKey: ModernGroup.apply_assignment_epoch,
-        ConsumerGroupTargetAssignmentMemberKey: ModernGroup.apply_target,
-        ConsumerGroupCurrentMemberAssignmentKey: apply_current,
-        ConsumerGroupRegularExpressionKey: apply_regex,
+    row_handlers: ClassVar[Mapping[str, RowHandler]] = {
+        'ConsumerGroupMetadataKey': ModernGroup.apply_epoch,
+        'ConsumerGroupPartitionMetadataKey': apply_partition_metadata,
+        'ConsumerGroupMemberMetadataKey': apply_member,
+        'ConsumerGroupTargetAssignmentMetadataKey': ModernGroup.apply_assignment_epoch,
+        'ConsumerGroupTargetAssignmentMemberKey': ModernGroup.apply_target,
+        'ConsumerGroupCurrentMemberAssignmentKey': apply_current,
+        'ConsumerGroupRegularExpressionKey': apply_regex,
     }
 
 

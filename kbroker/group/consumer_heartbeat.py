@@ -30,7 +30,7 @@ from kbroker.group.reconcile import Assigned, State, reconcile
 from kbroker.group.regexes import Regexes, compiled
 from kbroker.group.turns import Outcome
 from kbroker.long_work import Pace
-from kbroker.protocol.messages import ConsumerGroupHeartbeatResponse
+from kbroker.protocol import messages
 
 ASSIGNORS = {module.NAME: module.assign for module in (uniform_assignor, range_assignor)}
 NO_TIMEOUT = -1
@@ -197,7 +197,7 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
         if request.member_epoch == JOIN_EPOCH or is_full or (
                 draft.before is not None and member.held.assigned != draft.before.held.assigned):
             assignment = assignment_of(member.held)
-        return ConsumerGroupHeartbeatResponse(
+        return messages.ConsumerGroupHeartbeatResponse(
             member_id=member.member_id, member_epoch=member.epoch,
             heartbeat_interval_ms=self.timing(draft.group.group_id).heartbeat_interval_ms, assignment=assignment)
 
@@ -232,7 +232,7 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
         if not isinstance(found, ConsumerGroup):
             raise not_found(request.group_id)
         member = found.member(request.member_id) if request.instance_id is None else static_member(found, request)
-        reply = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
+        reply = messages.ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
         if request.member_epoch != LEAVE_FOR_A_WHILE_EPOCH:
             return self.fence(found, [member], reply)
         held = replace(member.held, epoch=LEAVE_FOR_A_WHILE_EPOCH, pending={}, assigned={
@@ -273,7 +273,7 @@ def owned_partitions(request: Any) -> Target | None:
 
 def assignment_of(held: Assigned[bytes]) -> Any:
     """Return the assignment that a member is told: without the partitions that it has to give up."""
-    response = ConsumerGroupHeartbeatResponse
+    response = messages.ConsumerGroupHeartbeatResponse
     return response.Assignment(topic_partitions=[
         response.TopicPartitions(topic_id=topic_id, partitions=list(partitions))
         for topic_id, partitions in held.assigned.items()])

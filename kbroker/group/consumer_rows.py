@@ -8,37 +8,23 @@ from typing import Any
 from kbroker.group.consumer_member import ClassicFields, ConsumerMember, Resolved, Target
 from kbroker.group.modern import Row
 from kbroker.group.reconcile import Assigned, Numbers, State
-from kbroker.protocol.messages import (
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMemberMetadataValue,
-    ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
-    ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupRegularExpressionKey,
-    ConsumerGroupRegularExpressionValue,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMemberValue,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataValue,
-)
+from kbroker.protocol import messages  # whose classes are built at their first use
 
 
 def epoch_row(group_id: str, epoch: int, metadata_hash: int) -> Row:
-    return (ConsumerGroupMetadataKey(group_id=group_id),
-            ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash))
+    return (messages.ConsumerGroupMetadataKey(group_id=group_id),
+            messages.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash))
 
 
 def member_row(group_id: str, member: ConsumerMember) -> Row:
-    value_class = ConsumerGroupMemberMetadataValue
+    value_class = messages.ConsumerGroupMemberMetadataValue
     classic = None
     if member.classic is not None:
         classic = value_class.ClassicMemberMetadata(
             session_timeout_ms=member.classic.session_timeout_ms,
             supported_protocols=[value_class.ClassicProtocol(name=name, metadata=metadata)
                                  for name, metadata in member.classic.protocols])
-    return ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id), value_class(
+    return messages.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id), value_class(
         instance_id=member.instance_id, rack_id=member.rack_id, client_id=member.client_id,
         client_host=member.client_host, subscribed_topic_names=sorted(member.names),
         subscribed_topic_regex=member.regex, rebalance_timeout_ms=member.rebalance_timeout_ms,
@@ -58,14 +44,14 @@ def read_member(member: ConsumerMember, value: Any) -> ConsumerMember:
 
 
 def assignment_epoch_row(group_id: str, epoch: int, at_ms: int) -> Row:
-    return (ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
-            ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=at_ms))
+    return (messages.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
+            messages.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=at_ms))
 
 
 def target_row(group_id: str, member_id: str, target: Target) -> Row:
-    topic_class = ConsumerGroupTargetAssignmentMemberValue.TopicPartition
-    return (ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
-            ConsumerGroupTargetAssignmentMemberValue(topic_partitions=[
+    topic_class = messages.ConsumerGroupTargetAssignmentMemberValue.TopicPartition
+    return (messages.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
+            messages.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=[
                 topic_class(topic_id=topic_id, partitions=sorted(partitions))
                 for topic_id, partitions in target.items() if partitions]))
 
@@ -75,14 +61,14 @@ def read_target(value: Any) -> Target:
 
 
 def current_row(group_id: str, member_id: str, held: Assigned[bytes]) -> Row:
-    return (ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id),
-            ConsumerGroupCurrentMemberAssignmentValue(
+    return (messages.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id),
+            messages.ConsumerGroupCurrentMemberAssignmentValue(
                 member_epoch=held.epoch, previous_member_epoch=held.previous_epoch, state=held.state,
                 assigned_partitions=_topics(held.assigned), partitions_pending_revocation=_topics(held.pending)))
 
 
 def _topics(partitions: Numbers[bytes]) -> list[Any]:
-    topic_class = ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions
+    topic_class = messages.ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions
     return [topic_class(topic_id=topic_id, partitions=list(epochs), assignment_epochs=list(epochs.values()))
             for topic_id, epochs in partitions.items()]
 
@@ -110,8 +96,8 @@ def _read_topics(topics: Iterable[Any], member_epoch: int) -> Numbers[bytes]:
 
 
 def regex_row(group_id: str, regex: str, resolved: Resolved) -> Row:
-    return (ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
-            ConsumerGroupRegularExpressionValue(
+    return (messages.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
+            messages.ConsumerGroupRegularExpressionValue(
                 topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.at_ms))
 
 
@@ -123,28 +109,28 @@ def read_regex(value: Any) -> Resolved:
 
 
 def epoch_tombstone(group_id: str) -> Row:
-    return ConsumerGroupMetadataKey(group_id=group_id), None
+    return messages.ConsumerGroupMetadataKey(group_id=group_id), None
 
 
 def partition_metadata_tombstone(group_id: str) -> Row:
     """Return the tombstone of a row that brokers before Kafka 4.1 wrote."""
-    return ConsumerGroupPartitionMetadataKey(group_id=group_id), None
+    return messages.ConsumerGroupPartitionMetadataKey(group_id=group_id), None
 
 
 def assignment_epoch_tombstone(group_id: str) -> Row:
-    return ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None
+    return messages.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None
 
 
 def member_tombstone(group_id: str, member_id: str) -> Row:
-    return ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None
+    return messages.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None
 
 
 def target_tombstone(group_id: str, member_id: str) -> Row:
-    return ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None
+    return messages.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None
 
 
 def current_tombstone(group_id: str, member_id: str) -> Row:
-    return ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None
+    return messages.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[Row]:
@@ -154,4 +140,4 @@ def member_tombstones(group_id: str, member_id: str) -> list[Row]:
 
 
 def regex_tombstone(group_id: str, regex: str) -> Row:
-    return ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), None
+    return messages.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), None

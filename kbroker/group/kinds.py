@@ -12,7 +12,7 @@ from kbroker.protocol.messages import GroupMetadataKey
 
 MODERN_KINDS: tuple[type[ModernGroup[Any, Any]], ...] = (ConsumerGroup,)
 
-_KIND_OF_ROW = {key_class.row_type: kind for kind in MODERN_KINDS for key_class in kind.row_handlers}
+_KIND_OF_ROW = {key_name: kind for kind in MODERN_KINDS for key_name in kind.row_handlers}
 
 
 def group_id_of(key: Any) -> str:
@@ -31,7 +31,7 @@ def apply_row(group: Group | None, key: Any, value: Any) -> Group | None:
         if value is not None:
             return restore_classic_group(key.group, value)
         return None if isinstance(group, ClassicGroup) else group
-    kind = _KIND_OF_ROW.get(key.row_type)
+    kind = _KIND_OF_ROW.get(type(key).__name__)
     if kind is None:
         return group
     if isinstance(group, kind):

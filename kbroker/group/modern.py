@@ -67,11 +67,11 @@ RowHandler = Callable[[Any, Any, Any], Group | None]
 class ModernGroup(Group, Generic[M, T]):
     """A group whose members heartbeat to the coordinator, which decides about their assignments.
 
-    A kind declares `row_handlers`: the function for each of its rows, by the class of the key. It gets the group, the
-    key and the value, and returns the group, or None if that ends it.
+    A kind declares `row_handlers`: the function for each of its rows, by the name of the key's class. It gets the
+    group, the key and the value, and returns the group, or None if that ends it.
     """
 
-    row_handlers: ClassVar[Mapping[Any, RowHandler]]
+    row_handlers: ClassVar[Mapping[str, RowHandler]]
     gives_way_to_classic: ClassVar[bool] = True
     """Without members, the group becomes a classic one when a classic member joins."""
 
@@ -138,7 +138,7 @@ class ModernGroup(Group, Generic[M, T]):
     def apply(self, key: Any, value: Any) -> Group | None:
         """Apply a row. Return the group, or None if that ends it."""
         self._state_name = None
-        return self.row_handlers[type(key)](self, key, value)
+        return self.row_handlers[type(key).__name__](self, key, value)
 
     def apply_epoch(self, _key: Any, value: Any) -> Group | None:
         if value is None:

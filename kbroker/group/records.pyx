@@ -25,7 +25,6 @@ from kbroker.protocol.rows import (
 
 OFFSET_VERSION, EXPIRING_OFFSET_VERSION, GROUP_VERSION = 4, 1, 3
 
-cdef dict classes = row_classes(CONSUMER_OFFSETS)
 cdef frozenset offset_keys = frozenset((LegacyOffsetCommitKey, OffsetCommitKey))
 
 
@@ -137,7 +136,7 @@ cpdef object read_row(bytes key, bytes value, int64_t log_offset):
         named = decode_row_key(CONSUMER_OFFSETS, key)
         if named is None:
             return None
-        found = None if value is None else decode_row_value(classes[named.row_type][1], value)
+        found = None if value is None else decode_row_value(row_classes(CONSUMER_OFFSETS)[named.row_type][1], value)
     except RowError as error:
         raise CorruptLogError(f'{CONSUMER_OFFSETS}: the row at offset {log_offset} cannot be read: {error}') from error
     if type(named) not in offset_keys:
