@@ -348,10 +348,7 @@ class _Parser:
         self._accept('?')                                     # lazy or greedy makes no difference to a whole match
         if self._is_repetition():
             raise self._error(f'a repetition of a repetition, {self._peek()!r},')
-        repeat = _Repeat(node, *bounds)
-        if _repetitions(repeat) > MAX_REPEAT:
-            raise self._error(f'repetitions inside each other, of more than {MAX_REPEAT} in all,')
-        return repeat
+        return _Repeat(node, *bounds)
 
     def _is_repetition(self) -> bool:
         return self._peek() in ('*', '+', '?') or _BOUNDS.match(self._text, self._position) is not None
@@ -508,17 +505,6 @@ class _Parser:
         if found is None or found[2] not in _NAMED_CLASSES:
             raise self._error('an unknown named class')
         return _negated(self._folded(_NAMED_CLASSES[found[2]].__contains__), bool(found[1]))
-
-
-def _repetitions(node: _Node) -> int:
-    """Return how often the part repeated most often is repeated, by bounds inside each other."""
-    match node:
-        case _Sequence(parts) | _Alternatives(parts):
-            return max(map(_repetitions, parts), default=1)
-        case _Repeat(part, least, most):
-            return max(least, most or 0, 1) * _repetitions(part)
-        case _:
-            return 1
 
 
 def _always(char: str) -> bool:

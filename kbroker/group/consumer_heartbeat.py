@@ -184,7 +184,7 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
         subscribed = yield from self.topic_ids(group, member, {})
         held = yield from reconcile(
             origin.held, draft.assignment_epoch, draft.target() or NOTHING, group.owner,
-            owned_partitions(call.request), subscribed, is_changed)
+            owned_partitions(call.request), subscribed if group.topics_of(member) else None, is_changed)
         if held != origin.held:
             draft.member = replace(member, held=held)
             draft.rows.append(consumer_rows.current_row(group.group_id, member.member_id, held))

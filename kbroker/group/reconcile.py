@@ -60,11 +60,13 @@ Steps = Generator[None, None, Assigned[Key]]
 
 
 def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], owner: Callable[[bytes, int], int],
-              owned: Sets[bytes] | None, subscribed: Collection[bytes], subscription_changed: bool) -> Steps[bytes]:
+              owned: Sets[bytes] | None, subscribed: Collection[bytes] | None, subscription_changed: bool
+              ) -> Steps[bytes]:
     """Reconcile a member of a consumer group.
 
     `owner` returns the epoch of the member that holds a partition, or FREE. `owned` is what the member reports to have,
-    or None. Topics that are not in `subscribed` have no target. Raises KafkaError FENCED_MEMBER_EPOCH if the member's
+    or None. Topics that are not in `subscribed` have no target; it is None if the subscription names no topic,
+    whether it exists or not. Raises KafkaError FENCED_MEMBER_EPOCH if the member's
     state is UNKNOWN and it may still own something.
     """
     def is_unreleased(topic: bytes, partition: int) -> bool:
@@ -74,7 +76,7 @@ def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], o
             member.state is State.UNREVOKED and (yield from _owns(owned, member.pending))):
         return (yield from _trim(member, owned, subscribed)) if subscription_changed else member
     _check_known(member, owned)
-    wanted = {topic: partitions for topic, partitions in target.items() if topic in subscribed}
+    wanted = {topic: partitions for topic, partitions in target.items() if subscribed and topic in subscribed}
     return (yield from _next(member, member.epoch, target_epoch, wanted, is_unreleased, owned))
 
 
@@ -154,12 +156,13 @@ def _next(member: Assigned[Key], epoch: int, target_epoch: int, target: Sets[Key
     return Assigned(state, target_epoch, member.epoch, _without_empty(kept), {})
 
 
-def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Collection[Key]) -> Steps[Key]:
+def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Collection[Key] | None) -> Steps[Key]:
     """Revoke what the member is no longer subscribed to, within its epoch."""
-    kept = {key: numbers for key, numbers in member.assigned.items() if key in subscribed}
-    dropped = {key: numbers for key, numbers in member.assigned.items() if key not in subscribed}
-    if not dropped and (subscribed or member.pending):
-        return member                                         # without a topic, Kafka counts it as a change
+    topics = subscribed or ()
+    kept = {key: numbers for key, numbers in member.assigned.items() if key in topics}
+    dropped = {key: numbers for key, numbers in member.assigned.items() if key not in topics}
+    if not dropped and (subscribed is not None or member.pending):
+        return member                                         # without a name, Kafka counts it as a change
     pending = {key: {**member.pending.get(key, {}), **dropped.get(key, {})} for key in [*member.pending, *dropped]}
     if pending and (yield from _owns(owned, pending)):
         return Assigned(State.UNREVOKED, member.epoch, member.epoch, kept, pending)

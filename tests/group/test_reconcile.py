@@ -102,8 +102,9 @@ def test_a_changed_subscription_revokes_within_the_epoch(before, owned, after):
 
 
 def test_a_changed_subscription_to_nothing_is_a_change_of_the_member():
-    assert step(assigned(STABLE, 1, ''), 1, '', '', '', subscribed=frozenset(), changed=True) == assigned(
-        STABLE, 1, '', previous=1)
+    before = assigned(STABLE, 1, '')
+    assert step(before, 1, '', '', '', subscribed=None, changed=True) == assigned(STABLE, 1, '', previous=1)
+    assert step(before, 1, '', '', '', subscribed=frozenset(), changed=True) is before
 
 
 def test_a_target_outside_the_subscription_counts_as_none():

@@ -121,10 +121,6 @@ DIFFERENCES: dict[tuple[str, str], str] = {
         r"feature='group\.version', max_version_level=1\), \(feature='group\.version'",
     ): 'a name that is repeated is refused',
     ('write_txn_markers', "Kafka 'UNKNOWN_SERVER_ERROR'"): 'a producer id or epoch below 0 is a fault of the client',
-    (
-        'describe_and_list_transactions',
-        'transactional_id_pattern',
-    ): "the syntax is that of Python's regular expressions, not RE2's",
 }
 """The reason for each accepted difference, by case and a pattern in its text."""
 

@@ -165,3 +165,19 @@ JOINED = [Join('A', 'ab', 'range'), Join('B', 'ab', 'range'), Beat('A'), Beat('A
 ])
 def test_a_history_of_the_everyday_is_answered_alike(addresses, history):
     assert unexplained(addresses, history) == []
+
+
+EXPRESSIONS = [
+    '-a', '-(?i)A', '-(?i:B)', '-(?i)(?-i)A', '-[[:alpha:]]', '-[[:^digit:]]', '-[[:letter:]]', r'-\pL', r'-\p{Ll}',
+    r'-\P{Lu}', r'-\p{^Lu}', r'-\p{Any}', r'-\pX', '-(?P<n>a)', '-(?P<n>a)|(?P<n>b)', '-(?P<>a)', '-(?P<1>a)',
+    r'-\Qa\E', r'-\Qa', r'-\x61', r'-\x{62}', r'-\x{110000}', r'-\141', r'-\8', r'-\1', '-(?s).', r'-\ba', r'-\B',
+    r'-\Ba', '(?m)-.$', r'-a\z', r'-a\Z', r'\A', '-(?=a)', '-(?x)a', '-(?-)a', '-(?)a', '-a**', '-a*?', '-a{1}',
+    '-a{2}{3}', '-a{1001}', '-(a{100}){11}', '-a{,3}', '-a{01}', '(', ')', '[', '-[b-a]', r'-[a-\d]', '-[]a]',
+    '-[^]a]', '-[a-c-]', '-a(?i)*', '-(|a)*', '\\', r'-\C', r'-\_a', r'-\q', '-a|-b', '*', '+', '|*', '-^a', '-a$',
+    '-(?U)a+', '-a{99999999999}', '-[[:alpha:]', r'\p', r'-\h', r'-\pN*a']
+
+
+def test_regular_expressions_are_valid_and_match_as_in_kafka(addresses):
+    history = [operation for text in EXPRESSIONS
+               for operation in (Join('A', '', 'range', False, text), Leave('A'))]
+    assert unexplained(addresses, history) == []
