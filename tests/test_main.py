@@ -27,7 +27,7 @@ class RecordingBroker:
     address = '127.0.0.1:9092'
     directory = '/data'
     fails_with: Exception | None = None
-    made: 'list[RecordingBroker]' = []
+    made: 'list[RecordingBroker]' = []  # noqa: RUF012  (a fresh subclass for each test)
 
     def __init__(self, config):
         self.config = config

@@ -199,7 +199,10 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
             assignment = assignment_of(member.held)
         return messages.ConsumerGroupHeartbeatResponse(
             member_id=member.member_id, member_epoch=member.epoch,
-            heartbeat_interval_ms=self.timing(draft.group.group_id).heartbeat_interval_ms, assignment=assignment)
+            heartbeat_interval_ms=self.interval_ms(draft), assignment=assignment)
+
+    def is_settled(self, draft: ConsumerDraft) -> bool:
+        return draft.member.held.is_reconciled_to(draft.assignment_epoch)
 
     # Deadlines
 

@@ -33,6 +33,11 @@ LEAVE_FOR_A_WHILE_EPOCH = -2
 SESSION, REBALANCE = 'session', 'rebalance'
 """The kinds of deadlines."""
 
+LEAST_INTERVAL_MS = 500
+"""The shortest interval between two heartbeats of a member."""
+MEMBERS_A_MS = 10
+"""The members that may heartbeat in a millisecond: in larger groups, the shortest interval is longer."""
+
 G = TypeVar('G', bound=ModernGroup[Any, Any])
 M = TypeVar('M', bound=ModernMember)
 
@@ -256,6 +261,24 @@ class Heartbeats(ABC, Generic[G, M]):
         """Return whether the interval between two target assignments is over."""
         interval_ms = self.timing(group.group_id).assignment_interval_ms
         return not group.assigned_at_ms or not interval_ms or now_ms >= group.assigned_at_ms + interval_ms
+
+    def interval_ms(self, draft: Draft[G, M]) -> int:
+        """Return the time until the member's next heartbeat.
+
+        Members learn of a new target by their heartbeats. So the interval is short while the member has not all that
+        it is meant to have, while a target is due, and as long as other members may not know the last target. Kafka
+        names the same interval always; clients take it from each response.
+        """
+        configured_ms: int = self.timing(draft.group.group_id).heartbeat_interval_ms
+        assigned_at_ms = draft.group.assigned_at_ms if draft.targets is None else draft.now_ms
+        if draft.assignment_epoch == draft.epoch and draft.now_ms - assigned_at_ms >= configured_ms and (
+                self.is_settled(draft)):
+            return configured_ms
+        return min(configured_ms, max(LEAST_INTERVAL_MS, len(draft.group.members) // MEMBERS_A_MS))
+
+    @abstractmethod
+    def is_settled(self, draft: Draft[G, M]) -> bool:
+        """Return whether the member has all that its target gives it."""
 
     def timing(self, group_id: str) -> Any:
         """Return the Timing of the group."""

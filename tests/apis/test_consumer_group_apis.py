@@ -25,7 +25,7 @@ def heartbeat(client, version=1, **fields):
 def test_a_member_joins_lives_and_leaves(groups):
     topic_id = groups.broker.topics.topic('orders').topic_id
     joined = heartbeat(groups, **JOIN)
-    assert (joined.error_code, joined.member_id, joined.member_epoch, joined.heartbeat_interval_ms) == (0, 'm', 2, 5000)
+    assert (joined.error_code, joined.member_id, joined.member_epoch, joined.heartbeat_interval_ms) == (0, 'm', 2, 500)
     assert [(topic.topic_id, topic.partitions) for topic in joined.assignment.topic_partitions] == [(topic_id, [0])]
     assert heartbeat(groups, **BEAT).assignment is None
     (group,) = groups.ask('ConsumerGroupDescribe', 1, group_ids=['g', 'g']).groups

@@ -20,9 +20,27 @@ def test_a_first_member_gets_everything_at_once():
     a = Consumer(world, 'a', names=['t'])
     answer = a.join()
     assert (a.epoch, told(world, answer)) == (2, {'t': {0, 1}})
-    assert answer.value.heartbeat_interval_ms == 5000
     assert batches_of_types(world) == [['5', '3', '7', '6', '8']]
     assert consumer_group(world).state_name == 'Stable'
+
+
+def test_heartbeats_are_frequent_while_members_may_not_know_their_targets():
+    world = world_of()
+    a, b = Consumer(world, 'a', names=['t']), Consumer(world, 'b', names=['t'])
+    assert a.join().value.heartbeat_interval_ms == 500
+    world.advance(5000)
+    assert a.heartbeat().value.heartbeat_interval_ms == 5000
+    assert b.join().value.heartbeat_interval_ms == 500
+    world.advance(5000)
+    assert b.heartbeat().value.heartbeat_interval_ms == 500     # it waits for what `a` holds
+    (kept,) = told(world, a.heartbeat())['t']
+    assert a.heartbeat({'t': {kept}}).value.heartbeat_interval_ms == 5000
+    assert b.heartbeat().value.heartbeat_interval_ms == 5000
+
+
+def test_heartbeats_are_never_less_frequent_than_configured():
+    world = world_of(group_consumer_heartbeat_interval_ms=400, group_consumer_min_heartbeat_interval_ms=400)
+    assert Consumer(world, 'a', names=['t']).join().value.heartbeat_interval_ms == 400
 
 
 def test_partitions_move_when_their_owner_has_given_them_up():
