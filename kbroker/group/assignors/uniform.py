@@ -180,12 +180,12 @@ class _Mixed:
             if self._pace.spend():
                 yield
         least = [(self._size[number], number) for number in self._subscribers[topic]]
-        most = [(-self._size[number], -number) for number in has]
+        most = [(-self._size[number], number) for number in has]
         heapify(least)
         heapify(most)
         moved = False
         while most:
-            level, giver = -most[0][0], -most[0][1]
+            level, giver = -most[0][0], most[0][1]
             low, taker = least[0]
             if level != self._size[giver] or not has[giver]:
                 heappop(most)
@@ -200,7 +200,7 @@ class _Mixed:
                 for number, change in ((giver, -1), (taker, 1)):
                     self._size[number] += change
                     heappush(least, (self._size[number], number))
-                    heappush(most, (-self._size[number], -number))
+                    heappush(most, (-self._size[number], number))
                 moved = True
             if self._pace.spend():
                 yield
