@@ -17,7 +17,6 @@ from kbroker.group.coordinator import GroupCoordinator
 from kbroker.group.share_limits import limits_of
 from kbroker.group.share_partitions import SharePartitions
 from kbroker.group.share_sessions import ShareSessions
-from kbroker.group.share_state import ShareStates
 from kbroker.log.cleaner import Cleaner
 from kbroker.log.directory_names import LOCK_FILE
 from kbroker.log.fs import FileSystem, sync_inline
@@ -65,7 +64,6 @@ class Node:
     acls: AclFollower
     topics: TopicRegistry
     groups: GroupCoordinator
-    share_states: ShareStates
     share_partitions: SharePartitions
     transactions: TransactionCoordinator
     logs: LogManager
@@ -154,8 +152,7 @@ class Node:
             self.config, self.clock, self.long_work, self.topics, ProducerIds(self.metadata, self.long_work),
             transaction_version=self.metadata.image.features.get(TRANSACTION_VERSION, 0))
         self.metadata.on_change.append(self._adopt_features)
-        self.share_states = ShareStates(self.clock, self.timers, self.topics, self.long_work, self.groups.memory,
-                                        lambda: self.config.share_coordinator_snapshot_update_records_per_snapshot)
+        self.share_states = self.groups.share_states
         self.share_partitions = SharePartitions(self.share_states, self.share_sessions, self.clock, self.timers,
                                                 self.long_work, self.groups.memory,
                                                 lambda group_id: limits_of(self.groups.group_config(group_id)))
@@ -163,7 +160,6 @@ class Node:
         # The group coordinator replays markers, which make a transaction's offsets visible. So it starts before the
         # transaction coordinator, which sends markers.
         self.groups.start()
-        self.share_states.start()
         self.share_partitions.start()
         self.transactions.start()
         self._closers.append(self.transactions.stop)
@@ -235,9 +231,8 @@ class Node:
         """Fail the requests that wait for the disk. The coordinators stop first, so their state does not change."""
         self.cleaner.stop()
         self.transactions.stop()
-        self.groups.close()
         self.share_partitions.close()
-        self.share_states.close()
+        self.groups.close()
         for partition in self.topics.partitions():
             partition.fail(failure)
 

@@ -10,7 +10,8 @@ from typing import Any
 from kbroker.apis.authorization import require
 from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
 from kbroker.apis.group_protocols import require_group_protocol
-from kbroker.apis.long_answers import Pace, ReplyRoom, Steps
+from kbroker.apis.group_topics import GroupTopics
+from kbroker.apis.long_answers import Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.consumer_group import ConsumerGroup
@@ -46,10 +47,10 @@ class Description:
     """The descriptions of groups in one answer."""
 
     def __init__(self, request: Request):
-        self.pace = Pace()
         self._request = request
-        self._room = ReplyRoom()
-        self._may_describe: dict[str, bool] = {}
+        self._topics = GroupTopics(request, messages.ConsumerGroupDescribeResponse)
+        self._room = self._topics.room
+        self.pace = self._topics.pace
 
     def describe(self, group_id: str) -> Steps:
         """GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, COORDINATOR_LOAD_IN_PROGRESS."""
@@ -77,29 +78,9 @@ class Description:
             member_id=member.member_id, instance_id=member.instance_id, rack_id=member.rack_id,
             member_epoch=member.epoch, client_id=member.client_id, client_host=member.client_host,
             subscribed_topic_names=names, subscribed_topic_regex=member.regex,
-            assignment=(yield from self._assignment(assigned)),
-            target_assignment=(yield from self._assignment(target)),
+            assignment=(yield from self._topics.assignment(assigned)),
+            target_assignment=(yield from self._topics.assignment(target)),
             member_type=CONSUMER if member.classic is None else CLASSIC)
-
-    def _assignment(self, partitions: dict[bytes, list[int]]) -> Steps:
-        """Return an assignment without topics that do not exist any more. TOPIC_AUTHORIZATION_FAILED."""
-        response, topics = messages.ConsumerGroupDescribeResponse, self._request.node.topics
-        found = []
-        for topic_id, indexes in partitions.items():
-            if self.pace.spend(1 + len(indexes) // 8):
-                yield
-            topic = topics.topic_by_id(topic_id)
-            if topic is None:
-                continue
-            if topic.name not in self._may_describe:
-                self._may_describe[topic.name] = self._request.may(
-                    Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
-            if not self._may_describe[topic.name]:
-                raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                                 'The group has described topic(s) that the client is not authorized to describe.')
-            self._room.take(1, len(topic.name) + 4 * len(indexes))
-            found.append(response.TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=indexes))
-        return response.Assignment(topic_partitions=found)
 
 
 def failed(group_id: str, code: ErrorCode, message: str) -> Any:

@@ -15,7 +15,7 @@ from kbroker.group.consumer_heartbeat import ConsumerHeartbeats, preferred_assig
 from kbroker.group.deadlines import Deadlines
 from kbroker.group.group import Group
 from kbroker.group.group_config import GroupConfig, GroupConfigs, OverridesOf
-from kbroker.group.heartbeat import Call, Place
+from kbroker.group.heartbeat import Call, Heartbeats, Place
 from kbroker.group.membership import Membership
 from kbroker.group.memory import GroupMemory
 from kbroker.group.modern import ModernGroup
@@ -23,6 +23,10 @@ from kbroker.group.offsets import FetchedOffset, Offsets
 from kbroker.group.pending_members import PendingMembers
 from kbroker.group.regexes import Regexes
 from kbroker.group.shard import Shard, TransactionalProducer
+from kbroker.group.share_group import ShareGroup
+from kbroker.group.share_heartbeat import ShareHeartbeats
+from kbroker.group.share_offsets import ShareOffsets
+from kbroker.group.share_state import ShareStates
 from kbroker.group.topic_changes import TopicChanges
 from kbroker.group.turns import Outcome, Turns
 from kbroker.internal_topics import CONSUMER_OFFSETS
@@ -45,6 +49,7 @@ class Shared(NamedTuple):
     long_work: LongWork
     changes: TopicChanges
     regexes: Regexes
+    share_states: ShareStates
     group_config: Callable[[str], GroupConfig]
 
 
@@ -59,13 +64,17 @@ class Coordinated:
         self.deadlines = Deadlines(clock, timers)
         place = Place(self.shard, self.turns, self.deadlines, shared.changes, clock, config, shared.group_config)
         self.consumers = ConsumerHeartbeats(place, shared.regexes)
+        self.shares = ShareHeartbeats(place, shared.share_states)
+        self.share_offsets = ShareOffsets(self.turns, shared.share_states, shared.changes.topics)
 
     def start(self) -> None:
         """After loading: each member gets its full time to heartbeat."""
         self.membership.start_sessions()
         for group in list(self.shard.groups.values()):
-            if isinstance(group, ConsumerGroup):
-                self.consumers.start_deadlines(group)
+            heartbeats: Heartbeats[Any, Any]
+            for heartbeats in (self.consumers, self.shares):
+                if group.group_type == heartbeats.group_class.group_type:
+                    heartbeats.start_deadlines(group)
 
     def stop(self) -> None:
         """Stop the sessions, and release all groups."""
@@ -82,7 +91,7 @@ class Coordinated:
             self.membership.join(request, version, client_id, client_host, done)
             return
         self.membership.check_join(request)
-        if not group.is_empty or not request.protocol_type or not request.protocols:
+        if not group.is_empty or not group.gives_way_to_classic or not request.protocol_type or not request.protocols:
             raise not_classic(group)
         if request.member_id:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {request.group_id} is of type {group.group_type}')
@@ -111,9 +120,12 @@ class GroupCoordinator:
         self._timers = timers
         self._topics = topics
         changes = TopicChanges(topics)
+        memory = GroupMemory(config.kbroker_group_memory_max_bytes, clock)
+        self.share_states = ShareStates(clock, timers, topics, long_work, memory,
+                                        lambda: config.share_coordinator_snapshot_update_records_per_snapshot)
         self._shared = Shared(
-            GroupMemory(config.kbroker_group_memory_max_bytes, clock), PendingMembers(timers), long_work,
-            changes, Regexes(changes, clock, config, long_work), self.group_config
+            memory, PendingMembers(timers), long_work,
+            changes, Regexes(changes, clock, config, long_work), self.share_states, self.group_config
         )
         self._is_sweeping = False
         self._parts: list[Coordinated] = []
@@ -144,6 +156,7 @@ class GroupCoordinator:
         topic = self._topics.topic(CONSUMER_OFFSETS)
         if topic is not None:
             self._load(topic)
+        self.share_states.start()
         self._stop_sweep = self._timers.every(self._config.offsets_retention_check_interval_ms, self.sweep)
 
     def close(self) -> None:
@@ -153,6 +166,7 @@ class GroupCoordinator:
         for part in self._parts:
             part.stop()
         self._parts = []
+        self.share_states.close()
 
     def _load(self, topic: Any) -> None:
         self._parts = [
@@ -228,6 +242,10 @@ class GroupCoordinator:
         """Return the assignor that a consumer group uses."""
         return preferred_assignor(group.members.values(), self._config.group_consumer_assignors)
 
+    def share_heartbeat(self, call: Call, done: Completion) -> None:
+        """Serve a ShareGroupHeartbeat. `done` completes with the response, or with the error."""
+        self._member_part(call.request.group_id).shares.heartbeat(call, done)
+
     def max_message_bytes(self, group_id: str) -> int:
         """Return the largest batch of the group's partition. NOT_COORDINATOR."""
         return self._part(group_id).shard.partition.max_message_bytes
@@ -277,6 +295,10 @@ class GroupCoordinator:
     def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition], done: Completion) -> None:
         self._member_part(group_id).offsets.delete(group_id, partitions, done)
 
+    def share_offsets(self, group_id: str) -> ShareOffsets:
+        """Return what changes the offsets of a share group. INVALID_GROUP_ID, NOT_COORDINATOR."""
+        return self._member_part(group_id).share_offsets
+
     # Groups
 
     def describe(self, group_id: str, group_type: str) -> Any:
@@ -291,7 +313,11 @@ class GroupCoordinator:
 
     def delete_group(self, group_id: str, done: Completion) -> None:
         """`done` completes when the tombstones are durable, or with GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
-        self._part(group_id).offsets.delete_group(group_id, done)
+        part = self._part(group_id)
+        if isinstance(part.shard.groups.get(group_id), ShareGroup):
+            part.share_offsets.delete_group(group_id, done)
+        else:
+            part.offsets.delete_group(group_id, done)
 
 
 def make_room(group: Group | None) -> Outcome:

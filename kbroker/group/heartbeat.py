@@ -159,7 +159,7 @@ class Heartbeats(ABC, Generic[G, M]):
         if draft.assignment_epoch < draft.epoch and self.may_assign(group, now_ms):
             yield from self.assign(draft)
         yield from self.reconcile(draft, call)
-        self.finish(draft)
+        yield from self.finish(draft)
         return Outcome(rows, self.reply(draft, call), partial(self.after_beat, draft, call, version))
 
     def find_group(self, request: Any, found: Group | None) -> tuple[G, list[Row]]:
@@ -304,8 +304,9 @@ class Heartbeats(ABC, Generic[G, M]):
     def reconcile(self, draft: Draft[G, M], call: Call) -> Steps[None]:
         """Move the member towards its target, and add the row of its assignment if that changes."""
 
-    def finish(self, draft: Draft[G, M]) -> None:
-        """Add rows that come last."""
+    def finish(self, draft: Draft[G, M]) -> Steps[None]:
+        """Add rows that come last. This may wait for the disk."""
+        yield from ()
 
     @abstractmethod
     def reply(self, draft: Draft[G, M], call: Call) -> Any:

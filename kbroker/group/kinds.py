@@ -8,9 +8,10 @@ from kbroker.group.classic import ClassicGroup, GroupState, Member
 from kbroker.group.consumer_group import ConsumerGroup
 from kbroker.group.group import Group
 from kbroker.group.modern import ModernGroup
+from kbroker.group.share_group import ShareGroup
 from kbroker.protocol.messages import GroupMetadataKey
 
-MODERN_KINDS: tuple[type[ModernGroup[Any, Any]], ...] = (ConsumerGroup,)
+MODERN_KINDS: tuple[type[ModernGroup[Any, Any]], ...] = (ConsumerGroup, ShareGroup)
 
 _KIND_OF_ROW = {key_name: kind for kind in MODERN_KINDS for key_name in kind.row_handlers}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from kbroker.group.share_rows import (
     with_changes,
 )
 from kbroker.internal_topics import SHARE_GROUP_STATE
-from kbroker.long_work import LongWork
+from kbroker.long_work import LongWork, Pace
 from kbroker.metadata.changes import Steps
 from kbroker.protocol.rows import RowError
 from kbroker.record.batch import BatchHeader, encode_batch
@@ -205,11 +205,11 @@ class ShareStates:
 
     # ---- operations
 
-    def initialize(self, keys: Sequence[ShareKey], state_epoch: int, start_offset: int,
+    def initialize(self, starts: Mapping[ShareKey, int], state_epoch: int,
                    done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
         """Begin the state of share partitions, or begin it again: nothing is acknowledged, whatever was before.
 
-        `start_offset` is where the group starts to read, or -1 to leave that to `share.auto.offset.reset`.
+        `starts` has the offset where the group starts to read, or -1 to leave that to `share.auto.offset.reset`.
         `done` is called once all states are durable, with the keys that failed and the error of each:
         FENCED_STATE_EPOCH if the state has a higher state epoch, UNKNOWN_TOPIC_OR_PARTITION.
         Creates `__share_group_state` if it does not exist.
@@ -218,9 +218,9 @@ class ShareStates:
             self._topics.ensure_internal(SHARE_GROUP_STATE)
         except KafkaError as error:
             refusal = client_error(error)
-            done(dict.fromkeys(keys, refusal))
+            done(dict.fromkeys(starts, refusal))
             return
-        self._in_parts(keys, lambda shard, key: self._initialized(shard, key, state_epoch, start_offset), done)
+        self._in_parts(starts, lambda shard, key: self._initialized(shard, key, state_epoch, starts[key]), done)
 
     def read(self, key: ShareKey, leader_epoch: int,
              done: Callable[[KafkaError | None, ShareState | None], object]) -> None:
@@ -277,12 +277,29 @@ class ShareStates:
         else:
             self._write(shard, key, known, changes, done)
 
+    @property
+    def is_served(self) -> bool:
+        """`__share_group_state` exists. Before, no share partition has a state."""
+        return bool(self._shards)
+
     def summary(self, key: ShareKey) -> ShareState | None:
         """Return the durable state of a share partition, for its epochs, start offset and delivery complete count.
 
         None if it was never initialized. Raises KafkaError NOT_COORDINATOR while `__share_group_state` is not served.
         """
         return self._shard(key).states.get(key)
+
+    def keys_of(self, group_id: str) -> Steps[list[ShareKey]]:
+        """Return all share partitions of a group that have a state."""
+        pace = Pace()
+        found = []
+        for shard in list(self._shards):
+            for key in list(shard.states):
+                if key.group_id == group_id:
+                    found.append(key)
+                if pace.spend():
+                    yield
+        return found
 
     def delete(self, keys: Sequence[ShareKey], done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
         """Forget the state of share partitions. `done` is called once that is durable, with the keys that failed.
@@ -325,7 +342,7 @@ class ShareStates:
         state = replace(state, snapshot_epoch=state.snapshot_epoch + 1, updates=0)
         return Change(key, state, snapshot_row(key, state))
 
-    def _in_parts(self, keys: Sequence[ShareKey], change: Callable[[ShareStateShard, ShareKey], Change | None],
+    def _in_parts(self, keys: Iterable[ShareKey], change: Callable[[ShareStateShard, ShareKey], Change | None],
                   done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
         """Append what `change` returns for each key, in batches by shard, as long work."""
         failed: dict[ShareKey, KafkaError] = {}

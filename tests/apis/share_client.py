@@ -25,7 +25,7 @@ class ShareClient(ApiClient):
     def initialize(self, start_offset: int = 0, state_epoch: int = 1) -> None:
         keys = [ShareKey(self.group_id, self.topic_id, index) for index in range(self.partitions)]
         failed: list[Any] = []
-        self.broker.share_states.initialize(keys, state_epoch, start_offset, failed.append)
+        self.broker.share_states.initialize(dict.fromkeys(keys, start_offset), state_epoch, failed.append)
         self.broker.long_work.finish()
         self.broker.turn()
         assert failed == [{}], failed

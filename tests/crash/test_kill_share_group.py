@@ -161,7 +161,7 @@ def prepare(directory: Any) -> bytes:
                         broker.clock.wall_ms(), *(b'%d' % (10 * number + i) for i in range(10)))}]}]), 12)
                 assert produced.responses[0].partition_responses[0].error_code == 0
         failed: list[Any] = []
-        broker.share_states.initialize([ShareKey(GROUP, topic_id, index) for index in range(PARTITIONS)], 1, 0,
+        broker.share_states.initialize({ShareKey(GROUP, topic_id, index): 0 for index in range(PARTITIONS)}, 1,
                                        failed.append)
         broker.turn()
         broker.turn()

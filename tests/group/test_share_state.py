@@ -101,7 +101,7 @@ class Coordinator:
 
     def initialize(self, *keys: ShareKey, state_epoch: int = 1, start_offset: int = -1) -> list[Any]:
         answers: list[Any] = []
-        self.states.initialize(keys or (self.key,), state_epoch, start_offset, answers.append)
+        self.states.initialize(dict.fromkeys(keys or (self.key,), start_offset), state_epoch, answers.append)
         self.run()
         return answers
 

@@ -413,7 +413,7 @@ def kbroker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
     with InProcessBroker(directory, SETTINGS) as broker:
         ids = create_topics(broker.ask)
         failed: list[Any] = []
-        broker.share_states.initialize([ShareKey(name, topic_id, 0) for name, topic_id in ids.items()], 1, 0,
+        broker.share_states.initialize({ShareKey(name, topic_id, 0): 0 for name, topic_id in ids.items()}, 1,
                                        failed.append)
         broker.turn()
         broker.turn()
