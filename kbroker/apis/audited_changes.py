@@ -138,6 +138,25 @@ def _records_deleted(body: Any, answer: Any) -> Changes:
                          {'before': wanted.get((topic.name, part.partition_index))})
 
 
+def _share_offsets_altered(body: Any, answer: Any) -> Changes:
+    offsets = {(topic.topic_name, partition.partition_index): partition.start_offset
+               for topic in body.topics for partition in topic.partitions}
+    if answer.error_code or not answer.responses:
+        yield Change(f'group:{body.group_id}', answer.error_code)
+    for topic in answer.responses:
+        for partition in topic.partitions:
+            place = topic.topic_name, partition.partition_index
+            yield Change(f'group:{body.group_id}', partition.error_code,
+                         {'partition': f'{place[0]}-{place[1]}', 'start_offset': offsets.get(place)})
+
+
+def _share_offsets_deleted(body: Any, answer: Any) -> Changes:
+    if answer.error_code or not answer.responses:
+        yield Change(f'group:{body.group_id}', answer.error_code)
+    for topic in answer.responses:
+        yield Change(f'group:{body.group_id}', topic.error_code, {'topic': topic.topic_name})
+
+
 def _offsets_deleted(body: Any, answer: Any) -> Changes:
     if answer.error_code:
         yield Change(f'group:{body.group_id}', answer.error_code)
@@ -165,6 +184,8 @@ CHANGES: dict[ApiKey, Callable[[Any, Any], Changes]] = {
     ApiKey.ALTER_CLIENT_QUOTAS: _quotas_changed,
     ApiKey.DELETE_GROUPS: _groups_deleted,
     ApiKey.OFFSET_DELETE: _offsets_deleted,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _share_offsets_altered,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _share_offsets_deleted,
     ApiKey.UPDATE_FEATURES: _features_updated,
 }
 """The changes of each administrative API, from its request and its answer."""

@@ -101,7 +101,7 @@ class Description:
         if state is None:
             return nothing
         lag = UNKNOWN_LAG
-        if UNKNOWN_OFFSET != state.start_offset and state.delivery_complete_count != UNKNOWN_COUNT:
+        if state.start_offset != UNKNOWN_OFFSET and state.delivery_complete_count != UNKNOWN_COUNT:
             lag = max(0, topic.partitions[index].high_watermark - state.start_offset - state.delivery_complete_count)
         return messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=state.start_offset,
                                  leader_epoch=state.leader_epoch, lag=lag)

@@ -15,7 +15,7 @@ from kbroker.group.consumer_heartbeat import ConsumerHeartbeats, preferred_assig
 from kbroker.group.deadlines import Deadlines
 from kbroker.group.group import Group
 from kbroker.group.group_config import GroupConfig, GroupConfigs, OverridesOf
-from kbroker.group.heartbeat import Call, Heartbeats, Place
+from kbroker.group.heartbeat import Call, Place
 from kbroker.group.membership import Membership
 from kbroker.group.memory import GroupMemory
 from kbroker.group.modern import ModernGroup
@@ -70,11 +70,10 @@ class Coordinated:
     def start(self) -> None:
         """After loading: each member gets its full time to heartbeat."""
         self.membership.start_sessions()
+        modern: dict[str, Any] = {each.group_class.group_type: each for each in (self.consumers, self.shares)}
         for group in list(self.shard.groups.values()):
-            heartbeats: Heartbeats[Any, Any]
-            for heartbeats in (self.consumers, self.shares):
-                if group.group_type == heartbeats.group_class.group_type:
-                    heartbeats.start_deadlines(group)
+            if group.group_type in modern:
+                modern[group.group_type].start_deadlines(group)
 
     def stop(self) -> None:
         """Stop the sessions, and release all groups."""

@@ -122,6 +122,8 @@ DENIED = {
     'add-offsets': X, 'add-partitions': X, 'add-partitions-batched': C, 'alter-broker-configs': C, 'alter-configs': T,
     'alter-quotas': C, 'alter-scram': C, 'create-acls': C, 'delete-acls': C, 'describe-acls': C, 'describe-quotas': C,
     'describe-scram': C,
+    'share-heartbeat': G, 'describe-sharers': G, 'describe-share-offsets': G, 'alter-share-offsets': G,
+    'delete-share-offsets': G,
     'consumer-heartbeat': G, 'share-fetch': G, 'share-acknowledge': G, 'describe-consumers': G,
     'create-partitions': T, 'create-topics': T, 'create-topics-really': T, 'delete-absent-topics': T,
     'delete-groups': G, 'delete-records': T, 'delete-topics': T, 'delete-topics-by-id': T, 'describe-configs': (T, C),

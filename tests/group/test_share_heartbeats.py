@@ -65,13 +65,8 @@ def test_several_members_share_partitions_and_nothing_is_revoked():
 
 
 def test_nothing_is_assigned_before_its_share_state_is_durable():
-    world = world_of()
-    world.topics.ensure_internal('__share_group_state')
-    world.topics.immediate = False
-    for partition in (world.partition, world.topics.get('__share_group_state', 0)):
-        partition.immediate = False
-    a = Sharer(world, 'a', 't')
-    answer = a.join()
+    world = world_of(immediate=False)
+    answer = Sharer(world, 'a', 't').join()
     world.run_due()
     assert not answer.came
     assert world.partition.stored == []
@@ -228,7 +223,8 @@ def test_a_deleted_group_leaves_no_share_state():
     a.join()
     assert do(world, world.groups.delete_group, GROUP).code is ErrorCode.NON_EMPTY_GROUP
     a.leave()
-    assert do(world, world.groups.delete_group, GROUP).code is ErrorCode.NONE
+    deleted = do(world, world.groups.delete_group, GROUP)
+    assert (deleted.came, deleted.error) == (True, None)
     assert batches_of_types(world)[-2:] == [['15'], ['T12', 'T15', 'T11']]
     assert state(world) is None
     assert not [group for group in world.groups.list_groups() if group.group_id == GROUP]

@@ -294,6 +294,25 @@ CASES = [
         group_id=f'consumers.{w.tag}', member_id='m', member_epoch=0, rebalance_timeout_ms=5000, topic_partitions=[],
         subscribed_topic_names=['data.mine', 'absent.mine']),
         need('READ', 'GROUP', 'consumers.{tag}') + need('DESCRIBE', 'TOPIC', 'data.mine', 'absent.mine')),
+    Case('share-heartbeat', 'ShareGroupHeartbeat', lambda v, w: dict(
+        group_id=f'sharers.{w.tag}', member_id='m', member_epoch=0,
+        subscribed_topic_names=['data.mine', 'absent.mine']),
+        need('READ', 'GROUP', 'sharers.{tag}') + need('DESCRIBE', 'TOPIC', 'data.mine', 'absent.mine')),
+    Case('describe-sharers', 'ShareGroupDescribe', lambda v, w: dict(
+        group_ids=['group.mine', 'group.yours', 'group.absent', 'hidden'], include_authorized_operations=True),
+        need('DESCRIBE', 'GROUP', 'group.mine', 'group.absent'),
+        (need('READ', 'GROUP', 'group.mine'), need('DELETE', 'GROUP', 'group.mine'))),
+    Case('describe-share-offsets', 'DescribeShareGroupOffsets', lambda v, w: dict(groups=[
+        dict(group_id=group, topics=[dict(topic_name=name, partitions=[0]) for name in FOUR])
+        for group in ('group.absent', 'hidden')]),
+        need('DESCRIBE', 'GROUP', 'group.absent') + need('DESCRIBE', 'TOPIC', 'data.mine', 'absent.mine')),
+    Case('alter-share-offsets', 'AlterShareGroupOffsets', lambda v, w: dict(
+        group_id=f'altered.{w.tag}', topics=[
+            dict(topic_name=name, partitions=[dict(partition_index=0, start_offset=0)]) for name in FOUR]),
+        need('READ', 'GROUP', 'altered.{tag}') + need('READ', 'TOPIC', 'data.mine', 'absent.mine')),
+    Case('delete-share-offsets', 'DeleteShareGroupOffsets', lambda v, w: dict(
+        group_id='group.absent', topics=[dict(topic_name=name) for name in FOUR]),
+        need('DELETE', 'GROUP', 'group.absent')),
     Case('share-fetch', 'ShareFetch', lambda v, w: dict(
         group_id='group.mine', member_id=w.tag, share_session_epoch=0, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20,
         max_records=1, batch_size=1, topics=[dict(topic_id=w.topic_id(name), partitions=[dict(partition_index=0)])
