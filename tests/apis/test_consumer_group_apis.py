@@ -2,7 +2,7 @@
 import pytest
 from api_client import ApiClient
 
-from kbroker.apis.consumer_group_heartbeat import MOST_NAMES
+from kbroker.apis.heartbeat_calls import MOST_NAMES
 from kbroker.errors import ErrorCode
 
 JOIN = {'group_id': 'g', 'member_id': 'm', 'member_epoch': 0, 'rebalance_timeout_ms': 1000, 'topic_partitions': [],
