@@ -14,8 +14,8 @@ from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType
 
 NO_TOPIC_ID = bytes(16)
@@ -59,17 +59,19 @@ def handle(request: Request, body: Any) -> Steps:
 def respond(request: Request, wanted: Wanted, refused: Mapping[str, KafkaError],
             starts: Mapping[tuple[bytes, int], int], errors: Errors) -> Steps:
     pace = Pace()
-    response = messages.AlterShareGroupOffsetsResponse()
+    response_class = messages.AlterShareGroupOffsetsResponse
+    response = response_class()
     unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.message)
     for name, offsets in wanted.items():
         topic = request.node.topics.topic(name)
         topic_id = NO_TOPIC_ID if topic is None or name in refused else topic.topic_id
-        answered = messages.AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id)
+        answered = response_class.AlterShareGroupOffsetsResponseTopic(
+            topic_name=name, topic_id=topic_id)
         response.responses.append(answered)
         for index in offsets:
             place = topic_id, index
             error = errors.get(place) if place in starts else refused.get(name, unknown)
-            answered.partitions.append(messages.AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition(
+            answered.partitions.append(response_class.AlterShareGroupOffsetsResponsePartition(
                 partition_index=index, error_code=ErrorCode.NONE if error is None else error.code,
                 error_message=None if error is None else str(error)))
             if pace.spend():

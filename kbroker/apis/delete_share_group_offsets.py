@@ -13,8 +13,8 @@ from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType
 
 NO_TOPIC_ID = bytes(16)

@@ -17,13 +17,25 @@ from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.share_group import ShareGroup
 from kbroker.group.share_rows import UNKNOWN_COUNT, UNKNOWN_OFFSET, ShareKey
-from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType
 
 NO_TOPIC_ID = bytes(16)
 DESCRIBE, GROUP, TOPIC = Operation.DESCRIBE, ResourceType.GROUP, ResourceType.TOPIC
 UNKNOWN_LAG = -1
+
+
+def group_row(**fields: Any) -> Any:
+    return messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup(**fields)
+
+
+def topic_row(**fields: Any) -> Any:
+    return messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic(**fields)
+
+
+def partition_row(**fields: Any) -> Any:
+    return messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition(**fields)
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -37,7 +49,7 @@ def handle(request: Request, body: Any) -> Steps:
         except KafkaError as error:
             response.groups.append(failed(group_id, error.code, str(error)))
         else:
-            response.groups.append(messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup(group_id=group_id, topics=topics))
+            response.groups.append(group_row(group_id=group_id, topics=topics))
     return response
 
 
@@ -62,9 +74,9 @@ class Description:
                 topics.append((yield from self._topic(group_id, name, indexes)))
             else:
                 error = refusal(TOPIC)
-                topics.append(messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=NO_TOPIC_ID, partitions=[
-                    messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=UNKNOWN_OFFSET, error_code=error.code,
-                                      error_message=str(error)) for index in indexes]))
+                topics.append(topic_row(topic_name=name, topic_id=NO_TOPIC_ID, partitions=[
+                    partition_row(partition_index=index, start_offset=UNKNOWN_OFFSET, error_code=error.code,
+                                  error_message=str(error)) for index in indexes]))
         return topics
 
     def _initialized(self, group_id: str) -> Steps:
@@ -84,7 +96,7 @@ class Description:
 
     def _topic(self, group_id: str, name: str, indexes: Any) -> Steps:
         topic = self._request.node.topics.topic(name)
-        response = messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=NO_TOPIC_ID if topic is None else topic.topic_id)
+        response = topic_row(topic_name=name, topic_id=NO_TOPIC_ID if topic is None else topic.topic_id)
         self._room.take(1 + len(indexes), len(name))
         for index in indexes:
             response.partitions.append(self._partition(group_id, topic, index))
@@ -93,7 +105,7 @@ class Description:
         return response
 
     def _partition(self, group_id: str, topic: Any, index: int) -> Any:
-        nothing = messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=UNKNOWN_OFFSET)
+        nothing = partition_row(partition_index=index, start_offset=UNKNOWN_OFFSET)
         if topic is None or not 0 <= index < len(topic.partitions):
             return nothing
         states = self._request.node.share_states
@@ -103,12 +115,12 @@ class Description:
         lag = UNKNOWN_LAG
         if state.start_offset != UNKNOWN_OFFSET and state.delivery_complete_count != UNKNOWN_COUNT:
             lag = max(0, topic.partitions[index].high_watermark - state.start_offset - state.delivery_complete_count)
-        return messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=state.start_offset,
-                                 leader_epoch=state.leader_epoch, lag=lag)
+        return partition_row(partition_index=index, start_offset=state.start_offset,
+                             leader_epoch=state.leader_epoch, lag=lag)
 
 
 def failed(group_id: str, code: ErrorCode, message: str) -> Any:
-    return messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup(group_id=group_id, error_code=code, error_message=message)
+    return group_row(group_id=group_id, error_code=code, error_message=message)
 
 
 def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:

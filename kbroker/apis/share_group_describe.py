@@ -17,8 +17,8 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.share_group import ShareGroup
 from kbroker.group.share_heartbeat import ASSIGNOR
 from kbroker.group.share_member_rows import ShareMember
-from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType
 
 

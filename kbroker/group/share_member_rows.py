@@ -49,9 +49,10 @@ def epoch_row(group_id: str, epoch: int, metadata_hash: int) -> Row:
 
 
 def member_row(group_id: str, member: ShareMember) -> Row:
-    return messages.ShareGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id), messages.ShareGroupMemberMetadataValue(
-        rack_id=member.rack_id, client_id=member.client_id, client_host=member.client_host,
-        subscribed_topic_names=sorted(member.names))
+    return (messages.ShareGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
+            messages.ShareGroupMemberMetadataValue(
+                rack_id=member.rack_id, client_id=member.client_id, client_host=member.client_host,
+                subscribed_topic_names=sorted(member.names)))
 
 
 def read_member(member: ShareMember, value: Any) -> ShareMember:
