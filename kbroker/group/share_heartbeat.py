@@ -137,7 +137,10 @@ class ShareHeartbeats(Heartbeats[ShareGroup, ShareMember]):
             assignment = assignment_of(member.held)
         return messages.ShareGroupHeartbeatResponse(
             member_id=member.member_id, member_epoch=member.epoch,
-            heartbeat_interval_ms=self.timing(draft.group.group_id).heartbeat_interval_ms, assignment=assignment)
+            heartbeat_interval_ms=self.interval_ms(draft), assignment=assignment)
+
+    def is_settled(self, draft: ShareDraft) -> bool:
+        return draft.member.epoch == draft.assignment_epoch
 
     # Share states
 

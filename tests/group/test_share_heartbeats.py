@@ -45,7 +45,8 @@ def delete_offsets(world, *names, group_id=GROUP):
 def test_a_first_member_gets_its_partitions_with_the_second_heartbeat():
     world = world_of()
     a = Sharer(world, 'a', 't')
-    assert (told(world, a.join()), a.epoch) == ({}, 2)
+    joined = a.join()
+    assert (told(world, joined), a.epoch, joined.value.heartbeat_interval_ms) == ({}, 2, 500)
     assert batches_of_types(world) == [['10', '11', '13', '12', '14', '15']]
     assert state(world).state_epoch == 2
     assert (told(world, a.heartbeat()), a.epoch) == ({'t': {0, 1, 2}}, 3)
