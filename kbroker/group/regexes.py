@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbroker.clock import Clock
 from kbroker.completion import Callback
@@ -22,9 +22,11 @@ from kbroker.group.modern import Row, Steps
 from kbroker.group.shard import Shard
 from kbroker.group.topic_changes import TopicChanges
 from kbroker.group.turns import Outcome, Turns
-from kbroker.linear_pattern import LinearPattern, PatternError
 from kbroker.long_work import LongWork, Pace
 from kbroker.security.escape import shown
+
+if TYPE_CHECKING:
+    from kbroker.linear_pattern import LinearPattern
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ MayDescribe = Callable[[str], bool]
 
 def compiled(regex: str) -> LinearPattern:
     """INVALID_REGULAR_EXPRESSION."""
+    from kbroker.linear_pattern import LinearPattern, PatternError  # a start does without it
     try:
         return LinearPattern(regex)
     except PatternError as error:
