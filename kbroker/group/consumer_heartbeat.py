@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -18,7 +17,6 @@ from kbroker.group.group import Group
 from kbroker.group.heartbeat import (
     JOIN_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
-    REBALANCE,
     Call,
     Draft,
     Heartbeats,
@@ -26,7 +24,7 @@ from kbroker.group.heartbeat import (
     unknown_member,
 )
 from kbroker.group.modern import ModernGroup, Row, Steps
-from kbroker.group.reconcile import Assigned, State, reconcile
+from kbroker.group.reconcile import Assigned, reconcile
 from kbroker.group.regexes import Regexes, compiled
 from kbroker.group.turns import Outcome
 from kbroker.long_work import Pace
@@ -212,15 +210,6 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
         if member.held is not draft.origin.held:
             self.follow_revocation(group_id, member)
         self.regexes.look_after(self.place.shard, self.place.turns, group_id, call.may_describe)
-
-    def follow_revocation(self, group_id: str, member: ConsumerMember) -> None:
-        """Expect a member that has to give partitions up to do so in time."""
-        if member.held.state is State.UNREVOKED:
-            self.place.deadlines.arm(
-                REBALANCE, group_id, member.member_id, member.rebalance_timeout_ms,
-                partial(self.submit_fence, group_id, member.member_id, member.epoch))
-        else:
-            self.place.deadlines.cancel(REBALANCE, group_id, member.member_id)
 
     def start_deadlines(self, group: ConsumerGroup) -> None:
         super().start_deadlines(group)

@@ -27,6 +27,8 @@ from kbroker.group.share_group import ShareGroup
 from kbroker.group.share_heartbeat import ShareHeartbeats
 from kbroker.group.share_offsets import ShareOffsets
 from kbroker.group.share_state import ShareStates
+from kbroker.group.streams_heartbeat import StreamsHeartbeats
+from kbroker.group.streams_topics import StreamsTopics
 from kbroker.group.topic_changes import TopicChanges
 from kbroker.group.turns import Outcome, Turns
 from kbroker.internal_topics import CONSUMER_OFFSETS
@@ -66,11 +68,13 @@ class Coordinated:
         self.consumers = ConsumerHeartbeats(place, shared.regexes)
         self.shares = ShareHeartbeats(place, shared.share_states)
         self.share_offsets = ShareOffsets(self.turns, shared.share_states, shared.changes.topics)
+        self.streams = StreamsHeartbeats(place)
 
     def start(self) -> None:
         """After loading: each member gets its full time to heartbeat."""
         self.membership.start_sessions()
-        modern: dict[str, Any] = {each.group_class.group_type: each for each in (self.consumers, self.shares)}
+        modern: dict[str, Any] = {
+            each.group_class.group_type: each for each in (self.consumers, self.shares, self.streams)}
         for group in list(self.shard.groups.values()):
             if group.group_type in modern:
                 modern[group.group_type].start_deadlines(group)
@@ -126,6 +130,7 @@ class GroupCoordinator:
             memory, PendingMembers(timers), long_work,
             changes, Regexes(changes, clock, config, long_work), self.share_states, self.group_config
         )
+        self.streams_topics = StreamsTopics(topics, clock, long_work)
         self._is_sweeping = False
         self._parts: list[Coordinated] = []
         self._stop_sweep: Callable[[], None] | None = None
@@ -244,6 +249,10 @@ class GroupCoordinator:
     def share_heartbeat(self, call: Call, done: Completion) -> None:
         """Serve a ShareGroupHeartbeat. `done` completes with the response, or with the error."""
         self._member_part(call.request.group_id).shares.heartbeat(call, done)
+
+    def streams_heartbeat(self, call: Call, done: Completion) -> None:
+        """Serve a StreamsGroupHeartbeat. `done` completes with a StreamsReply, or with the error."""
+        self._member_part(call.request.group_id).streams.heartbeat(call, done)
 
     def max_message_bytes(self, group_id: str) -> int:
         """Return the largest batch of the group's partition. NOT_COORDINATOR."""

@@ -19,6 +19,7 @@ from kbroker.group.deadlines import Deadlines
 from kbroker.group.group import Group
 from kbroker.group.metadata_hash import metadata_hash
 from kbroker.group.modern import ModernGroup, ModernMember, Row, Steps, subscription_bytes
+from kbroker.group.reconcile import State
 from kbroker.group.shard import Shard
 from kbroker.group.topic_changes import TopicChanges
 from kbroker.group.turns import Outcome, Turns
@@ -119,6 +120,7 @@ class Heartbeats(ABC, Generic[G, M]):
     """
 
     group_class: ClassVar[type[ModernGroup[Any, Any]]]
+    draft_class: ClassVar[Any] = Draft
     rows: ClassVar[Any]
 
     def __init__(self, place: Place):
@@ -145,8 +147,8 @@ class Heartbeats(ABC, Generic[G, M]):
         if before is not None:
             self.check_epoch(before, request)
         origin = self.origin_of(before, call)
-        draft = Draft(group, before, origin, self.updated(origin, call), group.epoch, group.assignment_epoch,
-                      group.metadata_hash, now_ms, rows)
+        draft = self.draft_class(group, before, origin, self.updated(origin, call), group.epoch,
+                                 group.assignment_epoch, group.metadata_hash, now_ms, rows)
         if before is not None and origin is not before:
             self.replace_member(draft)
         if draft.member is not origin:
@@ -371,6 +373,15 @@ class Heartbeats(ABC, Generic[G, M]):
         self.place.deadlines.arm(
             SESSION, group_id, member.member_id, self.session_timeout_ms(group_id, member),
             partial(self.submit_fence, group_id, member.member_id, None))
+
+    def follow_revocation(self, group_id: str, member: Any) -> None:
+        """Expect a member that has to give something up to do so in time."""
+        if member.held.state is State.UNREVOKED:
+            self.place.deadlines.arm(
+                REBALANCE, group_id, member.member_id, member.rebalance_timeout_ms,
+                partial(self.submit_fence, group_id, member.member_id, member.epoch))
+        else:
+            self.place.deadlines.cancel(REBALANCE, group_id, member.member_id)
 
     def disarm(self, group_id: str, member_id: str) -> None:
         for kind in (SESSION, REBALANCE):

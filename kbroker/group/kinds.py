@@ -9,9 +9,10 @@ from kbroker.group.consumer_group import ConsumerGroup
 from kbroker.group.group import Group
 from kbroker.group.modern import ModernGroup
 from kbroker.group.share_group import ShareGroup
+from kbroker.group.streams_group import StreamsGroup
 from kbroker.protocol.messages import GroupMetadataKey
 
-MODERN_KINDS: tuple[type[ModernGroup[Any, Any]], ...] = (ConsumerGroup, ShareGroup)
+MODERN_KINDS: tuple[type[ModernGroup[Any, Any]], ...] = (ConsumerGroup, ShareGroup, StreamsGroup)
 
 _KIND_OF_ROW = {key_name: kind for kind in MODERN_KINDS for key_name in kind.row_handlers}
 

@@ -313,6 +313,14 @@ CASES = [
     Case('delete-share-offsets', 'DeleteShareGroupOffsets', lambda v, w: dict(
         group_id='group.absent', topics=[dict(topic_name=name) for name in FOUR]),
         need('DELETE', 'GROUP', 'group.absent')),
+    Case('streams-heartbeat', 'StreamsGroupHeartbeat', lambda v, w: dict(
+        group_id=f'streams.{w.tag}', member_id='m', member_epoch=0, endpoint_information_epoch=0,
+        rebalance_timeout_ms=5000, active_tasks=[], standby_tasks=[], warmup_tasks=[], process_id='p',
+        topology=dict(epoch=0, subtopologies=[dict(
+            subtopology_id='0', source_topics=['data.mine', 'absent.mine'], source_topic_regex=[],
+            state_changelog_topics=[], repartition_sink_topics=[], repartition_source_topics=[],
+            copartition_groups=[])]), shutdown_application=False),
+        need('READ', 'GROUP', 'streams.{tag}') + need('DESCRIBE', 'TOPIC', 'data.mine', 'absent.mine')),
     Case('share-fetch', 'ShareFetch', lambda v, w: dict(
         group_id='group.mine', member_id=w.tag, share_session_epoch=0, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20,
         max_records=1, batch_size=1, topics=[dict(topic_id=w.topic_id(name), partitions=[dict(partition_index=0)])
@@ -321,6 +329,10 @@ CASES = [
     Case('share-acknowledge', 'ShareAcknowledge', lambda v, w: dict(
         group_id='group.mine', member_id=w.tag, share_session_epoch=1, topics=[]), need('READ', 'GROUP', 'group.mine')),
     Case('describe-consumers', 'ConsumerGroupDescribe', lambda v, w: dict(
+        group_ids=['group.mine', 'group.yours', 'group.absent', 'hidden'], include_authorized_operations=True),
+        need('DESCRIBE', 'GROUP', 'group.mine', 'group.absent'),
+        (need('READ', 'GROUP', 'group.mine'), need('DELETE', 'GROUP', 'group.mine'))),
+    Case('describe-streams', 'StreamsGroupDescribe', lambda v, w: dict(
         group_ids=['group.mine', 'group.yours', 'group.absent', 'hidden'], include_authorized_operations=True),
         need('DESCRIBE', 'GROUP', 'group.mine', 'group.absent'),
         (need('READ', 'GROUP', 'group.mine'), need('DELETE', 'GROUP', 'group.mine'))),
