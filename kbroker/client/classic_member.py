@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from kbroker.client.assignor import (
-    PROTOCOL_TYPE,
     RANGE,
     Member,
     TopicPartition,
@@ -23,6 +22,7 @@ from kbroker.client.errors import ClientError, check, known_code
 from kbroker.client.group_member import GroupMember
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
+from kbroker.protocol.consumer_protocol import PROTOCOL_TYPE
 
 JOIN_GRACE_MS = 5000
 """JoinGroup is answered when all members have rejoined, at the latest after the rebalance timeout."""

@@ -46,7 +46,7 @@ cdef class ClassicGroup(Group):
     cdef readonly Py_ssize_t metadata_bytes
     cdef dict _protocol_counts
     cdef object _subscribed_topics
-    cdef int64_t _revision
+    cdef readonly int64_t revision
 
     cpdef Member check_member(self, str member_id, str group_instance_id)
     cpdef check_generation(self, int32_t generation)

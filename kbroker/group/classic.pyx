@@ -93,6 +93,11 @@ cdef class Member:
         return Member(self.member_id, self.group_instance_id, self.client_id, self.client_host,
                       self.rebalance_timeout_ms, self.session_timeout_ms, self.protocols, self.assignment)
 
+    def offering(self, protocols):
+        """Return a copy of the fields that a JoinGroup sets, with these assignors."""
+        return Member(self.member_id, self.group_instance_id, self.client_id, self.client_host,
+                      self.rebalance_timeout_ms, self.session_timeout_ms, protocols, self.assignment)
+
     cdef int take_fields(self, Member other) except -1:
         """Adopt the fields that a JoinGroup sets."""
         self.held_bytes = other.held_bytes - len(other.assignment) + len(self.assignment)
@@ -132,7 +137,7 @@ cdef class ClassicGroup(Group):
 
     Counts replace loops over the members, so a join into a large group costs no more than one into a small group:
     `joined_count` members wait in a join; `_protocol_counts` has the number of members that offer an assignor.
-    `metadata_bytes` is the sum of the members'. `_revision` changes with the members. `_subscribed_topics` is NOT_READ
+    `metadata_bytes` is the sum of the members'. `revision` changes with the members. `_subscribed_topics` is NOT_READ
     until they are asked for.
     """
 
@@ -320,7 +325,7 @@ cdef class ClassicGroup(Group):
                 del self._protocol_counts[name]
         self.hold(sign * member.held_bytes)
         self.metadata_bytes += sign * member.metadata_bytes
-        self._revision += 1
+        self.revision += 1
         self._subscribed_topics = NOT_READ
         return 0
 
@@ -479,7 +484,7 @@ cdef class ClassicGroup(Group):
         """Everyone who is awaited has joined: next generation, with an assignor, or Empty without one."""
         self.generation += 1
         self.unsynced_member_ids = set(self.members)
-        self._revision += 1
+        self.revision += 1
         self._subscribed_topics = NOT_READ
         if self.members:
             self.protocol_name = self.select_protocol()
@@ -495,7 +500,7 @@ cdef class ClassicGroup(Group):
 
         A change of the members meanwhile leaves the topics unknown.
         """
-        cdef int64_t revision = self._revision
+        cdef int64_t revision = self.revision
         cdef Py_ssize_t looked_at = 0
         cdef set topics = set()
         cdef Member member
@@ -511,7 +516,7 @@ cdef class ClassicGroup(Group):
                     looked_at += 1
                     if looked_at % MEMBERS_A_PART == 0:
                         yield
-                        if self._revision != revision:
+                        if self.revision != revision:
                             return
         except ValueError:
             return

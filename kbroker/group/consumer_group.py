@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group import consumer_rows as rows
 from kbroker.group.commits import Commit
-from kbroker.group.consumer_member import ConsumerMember, Resolved, Target
+from kbroker.group.consumer_member import NOTHING, ConsumerMember, Resolved, Target
 from kbroker.group.group import Group
 from kbroker.group.modern import ModernGroup, Row, RowHandler, Steps, subscription_bytes
 from kbroker.group.reconcile import FREE, Assigned
@@ -32,6 +32,10 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
         self.regexes: dict[str, int] = {}
         """The number of members that subscribe to a regular expression."""
         self.resolved: dict[str, Resolved] = {}
+        self.classic_count = 0
+        """The number of members that speak the classic protocol."""
+        self.protocol_counts: dict[str, int] = {}
+        """The number of those that offer an assignor."""
         self._owners: dict[bytes, dict[int, int]] | None = None
         """Topic id -> partition -> the epoch of its member. None until `index_owners` has run."""
         self._own_topics: set[bytes] = set()
@@ -42,6 +46,8 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
         twin.has_partition_metadata = self.has_partition_metadata
         twin.regexes = self.regexes.copy()
         twin.resolved = self.resolved.copy()
+        twin.classic_count = self.classic_count
+        twin.protocol_counts = self.protocol_counts.copy()
         twin._owners = None if self._owners is None else self._owners.copy()
         return twin
 
@@ -112,6 +118,14 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
         assert self._owners is not None
         partitions = self._owners.get(topic_id)
         return FREE if partitions is None else partitions.get(partition, FREE)
+
+    def waits_for_others(self, member: ConsumerMember) -> bool:
+        """Return whether another member still holds a partition that is meant for this one. No, if it is not known."""
+        if self._owners is None:
+            return False
+        return any(self.owner(topic_id, partition) != FREE
+                   for topic_id, partitions in self.targets.get(member.member_id, NOTHING).items()
+                   for partition in partitions.difference(member.held.assigned.get(topic_id, ())))
 
     def _own(self, topic_id: bytes) -> dict[int, int]:
         """Return the owners of a topic's partitions, to be changed."""
@@ -210,8 +224,22 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
         if regex_before != regex_after:
             self._count_regex(regex_after, 1)
             self._count_regex(regex_before, -1)
+        if (None if before is None else before.classic) is not (None if member is None else member.classic):
+            self._count_classic(before, -1)
+            self._count_classic(member, 1)
         if self._owners is not None and (before is None or member is None or before.held is not member.held):
             self._move_partitions(before, member)
+
+    def _count_classic(self, member: ConsumerMember | None, sign: int) -> None:
+        if member is None or member.classic is None:
+            return
+        self.classic_count += sign
+        for name in {name for name, _ in member.classic.protocols}:
+            count = self.protocol_counts.get(name, 0) + sign
+            if count:
+                self.protocol_counts[name] = count
+            else:
+                del self.protocol_counts[name]
 
     def _count_regex(self, regex: str, sign: int) -> None:
         if not regex:

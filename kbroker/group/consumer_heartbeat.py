@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -17,12 +18,15 @@ from kbroker.group.group import Group
 from kbroker.group.heartbeat import (
     JOIN_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
+    REBALANCE,
+    SESSION,
     Call,
     Draft,
     Heartbeats,
     not_found,
     unknown_member,
 )
+from kbroker.group.migration import Migration
 from kbroker.group.modern import ModernGroup, Row, Steps
 from kbroker.group.reconcile import Assigned, reconcile
 from kbroker.group.regexes import Regexes, compiled
@@ -32,6 +36,8 @@ from kbroker.protocol import messages
 
 ASSIGNORS = {module.NAME: module.assign for module in (uniform_assignor, range_assignor)}
 NO_TIMEOUT = -1
+JOIN, SYNC = 'join', 'sync'
+"""The deadlines of members that speak the classic protocol, besides their sessions."""
 
 ConsumerDraft = Draft[ConsumerGroup, ConsumerMember]
 
@@ -42,9 +48,37 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
     group_class: ClassVar[type[ModernGroup[Any, Any]]] = ConsumerGroup
     rows: ClassVar[Any] = consumer_rows
 
-    def __init__(self, place: Any, regexes: Regexes):
+    def __init__(self, place: Any, regexes: Regexes, migration: Migration):
         super().__init__(place)
         self.regexes = regexes
+        self.migration = migration
+
+    def beat(self, call: Call, found: Group | None) -> Steps[Outcome]:
+        """A member that joins a classic group with members upgrades it first."""
+        if call.request.member_epoch != JOIN_EPOCH or not isinstance(found, ClassicGroup) or found.is_empty:
+            return (yield from super().beat(call, found))
+        held_bytes = found.held_bytes
+        group, rows = yield from self.migration.upgrade(found)
+        self.place.shard.memory.check(max(group.held_bytes - held_bytes, 0))
+        members = list(group.members.values())
+        outcome = yield from super().beat(call, group)
+
+        def after() -> None:
+            self.migration.long_work.start(self.arm_upgraded(group.group_id, members))
+            if outcome.after is not None:
+                outcome.after()
+
+        return Outcome([*rows, *outcome.rows], outcome.reply, after)
+
+    def arm_upgraded(self, group_id: str, members: list[ConsumerMember]) -> Steps[None]:
+        """Expect heartbeats of the members that an upgraded group had."""
+        for number, member in enumerate(members):
+            if number % 64 == 63:
+                yield
+            group = self.place.shard.groups.get(group_id)
+            if isinstance(group, ConsumerGroup) and member.member_id in group.members and (
+                    not self.place.deadlines.is_armed(SESSION, group_id, member.member_id)):
+                self.arm_session(group_id, member)
 
     def may_replace(self, found: Group) -> bool:
         return isinstance(found, ClassicGroup) and found.is_empty
@@ -66,7 +100,7 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
         if known_id is None:
             return group.members.get(request.member_id)
         known = group.members[known_id]
-        if known.epoch != LEAVE_FOR_A_WHILE_EPOCH:
+        if known.classic is None and known.epoch != LEAVE_FOR_A_WHILE_EPOCH:
             raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID,
                              f'instance {request.instance_id} belongs to {known_id}, which has not left')
         return known
@@ -87,13 +121,18 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
         request = call.request
         if before is None:
             return ConsumerMember(member_id=request.member_id)
-        if request.instance_id is None or before.epoch != LEAVE_FOR_A_WHILE_EPOCH:
+        if request.instance_id is None or request.member_epoch != JOIN_EPOCH or (
+                before.classic is None and before.epoch != LEAVE_FOR_A_WHILE_EPOCH):
             return before
-        return replace(before, member_id=request.member_id, held=replace(before.held, epoch=0, previous_epoch=0))
+        return self.successor_of(before, request.member_id)
+
+    def successor_of(self, before: ConsumerMember, member_id: str) -> ConsumerMember:
+        """Return a static member under its new id, before it knows its assignment."""
+        return replace(before, member_id=member_id, held=replace(before.held, epoch=0, previous_epoch=0))
 
     def updated(self, origin: ConsumerMember, call: Call) -> ConsumerMember:
         request = call.request
-        given: dict[str, Any] = {'client_id': call.client_id, 'client_host': call.client_host, 'classic': None}
+        given: dict[str, Any] = {'client_id': call.client_id, 'client_host': call.client_host, 'classic': call.classic}
         if call.names is not None:
             given['names'] = call.names
         if request.subscribed_topic_regex is not None:
@@ -209,14 +248,48 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
         group_id, member = draft.group.group_id, draft.member
         if member.held is not draft.origin.held:
             self.follow_revocation(group_id, member)
-        self.regexes.look_after(self.place.shard, self.place.turns, group_id, call.may_describe)
+        if call.classic is None:
+            self.regexes.look_after(self.place.shard, self.place.turns, group_id, call.may_describe)
+
+    def follow_revocation(self, group_id: str, member: ConsumerMember) -> None:
+        """A classic member has a deadline to join instead."""
+        if member.classic is None:
+            super().follow_revocation(group_id, member)
+        else:
+            self.place.deadlines.cancel(REBALANCE, group_id, member.member_id)
 
     def start_deadlines(self, group: ConsumerGroup) -> None:
         super().start_deadlines(group)
         for member in group.members.values():
             self.follow_revocation(group.group_id, member)
 
+    def session_timeout_ms(self, group_id: str, member: ConsumerMember) -> int:
+        if member.classic is not None:
+            return member.classic.session_timeout_ms
+        return super().session_timeout_ms(group_id, member)
+
+    def disarm(self, group_id: str, member_id: str) -> None:
+        super().disarm(group_id, member_id)
+        for kind in (JOIN, SYNC):
+            self.place.deadlines.cancel(kind, group_id, member_id)
+
     # Leaving
+
+    def fence(self, group: ConsumerGroup, members: Iterable[ConsumerMember], reply: object) -> Steps[Outcome]:
+        """Remove members. Without the last one of the consumer protocol, the group becomes a classic one."""
+        gone = list(members)
+        if not self.migration.may_downgrade(group, gone):
+            return (yield from super().fence(group, gone, reply))
+        everyone, gone_ids = list(group.members.values()), {member.member_id for member in gone}
+        left = [member for member in everyone if member.member_id not in gone_ids]
+        rows = yield from self.migration.downgrade(group, left, self.place.clock.wall_ms())
+        return Outcome(rows, reply, partial(self.after_downgrade, group.group_id, everyone, True))
+
+    def after_downgrade(self, group_id: str, members: list[ConsumerMember], rebalances: bool) -> None:
+        """The group has become a classic one: its members' deadlines are those of such a group."""
+        for member in members:
+            self.disarm(group_id, member.member_id)
+        self.migration.start_downgraded(group_id, members, rebalances=rebalances)
 
     def leave(self, call: Call, found: Group | None) -> Steps[Outcome] | Outcome:
         """GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kbroker.clock import Clock, Timers
 from kbroker.completion import Callback, Completion, complete
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.classic_members import ClassicMembers, Join
 from kbroker.group.commits import NO_TOPIC_ID, Commit
 from kbroker.group.consumer_group import ConsumerGroup
 from kbroker.group.consumer_heartbeat import ConsumerHeartbeats, preferred_assignor
 from kbroker.group.deadlines import Deadlines
 from kbroker.group.group import Group
 from kbroker.group.group_config import GroupConfig, GroupConfigs, OverridesOf
-from kbroker.group.heartbeat import Call, Place
+from kbroker.group.heartbeat import JOIN_EPOCH, Call, Place
 from kbroker.group.membership import Membership
 from kbroker.group.memory import GroupMemory
-from kbroker.group.modern import ModernGroup
+from kbroker.group.migration import Migration
 from kbroker.group.offsets import FetchedOffset, Offsets
 from kbroker.group.pending_members import PendingMembers
 from kbroker.group.regexes import Regexes
@@ -30,7 +31,7 @@ from kbroker.group.share_state import ShareStates
 from kbroker.group.streams_heartbeat import StreamsHeartbeats
 from kbroker.group.streams_topics import StreamsTopics
 from kbroker.group.topic_changes import TopicChanges
-from kbroker.group.turns import Outcome, Turns
+from kbroker.group.turns import Turns
 from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.long_work import LongWork
 from kbroker.record.batch import NO_SEQUENCE
@@ -65,7 +66,9 @@ class Coordinated:
         self.offsets = Offsets(self.shard, self.membership.sessions, self.turns, config, clock, shared.long_work)
         self.deadlines = Deadlines(clock, timers)
         place = Place(self.shard, self.turns, self.deadlines, shared.changes, clock, config, shared.group_config)
-        self.consumers = ConsumerHeartbeats(place, shared.regexes)
+        migration = Migration(self.membership, shared.changes.topics, config, shared.long_work)
+        self.consumers = ConsumerHeartbeats(place, shared.regexes, migration)
+        self.classic_members = ClassicMembers(place, shared.regexes, migration, self.membership)
         self.shares = ShareHeartbeats(place, shared.share_states)
         self.share_offsets = ShareOffsets(self.turns, shared.share_states, shared.changes.topics)
         self.streams = StreamsHeartbeats(place)
@@ -85,29 +88,18 @@ class Coordinated:
         self.deadlines.cancel_all()
         self.membership.stop_sessions()
 
-    def join(self, request: Any, version: int, client_id: str, client_host: str, done: Completion) -> None:
-        """Serve a JoinGroup. The first one into a group of today without members makes it a classic one."""
-        group = self.shard.groups.get(request.group_id)
-        if not isinstance(group, ModernGroup):
-            if self.turns.is_busy(request.group_id):
-                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group {request.group_id} is changing its type')
-            self.membership.join(request, version, client_id, client_host, done)
+    def consumer_heartbeat(self, call: Call, done: Completion) -> None:
+        """Serve a ConsumerGroupHeartbeat. A classic group goes on if its upgrade was not stored."""
+        if call.request.member_epoch != JOIN_EPOCH:
+            self.consumers.heartbeat(call, done)
             return
-        self.membership.check_join(request)
-        if not group.is_empty or not group.gives_way_to_classic or not request.protocol_type or not request.protocols:
-            raise not_classic(group)
-        if request.member_id:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {request.group_id} is of type {group.group_type}')
 
-        def ended(error: KafkaError | None, _result: object) -> None:
-            try:
-                if error is not None:
-                    raise error
-                self.membership.join(request, version, client_id, client_host, done)
-            except KafkaError as refused:
-                complete(done, refused, None)
+        def ended(error: KafkaError | None, response: Any) -> None:
+            if error is not None:
+                self.membership.revive(call.request.group_id)
+            complete(done, error, response)
 
-        self.turns.submit(request.group_id, make_room, Callback(ended))
+        self.consumers.heartbeat(call, Callback(ended))
 
 
 class GroupCoordinator:
@@ -227,20 +219,20 @@ class GroupCoordinator:
     # Members: the errors are those of Membership's operations
 
     def join(self, request: Any, version: int, client_id: str, client_host: str, done: Completion) -> None:
-        self._member_part(request.group_id).join(request, version, client_id, client_host, done)
+        self._member_part(request.group_id).classic_members.join(Join(request, version, client_id, client_host), done)
 
     def sync(self, request: Any, done: Completion) -> None:
-        self._member_part(request.group_id).membership.sync(request, done)
+        self._member_part(request.group_id).classic_members.sync(request, done)
 
     def heartbeat(self, request: Any) -> None:
-        self._member_part(request.group_id).membership.heartbeat(request)
+        self._member_part(request.group_id).classic_members.heartbeat_of_classic(request)
 
     def leave(self, request: Any) -> Generator[object, None, Any]:
-        return self._member_part(request.group_id).membership.leave(request)
+        return self._member_part(request.group_id).classic_members.leave_classic(request)
 
     def consumer_heartbeat(self, call: Call, done: Completion) -> None:
         """Serve a ConsumerGroupHeartbeat. `done` completes with the response, or with the error."""
-        self._member_part(call.request.group_id).consumers.heartbeat(call, done)
+        self._member_part(call.request.group_id).consumer_heartbeat(call, done)
 
     def consumer_assignor(self, group: ConsumerGroup) -> str:
         """Return the assignor that a consumer group uses."""
@@ -326,20 +318,6 @@ class GroupCoordinator:
             part.share_offsets.delete_group(group_id, done)
         else:
             part.offsets.delete_group(group_id, done)
-
-
-def make_room(group: Group | None) -> Outcome:
-    """End a group of today without members, so that a classic one can take its id: an operation of a turn."""
-    if not isinstance(group, ModernGroup):
-        return Outcome()
-    if not group.is_empty or not group.gives_way_to_classic:
-        raise not_classic(group)
-    return Outcome(group.tombstones())
-
-
-def not_classic(group: Group) -> KafkaError:
-    return KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                      f'group {group.group_id} is of type {group.group_type}, and the join does not fit it')
 
 
 def _log_failure(error: KafkaError | None, result: None) -> None:

@@ -46,7 +46,8 @@ M = TypeVar('M', bound=ModernMember)
 class Call(NamedTuple):
     """A heartbeat as it arrived: the message, the topics that it names (None: as before), and the client.
 
-    `may_describe` asks for the client's right to a topic.
+    `may_describe` asks for the client's right to a topic. `classic` has the assignors of a consumer that speaks the
+    classic protocol, else None.
     """
 
     request: Any
@@ -54,6 +55,7 @@ class Call(NamedTuple):
     client_id: str
     client_host: str
     may_describe: Callable[[str], bool]
+    classic: Any = None
 
 
 class Place(NamedTuple):

@@ -89,6 +89,64 @@ class Membership:
         self._shard.clear()
         self.send_answers()
 
+    # Groups that become consumer groups, and that were ones
+
+    @then_answer
+    def end(self, group):
+        """A consumer group takes the place of the group, as soon as its rows are durable. The requests that wait are
+        answered REBALANCE_IN_PROGRESS."""
+        group.bury(self._clock.wall_ms())
+        for timer in (group.join_timer, group.sync_timer):
+            if timer is not None:
+                timer.cancel()
+        self._pending_members.forget_all_of(group)
+        self._works.append(self._refuse_all(group, list(group.members.values())))
+
+    def _refuse_all(self, group, members):
+        for index, member in enumerate(members):
+            if index and index % ANSWERS_A_PART == 0:
+                self.send_answers()
+                yield
+            self._answer_join_with(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
+            self._answer_sync_with(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
+        self.send_answers()
+
+    @then_answer
+    def revive(self, group_id):
+        """Go on with a group that `end` has ended, if no other has taken its place. Its members rebalance."""
+        ended = self._shard.classic_group(group_id)
+        if ended is None or not ended.is_dead:
+            return
+        group = ClassicGroup(group_id, state_since_ms=self._clock.wall_ms(), state=GroupState.STABLE,
+                             generation=ended.generation, protocol_name=ended.protocol_name)
+        for member in ended.members.values():
+            group.add(member.as_it_is(), ended.protocol_type)
+        group.leader_id = ended.leader_id
+        self._shard.add_group(group)
+        for member in group.members.values():
+            self.sessions.restart(group, member)
+        self._prepare_rebalance(group)
+
+    @then_answer
+    def start_downgraded(self, group_id, protocols, rebalances):
+        """Give the members of a group that was a consumer group their session's time. `protocols` by member id: the
+        assignors that they offer. The row of the group keeps only one."""
+        group = self._shard.classic_group(group_id)
+        if group is None:
+            return
+        if rebalances:
+            self._prepare_rebalance(group)
+        self._works.append(self._start_members(group, protocols))
+
+    def _start_members(self, group, protocols):
+        cdef Member member
+        for index, member in enumerate(list(group.members.values())):
+            if index and index % MEMBERS_A_PART == 0:
+                yield
+            if group.members.get(member.member_id) is member and member.session_timer is None:
+                group.update(member, member.offering(protocols[member.member_id]))
+                self.sessions.restart(group, member)
+
     def _classic_groups(self):
         return [group for group in self._shard.groups.values() if isinstance(group, ClassicGroup)]
 
@@ -608,7 +666,7 @@ class Membership:
 
     @then_answer
     def _session_ended(self, group, member):
-        if group.members.get(member.member_id) is member and not member.is_waiting:
+        if group.members.get(member.member_id) is member and not member.is_waiting and not group.is_dead:
             log.info('member %s of group %s did not heartbeat in time', shown(member.member_id), shown(group.group_id))
             self._remove(group, member)
             self._after_removal(group)

@@ -19,9 +19,10 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.group import Group
 from kbroker.group.kinds import apply_row
 from kbroker.group.modern import Row, Steps
-from kbroker.group.records import row_bytes
+from kbroker.group.records import GROUP_VERSION, row_bytes
 from kbroker.group.shard import Shard, coordinator_error
 from kbroker.long_work import LongWork, Pause
+from kbroker.protocol.messages import GroupMetadataKey
 from kbroker.protocol.rows import encode_row_key, encode_row_value
 from kbroker.record.batch import HEADER_BYTES
 from kbroker.security.escape import shown
@@ -34,7 +35,7 @@ ROWS_A_PART = 16
 """The rows that are encoded or applied between two yields."""
 ANSWERS_A_PART = 16
 ROW_VERSION = 0
-"""The version of the values of all rows that operations write."""
+"""The version of the values of all rows that operations write, but for those of classic groups."""
 
 
 class Outcome(NamedTuple):
@@ -175,7 +176,8 @@ class _Turn:
         for number, (key, value) in enumerate(rows):
             if number and number % ROWS_A_PART == 0:
                 yield
-            row = encode_row_key(key), None if value is None else encode_row_value(value, ROW_VERSION)
+            version = GROUP_VERSION if type(key) is GroupMetadataKey else ROW_VERSION
+            row = encode_row_key(key), None if value is None else encode_row_value(value, version)
             encoded.append(row)
             left_bytes -= row_bytes(row)
             if left_bytes < 0:
