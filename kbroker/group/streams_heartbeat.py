@@ -138,7 +138,7 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
         if group.configured is None or self.is_due(group):
             names = required_topics(draft.topology.subtopologies)
             draft.metadata_hash = yield from self.hash_of(names)
-            draft.configured = self.configure(draft.topology)
+            draft.configured = yield from self.configure(draft.topology)
         else:
             draft.configured = group.configured
         if draft.configured.status is None:
@@ -163,11 +163,11 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
             raise KafkaError(ErrorCode.INVALID_REQUEST, 'Topology updates are not supported yet.')
         return group.topology
 
-    def configure(self, topology: Topology) -> ConfiguredTopology:
+    def configure(self, topology: Topology) -> Steps[ConfiguredTopology]:
         """STREAMS_INVALID_TOPOLOGY."""
         find = self.place.changes.topics.topic
         found = {name: find(name) for name in required_topics(topology.subtopologies)}
-        configured = configure(topology.subtopologies, {
+        configured = yield from configure(topology.subtopologies, {
             name: len(topic.partitions) for name, topic in found.items() if topic is not None})
         tasks = sum(configured.tasks.values())
         if tasks > MOST_TASKS:
@@ -221,7 +221,7 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
         first = next(iter(group.members.values()))
         draft = StreamsDraft(group, first, first, first, group.epoch, group.assignment_epoch, group.metadata_hash,
                              self.place.clock.wall_ms(), topology=group.topology,
-                             configured=group.configured or self.configure(group.topology))
+                             configured=group.configured or (yield from self.configure(group.topology)))
         yield from self.assign(draft)
         return Outcome(draft.rows)
 

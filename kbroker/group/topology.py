@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from graphlib import CycleError, TopologicalSorter
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.modern import Steps
+from kbroker.long_work import Pace
 
 Counts = Mapping[str, int]
 """Topic -> number of partitions."""
@@ -73,8 +76,8 @@ class _Hindrance(Exception):
         self.status = status
 
 
-def configure(subtopologies: Sequence[Subtopology], existing: Counts) -> ConfiguredTopology:
-    """Configure a topology. `existing` has the topics that exist, those that the topology names at least.
+def configure(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[ConfiguredTopology]:
+    """Configure a topology, in parts. `existing` has the topics that exist, those that the topology names at least.
 
     Raises KafkaError STREAMS_INVALID_TOPOLOGY if the number of partitions of a topic depends on itself.
     """
@@ -83,12 +86,15 @@ def configure(subtopologies: Sequence[Subtopology], existing: Counts) -> Configu
         return ConfiguredTopology(status=Status.MISSING_SOURCE_TOPICS,
                                   detail=f'Source topics {", ".join(missing)} are missing.')
     try:
-        counts = _decide_repartition_topics(subtopologies, existing)
+        counts = yield from _decide_repartition_topics(subtopologies, existing)
+        yield
         for part in subtopologies:
             for group in part.copartition_groups:
                 _copartition(group, _own_counts(part), existing, counts)
+        yield
         tasks = {part.subtopology_id: _most(part.sources(), counts, existing) for part in subtopologies}
-        wanted = _internal_topics(subtopologies, counts, tasks)
+        wanted = yield from _internal_topics(subtopologies, counts, tasks)
+        yield
         _check_existing(wanted, existing)
     except _Hindrance as hindrance:
         return ConfiguredTopology(status=hindrance.status, detail=str(hindrance))
@@ -114,30 +120,55 @@ def _most(names: Iterable[str], counts: Counts, existing: Counts) -> int:
     return max((counts[name] if name in counts else existing[name] for name in names), default=0)
 
 
-def _decide_repartition_topics(subtopologies: Sequence[Subtopology], existing: Counts) -> dict[str, int]:
+def _decide_repartition_topics(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[dict[str, int]]:
     """Return the counts of the repartition topics: their own, or that of the largest source that leads into them."""
     counts: dict[str, int] = {}
-    unknown: dict[str, list[Subtopology]] = {}
+    writers: dict[str, list[int]] = {}
     for part in subtopologies:
         for topic, own in _own_counts(part).items():
             if own:
                 counts[topic] = own
             else:
-                unknown[topic] = []
-    for part in subtopologies:
+                writers[topic] = []
+    for number, part in enumerate(subtopologies):
         for topic in part.repartition_sink_topics:
-            if topic in unknown:
-                unknown[topic].append(part)
-    while unknown:
-        decided = {topic for topic, writers in unknown.items() if writers and not any(
-            source in unknown for writer in writers for source in writer.sources())}
-        if not decided:
-            raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY,
-                             f'the numbers of partitions of {", ".join(sorted(unknown))} depend on themselves')
-        for topic in decided:
-            counts[topic] = _most((source for writer in unknown.pop(topic) for source in writer.sources()),
-                                  counts, existing)
+            if topic in writers:
+                writers[topic].append(number)
+    pace, largest = Pace(), dict[int, int]()
+    for node in (yield from _in_order(subtopologies, writers)):
+        if isinstance(node, int):
+            largest[node] = _most(subtopologies[node].sources(), counts, existing)
+        else:
+            counts[node] = max(largest[number] for number in writers[node])
+        if pace.spend():
+            yield
     return counts
+
+
+def _in_order(subtopologies: Sequence[Subtopology], writers: Mapping[str, Sequence[int]]) -> Steps[list[int | str]]:
+    """Return the undecided topics and the subtopologies that write them, each after those that decide its number.
+
+    Raises KafkaError STREAMS_INVALID_TOPOLOGY for a topic that depends on itself, or that no subtopology writes.
+    """
+    pace, order = Pace(), list[int | str]()
+    sorter: TopologicalSorter[int | str] = TopologicalSorter(writers)
+    for number in {number for numbers in writers.values() for number in numbers}:
+        sources = subtopologies[number].sources()
+        sorter.add(number, *(source for source in sources if source in writers))
+        if pace.spend(len(sources)):
+            yield
+    stuck = sorted(topic for topic, numbers in writers.items() if not numbers)
+    try:
+        for node in sorter.static_order():
+            order.append(node)
+            if pace.spend():
+                yield
+    except CycleError as error:
+        stuck += sorted({node for node in error.args[1] if isinstance(node, str)})
+    if stuck:
+        raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY,
+                         f'the numbers of partitions of {", ".join(stuck)} depend on themselves')
+    return order
 
 
 def _copartition(group: Collection[str], own: Counts, existing: Counts, counts: dict[str, int]) -> None:
@@ -165,14 +196,18 @@ def _common(names: Sequence[str], counts: Counts) -> int:
 
 
 def _internal_topics(subtopologies: Iterable[Subtopology], counts: Counts, tasks: Mapping[str, int]
-                     ) -> list[InternalTopic]:
+                     ) -> Steps[list[InternalTopic]]:
     """Return the internal topics with their numbers of partitions, in the order of their names."""
-    found = {}
+    pace, found = Pace(), dict[str, InternalTopic]()
     for part in subtopologies:
         for topic in part.repartition_source_topics:
             found[topic.name] = replace(topic, partitions=counts[topic.name])
+            if pace.spend():
+                yield
         for topic in part.changelogs:
             found[topic.name] = replace(topic, partitions=tasks[part.subtopology_id])
+            if pace.spend():
+                yield
     return [found[name] for name in sorted(found)]
 
 

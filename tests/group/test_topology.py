@@ -1,8 +1,10 @@
 """Topologies of streams groups, configured by the topics that exist."""
 import pytest
+from support.stepwise_work import StepwiseWork
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.topology import ConfiguredTopology, InternalTopic, Status, Subtopology, configure, required_topics
+from kbroker.long_work import run_to_end
 
 JOIN = Subtopology('0', ['a', 'b'], copartition_groups=[['a', 'b']])
 COUNT = [Subtopology('0', ['a', 'b'], repartition_sink_topics=['r']),
@@ -25,7 +27,7 @@ def two_repartition_topics(first, second, existing_sources=()):
     pytest.param(COUNT, {'a': 3, 'b': 5, 'r': 5, 'r-log': 5}, {'0': 5, '1': 5}, id='a repartition topic'),
 ])
 def test_a_topology_whose_topics_exist_is_ready(topology, existing, tasks):
-    assert configure(topology, existing) == ConfiguredTopology(tasks)
+    assert run_to_end(configure(topology, existing)) == ConfiguredTopology(tasks)
 
 
 @pytest.mark.parametrize(('topology', 'existing', 'counts'), [
@@ -43,14 +45,14 @@ def test_a_topology_whose_topics_exist_is_ready(topology, existing, tasks):
                  id='copartitioned with a source'),
 ])
 def test_missing_internal_topics_are_to_be_created_with_the_partitions_that_the_tasks_need(topology, existing, counts):
-    found = configure(topology, existing)
+    found = run_to_end(configure(topology, existing))
     assert found.status is Status.MISSING_INTERNAL_TOPICS
     assert found.detail == f'Internal topics are missing: {", ".join(counts)}'
     assert {topic.name: topic.partitions for topic in found.missing} == counts
 
 
 def test_an_internal_topic_keeps_what_the_application_asked_for():
-    topic = configure(COUNT, {'a': 3, 'b': 5, 'r': 5}).missing[0]
+    topic = run_to_end(configure(COUNT, {'a': 3, 'b': 5, 'r': 5})).missing[0]
     assert topic == InternalTopic('r-log', 5, 0, (('cleanup.policy', 'compact'),))
 
 
@@ -66,7 +68,7 @@ def test_an_internal_topic_keeps_what_the_application_asked_for():
                  Status.INCORRECTLY_PARTITIONED_TOPICS, 'r1 asks for 4', id='a fixed number differs from a source'),
 ])
 def test_a_topology_that_cannot_work_yet_has_a_status(topology, existing, status, detail):
-    found = configure(topology, existing)
+    found = run_to_end(configure(topology, existing))
     assert (found.status, found.tasks, found.missing) == (status, {}, ())
     assert detail in found.detail
 
@@ -78,9 +80,22 @@ def test_a_topology_that_cannot_work_yet_has_a_status(topology, existing, status
 ])
 def test_a_repartition_topic_whose_number_cannot_be_found_makes_the_topology_invalid(topology):
     with pytest.raises(KafkaError) as found:
-        configure(topology, {'a': 3})
+        run_to_end(configure(topology, {'a': 3}))
     assert found.value.code is ErrorCode.STREAMS_INVALID_TOPOLOGY
 
 
 def test_all_topics_of_a_topology_are_required():
     assert required_topics(COUNT) == {'a', 'b', 'r', 'r-log'}
+
+
+def test_a_long_chain_of_repartition_topics_is_followed_in_short_parts():
+    """Once, each topic of the chain cost a look at all of them: half a second for a thousand."""
+    last = 2_000
+    chain = [Subtopology(str(number), [], [InternalTopic(f'r{number}')], [f'r{number + 1}'])
+             for number in range(last, 0, -1)]
+    topology = [*chain, Subtopology('0', ['a'], (), ['r1'])]
+    work, found = StepwiseWork(), []
+    work.start(configure(topology, {'a': 3}), lambda error, configured: found.append(error or configured.tasks))
+    work.finish()
+    assert found == [dict.fromkeys([*(str(number) for number in range(last, 0, -1)), '0'], 3)]
+    work.assert_parts_were_short()
