@@ -17,10 +17,10 @@ PATHS = re.compile(r'(common/)?(message|metadata)/\w+\.json')
 
 @pytest.fixture(scope='module')
 def definitions():
-    """The definitions of Kafka's jars by name."""
+    """The definitions of Kafka's jars by name, without those of the state of Kafka Streams."""
     found = {}
     for jar in classpath().split(':'):
-        if jar.endswith('.jar') and '/org/apache/kafka/' in jar:
+        if jar.endswith('.jar') and '/org/apache/kafka/' in jar and '/kafka-streams/' not in jar:
             with zipfile.ZipFile(jar) as files:
                 for path in files.namelist():
                     if PATHS.fullmatch(path):
