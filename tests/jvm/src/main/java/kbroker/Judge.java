@@ -428,7 +428,7 @@ public final class Judge {
         Map<String, Object> all = new HashMap<>(settings);
         all.putAll(Map.of("bootstrap.servers", bootstrap, "isolation.level", isolation, "group.id", group,
             "auto.offset.reset", "earliest", "enable.auto.commit", "false", "group.protocol", groupProtocol,
-            "metadata.max.age.ms", 1_000));
+            "metadata.max.age.ms", 1_000, "allow.auto.create.topics", false));  // a deleted topic stays away
         if (groupProtocol.equals("classic")) {
             all.putAll(Map.of("session.timeout.ms", 10_000, "heartbeat.interval.ms", 500));
         }
