@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kbroker.errors import ConfigError
-from kbroker.setting_rows import Type
-from kbroker.settings import SETTINGS
+from kbroker.settings import SETTINGS, Type
 
 ALLOWANCE = 'kbroker.allow.readable.secrets'
 SECRET_NAMES = tuple(name for name, row in SETTINGS.items() if row.type is Type.PASSWORD)

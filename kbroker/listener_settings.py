@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from kbroker.setting_rows import Scope, Setting
-from kbroker.settings import KERBEROS, SASL_MECHANISMS, SETTINGS
+from kbroker.settings import KERBEROS, SASL_MECHANISMS, SETTINGS, Scope, Setting
 
 PREFIX = 'listener.name.'
 SECURITY_PROTOCOLS = {'PLAINTEXT': 0, 'SSL': 1, 'SASL_PLAINTEXT': 2, 'SASL_SSL': 3}

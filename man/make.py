@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from kbroker import __version__
-from kbroker.setting_rows import Setting
-from kbroker.settings import SETTINGS
+from kbroker.settings import SETTINGS, Setting
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE))
