@@ -1,6 +1,6 @@
 """`kbroker status`: a running broker describes itself on a Unix socket in its log directory.
 
-Whoever may open the socket may ask: the broker's user and root. The answer is one JSON object; then the broker closes
+The broker's user and root may open the socket, and each user that may open it may ask. The answer is one JSON object; then the broker closes
 the connection. Kafka ignores the file.
 """
 from __future__ import annotations
