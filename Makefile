@@ -53,6 +53,7 @@ bench: $(VENV)/installed-for-tests build  ## Measure the compiled paths against 
 bench-peers: $(VENV)/installed-for-tests build  ## Measure beside Apache Kafka and kfake, 30 minutes. BENCH_ARGS='--set all' takes 60. A second run continues the first.
 	$(PY) bench/peers.py $(BENCH_ARGS)
 	$(PY) bench/transaction_cost.py
+	$(PY) bench/groups.py
 
 docs: $(VENV)/installed-for-tests  ## Build the pages as a site, in build/site.
 	$(PY) docs/build.py build/site

@@ -29,7 +29,8 @@ from kbroker.network.worker import Worker
 from kbroker.node import Node
 from kbroker.security.quotas import ClientQuotas
 from kbroker.security.surroundings import Background
-from kbroker.settings import INT_MAX, addresses_with_limits
+from kbroker.setting_rows import INT_MAX
+from kbroker.settings import addresses_with_limits
 from kbroker.status import Report, StatusSocket
 from kbroker.turn_watch import TurnWatch
 
@@ -238,7 +239,7 @@ class Broker:
         return [listener._replace(port=listener.port or bound[listener.name]) for listener in advertised]
 
     def _connection_closed(self, connection: Connection) -> None:
-        self.node.waiting_room.connection_closed(connection.connection_id)
+        self.node.connection_closed(connection.connection_id)
         self.node.authentication.connection_closed(connection)
 
     def _release(self, end_node: Callable[[], None]) -> None:

@@ -31,3 +31,8 @@ cdef class Callback(Completion):
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         self.function(error, result)
         return 0
+
+
+def complete(Completion done not None, error, result):
+    """Complete `done` from Python, with part 0."""
+    done.complete(error, 0, result)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kbroker.errors import ConfigError, ErrorCode, KafkaError
+from kbroker.group_settings import AT_MOST, LESS_THAN
 from kbroker.listener_settings import (
     PREFIX,
     SECURITY_PROTOCOLS,
@@ -16,6 +17,7 @@ from kbroker.listener_settings import (
     row_of,
     split_name,
 )
+from kbroker.setting_rows import Scope, Setting, Type, Update
 from kbroker.settings import (
     BROKER_NAME_OF,
     IGNORED,
@@ -24,10 +26,6 @@ from kbroker.settings import (
     SASL_MECHANISMS,
     SETTINGS,
     TOPIC_SETTINGS,
-    Scope,
-    Setting,
-    Type,
-    Update,
 )
 
 
@@ -39,6 +37,7 @@ class Source(enum.IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_GROUP = 8
 
 
 class Synonym(NamedTuple):
@@ -197,9 +196,12 @@ class Config:
 
     def _check_relations(self) -> None:
         for low, high in (('group.min.session.timeout.ms', 'group.max.session.timeout.ms'),
-                          ('log.cleaner.min.compaction.lag.ms', 'log.cleaner.max.compaction.lag.ms')):
+                          ('log.cleaner.min.compaction.lag.ms', 'log.cleaner.max.compaction.lag.ms'), *AT_MOST):
             if self[low] > self[high]:
                 raise ConfigError(low, f'{low}: found {self[low]}, expected at most {high}, which is {self[high]}')
+        for low, high in ((f'group.{low}', f'group.{high}') for low, high in LESS_THAN):
+            if self[low] >= self[high]:
+                raise ConfigError(low, f'{low}: found {self[low]}, expected less than {high}, which is {self[high]}')
         if set(self['process.roles']) != {'broker', 'controller'}:
             raise ConfigError('process.roles', f'process.roles: found {",".join(self["process.roles"])!r}, expected '
                               'broker,controller: one process is both')
@@ -337,8 +339,8 @@ def find_setting(name: str, listeners: Mapping[str, bool]) -> Setting:
         raise ConfigError(name, f'{name} cannot be honoured: {reason}. Remove it to start without')
     if setting is None:
         known = SETTINGS if scoped is None or scoped.mechanism else names_behind_a_listener()
-        suggestion = _suggestion(plain, known, name.removesuffix(plain))
-        raise ConfigError(name, f'{name} is not a setting{suggestion}')
+        raise ConfigError(
+            name, f'{name} is not a setting{suggestion(plain, known, name.removesuffix(plain))}')
     if scoped is not None and not listeners[scoped.listener]:
         raise IgnoredSettingError(name, f'{name} has no effect: no listener {scoped.listener.upper()} is bound')
     return setting
@@ -408,10 +410,10 @@ def validate_broker_configs(config: Config, changes: Mapping[str, str | None], *
         if setting.update is Update.PER_BROKER and not per_broker:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f'{name} can only be changed for one broker, found the default')
         if text is not None:
-            _check_value(setting, text, ErrorCode.INVALID_REQUEST)
+            check_value(setting, text, ErrorCode.INVALID_REQUEST)
 
 
-def _check_value(setting: Setting, text: str, code: ErrorCode) -> None:
+def check_value(setting: Setting, text: str, code: ErrorCode) -> None:
     """Raise KafkaError with `code` unless `text` is a valid value of the setting."""
     try:
         setting.parse(text)
@@ -539,11 +541,11 @@ def validate_topic_configs(overrides: Mapping[str, str | None], config: Config) 
     for name, text in overrides.items():
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
-            suggestion = _suggestion(name, TOPIC_SETTINGS)
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f'{name} is not a topic setting{suggestion}')
+            raise KafkaError(ErrorCode.INVALID_CONFIG,
+                             f'{name} is not a topic setting{suggestion(name, TOPIC_SETTINGS)}')
         if text is None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f'{name}: found null, expected {setting.expected()}')
-        _check_value(setting, text, ErrorCode.INVALID_CONFIG)
+        check_value(setting, text, ErrorCode.INVALID_CONFIG)
     topic = LogConfig(config, {name: text for name, text in overrides.items() if text is not None})
     if topic.min_compaction_lag_ms > topic.max_compaction_lag_ms:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f'min.compaction.lag.ms: found {topic.min_compaction_lag_ms}, '
@@ -590,7 +592,8 @@ def _reason(patterns: Mapping[str, str], name: str) -> str | None:
     return next((reason for pattern, reason in patterns.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
-def _suggestion(name: str, known: Iterable[str], prefix: str = '') -> str:
+def suggestion(name: str, known: Iterable[str], prefix: str = '') -> str:
+    """Return the end of a message that names the known name closest to `name`, if one is close."""
     import difflib  # slow to import, and needed only after a mistake
 
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)

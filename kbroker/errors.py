@@ -146,6 +146,10 @@ class ErrorCode(enum.IntEnum):
     VOTER_NOT_FOUND = 127, False, 'The voter is not in the set.'
     INVALID_REGULAR_EXPRESSION = 128, False, 'The regular expression is not valid.'
     REBOOTSTRAP_REQUIRED = 129, False, 'The client has stale metadata: bootstrap again.'
+    STREAMS_INVALID_TOPOLOGY = 130, False, 'The topology of the streams group is not valid.'
+    STREAMS_INVALID_TOPOLOGY_EPOCH = 131, False, 'The epoch of the topology is not valid.'
+    STREAMS_TOPOLOGY_FENCED = 132, False, 'The epoch of the topology is older than the one in use.'
+    SHARE_SESSION_LIMIT_REACHED = 133, True, 'The broker holds group.share.max.share.sessions share sessions.'
 
 
 class KafkaError(Exception):

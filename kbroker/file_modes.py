@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kbroker.errors import ConfigError
-from kbroker.settings import SETTINGS, Type
+from kbroker.setting_rows import Type
+from kbroker.settings import SETTINGS
 
 ALLOWANCE = 'kbroker.allow.readable.secrets'
 SECRET_NAMES = tuple(name for name, row in SETTINGS.items() if row.type is Type.PASSWORD)

@@ -3,6 +3,5 @@
 CONSUMER_OFFSETS = '__consumer_offsets'
 TRANSACTION_STATE = '__transaction_state'
 SHARE_GROUP_STATE = '__share_group_state'
-"""Belongs to the share coordinator of Apache Kafka, which kbroker does not have."""
 
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE})

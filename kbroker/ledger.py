@@ -7,6 +7,7 @@ from typing import NamedTuple
 from kbroker.apis.fetch_sessions import MOST_HELD_PARTITIONS
 from kbroker.apis.token_checks import MOST_WAITING
 from kbroker.group.pending_members import MOST_PENDING_MEMBERS
+from kbroker.group.share_sessions import MOST_HELD as MOST_SHARED_PARTITIONS
 from kbroker.log.fs import shared_open_files
 from kbroker.metadata.batches import MAX_RECORDS
 from kbroker.metadata.scram_records import MOST_CREDENTIALS
@@ -59,6 +60,10 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
              lambda: node.groups.memory.most_bytes, 'kbroker.group.memory.max.bytes'),
         Line('member ids not used yet', '', lambda: len(node.groups.pending_members), lambda: MOST_PENDING_MEMBERS,
              'the oldest is forgotten'),
+        Line('share sessions', '', lambda: len(node.share_sessions), lambda: node.share_sessions.most,
+             'group.share.max.share.sessions'),
+        Line('partitions of share sessions', '', lambda: node.share_sessions.held, lambda: MOST_SHARED_PARTITIONS,
+             'fixed'),
         Line('long work', '', lambda: len(node.long_work) + node.long_work.paused, lambda: server.max_connections,
              'one a connection'),
         Line('partitions', '', lambda: len(node.logs.logs), lambda: node.topics.most_partitions, '10 KB each'),

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from kbroker.settings import KERBEROS, SASL_MECHANISMS, SETTINGS, Scope, Setting
+from kbroker.setting_rows import Scope, Setting
+from kbroker.settings import KERBEROS, SASL_MECHANISMS, SETTINGS
 
 PREFIX = 'listener.name.'
 SECURITY_PROTOCOLS = {'PLAINTEXT': 0, 'SSL': 1, 'SASL_PLAINTEXT': 2, 'SASL_SSL': 3}

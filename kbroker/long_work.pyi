@@ -6,6 +6,12 @@ from kbroker.clock import Timers
 
 Result = TypeVar('Result')
 
+PART: int
+
+class Pace:
+    def __init__(self) -> None: ...
+    def spend(self, elements: int = 1) -> bool: ...
+
 class Pause:
     is_over: bool
     def __init__(self) -> None: ...

@@ -22,6 +22,10 @@ cdef enum:
     LARGE_REQUESTS = 1
     # The works of a line that may have begun and wait for a place. From then on works wait before they begin.
     MOST_BEGUN = 500
+    # The elements that one part of a work treats, if one takes a microsecond or two.
+    ELEMENTS_OF_A_PART = 64
+
+PART = ELEMENTS_OF_A_PART
 
 
 def run_to_end(steps):
@@ -33,6 +37,23 @@ def run_to_end(steps):
             return stop.value
         if type(step) is Pause and not (<Pause>step).is_over:
             raise RuntimeError(f'{steps!r} waits, and it is run at once')
+
+
+cdef class Pace:
+    """The work of one generator since its last yield."""
+
+    cdef int64_t left
+
+    def __init__(self):
+        self.left = ELEMENTS_OF_A_PART
+
+    def spend(self, int64_t elements=1):
+        """Count treated elements. Return True if it is time to yield."""
+        self.left -= elements
+        if self.left > 0:
+            return False
+        self.left = ELEMENTS_OF_A_PART
+        return True
 
 
 cdef class Pause:

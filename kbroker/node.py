@@ -4,7 +4,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from kbroker.apis.authentication import Authentication
 from kbroker.apis.fetch_sessions import FetchSessions
@@ -13,6 +14,9 @@ from kbroker.clock import Clock, Timers
 from kbroker.config import Config, Listener, validate_broker_configs
 from kbroker.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.group.coordinator import GroupCoordinator
+from kbroker.group.share_limits import limits_of
+from kbroker.group.share_partitions import SharePartitions
+from kbroker.group.share_sessions import ShareSessions
 from kbroker.log.cleaner import Cleaner
 from kbroker.log.directory_names import LOCK_FILE
 from kbroker.log.fs import FileSystem, sync_inline
@@ -22,12 +26,14 @@ from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
 from kbroker.long_work import LongWork
 from kbroker.metadata.changes import Steps
 from kbroker.metadata.controller import MetadataController
+from kbroker.metadata.features import TRANSACTION_VERSION
 from kbroker.metadata.image import ResourceType
 from kbroker.metadata.snapshot_writer import Limits, SnapshotWriter
+from kbroker.protocol.messages import FeatureLevelRecord
 from kbroker.security.audit import Audit
 from kbroker.security.principal import parse_principals
 from kbroker.security.quotas import ClientQuotas, Window
-from kbroker.settings import LONG_MAX
+from kbroker.setting_rows import LONG_MAX
 from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Tick
 from kbroker.topics.registry import TopicRegistry
@@ -40,6 +46,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger('kbroker')
 
+NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
+
 
 class Node:
     """All state of a broker: `take_directory`, `open`, then requests and ticks, then `close` or `abandon`."""
@@ -49,12 +57,14 @@ class Node:
         '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'audit',
         'authentication', 'authorizer', 'checks', 'cleaner', 'clock', 'config', 'directory',
         'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata', 'on_reconfigured',
-        'quotas', 'snapshots', 'tick', 'timers', 'topics', 'transactions', 'validate', 'waiting_room')
+        'quotas', 'share_partitions', 'share_sessions', 'share_states', 'snapshots', 'tick', 'timers',
+        'topics', 'transactions', 'validate', 'waiting_room')
 
     metadata: MetadataController
     acls: AclFollower
     topics: TopicRegistry
     groups: GroupCoordinator
+    share_partitions: SharePartitions
     transactions: TransactionCoordinator
     logs: LogManager
     cleaner: Cleaner
@@ -77,6 +87,7 @@ class Node:
         self.long_work = LongWork(timers)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room,
                                             self.long_work)
+        self.share_sessions = ShareSessions(lambda: config.group_share_max_share_sessions)
         self.tick = Tick()
         self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later,
                                clock, timers)
@@ -134,13 +145,22 @@ class Node:
         self.logs.checkpoint_recovery_points()
         self.logs.on_failure = self._go_offline
         self.metadata.on_failure = self.logs.fail
-        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work)
+        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work,
+                                       self._group_overrides)
+        self.on_reconfigured.append(self.groups.reconfigure)
         self.transactions = TransactionCoordinator(
             self.config, self.clock, self.long_work, self.topics, ProducerIds(self.metadata, self.long_work),
-            transaction_version=self.metadata.image.features.get('transaction.version', 0))
+            transaction_version=self.metadata.image.features.get(TRANSACTION_VERSION, 0))
+        self.metadata.on_change.append(self._adopt_features)
+        self.share_states = self.groups.share_states
+        self.share_partitions = SharePartitions(self.share_states, self.share_sessions, self.clock, self.timers,
+                                                self.long_work, self.groups.memory,
+                                                lambda group_id: limits_of(self.groups.group_config(group_id)))
+        self.topics.on_topic_deleted.append(lambda topic: self.share_partitions.drop_topic(topic.topic_id))
         # The group coordinator replays markers, which make a transaction's offsets visible. So it starts before the
         # transaction coordinator, which sends markers.
         self.groups.start()
+        self.share_partitions.start()
         self.transactions.start()
         self._closers.append(self.transactions.stop)
         self.logs.start()
@@ -170,6 +190,11 @@ class Node:
             logger.warning('access control is on, and no user may change it: super.users is empty, and no ACL '
                            'allows ALTER on the cluster. To add one, stop the broker and run: kbroker-acls '
                            '--data-dir %s --add --allow-principal User:NAME --operation All --cluster', self.directory)
+
+    def connection_closed(self, connection_id: int) -> None:
+        """Give up what the connection waits for, and end the share sessions that it has opened."""
+        self.waiting_room.connection_closed(connection_id)
+        self.share_sessions.connection_closed(connection_id)
 
     def advertised_address(self, listener_name: str) -> tuple[str, int]:
         """Return the address for clients of a listener, or the first address if the listener has none of its own."""
@@ -206,6 +231,7 @@ class Node:
         """Fail the requests that wait for the disk. The coordinators stop first, so their state does not change."""
         self.cleaner.stop()
         self.transactions.stop()
+        self.share_partitions.close()
         self.groups.close()
         for partition in self.topics.partitions():
             partition.fail(failure)
@@ -235,6 +261,15 @@ class Node:
         found = {name: changed.get(name, self.metadata.image.configs.get((ResourceType.BROKER, name), {}))
                  for name in ('', str(self.metadata.node_id))}
         return self.config.with_changes(cluster_wide=found[''], per_broker=found[str(self.metadata.node_id)])
+
+    def _group_overrides(self, group_id: str) -> Mapping[str, str]:
+        """Return the GROUP configs of the metadata log for a group."""
+        return self.metadata.image.configs.get((ResourceType.GROUP, group_id), NO_CONFIGS)
+
+    def _adopt_features(self, records: Iterable[Any]) -> None:
+        """Let the transaction coordinator know a changed level. The others look their levels up."""
+        if any(type(record) is FeatureLevelRecord for record in records):
+            self.transactions.use_version(self.metadata.image.features.get(TRANSACTION_VERSION, 0))
 
     def _adopt_configs(self) -> None:
         self.config.adopt(self._with_configs({}))

@@ -8,169 +8,33 @@ Names, types, bounds and defaults are Apache Kafka 4.3's, except:
 - `queued.max.request.bytes`, which bounds the memory of a broker on a machine with 512 MB;
 - the lower bound of the internal topics' segment sizes: Kafka accepts less and then cannot create the topics.
 """
-import enum
 import ipaddress
-import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from kbroker.group_settings import MODERN_GROUPS
+from kbroker.setting_rows import (
+    INT_MAX,
+    LONG_MAX,
+    MIN_SEGMENT_BYTES,
+    Rule,
+    Scope,
+    Setting,
+    Type,
+    Update,
+)
+from kbroker.setting_rows import boolean_row as _boolean_row
+from kbroker.setting_rows import int_row as _int
+from kbroker.setting_rows import long_row as _long
+from kbroker.setting_rows import string_row as _string
 from kbroker.tls_settings import CONVERT_TO_PEM, NO_STORE_PASSWORD, TLS_VERSIONS
 
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
-MIN_SEGMENT_BYTES = 1_048_576
-"""The least segment.bytes of a topic (KIP-1030), internal topics included."""
-
-
-class Type(enum.IntEnum):
-    """The type of a value; the numbers are DescribeConfigs' `ConfigType`."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    CLASS = 8
-    PASSWORD = 9
-
-
-class Update(enum.Enum):
-    """How a setting may change while the broker runs."""
-
-    READ_ONLY = 'read-only'
-    PER_BROKER = 'per-broker'
-    CLUSTER_WIDE = 'cluster-wide'
-
-
-class Scope(enum.Enum):
-    """The things that a setting may be set for, by the prefix of its name. `listener_settings` has the prefixes."""
-
-    BROKER = 'the broker'
-    LISTENER = 'the broker, or a listener'
-    MECHANISM = 'the broker, a listener, or a SASL mechanism of a listener'
-    ONLY_MECHANISM = 'a SASL mechanism of a listener'
-
 
 SASL_MECHANISMS = ('PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512', 'OAUTHBEARER')
 KERBEROS = 'GSSAPI'
 
-
-INTEGER_BOUNDS = {Type.INT: (-2**31, INT_MAX), Type.LONG: (-2**63, LONG_MAX)}
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A constraint that bounds and lists of values cannot express, and its wording for error messages.
-
-    `holds(value)` may raise ValueError with a more precise wording.
-    """
-
-    holds: Callable[[Any], bool]
-    expected: str
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting of the broker or of a topic.
-
-    `fallbacks` are the settings to use, in order, when this one is not set, each with the factor that converts its unit
-    to this one's. `topic_name` is the topic-level setting whose default this one is.
-    """
-
-    name: str
-    type: Type
-    default: Any
-    doc: str
-    low: float | None = None
-    high: float | None = None
-    values: tuple[str, ...] | None = None
-    rule: Rule | None = None
-    topic_name: str | None = None
-    update: Update = Update.READ_ONLY
-    fallbacks: tuple[tuple[str, int], ...] = ()
-    scope: Scope = Scope.BROKER
-    internal: bool = False
-    """Omitted from DescribeConfigs, help and man page."""
-
-    @property
-    def attribute(self) -> str:
-        """The attribute of `Config` and `LogConfig` that holds the value."""
-        return self.name.replace('.', '_')
-
-    def parse(self, text: str) -> Any:
-        """Return the value of `text`. Raises ValueError, which names what was expected."""
-        text = text.strip() if self.type is not Type.PASSWORD else text
-        value = PARSERS[self.type](text)
-        bounds = INTEGER_BOUNDS.get(self.type)
-        if bounds is not None and not bounds[0] <= value <= bounds[1]:
-            raise ValueError(self.expected())
-        if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
-            raise ValueError(self.expected())
-        if self.values is not None:
-            unknown = set(value if self.type is Type.LIST else [value]) - set(self.values)
-            if unknown:
-                raise ValueError(self.expected())
-        if self.rule is not None and not self.rule.holds(value):
-            raise ValueError(self.rule.expected)
-        return value
-
-    def expected(self) -> str:
-        """Return a description of the valid values, for help and error messages."""
-        if self.rule is not None:
-            return self.rule.expected
-        if self.values is not None:
-            return f'{"a list of" if self.type is Type.LIST else "one of"} {", ".join(self.values)}'
-        kind = {Type.BOOLEAN: 'true or false', Type.STRING: 'text', Type.LIST: 'a list', Type.PASSWORD: 'text',
-                Type.CLASS: 'the name of a class', Type.DOUBLE: 'a number'}.get(self.type, 'a whole number')
-        if self.low is None and self.high is None:
-            return kind
-        default_low, default_high = INTEGER_BOUNDS.get(self.type, (-math.inf, math.inf))
-        low = default_low if self.low is None else self.low
-        high = default_high if self.high is None else self.high
-        return f'{kind} of at least {low}' if high in (LONG_MAX, math.inf) else f'{kind} from {low} to {high}'
-
-    def text(self, value: Any) -> str | None:
-        """Return a value as written in a file and in DescribeConfigs; None for an unset value."""
-        if value is None:
-            return None
-        if self.type is Type.BOOLEAN:
-            return 'true' if value else 'false'
-        return ','.join(value) if self.type is Type.LIST else str(value)
-
-
-def _boolean(text: str) -> bool:
-    lowered = text.lower()
-    if lowered not in ('true', 'false'):
-        raise ValueError('true or false')
-    return lowered == 'true'
-
-
-def _integer(text: str) -> int:
-    # int() accepts 1_000 and other scripts' digits; Kafka does not.
-    if not re.fullmatch(r'[+-]?[0-9]+', text):
-        raise ValueError('a whole number')
-    return int(text)
-
-
-def _double(text: str) -> float:
-    if not re.fullmatch(r'[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?', text):
-        raise ValueError('a number')
-    return float(text)
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(element.strip() for element in text.split(',')) if text else ()
-
-
-PARSERS: dict[Type, Callable[[str], Any]] = {
-    Type.BOOLEAN: _boolean, Type.STRING: str, Type.INT: _integer, Type.LONG: _integer,
-    Type.DOUBLE: _double, Type.LIST: _list, Type.CLASS: str, Type.PASSWORD: str,
-}
 
 def _is_login_module(text: str) -> bool:
     from kbroker.jaas import parse_jaas  # needed only by listeners with a login
@@ -224,22 +88,6 @@ def _are_addresses_with_limits(text: str) -> bool:
 
 ADDRESSES_WITH_LIMITS = Rule(_are_addresses_with_limits, 'ADDRESS:NUMBER,... with numbers from 0 up')
 ONLY_FALSE = Rule(lambda value: not value, 'false: kbroker has no tiered storage')
-
-
-def _boolean_row(name: str, default: bool, doc: str, **more: Any) -> Setting:
-    return Setting(name, Type.BOOLEAN, default, doc, **more)
-
-
-def _int(name: str, default: int | None, doc: str, low: int | None = None, **more: Any) -> Setting:
-    return Setting(name, Type.INT, default, doc, low=low, **more)
-
-
-def _long(name: str, default: int | None, doc: str, low: int | None = None, **more: Any) -> Setting:
-    return Setting(name, Type.LONG, default, doc, low=low, **more)
-
-
-def _string(name: str, default: str | None, doc: str, **more: Any) -> Setting:
-    return Setting(name, Type.STRING, default, doc, **more)
 
 
 def _password(name: str, doc: str, scope: Scope, **more: Any) -> Setting:
@@ -581,7 +429,8 @@ METADATA = (
 
 SETTINGS: dict[str, Setting] = {
     row.name: row
-    for group in (IDENTITY, OWN, NETWORK, TLS, SASL, ACCESS, TOPICS, LOG, CLEANER, GROUPS, TRANSACTIONS, METADATA)
+    for group in (IDENTITY, OWN, NETWORK, TLS, SASL, ACCESS, TOPICS, LOG, CLEANER, GROUPS, MODERN_GROUPS,
+                  TRANSACTIONS, METADATA)
     for row in group
 }
 
@@ -669,6 +518,16 @@ IGNORED: dict[str, str] = {
     'log.cleaner.threads': 'one worker cleans',
     'log.cleaner.io.max.bytes.per.second': 'the cleaner is not throttled',
     'group.coordinator.*': 'the coordinators run in the only thread',
+    'group.*.assignor.offload.enable': 'assignments are computed in the only thread, in small parts',
+    'group.share.persister.class.name': 'no JVM is available to load it',
+    'group.share.initialize.retry.interval.ms': 'the share coordinator runs in this process',
+    'share.coordinator.threads': 'the coordinators run in the only thread',
+    'share.coordinator.append.linger.ms': 'the coordinators run in the only thread',
+    'share.coordinator.cached.buffer.max.bytes': 'the coordinators run in the only thread',
+    'share.coordinator.load.buffer.size': 'the coordinators read the log in place',
+    'share.coordinator.write.timeout.ms': 'a write of the share state ends when it is durable or has failed',
+    'share.coordinator.state.topic.compression.codec': 'the share state is written uncompressed',
+    'share.coordinator.state.topic.replication.factor': 'every partition has one replica',
     'request.timeout.ms': 'an administrative request has no time limit',
     'log.initial.task.delay.ms': 'periodic tasks begin one interval after the start',
     'offsets.commit.timeout.ms': 'an offset commit ends when its write is durable or has failed',
@@ -678,10 +537,6 @@ IGNORED: dict[str, str] = {
     'add.partitions.to.txn.retry.*': 'the coordinator runs in this process',
     '*.purgatory.purge.interval.requests': 'finished waiters are removed at once',
     'transaction.two.phase.commit.enable': 'two-phase commit is not served',
-    'group.consumer.*': 'the consumer rebalance protocol (KIP-848) is not served',
-    'group.share.*': 'share groups are not served',
-    'group.streams.*': 'streams groups are not served',
-    'share.*': 'share groups are not served',
     'remote.*': 'there is no tiered storage',
     'log.local.retention.*': 'there is no tiered storage',
     'follower.fetch.last.tiered.offset.enable': 'there is no tiered storage',

@@ -38,6 +38,9 @@ ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
 @click.option('--max-messages', type=click.IntRange(0), metavar='N', help='Stop after this many records.')
 @click.option('--timeout-ms', type=click.IntRange(0), metavar='MS', help='Stop if no record arrives for this long.')
 @click.option('--group', metavar='GROUP', help='Share the topic with the members of this group, and commit offsets.')
+@click.option('--group-protocol', type=click.Choice(['classic', 'consumer']), help='The protocol of the group. With '
+              'consumer, the broker assigns partitions and evaluates --include, which then finds internal topics too.  '
+              '[default: classic]')
 @click.option('--isolation-level', type=click.Choice(ISOLATION_LEVELS),
               help='read_committed leaves out aborted records, and waits for open transactions.  '
                    '[default: read_uncommitted]')
@@ -54,15 +57,17 @@ ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
 @version_option
 def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None, topic: str | None,
          include: str | None, partition: int | None, offset: str | None, from_beginning: bool,
-         max_messages: int | None, timeout_ms: int | None, group: str | None, isolation_level: str | None,
-         formatter: str, formatter_property: tuple[str, ...], command_property: tuple[str, ...],
-         skip_message_on_error: bool, as_json: bool) -> None:
+         max_messages: int | None, timeout_ms: int | None, group: str | None, group_protocol: str | None,
+         isolation_level: str | None, formatter: str, formatter_property: tuple[str, ...],
+         command_property: tuple[str, ...], skip_message_on_error: bool, as_json: bool) -> None:
     """Read records of a topic and write them to standard output.
 
     Bytes are written unchanged, as by Kafka's tool, and a terminal acts on escape sequences among them. Use --json for
     untrusted records.
     """
     overrides = parse_properties('--command-property', command_property)
+    if group_protocol is not None:
+        overrides['group.protocol'] = group_protocol
     if isolation_level is not None:
         overrides['isolation.level'] = isolation_level
     wanted = Wanted(topic, include, partition, offset, from_beginning,

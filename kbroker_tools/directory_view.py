@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
-from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE
+from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kbroker.log.checkpoints import HIGH_WATERMARK_FILE, LOG_START_OFFSET_FILE, read_partition_offsets
 from kbroker.log.checkpoints import PartitionOffsets as CheckpointedOffsets
 from kbroker.log.directory_names import METADATA_DIRECTORY, parse_directory_name
@@ -28,12 +28,14 @@ from kbroker_tools.view import (
     PartitionInfo,
     PartitionOffsets,
     ProducerInfo,
+    ShareOffset,
     TopicInfo,
     TransactionInfo,
     TransactionListing,
 )
 
 if TYPE_CHECKING:
+    from kbroker.group.share_rows import ShareState
     from kbroker.metadata.image import MetadataImage, TopicImage
     from kbroker_tools.rows.coordinator_replay import GroupState
 
@@ -288,6 +290,36 @@ class DirectoryView:
             if found is not None:
                 return found
         return None
+
+    def listed_groups(self) -> list[GroupInfo]:
+        found = []
+        for partition, state in self._group_states(None):
+            leader = self._leader(CONSUMER_OFFSETS, partition)
+            found += [group for group_id in state.group_ids()
+                      if (group := state.group(group_id, leader, self._topic_name)) is not None]
+        return found
+
+    def share_offsets(self, group_id: str) -> list[ShareOffset]:
+        """Return the offsets of a share group's partitions, by the last rows of `__share_group_state`."""
+        from kbroker.group.share_rows import ShareKey
+        from kbroker_tools.rows.coordinator_replay import replay_share_states
+        states: dict[ShareKey, ShareState] = {}
+        for _, reader in self._readers(SHARE_GROUP_STATE, None):
+            replay_share_states(reader.batches(), group_id, states)
+        return [self._share_offset(topic, partition, states.get(ShareKey(group_id, topic_id, partition)))
+                for _, group_state in self._group_states(group_id)
+                for topic_id, topic, partition in sorted(group_state.share_partitions(group_id),
+                                                         key=lambda row: row[1:])]
+
+    def _share_offset(self, topic: str, partition: int, state: ShareState | None) -> ShareOffset:
+        if state is None or state.start_offset < 0:
+            return ShareOffset(topic, partition, None, None, None)
+        try:
+            end = self.partition_offsets(topic, partition).high_watermark
+        except KafkaError:
+            return ShareOffset(topic, partition, state.leader_epoch, state.start_offset, None)
+        lag = max(0, end - state.start_offset - max(0, state.delivery_complete_count))
+        return ShareOffset(topic, partition, state.leader_epoch, state.start_offset, lag)
 
     def group_offsets(self, group_id: str) -> list[GroupOffset]:
         """Return the committed offsets, without those of open transactions."""

@@ -1,7 +1,7 @@
 """The view of a live cluster of Kafka or kbroker, read over the network."""
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel
@@ -20,6 +20,7 @@ from kbroker_tools.view import (
     PartitionInfo,
     PartitionOffsets,
     ProducerInfo,
+    ShareOffset,
     TopicInfo,
     TransactionInfo,
     TransactionListing,
@@ -116,8 +117,13 @@ class LiveView:
         return sorted({row.group_id for _, row in self.admin.list_groups()})
 
     def group(self, group_id: str) -> GroupInfo | None:
-        """Return a group of the classic or the consumer protocol (KIP-848). Other types have only their list entry."""
-        return self._classic_group(group_id) or self._consumer_group(group_id) or self._listed_group(group_id)
+        """Return a classic, consumer or share group. Groups of other types have only their list entry."""
+        return (self._classic_group(group_id) or self._consumer_group(group_id) or self._share_group(group_id)
+                or self._listed_group(group_id))
+
+    def listed_groups(self) -> list[GroupInfo]:
+        return [GroupInfo(row.group_id, row.group_state, row.protocol_type, '', node_id, ())
+                for node_id, row in self.admin.list_groups()]
 
     def group_offsets(self, group_id: str) -> list[GroupOffset]:
         return [GroupOffset(topic, partition, found.offset, found.leader_epoch, found.metadata)
@@ -134,13 +140,23 @@ class LiveView:
                         _assignment(member.member_assignment) if is_consumer else ())
             for member in row.members))
 
+    def share_offsets(self, group_id: str) -> list[ShareOffset]:
+        return [ShareOffset(topic, row.partition_index, None if row.start_offset < 0 else row.leader_epoch,
+                            None if row.start_offset < 0 else row.start_offset, None if row.lag < 0 else row.lag)
+                for (topic, _), row in sorted(self.admin.list_share_group_offsets(group_id).items())]
+
+    def _share_group(self, group_id: str) -> GroupInfo | None:
+        found = _if_served(self.admin.describe_share_groups, group_id)
+        if found is None:
+            return None
+        node_id, row = found
+        return GroupInfo(group_id, row.group_state, 'share', row.assignor_name, node_id, tuple(
+            GroupMember(member.member_id, None, member.client_id, member.client_host, _partitions(member.assignment),
+                        member.member_epoch)
+            for member in row.members), row.group_epoch, row.assignment_epoch)
+
     def _consumer_group(self, group_id: str) -> GroupInfo | None:
-        try:
-            found = _unless_missing(self.admin.describe_consumer_groups([group_id])[group_id])
-        except KafkaError as error:
-            if error.code == ErrorCode.UNSUPPORTED_VERSION:
-                return None
-            raise
+        found = _if_served(self.admin.describe_consumer_groups, group_id)
         if found is None:
             return None
         node_id, row = found
@@ -150,10 +166,17 @@ class LiveView:
             for member in row.members), row.group_epoch, row.assignment_epoch)
 
     def _listed_group(self, group_id: str) -> GroupInfo | None:
-        for node_id, row in self.admin.list_groups():
-            if row.group_id == group_id:
-                return GroupInfo(group_id, row.group_state, row.protocol_type, '', node_id, ())
-        return None
+        return next((group for group in self.listed_groups() if group.group_id == group_id), None)
+
+
+def _if_served(describe: Callable[[list[str]], dict[str, Any]], group_id: str) -> tuple[int, Message] | None:
+    """Return a described group. None if it does not exist, or if the broker does not serve groups of this type."""
+    try:
+        return _unless_missing(describe([group_id])[group_id])
+    except KafkaError as error:
+        if error.code == ErrorCode.UNSUPPORTED_VERSION:
+            return None
+        raise
 
 
 def _unless_missing(found: tuple[int, Message] | KafkaError) -> tuple[int, Message] | None:

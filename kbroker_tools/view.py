@@ -111,6 +111,18 @@ class GroupInfo:
     assignment_epoch: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ShareOffset:
+    """The place where a share group begins in a partition. `start_offset` is None until the group has chosen one."""
+
+    topic: str
+    partition: int
+    leader_epoch: int | None
+    start_offset: int | None
+    lag: int | None
+    """The offsets from the start to the end of the log that no member has finished; None if it is not known."""
+
+
 class View(Protocol):
     """A source of cluster state: a broker or a directory.
 
@@ -143,7 +155,13 @@ class View(Protocol):
 
     def group(self, group_id: str) -> GroupInfo | None: ...
 
+    def listed_groups(self) -> list[GroupInfo]:
+        """Return all groups, of a broker without their members."""
+
     def group_offsets(self, group_id: str) -> list[GroupOffset]: ...
+
+    def share_offsets(self, group_id: str) -> list[ShareOffset]:
+        """Return the offsets of a share group, sorted by topic and partition."""
 
     def batches(self, topic: str, partition: int, start_offset: int = 0,
                 end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:

@@ -41,6 +41,10 @@ EXAMPLES: dict[str, list[Example]] = {
          'kbroker-groups --bootstrap-server localhost:9092 --reset-offsets --group billing --topic orders \\\n'
          '    --by-duration PT1H --execute'),
     ],
+    'kbroker-share-groups': [
+        ('Print all share groups and their states:',
+         'kbroker-share-groups --bootstrap-server localhost:9092 --list --state'),
+    ],
     'kbroker-acls': [
         ('Let a producer and the consumers of a group use a topic, and print what is allowed there:',
          'kbroker-acls --bootstrap-server localhost:9092 --add --allow-principal User:loader --producer \\\n'

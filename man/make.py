@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 import click
 
 from kbroker import __version__
-from kbroker.settings import SETTINGS, Setting
+from kbroker.setting_rows import Setting
+from kbroker.settings import SETTINGS
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE))

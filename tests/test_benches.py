@@ -45,6 +45,12 @@ def test_the_bench_of_security_prints_its_tables():
     assert all(re.fullmatch(r'\d+\.\d{3} \(\d+\.\d{3} to \d+\.\d{3}\)', cell) for row in rows[3:] for cell in row[3:])
 
 
+def test_the_bench_of_groups_measures_rebalances_and_idle_members():
+    lines = run(['bench/groups.py', '--quick', '--peers', 'kbroker-disk']).splitlines()
+    (row,) = [line.split('|')[1:-1] for line in lines if line.startswith('| kbroker-disk')]
+    assert len(row) == 4 and 0 < float(row[1]) < 60
+
+
 def test_the_bench_of_dump_log_prints_its_table():
     lines = run(['bench/dump_log.py', '--quick']).splitlines()
     table = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]

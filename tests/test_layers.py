@@ -10,12 +10,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE, TOOLS = ROOT / 'kbroker', ROOT / 'kbroker_tools'
 
 LAYERS = [
-    {'errors', 'garbage', 'turn_watch'},
-    {'clock', 'completion', 'internal_topics', 'jaas', 'linear_pattern', 'properties', 'tls_settings'},
+    {'errors', 'garbage', 'setting_rows', 'turn_watch'},
+    {'clock', 'completion', 'group_settings', 'internal_topics', 'jaas', 'linear_pattern', 'properties',
+     'tls_settings'},
     {'long_work', 'settings'},
     {'listener_settings', 'tls'},
     {'config', 'file_modes', 'wire'},
-    {'protocol', 'record'},
+    {'group_resources', 'protocol', 'record'},
     {'log', 'security'},
     {'metadata'},
     {'topics'},
@@ -44,8 +45,8 @@ TOOL_LAYERS = [
     {'command', 'topic_descriptions', 'stuck', 'checking'},
     {'acl_work', 'client_configs', 'console', 'group_work', 'timeline'},
     {'history', 'dump', 'spark'},
-    {'acls', 'certs', 'check', 'configs', 'consume', 'dump_log', 'groups', 'ingest', 'produce', 'topics',
-     'transactions', 'txn_state'},
+    {'acls', 'certs', 'check', 'configs', 'consume', 'dump_log', 'groups', 'ingest', 'produce', 'share_groups',
+     'topics', 'transactions', 'txn_state'},
 ]
 TOOL_LAYER = {room: number for number, rooms in enumerate(TOOL_LAYERS) for room in rooms}
 # The parts of a running broker. The tools read its files and send it requests. They share its log, rows and names.

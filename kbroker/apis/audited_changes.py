@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group_settings import GROUP_SETTINGS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType, name_of
 from kbroker.security.audit import outcome_of
 from kbroker.security.escape import shown
-from kbroker.settings import SETTINGS, TOPIC_SETTINGS, Type
+from kbroker.setting_rows import Type
+from kbroker.settings import SETTINGS, TOPIC_SETTINGS
 
 HIDDEN = '(hidden)'
 LINE_ELEMENTS = 8
@@ -79,7 +81,7 @@ def _values(configs: Iterator[tuple[str, str | None]]) -> dict[str, str | None]:
             values[f'more than {MOST_DETAILS}'] = None
             break
         row = TOPIC_SETTINGS.get(name) or SETTINGS.get(name)
-        is_open = row is not None and row.type is not Type.PASSWORD
+        is_open = name in GROUP_SETTINGS or (row is not None and row.type is not Type.PASSWORD)
         values[shown(name)] = value if value is None else shown(value) if is_open else HIDDEN
     return values
 
@@ -136,6 +138,25 @@ def _records_deleted(body: Any, answer: Any) -> Changes:
                          {'before': wanted.get((topic.name, part.partition_index))})
 
 
+def _share_offsets_altered(body: Any, answer: Any) -> Changes:
+    offsets = {(topic.topic_name, partition.partition_index): partition.start_offset
+               for topic in body.topics for partition in topic.partitions}
+    if answer.error_code or not answer.responses:
+        yield Change(f'group:{body.group_id}', answer.error_code)
+    for topic in answer.responses:
+        for partition in topic.partitions:
+            place = topic.topic_name, partition.partition_index
+            yield Change(f'group:{body.group_id}', partition.error_code,
+                         {'partition': f'{place[0]}-{place[1]}', 'start_offset': offsets.get(place)})
+
+
+def _share_offsets_deleted(body: Any, answer: Any) -> Changes:
+    if answer.error_code or not answer.responses:
+        yield Change(f'group:{body.group_id}', answer.error_code)
+    for topic in answer.responses:
+        yield Change(f'group:{body.group_id}', topic.error_code, {'topic': topic.topic_name})
+
+
 def _offsets_deleted(body: Any, answer: Any) -> Changes:
     if answer.error_code:
         yield Change(f'group:{body.group_id}', answer.error_code)
@@ -143,6 +164,11 @@ def _offsets_deleted(body: Any, answer: Any) -> Changes:
         for part in topic.partitions:
             yield Change(f'group:{body.group_id}', part.error_code,
                          {'partition': f'{topic.name}-{part.partition_index}'})
+
+
+def _features_updated(body: Any, answer: Any) -> Changes:
+    for update in body.feature_updates:
+        yield Change(f'feature:{update.feature}', answer.error_code, {'level': update.max_version_level})
 
 
 CHANGES: dict[ApiKey, Callable[[Any, Any], Changes]] = {
@@ -158,6 +184,9 @@ CHANGES: dict[ApiKey, Callable[[Any, Any], Changes]] = {
     ApiKey.ALTER_CLIENT_QUOTAS: _quotas_changed,
     ApiKey.DELETE_GROUPS: _groups_deleted,
     ApiKey.OFFSET_DELETE: _offsets_deleted,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _share_offsets_altered,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _share_offsets_deleted,
+    ApiKey.UPDATE_FEATURES: _features_updated,
 }
 """The changes of each administrative API, from its request and its answer."""
 

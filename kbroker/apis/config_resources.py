@@ -47,9 +47,13 @@ def check_resource(node: Any, resource_type: int, name: str) -> None:
         if name not in (CLUSTER_DEFAULT, str(node.metadata.node_id)):
             raise KafkaError(ErrorCode.INVALID_REQUEST,
                              f'broker {node.metadata.node_id} or none (the default of all) expected, found {name!r}')
+    elif resource_type == ResourceType.GROUP:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, 'the id of a group expected, found none')
     else:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f'resource type {ResourceType.TOPIC} (topic) or '
-                         f'{ResourceType.BROKER} (broker) expected, found {resource_type}')
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f'resource type {ResourceType.TOPIC} (topic), '
+                         f'{ResourceType.BROKER} (broker) or {ResourceType.GROUP} (group) expected, '
+                         f'found {resource_type}')
 
 
 def change_each(request: Request, body: Any, result_class: Any, wanted_of: WantedOf) -> Steps:

@@ -1,7 +1,8 @@
-"""DescribeConfigs (key 32), versions 1-4: the configs of topics and of this broker, with where each value comes from.
+"""DescribeConfigs (key 32), versions 1-4: the configs of topics, of groups and of this broker, with their origins.
 
 The broker is asked for by its id and answers with everything; the empty name asks for the defaults of all brokers that
-were set at run time. Version 3 adds type and documentation. A resource that is named twice is described once.
+were set at run time. A group need not exist: its configs may come before it. Version 3 adds type and documentation. A
+resource that is named twice is described once.
 """
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from kbroker.apis.long_answers import PART, Pace, ReplyRoom, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.config import ConfigEntry, Source, Synonym, describe_topic
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group_resources import describe_group
 from kbroker.metadata.image import ResourceType
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
@@ -48,7 +50,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 class Answers:
-    """The answers of one request. Topics with the same configs share theirs."""
+    """The answers of one request. Topics with the same configs share theirs, and so do groups."""
 
     def __init__(self, request: Request, body: Any):
         self._request = request
@@ -78,7 +80,7 @@ class Answers:
         if resource_type == ResourceType.TOPIC:
             check_topic_name(name)
         own = current(self._node, resource_type, name)
-        key = resource_type, '' if resource_type == ResourceType.TOPIC else name, frozenset(own.items())
+        key = resource_type, name if resource_type == ResourceType.BROKER else '', frozenset(own.items())
         found = self._shared.get(key)
         if found is None:
             configs = [answer(entry, self._include_synonyms, self._include_documentation)
@@ -97,6 +99,8 @@ def entries(node: Any, resource_type: int, name: str) -> list[ConfigEntry]:
     described: list[ConfigEntry]
     if resource_type == ResourceType.TOPIC:
         described = describe_topic(node.config, current(node, resource_type, name))
+    elif resource_type == ResourceType.GROUP:
+        described = describe_group(node.config, current(node, resource_type, name))
     else:
         described = node.config.describe()
     if resource_type == ResourceType.BROKER and name == CLUSTER_DEFAULT:

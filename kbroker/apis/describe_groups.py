@@ -32,7 +32,7 @@ def handle(request: Request, body: Any) -> Steps:
         try:
             require(request, Operation.DESCRIBE, ResourceType.GROUP, group_id)
             room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            group = request.node.groups.describe(group_id)
+            group = request.node.groups.describe(group_id, ClassicGroup.group_type)
         except KafkaError as error:
             groups.append(failed(group_id, error, request.version))
             if groups[-1].error_code == ErrorCode.NONE:

@@ -1,9 +1,9 @@
 """FindCoordinator (key 10), versions 0-6.
 
 Version 0 asks for groups only, 1-3 for one key, 4 and later for many (KIP-699). Version 5 lets the client know
-TRANSACTION_ABORTABLE (KIP-890), which nothing here answers; version 6 knows share groups (KIP-932), which are not
-served: INVALID_REQUEST. This broker coordinates everything; the internal topic of the kind asked for is created at the
-first question, so that the coordinator is there when its address is. A key that is named twice is answered once.
+TRANSACTION_ABORTABLE (KIP-890), which nothing here answers; version 6 knows share partitions (KIP-932), whose key is
+`group:topicId:partition`. This broker coordinates everything; the internal topic of the kind asked for is created at
+the first question, so that the coordinator is there when its address is. A key that is named twice is answered once.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from kbroker.apis.authorization import CODES, require
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kbroker.group.share_rows import parse_coordinator_key
+from kbroker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import FindCoordinatorResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
 CLUSTER_ACTION, DESCRIBE = Operation.CLUSTER_ACTION, Operation.DESCRIBE
 CLUSTER = ResourceType.CLUSTER
-INTERNAL_TOPIC_OF = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
-"""By key type: group, transactional.id."""
+INTERNAL_TOPIC_OF = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE, 2: SHARE_GROUP_STATE}
+"""By key type: group, transactional.id, share partition."""
 RESOURCE_OF = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 SHARE_PARTITION = 2
 VERSION_WITH_SHARE_PARTITIONS = 6
@@ -31,9 +32,11 @@ VERSION_WITH_SHARE_PARTITIONS = 6
 def handle(request: Request, body: Any) -> Steps:
     if body.key_type == SHARE_PARTITION and request.version >= VERSION_WITH_SHARE_PARTITIONS:
         require(request, CLUSTER_ACTION, CLUSTER)
-    if body.key_type not in INTERNAL_TOPIC_OF:
+        return (yield from coordinators_of_share_partitions(request, body.coordinator_keys))
+    if body.key_type not in RESOURCE_OF:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f'key type 0 (group) or 1 (transaction) expected, found {body.key_type}'
+            ErrorCode.INVALID_REQUEST, f'key type 0 (group), 1 (transaction) or, from version '
+            f'{VERSION_WITH_SHARE_PARTITIONS} on, 2 (share partition) expected, found {body.key_type}'
         )
     resource_type = RESOURCE_OF[body.key_type]
     if request.version < 4:
@@ -48,6 +51,23 @@ def handle(request: Request, body: Any) -> Steps:
             coordinators.append(FindCoordinatorResponse.Coordinator(key=key, **found))
         else:
             coordinators.append(failed(key, CODES[resource_type], ''))
+        if pace.spend():
+            yield
+    return FindCoordinatorResponse(coordinators=coordinators)
+
+
+def coordinators_of_share_partitions(request: Request, keys: list[str]) -> Steps:
+    pace = Pace()
+    coordinators = []
+    found: dict[str, Any] = {}
+    for key in dict.fromkeys(keys):
+        try:
+            parse_coordinator_key(key)
+        except KafkaError as error:
+            coordinators.append(failed(key, error.code, str(error)))
+        else:
+            found = found or coordinator(request, SHARE_PARTITION)
+            coordinators.append(FindCoordinatorResponse.Coordinator(key=key, **found))
         if pace.spend():
             yield
     return FindCoordinatorResponse(coordinators=coordinators)

@@ -12,11 +12,12 @@ from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.config import describe_topic
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group_resources import describe_group
 from kbroker.metadata.batches import MAX_RECORDS
 from kbroker.metadata.image import ResourceType
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import IncrementalAlterConfigsResponse
-from kbroker.settings import Type
+from kbroker.setting_rows import Type
 
 LIST_ELEMENTS = 200
 """A change of a list costs about as much as this many elements: all configs are described for it."""
@@ -80,8 +81,12 @@ def merged(node: Any, resource: Any, pace: Pace) -> Steps:
 
 def changed_list(node: Any, resource: Any, config: Any, overrides: dict[str, str]) -> str:
     """The value of a list after something was appended to it or subtracted from it."""
-    described = (describe_topic(node.config, overrides) if resource.resource_type == ResourceType.TOPIC
-                 else node.config.describe())
+    if resource.resource_type == ResourceType.TOPIC:
+        described = describe_topic(node.config, overrides)
+    elif resource.resource_type == ResourceType.GROUP:
+        described = describe_group(node.config, overrides)
+    else:
+        described = node.config.describe()
     entry = next((entry for entry in described if entry.name == config.name), None)
     if entry is None or entry.type is not Type.LIST:
         raise KafkaError(ErrorCode.INVALID_CONFIG,

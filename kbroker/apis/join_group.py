@@ -8,12 +8,13 @@ name may not be null; 8 carries the client's reason (KIP-800); 9 tells a returni
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from kbroker.apis.authorization import require
 from kbroker.apis.request import Api, Request
 from kbroker.completion import Callback
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import JoinGroupResponse
 from kbroker.security.acl_codes import Operation, ResourceType
@@ -27,7 +28,13 @@ def handle(request: Request, body: Any) -> None:
     # The slash is how Java writes an address without a host name: members carry it in answers and in the offsets topic.
     request.node.groups.join(
         body, request.version, request.client_id or '', f'/{request.client_host}',
-        Callback(lambda error, response: request.reply(fit(response, request.version))))
+        Callback(partial(answer, request, body)))
+
+
+def answer(request: Request, body: Any, error: KafkaError | None, response: Any) -> None:
+    if error is not None:
+        response = error_response(body, error.code, str(error), request.version)
+    request.reply(fit(response, request.version))
 
 
 def fit(response: Any, version: int) -> Any:

@@ -1,6 +1,6 @@
 """ListGroups (key 16), versions 0-5.
 
-Version 4 filters by state (KIP-518), version 5 by type (KIP-848); all groups here are of type classic.
+Version 4 filters by state (KIP-518), version 5 by type (KIP-848).
 """
 
 from __future__ import annotations
@@ -14,26 +14,23 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListGroupsResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
-GROUP_TYPE = 'classic'
-
 
 def handle(request: Request, body: Any) -> Steps:
     """List the groups in one of the states and of one of the types, in any case; empty filters let all pass."""
     states = {state.lower() for state in body.states_filter}
     types = {group_type.lower() for group_type in body.types_filter}
-    groups = request.node.groups.list_groups() if not types or GROUP_TYPE in types else []
     may_all = may_on_cluster(request, Operation.DESCRIBE, quiet=True)
     pace = Pace()
     listed = []
-    for group in groups:
-        is_asked_for = not states or group.state.value.lower() in states
+    for group in request.node.groups.list_groups():
+        is_asked_for = (not states or group.state_name.lower() in states) and (not types or group.group_type in types)
         if is_asked_for and (may_all or request.may(
                 Operation.DESCRIBE, ResourceType.GROUP, group.group_id, quiet=True)):
             listed.append(ListGroupsResponse.ListedGroup(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type or '',
-                group_state=group.state.value,
-                group_type=GROUP_TYPE,
+                group_state=group.state_name,
+                group_type=group.group_type,
             ))
         if pace.spend():
             yield

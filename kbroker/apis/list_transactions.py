@@ -6,16 +6,18 @@ that do not exist are sent back in `unknown_state_filters`. See `linear_pattern`
 """
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbroker.apis.long_answers import PART, Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.linear_pattern import LinearPattern, PatternError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListTransactionsResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.transaction.state import TransactionRow, TransactionState
+
+if TYPE_CHECKING:
+    from kbroker.linear_pattern import LinearPattern
 
 Listed = ListTransactionsResponse.TransactionState
 STATES = {state.title: state for state in TransactionState}
@@ -41,6 +43,7 @@ def handle(request: Request, body: Any) -> Steps:
 def compile_pattern(text: str | None) -> LinearPattern | None:
     if not text:
         return None
+    from kbroker.linear_pattern import LinearPattern, PatternError  # a start does without it
     try:
         return LinearPattern(text)
     except PatternError as error:

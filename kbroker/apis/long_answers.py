@@ -10,33 +10,17 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.long_work import PART as PART
+from kbroker.long_work import Pace as Pace
 
 Steps = Generator[None, None, Any]
 """A handler that runs as long work, and returns the response."""
-
-PART = 64
-"""The elements that a handler treats between two yields, if one takes a microsecond or two."""
 
 MOST_REPLY_BYTES = 32 * 1024 * 1024
 """The size of the response messages of one request, after which no further element is described."""
 
 ELEMENT_BYTES = 128
 """The memory that one element of a response takes until it is encoded, besides its strings."""
-
-
-class Pace:
-    """The work of one handler since its last yield."""
-
-    def __init__(self) -> None:
-        self._left = PART
-
-    def spend(self, elements: int = 1) -> bool:
-        """Count treated elements. Return True if it is time to yield."""
-        self._left -= elements
-        if self._left > 0:
-            return False
-        self._left = PART
-        return True
 
 
 class ReplyRoom:

@@ -11,7 +11,7 @@ cimport cython
 from kbroker.apis.request cimport Api, Request
 from kbroker.apis.offset_commits cimport count_partitions, offsets_to_commit, topics_to_commit
 from kbroker.completion cimport Completion
-from kbroker.group.offsets cimport Commit
+from kbroker.group.commits cimport Commit
 
 from kbroker.apis.authorization import refusal
 from kbroker.apis.long_answers import in_parts

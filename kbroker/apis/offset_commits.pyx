@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker.apis.request cimport Request
-from kbroker.group.offsets cimport NewOffset
+from kbroker.group.commits cimport NewOffset
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -16,8 +16,8 @@ from kbroker.apis.authorization import require
 from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, add_indexes, distinct_indexes, in_parts
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.commits import NO_TOPIC_ID
 from kbroker.group.offsets import FetchedOffset
-from kbroker.group.records import NO_TOPIC_ID
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetFetchResponse
 from kbroker.security.acl_codes import Operation, ResourceType
@@ -37,10 +37,12 @@ def handle(request: Request, body: Any) -> Steps:
             wanted = yield from distinct_indexes(body.topics, 'name', 'partition_indexes', answers.pace)
         return OffsetFetchResponse(topics=(yield from answers.fetch_topics(body.group_id, wanted)))
     by_group: dict[str, Wanted] = {}
+    members: dict[str, tuple[str | None, int]] = {}
     whole = set()
     key = 'topic_id' if answers.by_id else 'name'
     for group in body.groups:
         named = by_group.setdefault(group.group_id, {})
+        members.setdefault(group.group_id, (group.member_id, group.member_epoch))
         if group.topics is None:
             whole.add(group.group_id)
         elif group.group_id not in whole:
@@ -49,7 +51,8 @@ def handle(request: Request, body: Any) -> Steps:
             yield
     groups = []
     for group_id, named in by_group.items():
-        groups.append((yield from answers.fetch_group(group_id, None if group_id in whole else named)))
+        groups.append((yield from answers.fetch_group(
+            group_id, members[group_id], None if group_id in whole else named)))
     return OffsetFetchResponse(groups=groups)
 
 
@@ -65,8 +68,10 @@ class OffsetAnswers:
         self._room = ReplyRoom()
         self._among_groups = request.version >= 8
 
-    def fetch_group(self, group_id: str, wanted: Wanted | None) -> Steps:
+    def fetch_group(self, group_id: str, member: tuple[str | None, int], wanted: Wanted | None) -> Steps:
         """Return the answer for one group of version 8 and later; an error of one group does not affect the others.
+
+        `member` is the id and the epoch of the member that asks.
 
         When the answer is full, the groups that are left get COORDINATOR_LOAD_IN_PROGRESS: clients ask for these again.
         """
@@ -75,6 +80,7 @@ class OffsetAnswers:
         try:
             require(self.request, DESCRIBE, GROUP, group_id)
             self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            self.node.groups.check_fetch(group_id, *member)
             topics = yield from self.fetch_topics(group_id, wanted)
         except KafkaError as error:
             return OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id, error_code=error.code)
@@ -124,7 +130,8 @@ class OffsetAnswers:
         for part in in_parts(indexes):
             wanted = [(name, index) for index in part]
             if refused is None:
-                fetched = self.node.groups.fetch_offsets(group_id, wanted, self.require_stable)
+                fetched = self.node.groups.fetch_offsets(
+                    group_id, wanted, self.require_stable, key if self.by_id else NO_TOPIC_ID)
             else:
                 fetched = dict.fromkeys(wanted, refused)
             topic.partitions.extend(self._partition(index, fetched[name, index]) for index in part)

@@ -8,7 +8,7 @@ from kbroker.security.access import Access
 from kbroker.security.principal import Principal
 
 _Handle = Callable[[Request, Any], Any]
-_Steps = Generator[None]
+_Steps = Generator[object]
 
 class Request:
     node: Any

@@ -13,7 +13,7 @@ cimport cython
 from kbroker.apis.request cimport Api, Request
 from kbroker.apis.offset_commits cimport count_partitions, offsets_to_commit, topics_to_commit
 from kbroker.completion cimport Completion
-from kbroker.group.offsets cimport Commit
+from kbroker.group.commits cimport Commit
 from kbroker.group.shard cimport TransactionalProducer
 
 from kbroker.apis.authorization import refusal
@@ -66,7 +66,7 @@ cdef class TxnOffsetCommitUnderWay(Completion):
     cdef int append(self) except -1:
         """Append the offsets. The transaction is verified: it is open, or the producer has a guard."""
         try:
-            self.request.node.groups.commit_transactional(self.commit, self.producer, self)
+            self.request.node.groups.commit_transactional(self.commit, self.request.version, self.producer, self)
         except KafkaError as error:
             return self.refuse(error)
         return 0

@@ -406,6 +406,36 @@ class Admin:
         """Return (coordinator, ConsumerGroupDescribeResponse.DescribedGroup) or KafkaError (KIP-848)."""
         return self._describe_groups(messages.ConsumerGroupDescribeRequest, 'group_ids', group_ids)
 
+    def describe_share_groups(self, group_ids: Collection[str]) -> dict[str, Any]:
+        """Return (coordinator, ShareGroupDescribeResponse.DescribedGroup) or KafkaError (KIP-932)."""
+        return self._describe_groups(messages.ShareGroupDescribeRequest, 'group_ids', group_ids)
+
+    def list_share_group_offsets(self, group_id: str) -> dict[Partition, Any]:
+        """Return the row of DescribeShareGroupOffsetsResponse for each partition that the share group knows."""
+        request = messages.DescribeShareGroupOffsetsRequest
+        what = f'offsets of group {group_id!r}'
+
+        def ask() -> Any:
+            answer = self._group_coordinator(group_id).call(request(
+                groups=[request.DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=None)]))
+            found = _only(answer.groups, what)
+            check(found.error_code, what)
+            for topic in found.topics:
+                for row in topic.partitions:
+                    check(row.error_code, f'{what} on {topic.topic_name}-{row.partition_index}')
+            return found
+
+        found = self._retrying(ask, f'fetching {what}')
+        return {(topic.topic_name, row.partition_index): row for topic in found.topics for row in topic.partitions}
+
+    def delete_share_group_offsets(self, group_id: str, topics: Collection[str]) -> dict[str, KafkaError | None]:
+        """Delete the offsets of a share group without members in these topics."""
+        request = messages.DeleteShareGroupOffsetsRequest
+        rows = [request.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in topics]
+        answer = self._ask_group(group_id, request(group_id=group_id, topics=rows), 'deleting offsets')
+        check(answer.error_code, f'deleting offsets of group {group_id!r}')
+        return {row.topic_name: _error(row, row.topic_name) for row in answer.responses}
+
     def _describe_groups(self, request_class: Any, field: str, group_ids: Collection[str]) -> dict[str, Any]:
         found = {}
         for group_id in group_ids:

@@ -4,20 +4,17 @@ Subscription and assignment are opaque to the broker: a version (int16), then th
 """
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
-from kbroker.protocol.codec import decode_prefix, encode
+from kbroker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_message, encode_message
 from kbroker.protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 TopicPartition = tuple[str, int]
 
 RANGE = 'range'
-PROTOCOL_TYPE = 'consumer'
 
-_VERSION = struct.Struct('>h')
 _SUBSCRIPTION_VERSION = 1
 _ASSIGNMENT_VERSION = 0
 
@@ -54,7 +51,7 @@ def encode_subscription(topics: Iterable[str], owned: Iterable[TopicPartition] =
     structs = [ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
                for topic, partitions in by_topic(owned).items()]
     message = ConsumerProtocolSubscription(topics=sorted(topics), owned_partitions=structs)
-    return _VERSION.pack(_SUBSCRIPTION_VERSION) + encode(message, _SUBSCRIPTION_VERSION)
+    return encode_message(message, _SUBSCRIPTION_VERSION)
 
 
 def decode_subscription(data: bytes) -> frozenset[str]:
@@ -67,7 +64,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     structs = [ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=indexes)
                for topic, indexes in by_topic(partitions).items()]
     message = ConsumerProtocolAssignment(assigned_partitions=structs)
-    return _VERSION.pack(_ASSIGNMENT_VERSION) + encode(message, _ASSIGNMENT_VERSION)
+    return encode_message(message, _ASSIGNMENT_VERSION)
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
@@ -85,16 +82,9 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return grouped
 
 
-def _decode(message_class, data: bytes):  # type: ignore[no-untyped-def]
-    """Decode in the newest known version: a newer version only appends fields."""
+def _decode(message_class: Any, data: bytes) -> Any:
     try:
-        if len(data) < _VERSION.size:
-            raise ProtocolError(f'found {len(data)} bytes, expected a version')
-        (version,) = _VERSION.unpack_from(data)
-        if version < 0:
-            raise ProtocolError(f'found version {version}, expected 0 or more')
-        message, _ = decode_prefix(message_class, data, min(version, message_class.versions[1]), _VERSION.size)
+        return decode_message(message_class, data)
     except ProtocolError as error:
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f'found a member that speaks another protocol than '
                                                                 f'{PROTOCOL_TYPE}: {error}') from None
-    return message

@@ -11,14 +11,16 @@ from collections.abc import Callable, Collection, Iterable
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel, OffsetAndMetadata
 from kbroker.client.assignor import TopicPartition
+from kbroker.client.classic_member import ClassicMember
 from kbroker.client.cluster import RETRIED, Cluster
+from kbroker.client.consumer_member import ConsumerMember
 from kbroker.client.errors import ClientError, error_of, known_code
 from kbroker.client.fetcher import ConsumedBatch, FetchedPartition, Fetcher, consumed_batches, next_offset
 from kbroker.client.group_member import GroupMember
 from kbroker.client.stream_settings import ConsumerSettings
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import ConfigError, ErrorCode, KafkaError
 
 _RESET_TIMESTAMPS = {'earliest': EARLIEST, 'latest': LATEST}
 
@@ -32,15 +34,21 @@ class Consumer:
         self._cluster = cluster
         self._clock = clock or Clock()
         self._fetcher = Fetcher(cluster, self.settings, self._clock, sleep)
-        self._member = None if self.settings.group_id is None else GroupMember(
-            cluster, self.settings.group_id, self.settings, self._clock, sleep)
+        self._member = None if self.settings.group_id is None else self._make_member(self.settings.group_id, sleep)
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
+        self._regex: str | None = None
         self._partition_counts: dict[str, int] = {}
         self._metadata_due_ms = 0
         self._commit_due_ms = 0
         self._positions: dict[TopicPartition, int | None] = {}
         """None: not yet known, from the group or from auto.offset.reset."""
+
+    def _make_member(self, group_id: str, sleep: Callable[[float], None]) -> GroupMember:
+        if self.settings.group_protocol == 'consumer':
+            return ConsumerMember(self._cluster, group_id, self.settings, self._clock, sleep,
+                                  regex=lambda: self._regex)
+        return ClassicMember(self._cluster, group_id, self.settings, self._clock, sleep)
 
     # ---- assignment
 
@@ -54,13 +62,21 @@ class Consumer:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions, independent of any group."""
-        self._topics, self._pattern = frozenset(), None
+        self._topics, self._pattern, self._regex = frozenset(), None, None
         self._positions = {partition: self._positions.get(partition) for partition in partitions}
 
-    def subscribe(self, topics: Iterable[str] = (), pattern: re.Pattern[str] | None = None) -> None:
-        """Share these topics, or all whose full name matches, with the other members of the group."""
+    def subscribe(self, topics: Iterable[str] = (), pattern: re.Pattern[str] | None = None,
+                  regex: str | None = None) -> None:
+        """Share these topics, or all whose full name matches, with the other members of the group.
+
+        The consumer evaluates `pattern`, without internal topics. The broker evaluates `regex`, with the syntax of RE2,
+        and finds internal topics, too; this needs group.protocol=consumer.
+        """
         self._group()
-        self._topics, self._pattern = frozenset(topics), pattern
+        if regex is not None and self.settings.group_protocol != 'consumer':
+            raise ConfigError('group.protocol', 'found an expression for the broker, which needs '
+                              'group.protocol=consumer')
+        self._topics, self._pattern, self._regex = frozenset(topics), pattern, regex
         self._metadata_due_ms = 0
 
     def position(self, topic: str, partition: int) -> int | None:
@@ -155,14 +171,14 @@ class Consumer:
             return
         if self.settings.enable_auto_commit if commits is None else commits:
             self._commit_if_still_member()
-        if self._topics or self._pattern is not None:
+        if self._is_subscribed():
             try:
                 self._member.leave()
             except ClientError:
                 return      # the session times out by itself
 
     def _keep_membership(self) -> None:
-        if self._member is None or not (self._topics or self._pattern is not None):
+        if self._member is None or not self._is_subscribed():
             return
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._metadata_due_ms:
@@ -173,8 +189,13 @@ class Consumer:
             self._commit_due_ms = now_ms + self.settings.auto_commit_interval_ms
             self._commit_if_still_member()
         if self._member.must_join:
-            owned, self._positions = list(self._positions), {}
-            self._positions = dict.fromkeys(self._member.join(self._topics, owned))
+            owned, self._positions = self._positions, {}
+            assigned = self._member.join(self._topics, list(owned))
+            kept = owned if self._member.keeps_positions else {}
+            self._positions = {partition: kept.get(partition) for partition in assigned}
+
+    def _is_subscribed(self) -> bool:
+        return bool(self._topics) or self._pattern is not None or self._regex is not None
 
     def _watch_topics(self) -> None:
         """Rejoin the group when another topic matches, or a topic has more partitions."""
@@ -195,7 +216,7 @@ class Consumer:
         try:
             self.commit()
         except KafkaError as error:
-            if not self._member.must_join:
+            if error.code not in self._member.lost_place:
                 raise error from None
 
     def _group(self) -> GroupMember:

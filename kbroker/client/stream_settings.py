@@ -16,6 +16,12 @@ MOST_IN_FLIGHT = 5
 """A partition remembers this many batches of a producer and could not detect a duplicate of an older one."""
 ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
 
+NOT_WITH = {
+    'classic': ('group.remote.assignor',),
+    'consumer': ('session.timeout.ms', 'heartbeat.interval.ms', 'partition.assignment.strategy'),
+}
+"""Settings without effect, by group.protocol. With `consumer`, the broker decides about them."""
+
 AutoOffsetReset = Literal['earliest', 'latest', 'none']
 
 
@@ -84,12 +90,18 @@ class ConsumerSettings:
     max_poll_interval_ms: int = 300_000
     metadata_max_age_ms: int = 300_000
     check_crcs: bool = True
+    group_protocol: str = 'classic'
+    group_remote_assignor: str | None = None
+    """The assignor of the broker, with group_protocol `consumer`."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> ConsumerSettings:
         """Build from properties. Raises ConfigError for a value that is invalid or contradicts another."""
         read = _Reader(properties)
-        read.one_of('group.protocol', ('classic',), 'classic')
+        protocol = read.one_of('group.protocol', ('classic', 'consumer'), 'classic')
+        for name in NOT_WITH[protocol]:
+            if name in properties:
+                raise ConfigError(name, f'found {name}, which cannot be set with group.protocol={protocol}')
         session_timeout_ms = read.integer('session.timeout.ms', 45_000, 1)
         heartbeat_interval_ms = read.integer('heartbeat.interval.ms', 3000, 1)
         if heartbeat_interval_ms >= session_timeout_ms:
@@ -105,7 +117,8 @@ class ConsumerSettings:
             read.integer('fetch.min.bytes', 1, 0), read.integer('fetch.max.wait.ms', 500, 0),
             read.integer('fetch.max.bytes', 52_428_800, 0), read.integer('max.partition.fetch.bytes', 1_048_576, 0),
             session_timeout_ms, heartbeat_interval_ms, read.integer('max.poll.interval.ms', 300_000, 1),
-            read.integer('metadata.max.age.ms', 300_000, 0, 2**63 - 1), True if check_crcs is None else check_crcs)
+            read.integer('metadata.max.age.ms', 300_000, 0, 2**63 - 1), True if check_crcs is None else check_crcs,
+            protocol, properties.get('group.remote.assignor') or None)
 
 
 class _Reader:

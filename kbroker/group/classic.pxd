@@ -3,7 +3,8 @@ from libc.stdint cimport int32_t, int64_t
 
 from kbroker.clock cimport Timer
 from kbroker.completion cimport Completion
-from kbroker.group.memory cimport GroupMemory
+from kbroker.group.commits cimport Commit
+from kbroker.group.group cimport Group
 
 
 cdef class Member:
@@ -26,13 +27,11 @@ cdef class Member:
     cdef int take_fields(self, Member other) except -1
 
 
-cdef class ClassicGroup:
-    cdef readonly str group_id
+cdef class ClassicGroup(Group):
     cdef readonly object state_since_ms
     cdef readonly object state
     cdef readonly object previous_state
     cdef readonly int32_t generation
-    cdef readonly str protocol_type
     cdef readonly str protocol_name
     cdef public str leader_id
     cdef readonly dict members
@@ -44,21 +43,17 @@ cdef class ClassicGroup:
     cdef public Timer join_timer
     cdef public Timer sync_timer
     cdef readonly Py_ssize_t joined_count
-    cdef readonly Py_ssize_t held_bytes
     cdef readonly Py_ssize_t metadata_bytes
-    cdef GroupMemory _memory
     cdef dict _protocol_counts
     cdef object _subscribed_topics
-    cdef int64_t _revision
+    cdef readonly int64_t revision
 
     cpdef Member check_member(self, str member_id, str group_instance_id)
     cpdef check_generation(self, int32_t generation)
-    cpdef check_alive(self)
     cpdef park_join(self, Member member, Completion done)
     cpdef Completion take_join(self, Member member)
     cpdef park_sync(self, Member member, Completion done)
     cpdef Completion take_sync(self, Member member)
+    cdef bint is_standalone(self, Commit commit) except -1
     cdef int count(self, Member member, int sign) except -1
-    cpdef hold(self, Py_ssize_t more_bytes)
-    cpdef hold_in(self, GroupMemory memory)
     cdef int expect_life(self, Member member, int64_t now_ms) except -1

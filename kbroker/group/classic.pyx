@@ -8,9 +8,13 @@ from libc.stdint cimport int32_t, int64_t
 
 from kbroker.clock cimport Timer
 from kbroker.completion cimport Completion
-from kbroker.group.memory cimport GroupMemory
+from kbroker.group.commits cimport Commit
+from kbroker.group.group cimport Group
+from kbroker.group.records cimport CommittedOffset
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.records import topics_of_subscription
+from kbroker.protocol.messages import GroupMetadataKey
 
 CONSUMER_PROTOCOL_TYPE = 'consumer'
 MAX_MEMBER_NAME_LENGTH = 249
@@ -20,11 +24,10 @@ MOST_PROTOCOLS = 64
 MOST_MEMBERS = 15_000
 """The most members of a group, whatever group.max.size says: the parts of a rebalance that cannot be divided take less
 than 10 ms."""
-GROUP_BYTES = 1_000
 MEMBER_BYTES = 1_200
 PROTOCOL_BYTES = 160
-"""The memory of a group, of a member with its session timer, and of an assignor with empty metadata, as measured on
-CPython 3.11 with 64 bits. Strings and metadata come on top."""
+"""The memory of a member with its session timer, and of an assignor with empty metadata, as measured on CPython 3.11
+with 64 bits. Strings and metadata come on top."""
 
 cdef enum:
     MEMBERS_A_PART = 64         # how many members are looked at between two yields
@@ -53,6 +56,10 @@ no member joined. Dead: the group's tombstone is in the log, not yet durable; no
 
 
 cdef object IS_DEAD = GroupState.DEAD
+cdef object IS_EMPTY = GroupState.EMPTY
+cdef object IS_STABLE = GroupState.STABLE
+cdef object IS_COMPLETING = GroupState.COMPLETING_REBALANCE
+cdef object IS_PREPARING = GroupState.PREPARING_REBALANCE
 
 
 cdef class Member:
@@ -86,6 +93,11 @@ cdef class Member:
         return Member(self.member_id, self.group_instance_id, self.client_id, self.client_host,
                       self.rebalance_timeout_ms, self.session_timeout_ms, self.protocols, self.assignment)
 
+    def offering(self, protocols):
+        """Return a copy of the fields that a JoinGroup sets, with these assignors."""
+        return Member(self.member_id, self.group_instance_id, self.client_id, self.client_host,
+                      self.rebalance_timeout_ms, self.session_timeout_ms, protocols, self.assignment)
+
     cdef int take_fields(self, Member other) except -1:
         """Adopt the fields that a JoinGroup sets."""
         self.held_bytes = other.held_bytes - len(other.assignment) + len(self.assignment)
@@ -114,7 +126,7 @@ cdef class Member:
         return b''
 
 
-cdef class ClassicGroup:
+cdef class ClassicGroup(Group):
     """State of one group. A group with `protocol_type` None is a simple one: offsets, no members ever.
 
     `state_since_ms`: wall time of the last transition; None when loaded from a row that does not know it. `members` by
@@ -125,25 +137,25 @@ cdef class ClassicGroup:
 
     Counts replace loops over the members, so a join into a large group costs no more than one into a small group:
     `joined_count` members wait in a join; `_protocol_counts` has the number of members that offer an assignor.
-    `held_bytes` is the memory of the group with its members, `metadata_bytes` the sum of theirs. `_revision` changes
-    with the members. `_subscribed_topics` is NOT_READ until they are asked for.
+    `metadata_bytes` is the sum of the members'. `revision` changes with the members. `_subscribed_topics` is NOT_READ
+    until they are asked for.
     """
+
+    group_type = 'classic'
 
     def __init__(self, str group_id not None, *, state_since_ms=None, state=GroupState.EMPTY, int32_t generation=0,
                  str protocol_type=None, str protocol_name=None):
-        self.group_id = group_id
+        super().__init__(group_id, protocol_type)
         self.state_since_ms = state_since_ms
         self.state = state
         self.previous_state = GroupState.EMPTY
         self.generation = generation
-        self.protocol_type = protocol_type
         self.protocol_name = protocol_name
         self.members = {}
         self.static_member_ids = {}
         self.pending_members = {}
         self.unsynced_member_ids = set()
         self.stored_generation = -1
-        self.held_bytes = GROUP_BYTES + getsizeof(group_id)
         self._protocol_counts = {}
         self._subscribed_topics = NOT_READ
 
@@ -155,6 +167,33 @@ cdef class ClassicGroup:
 
     def is_in(self, *states):
         return self.state in states
+
+    @property
+    def state_name(self):
+        return self.state.value
+
+    @property
+    def is_empty(self):
+        return self.state is IS_EMPTY
+
+    @property
+    def is_dead(self):
+        return self.state is IS_DEAD
+
+    @property
+    def may_expire(self):
+        return self.state is IS_EMPTY and not self.pending_members
+
+    def check_offset_deletion(self):
+        """NON_EMPTY_GROUP if the members are no consumers, so that their topics are unknown."""
+        if self.state is not IS_EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f'group {self.group_id} has {len(self.members)} members')
+
+    def bury(self, now_ms):
+        self.transition_to(IS_DEAD, now_ms)
+
+    def tombstones(self):
+        return [(GroupMetadataKey(group=self.group_id), None)]
 
     @property
     def is_blank(self):
@@ -200,24 +239,49 @@ cdef class ClassicGroup:
         if generation != self.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f'found generation {generation}, expected {self.generation}')
 
-    cpdef hold(self, Py_ssize_t more_bytes):
-        """Count memory of the group, where the shard has it among its groups also in the memory of all groups."""
-        self.held_bytes += more_bytes
-        if self._memory is not None:
-            self._memory.hold(more_bytes)
+    # Offsets
 
-    cpdef hold_in(self, GroupMemory memory):
-        """Count the group's memory in that of all groups, from now on; None to count it out."""
-        if self._memory is not None:
-            self._memory.hold(-self.held_bytes)
-        self._memory = memory
-        if memory is not None:
-            memory.hold(self.held_bytes)
+    cpdef check_commit(self, Commit commit, int version):
+        """UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE."""
+        self.check_alive()
+        if self.is_standalone(commit):
+            return
+        if not commit.names_member():
+            if self.state is IS_EMPTY:
+                return
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f'group {self.group_id} has members, and the commit names none'
+            )
+        self.check_member(commit.member_id, commit.group_instance_id)
+        self.check_generation(commit.generation)
+        if self.state is IS_COMPLETING:
+            # The member knows its generation but has no assignment in it yet: it commits again after its sync.
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
-    cpdef check_alive(self):
-        """COORDINATOR_NOT_AVAILABLE for a group whose deletion is on its way to the disk: the client comes again."""
-        if self.state is IS_DEAD:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group {self.group_id} is being deleted')
+    cpdef check_transactional_commit(self, Commit commit, int version):
+        """UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE. Not so a rebalance: the
+        generation, if the client names one, is fence enough (KIP-447)."""
+        self.check_alive()
+        if commit.names_member() and not self.is_standalone(commit):
+            self.check_member(commit.member_id, commit.group_instance_id)
+            self.check_generation(commit.generation)
+
+    cdef bint is_standalone(self, Commit commit) except -1:
+        """Return whether a consumer without group management, or an administrator, commits to an empty group."""
+        return commit.generation < 0 and self.state is IS_EMPTY
+
+    def kept_since_ms(self, CommittedOffset committed not None):
+        """From when the retention counts (KIP-211): the last commit for groups without members and for topics that the
+        members of a stable group of consumers do not read; for other groups the time that the last member left, None
+        while there are some."""
+        if self.protocol_type is None:
+            return committed.commit_timestamp_ms
+        if self.state is IS_EMPTY:
+            return committed.commit_timestamp_ms if self.state_since_ms is None else self.state_since_ms
+        if self.state is IS_STABLE and self.protocol_type == CONSUMER_PROTOCOL_TYPE and self.knows_subscriptions:
+            return committed.commit_timestamp_ms
+        return None
 
     # Members
 
@@ -261,7 +325,7 @@ cdef class ClassicGroup:
                 del self._protocol_counts[name]
         self.hold(sign * member.held_bytes)
         self.metadata_bytes += sign * member.metadata_bytes
-        self._revision += 1
+        self.revision += 1
         self._subscribed_topics = NOT_READ
         return 0
 
@@ -420,7 +484,7 @@ cdef class ClassicGroup:
         """Everyone who is awaited has joined: next generation, with an assignor, or Empty without one."""
         self.generation += 1
         self.unsynced_member_ids = set(self.members)
-        self._revision += 1
+        self.revision += 1
         self._subscribed_topics = NOT_READ
         if self.members:
             self.protocol_name = self.select_protocol()
@@ -431,13 +495,12 @@ cdef class ClassicGroup:
 
     # Subscriptions
 
-    def read_subscriptions(self, topics_of):
+    def read_subscriptions(self):
         """Read which topics the members are subscribed to, in parts: a generator. `is_subscribed_to` needs it.
 
-        `topics_of` yields the topics of a consumer's subscription; ValueError when it cannot read it. A change of the
-        members meanwhile leaves the topics unknown.
+        A change of the members meanwhile leaves the topics unknown.
         """
-        cdef int64_t revision = self._revision
+        cdef int64_t revision = self.revision
         cdef Py_ssize_t looked_at = 0
         cdef set topics = set()
         cdef Member member
@@ -448,12 +511,12 @@ cdef class ClassicGroup:
             return
         try:
             for member in list(self.members.values()):
-                for topic in topics_of(member.metadata(self.protocol_name)):
+                for topic in topics_of_subscription(member.metadata(self.protocol_name)):
                     topics.add(topic)
                     looked_at += 1
                     if looked_at % MEMBERS_A_PART == 0:
                         yield
-                        if self._revision != revision:
+                        if self.revision != revision:
                             return
         except ValueError:
             return

@@ -7,24 +7,42 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.clock import Clock, Timers
-from kbroker.completion import Callback, Completion
+from kbroker.completion import Callback, Completion, complete
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.classic import ClassicGroup
+from kbroker.group.classic_members import ClassicMembers, Join
+from kbroker.group.commits import NO_TOPIC_ID, Commit
+from kbroker.group.consumer_group import ConsumerGroup
+from kbroker.group.consumer_heartbeat import ConsumerHeartbeats, preferred_assignor
+from kbroker.group.deadlines import Deadlines
+from kbroker.group.group import Group
+from kbroker.group.group_config import GroupConfig, GroupConfigs, OverridesOf
+from kbroker.group.heartbeat import JOIN_EPOCH, Call, Place
 from kbroker.group.membership import Membership
 from kbroker.group.memory import GroupMemory
-from kbroker.group.offsets import Commit, FetchedOffset, Offsets
+from kbroker.group.migration import Migration
+from kbroker.group.offsets import FetchedOffset, Offsets
 from kbroker.group.pending_members import PendingMembers
+from kbroker.group.regexes import Regexes
 from kbroker.group.shard import Shard, TransactionalProducer
+from kbroker.group.share_group import ShareGroup
+from kbroker.group.share_heartbeat import ShareHeartbeats
+from kbroker.group.share_offsets import ShareOffsets
+from kbroker.group.share_state import ShareStates
+from kbroker.group.streams_heartbeat import StreamsHeartbeats
+from kbroker.group.streams_topics import StreamsTopics
+from kbroker.group.topic_changes import TopicChanges
+from kbroker.group.turns import Turns
 from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.long_work import LongWork
 from kbroker.record.batch import NO_SEQUENCE
 from kbroker.topics.partitioner import partition_for
 
 if TYPE_CHECKING:
-    from kbroker.group.offsets import TopicPartition
+    from kbroker.group.commits import TopicPartition
     from kbroker.group.records import OffsetKey
 
 log = logging.getLogger(__name__)
+
 
 class Shared(NamedTuple):
     """The parts of the coordinator that all shards share."""
@@ -32,6 +50,10 @@ class Shared(NamedTuple):
     memory: GroupMemory
     pending_members: PendingMembers
     long_work: LongWork
+    changes: TopicChanges
+    regexes: Regexes
+    share_states: ShareStates
+    group_config: Callable[[str], GroupConfig]
 
 
 class Coordinated:
@@ -39,22 +61,68 @@ class Coordinated:
 
     def __init__(self, partition: Any, config: Any, clock: Clock, timers: Timers, shared: Shared):
         self.shard = Shard(partition, clock, shared.memory, shared.long_work)
+        self.turns = Turns(self.shard, shared.long_work)
         self.membership = Membership(self.shard, config, clock, timers, shared.long_work, shared.pending_members)
-        self.offsets = Offsets(self.shard, self.membership.sessions, config, clock, shared.long_work)
+        self.offsets = Offsets(self.shard, self.membership.sessions, self.turns, config, clock, shared.long_work)
+        self.deadlines = Deadlines(clock, timers)
+        place = Place(self.shard, self.turns, self.deadlines, shared.changes, clock, config, shared.group_config)
+        migration = Migration(self.membership, shared.changes.topics, config, shared.long_work)
+        self.consumers = ConsumerHeartbeats(place, shared.regexes, migration)
+        self.classic_members = ClassicMembers(place, shared.regexes, migration, self.membership)
+        self.shares = ShareHeartbeats(place, shared.share_states)
+        self.share_offsets = ShareOffsets(self.turns, shared.share_states, shared.changes.topics)
+        self.streams = StreamsHeartbeats(place)
+
+    def start(self) -> None:
+        """After loading: each member gets its full time to heartbeat."""
+        self.membership.start_sessions()
+        modern: dict[str, Any] = {
+            each.group_class.group_type: each for each in (self.consumers, self.shares, self.streams)}
+        for group in list(self.shard.groups.values()):
+            if group.group_type in modern:
+                modern[group.group_type].start_deadlines(group)
+
+    def stop(self) -> None:
+        """Stop the sessions, and release all groups."""
+        self.turns.stop()
+        self.deadlines.cancel_all()
+        self.membership.stop_sessions()
+
+    def consumer_heartbeat(self, call: Call, done: Completion) -> None:
+        """Serve a ConsumerGroupHeartbeat. A classic group goes on if its upgrade was not stored."""
+        if call.request.member_epoch != JOIN_EPOCH:
+            self.consumers.heartbeat(call, done)
+            return
+
+        def ended(error: KafkaError | None, response: Any) -> None:
+            if error is not None:
+                self.membership.revive(call.request.group_id)
+            complete(done, error, response)
+
+        self.consumers.heartbeat(call, Callback(ended))
 
 
 class GroupCoordinator:
     """All groups. Operations on a group raise INVALID_GROUP_ID for an empty id where the API does not allow it, and
     NOT_COORDINATOR as long as `__consumer_offsets` does not exist: FindCoordinator creates it."""
 
-    def __init__(self, config: Any, clock: Clock, timers: Timers, topics: Any, long_work: LongWork):
+    def __init__(self, config: Any, clock: Clock, timers: Timers, topics: Any, long_work: LongWork,
+                 overrides_of: OverridesOf):
+        """`overrides_of` returns the configs that a group has of its own."""
         self._config = config
+        self._group_configs = GroupConfigs(config, overrides_of)
         self._clock = clock
         self._timers = timers
         self._topics = topics
+        changes = TopicChanges(topics)
+        memory = GroupMemory(config.kbroker_group_memory_max_bytes, clock)
+        self.share_states = ShareStates(clock, timers, topics, long_work, memory,
+                                        lambda: config.share_coordinator_snapshot_update_records_per_snapshot)
         self._shared = Shared(
-            GroupMemory(config.kbroker_group_memory_max_bytes, clock), PendingMembers(timers), long_work
+            memory, PendingMembers(timers), long_work,
+            changes, Regexes(changes, clock, config, long_work), self.share_states, self.group_config
         )
+        self.streams_topics = StreamsTopics(topics, clock, long_work)
         self._is_sweeping = False
         self._parts: list[Coordinated] = []
         self._stop_sweep: Callable[[], None] | None = None
@@ -67,14 +135,24 @@ class GroupCoordinator:
     def pending_members(self) -> PendingMembers:
         return self._shared.pending_members
 
+    def group_config(self, group_id: str) -> GroupConfig:
+        """Return the configs in force for a group, which need not exist. The next request asks again."""
+        return self._group_configs.of(group_id)
+
+    def reconfigure(self) -> None:
+        """Take over settings of the broker that were changed at run time."""
+        self._group_configs.reconfigure()
+
     def start(self) -> None:
         """Load what the log holds and begin the sweep for expired offsets. CorruptLogError when a row cannot be
         read."""
         self._topics.on_topic_created.append(self._topic_created)
         self._topics.on_topic_deleted.append(self._topic_deleted)
+        self._topics.on_partitions_added.append(self._shared.changes.note_changed)
         topic = self._topics.topic(CONSUMER_OFFSETS)
         if topic is not None:
             self._load(topic)
+        self.share_states.start()
         self._stop_sweep = self._timers.every(self._config.offsets_retention_check_interval_ms, self.sweep)
 
     def close(self) -> None:
@@ -82,8 +160,9 @@ class GroupCoordinator:
         if self._stop_sweep is not None:
             self._stop_sweep()
         for part in self._parts:
-            part.membership.stop_sessions()
+            part.stop()
         self._parts = []
+        self.share_states.close()
 
     def _load(self, topic: Any) -> None:
         self._parts = [
@@ -95,17 +174,19 @@ class GroupCoordinator:
             part.offsets.forget_deleted_topics(
                 lambda topic_id: self._topics.topic_by_id(topic_id) is not None, Callback(_log_failure)
             )
-            part.membership.start_sessions()
+            part.start()
         log.info('%d groups loaded', sum(len(part.shard.groups) for part in self._parts))
 
     def _topic_created(self, topic: Any) -> None:
+        self._shared.changes.note_created(topic)
         if topic.name == CONSUMER_OFFSETS and not self._parts:
             self._load(topic)
 
     def _topic_deleted(self, topic: Any) -> None:
+        self._shared.changes.note_changed(topic)
         if topic.name == CONSUMER_OFFSETS:
             for part in self._parts:
-                part.membership.stop_sessions()
+                part.stop()
             self._parts = []
         for part in self._parts:
             part.offsets.forget_topic(topic.name, Callback(_log_failure))
@@ -138,16 +219,32 @@ class GroupCoordinator:
     # Members: the errors are those of Membership's operations
 
     def join(self, request: Any, version: int, client_id: str, client_host: str, done: Completion) -> None:
-        self._member_part(request.group_id).membership.join(request, version, client_id, client_host, done)
+        self._member_part(request.group_id).classic_members.join(Join(request, version, client_id, client_host), done)
 
     def sync(self, request: Any, done: Completion) -> None:
-        self._member_part(request.group_id).membership.sync(request, done)
+        self._member_part(request.group_id).classic_members.sync(request, done)
 
     def heartbeat(self, request: Any) -> None:
-        self._member_part(request.group_id).membership.heartbeat(request)
+        self._member_part(request.group_id).classic_members.heartbeat_of_classic(request)
 
     def leave(self, request: Any) -> Generator[object, None, Any]:
-        return self._member_part(request.group_id).membership.leave(request)
+        return self._member_part(request.group_id).classic_members.leave_classic(request)
+
+    def consumer_heartbeat(self, call: Call, done: Completion) -> None:
+        """Serve a ConsumerGroupHeartbeat. `done` completes with the response, or with the error."""
+        self._member_part(call.request.group_id).consumer_heartbeat(call, done)
+
+    def consumer_assignor(self, group: ConsumerGroup) -> str:
+        """Return the assignor that a consumer group uses."""
+        return preferred_assignor(group.members.values(), self._config.group_consumer_assignors)
+
+    def share_heartbeat(self, call: Call, done: Completion) -> None:
+        """Serve a ShareGroupHeartbeat. `done` completes with the response, or with the error."""
+        self._member_part(call.request.group_id).shares.heartbeat(call, done)
+
+    def streams_heartbeat(self, call: Call, done: Completion) -> None:
+        """Serve a StreamsGroupHeartbeat. `done` completes with a StreamsReply, or with the error."""
+        self._member_part(call.request.group_id).streams.heartbeat(call, done)
 
     def max_message_bytes(self, group_id: str) -> int:
         """Return the largest batch of the group's partition. NOT_COORDINATOR."""
@@ -162,8 +259,10 @@ class GroupCoordinator:
     def commit(self, commit: Commit, version: int, done: Completion) -> None:
         self._part(commit.group_id).offsets.commit(commit, version, done)
 
-    def commit_transactional(self, commit: Commit, producer: TransactionalProducer, done: Completion) -> None:
-        self._member_part(commit.group_id).offsets.commit_transactional(commit, producer, done)
+    def commit_transactional(
+        self, commit: Commit, version: int, producer: TransactionalProducer, done: Completion
+    ) -> None:
+        self._member_part(commit.group_id).offsets.commit_transactional(commit, version, producer, done)
 
     def start_verification(
         self, group_id: str, producer_id: int, producer_epoch: int, *, supports_epoch_bump: bool
@@ -177,10 +276,17 @@ class GroupCoordinator:
             producer_id, producer_epoch, NO_SEQUENCE, supports_epoch_bump, self._clock.wall_ms()
         )
 
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
+        """Raise the errors of the group's `check_fetch`. A group that does not exist has no offsets, and no error."""
+        group = self._part(group_id).shard.groups.get(group_id)
+        if group is not None:
+            group.check_fetch(member_id, member_epoch)
+
     def fetch_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition], require_stable: bool
+        self, group_id: str, partitions: Iterable[TopicPartition], require_stable: bool, topic_id: bytes = NO_TOPIC_ID
     ) -> dict[TopicPartition, FetchedOffset]:
-        return self._part(group_id).offsets.fetch(group_id, partitions, require_stable)
+        """Return the committed offsets; with the id of their topic without those of an earlier one of that name."""
+        return self._part(group_id).offsets.fetch(group_id, partitions, require_stable, topic_id)
 
     def offset_keys(self, group_id: str) -> list[OffsetKey]:
         """Return the keys of all offsets that the group has committed."""
@@ -189,21 +295,29 @@ class GroupCoordinator:
     def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition], done: Completion) -> None:
         self._member_part(group_id).offsets.delete(group_id, partitions, done)
 
+    def share_offsets(self, group_id: str) -> ShareOffsets:
+        """Return what changes the offsets of a share group. INVALID_GROUP_ID, NOT_COORDINATOR."""
+        return self._member_part(group_id).share_offsets
+
     # Groups
 
-    def describe(self, group_id: str) -> ClassicGroup:
-        """GROUP_ID_NOT_FOUND."""
+    def describe(self, group_id: str, group_type: str) -> Any:
+        """Return the group of this type. GROUP_ID_NOT_FOUND."""
         group = self._part(group_id).shard.groups.get(group_id)
-        if group is None:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'group {group_id} does not exist')
+        if group is None or group.group_type != group_type:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'Group {group_id} not found.')
         return group
 
-    def list_groups(self) -> list[ClassicGroup]:
+    def list_groups(self) -> list[Group]:
         return [group for part in self._parts for group in part.shard.groups.values()]
 
     def delete_group(self, group_id: str, done: Completion) -> None:
-        """`done` completes when the tombstones are durable. GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-        self._part(group_id).offsets.delete_group(group_id, done)
+        """`done` completes when the tombstones are durable, or with GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
+        part = self._part(group_id)
+        if isinstance(part.shard.groups.get(group_id), ShareGroup):
+            part.share_offsets.delete_group(group_id, done)
+        else:
+            part.offsets.delete_group(group_id, done)
 
 
 def _log_failure(error: KafkaError | None, result: None) -> None:

@@ -15,7 +15,9 @@ from kbroker.group.offset_encoder cimport Text, put_text, text_of
 from kbroker.wire.bytes cimport write_int16, write_int32, write_int64
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.records import GROUP_VERSION, group_tombstone
+from kbroker.group.records import GROUP_VERSION
+from kbroker.protocol.messages import GroupMetadataKey
+from kbroker.protocol.rows import encode_row_key
 
 cdef enum:
     FIXED_BYTES = 24            # everything of a value beside its strings and members
@@ -26,7 +28,7 @@ cdef int16_t version_of_group = GROUP_VERSION
 
 def group_row(ClassicGroup group not None, dict assignments not None, Py_ssize_t max_bytes):
     """Return the key and value of the row that keeps the group's generation. Raises as `encode_group`."""
-    return group_tombstone(group.group_id)[0], encode_group(group, assignments, max_bytes)
+    return encode_row_key(GroupMetadataKey(group=group.group_id)), encode_group(group, assignments, max_bytes)
 
 
 cdef bytes encode_group(ClassicGroup group, dict assignments, Py_ssize_t max_bytes):

@@ -71,7 +71,7 @@ class Membership:
     @then_answer
     def start_sessions(self):
         """After loading: each member gets its session timeout to heartbeat; a group above group.max.size rebalances."""
-        for group in list(self._shard.groups.values()):
+        for group in self._classic_groups():
             for member in group.members.values():
                 self.sessions.restart(group, member)
             if len(group.members) > self._config.group_max_size:
@@ -79,7 +79,7 @@ class Membership:
 
     def stop_sessions(self):
         """`__consumer_offsets` is gone and its groups with it: their timers must find nothing to do."""
-        for group in self._shard.groups.values():
+        for group in self._classic_groups():
             for member in list(group.members.values()):
                 self._remove(group, member)
             for timer in (group.join_timer, group.sync_timer):
@@ -88,6 +88,67 @@ class Membership:
             self._pending_members.forget_all_of(group)
         self._shard.clear()
         self.send_answers()
+
+    # Groups that become consumer groups, and that were ones
+
+    @then_answer
+    def end(self, group):
+        """A consumer group takes the place of the group, as soon as its rows are durable. The requests that wait are
+        answered REBALANCE_IN_PROGRESS."""
+        group.bury(self._clock.wall_ms())
+        for timer in (group.join_timer, group.sync_timer):
+            if timer is not None:
+                timer.cancel()
+        self._pending_members.forget_all_of(group)
+        self._works.append(self._refuse_all(group, list(group.members.values())))
+
+    def _refuse_all(self, group, members):
+        for index, member in enumerate(members):
+            if index and index % ANSWERS_A_PART == 0:
+                self.send_answers()
+                yield
+            self._answer_join_with(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
+            self._answer_sync_with(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
+        self.send_answers()
+
+    @then_answer
+    def revive(self, group_id):
+        """Go on with a group that `end` has ended, if no other has taken its place. Its members rebalance."""
+        ended = self._shard.classic_group(group_id)
+        if ended is None or not ended.is_dead:
+            return
+        group = ClassicGroup(group_id, state_since_ms=self._clock.wall_ms(), state=GroupState.STABLE,
+                             generation=ended.generation, protocol_name=ended.protocol_name)
+        for member in ended.members.values():
+            group.add(member.as_it_is(), ended.protocol_type)
+        group.leader_id = ended.leader_id
+        self._shard.add_group(group)
+        for member in group.members.values():
+            self.sessions.restart(group, member)
+        self._prepare_rebalance(group)
+
+    @then_answer
+    def start_downgraded(self, group_id, protocols, rebalances):
+        """Give the members of a group that was a consumer group their session's time. `protocols` by member id: the
+        assignors that they offer. The row of the group keeps only one."""
+        group = self._shard.classic_group(group_id)
+        if group is None:
+            return
+        if rebalances:
+            self._prepare_rebalance(group)
+        self._works.append(self._start_members(group, protocols))
+
+    def _start_members(self, group, protocols):
+        cdef Member member
+        for index, member in enumerate(list(group.members.values())):
+            if index and index % MEMBERS_A_PART == 0:
+                yield
+            if group.members.get(member.member_id) is member and member.session_timer is None:
+                group.update(member, member.offering(protocols[member.member_id]))
+                self.sessions.restart(group, member)
+
+    def _classic_groups(self):
+        return [group for group in self._shard.groups.values() if isinstance(group, ClassicGroup)]
 
     # JoinGroup
 
@@ -99,13 +160,8 @@ class Membership:
         (too many assignors), GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE (the group is being deleted),
         COORDINATOR_LOAD_IN_PROGRESS (no memory left for more).
         """
-        low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
-        if not low <= request.session_timeout_ms <= high:
-            raise KafkaError(
-                ErrorCode.INVALID_SESSION_TIMEOUT, f'found {request.session_timeout_ms} ms, expected {low} to {high}'
-            )
-        check_protocols(request.protocols)
-        group = self._shard.groups.get(request.group_id)
+        self.check_join(request)
+        group = self._shard.classic_group(request.group_id)
         if group is None:
             if request.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {request.group_id} does not exist')
@@ -128,6 +184,15 @@ class Membership:
             self._hand_out_member_id(group, joining, done)
         else:
             self._add_member(group, joining, request.protocol_type, done)
+
+    def check_join(self, request):
+        """Raise INVALID_SESSION_TIMEOUT or INVALID_REQUEST for a JoinGroup that no group takes."""
+        low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
+        if not low <= request.session_timeout_ms <= high:
+            raise KafkaError(
+                ErrorCode.INVALID_SESSION_TIMEOUT, f'found {request.session_timeout_ms} ms, expected {low} to {high}'
+            )
+        check_protocols(request.protocols)
 
     def _joining(self, group, request, client_id, client_host):
         # Version 0 has no rebalance timeout: the session timeout stands for both.
@@ -560,14 +625,14 @@ class Membership:
         COORDINATOR_NOT_AVAILABLE.
         """
         answers, left = [], False
-        group = self._shard.groups.get(request.group_id)
+        group = self._shard.classic_group(request.group_id)
         if group is not None:
             group.check_alive()
         for index, identity in enumerate(request.members):
             if index and index % MEMBERS_A_PART == 0:
                 self._end_leave(group, left)
                 yield
-                group, left = self._shard.groups.get(request.group_id), False
+                group, left = self._shard.classic_group(request.group_id), False
             code = ErrorCode.NONE
             try:
                 if group is None:
@@ -601,7 +666,7 @@ class Membership:
 
     @then_answer
     def _session_ended(self, group, member):
-        if group.members.get(member.member_id) is member and not member.is_waiting:
+        if group.members.get(member.member_id) is member and not member.is_waiting and not group.is_dead:
             log.info('member %s of group %s did not heartbeat in time', shown(member.member_id), shown(group.group_id))
             self._remove(group, member)
             self._after_removal(group)
@@ -631,7 +696,7 @@ class Membership:
 
     def group(self, group_id):
         """The group of a member's request. UNKNOWN_MEMBER_ID when there is none, COORDINATOR_NOT_AVAILABLE."""
-        group = self._shard.groups.get(group_id)
+        group = self._shard.classic_group(group_id)
         if group is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {group_id} does not exist')
         group.check_alive()

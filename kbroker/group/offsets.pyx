@@ -1,65 +1,32 @@
 """Committing, fetching, deleting and expiring the offsets of a shard's groups."""
+from functools import partial
+from sys import getsizeof
+
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 
 from kbroker.clock cimport Clock
 from kbroker.completion cimport Completion
-from kbroker.group.classic cimport ClassicGroup
+from kbroker.group.commits cimport Commit, NewOffset
+from kbroker.group.group cimport Group
 from kbroker.group.records cimport CommittedOffset, OffsetKey, offset_key
 from kbroker.group.sessions cimport Sessions
 from kbroker.group.shard cimport Shard, TransactionalProducer
 from kbroker.long_work cimport LongWork
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.classic import CONSUMER_PROTOCOL_TYPE, GroupState
+from kbroker.group.commits import NO_TOPIC_ID
+from kbroker.group.group import GROUP_BYTES
 from kbroker.group.offset_table import OFFSET_BYTES
-from kbroker.group.records import NO_TOPIC_ID, topics_of_subscription
 from kbroker.group.shard import coordinator_error
+from kbroker.group.turns import Outcome
 
 cdef enum:
     KEYS_A_PART = 200           # how many offsets are looked at or forgotten between two yields
     GROUPS_A_PART = 200
 
-cdef object DEAD = GroupState.DEAD
-cdef object STABLE = GroupState.STABLE
 cdef object NONE = ErrorCode.NONE
-cdef object EMPTY = GroupState.EMPTY
-cdef object COMPLETING_REBALANCE = GroupState.COMPLETING_REBALANCE
 cdef object GROUP_ID_NOT_FOUND = ErrorCode.GROUP_ID_NOT_FOUND
 cdef object ILLEGAL_GENERATION = ErrorCode.ILLEGAL_GENERATION
-
-
-cdef class NewOffset:
-    """A client's offset commit for one partition. `topic_id` is that of the existing topic."""
-
-    def __init__(self, int64_t offset, int32_t leader_epoch=-1, str metadata='', bytes topic_id not None=NO_TOPIC_ID):
-        self.offset = offset
-        self.leader_epoch = leader_epoch
-        self.metadata = metadata
-        self.topic_id = topic_id
-
-
-cdef class Commit:
-    """An OffsetCommit or the group's half of a TxnOffsetCommit, with the partitions that exist.
-
-    `offsets` has a NewOffset by topic and partition. `retention_ms`: until when they are kept, from now; -1: as
-    offsets.retention.minutes says. OffsetCommit versions 2 to 4. A commit is made once: it keeps its rows.
-    """
-
-    def __init__(self, str group_id not None, dict offsets not None, int32_t generation=-1, str member_id not None='',
-                 str group_instance_id=None, int64_t retention_ms=-1):
-        self.group_id = group_id
-        self.offsets = offsets
-        self.generation = generation
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.retention_ms = retention_ms
-
-    cdef bint names_member(self) except -1:
-        return self.generation >= 0 or self.member_id != '' or self.group_instance_id is not None
-
-    cdef bint is_standalone(self, ClassicGroup group) except -1:
-        """Return whether a consumer without group management, or an administrator, commits to an empty group."""
-        return self.generation < 0 and group.state is EMPTY
 
 
 cdef class FetchedOffset:
@@ -105,10 +72,11 @@ cdef class OffsetsUnderWay(Completion):
 cdef class Offsets:
     """The offset operations of one shard. Changes become visible by replay, answers leave when they are durable."""
 
-    def __init__(self, Shard shard not None, Sessions sessions not None, config, Clock clock not None,
+    def __init__(self, Shard shard not None, Sessions sessions not None, turns not None, config, Clock clock not None,
                  LongWork long_work not None):
         self._shard = shard
         self._sessions = sessions
+        self._turns = turns
         self._longest_metadata = config.offset_metadata_max_bytes
         self._retention_ms = config.offsets_retention_minutes * 60_000
         self._clock = clock
@@ -120,34 +88,30 @@ cdef class Offsets:
     cpdef commit(self, Commit commit, int version, Completion done):
         """OffsetCommit. `done` completes with an error code for each partition, once the offsets are durable.
 
-        For all partitions: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS,
-        COORDINATOR_NOT_AVAILABLE; GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before version 9) for a generation of no
-        group.
+        For all partitions: the errors of the group's `check_commit`; GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before
+        version 9) for a generation of no group.
         """
-        cdef ClassicGroup group = self.group_of(commit, GROUP_ID_NOT_FOUND if version >= 9 else ILLEGAL_GENERATION)
+        cdef Group group = self.group_of(commit, GROUP_ID_NOT_FOUND if version >= 9 else ILLEGAL_GENERATION)
         if group is not None:
-            check_commit(group, commit)
+            group.check_commit(commit, version)
             self._sessions.touch(group, commit.member_id)
         self.append(commit, done, None)
 
-    cpdef commit_transactional(self, Commit commit, TransactionalProducer producer, Completion done):
+    cpdef commit_transactional(self, Commit commit, int version, TransactionalProducer producer, Completion done):
         """TxnOffsetCommit, when the transaction holds the partition: the offsets are pending until the marker. `done`
         as in `commit`.
 
-        For all partitions: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE. Not so
-        a rebalance: the generation, if the client names one, is fence enough (KIP-447).
+        For all partitions: the errors of the group's `check_transactional_commit`; ILLEGAL_GENERATION for a generation
+        of no group.
         """
-        cdef ClassicGroup group = self.group_of(commit, ILLEGAL_GENERATION)
+        cdef Group group = self.group_of(commit, ILLEGAL_GENERATION)
         if group is not None:
-            group.check_alive()
-            if commit.names_member() and not commit.is_standalone(group):
-                group.check_member(commit.member_id, commit.group_instance_id)
-                group.check_generation(commit.generation)
+            group.check_transactional_commit(commit, version)
         self.append(commit, done, producer)
 
-    cdef ClassicGroup group_of(self, Commit commit, missing):
+    cdef Group group_of(self, Commit commit, missing):
         """None for the first commit of a group without members, which its own replay creates."""
-        cdef ClassicGroup group = self._shard.groups.get(commit.group_id)
+        cdef Group group = self._shard.groups.get(commit.group_id)
         if group is None and commit.generation >= 0:
             raise KafkaError(missing, f'group {commit.group_id} does not exist')
         return group
@@ -170,7 +134,7 @@ cdef class Offsets:
         group_id = commit.group_id
         known = self._shard.groups.get(group_id)
         if known is not None:
-            group_id = (<ClassicGroup>known).group_id       # one string for all of a group's offsets
+            group_id = (<Group>known).group_id       # one string for all of a group's offsets
         expire_timestamp_ms = None
         if commit.retention_ms != -1:
             expire_timestamp_ms = now_ms + min(commit.retention_ms, INT64_MAX - now_ms)
@@ -209,20 +173,25 @@ cdef class Offsets:
 
     # Fetch
 
-    cpdef dict fetch(self, str group_id, partitions, bint require_stable):
-        """OffsetFetch of named partitions. An unknown group has offsets like any other: none."""
+    cpdef dict fetch(self, str group_id, partitions, bint require_stable, bytes topic_id=NO_TOPIC_ID):
+        """OffsetFetch of named partitions. An unknown group has offsets like any other: none.
+
+        With the id of their topic, offsets of an earlier topic of the same name are left out.
+        """
         return {
-            (topic, partition): self.fetch_one(offset_key(group_id, topic, partition), require_stable)
+            (topic, partition): self.fetch_one(offset_key(group_id, topic, partition), require_stable, topic_id)
             for topic, partition in partitions
         }
 
-    cdef FetchedOffset fetch_one(self, OffsetKey key, bint require_stable):
+    cdef FetchedOffset fetch_one(self, OffsetKey key, bint require_stable, bytes topic_id):
         cdef CommittedOffset found
         cdef FetchedOffset fetched
         if require_stable and not self._shard.offsets.is_stable(key):
             return UNSTABLE
         found = self._shard.offsets.committed(key)
         if found is None:
+            return NO_OFFSET
+        if topic_id != NO_TOPIC_ID and found.topic_id != NO_TOPIC_ID and found.topic_id != topic_id:
             return NO_OFFSET
         fetched = FetchedOffset.__new__(FetchedOffset)
         fetched.error = NONE
@@ -237,7 +206,7 @@ cdef class Offsets:
         cdef Py_ssize_t i
         cdef int64_t more_bytes = 0
         if group_id not in self._shard.groups:
-            more_bytes += ClassicGroup(group_id).held_bytes
+            more_bytes += <int64_t>GROUP_BYTES + getsizeof(group_id)
         for i in range(len(keys)):
             if self._shard.offsets.committed(keys[i]) is None:
                 more_bytes += OFFSET_BYTES
@@ -248,21 +217,20 @@ cdef class Offsets:
     # Delete and expire
 
     cpdef delete(self, str group_id, partitions, Completion done):
-        """OffsetDelete (KIP-496). `done` completes with an error code for each partition. GROUP_ID_NOT_FOUND;
-        NON_EMPTY_GROUP when the group's members are no consumers, so that their topics are unknown;
-        GROUP_SUBSCRIBED_TO_TOPIC for a partition of a topic that a member reads."""
-        cdef ClassicGroup group = self.living_group(group_id)
-        if group.state is not EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f'group {group_id} has {len(group.members)} members')
+        """OffsetDelete (KIP-496). `done` completes with an error code for each partition. GROUP_ID_NOT_FOUND, and the
+        errors of the group's `check_offset_deletion`; GROUP_SUBSCRIBED_TO_TOPIC for a partition of a topic that a
+        member reads."""
+        cdef Group group = self.living_group(group_id)
+        group.check_offset_deletion()
         self._long_work.start(self._delete(group, partitions, done))
 
-    cdef ClassicGroup living_group(self, str group_id):
+    cdef Group living_group(self, str group_id):
         group = self._shard.groups.get(group_id)
-        if group is None or group.state is DEAD:
+        if group is None or group.is_dead:
             raise KafkaError(GROUP_ID_NOT_FOUND, f'group {group_id} does not exist')
         return group
 
-    def _delete(self, ClassicGroup group, partitions, Completion done):
+    def _delete(self, Group group, partitions, Completion done):
         """Append the tombstones of an OffsetDelete in parts: a generator."""
         cdef OffsetsUnderWay under_way = OffsetsUnderWay.__new__(OffsetsUnderWay)
         cdef OffsetKey key
@@ -270,12 +238,13 @@ cdef class Offsets:
         under_way.keys = []
         under_way.results = {}
         under_way.done = done
-        yield from group.read_subscriptions(topics_of_subscription)
+        yield from group.read_subscriptions()
         try:
             for looked_at, (topic, partition) in enumerate(partitions):
                 if looked_at and looked_at % KEYS_A_PART == 0:
                     keys = self._flush_tombstones(keys)
                     yield
+                    group = self._shard.groups.get(group.group_id, group)   # a turn may have put another in its place
                 key = offset_key(group.group_id, topic, partition)
                 if group.is_subscribed_to(topic):
                     under_way.results[topic, partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
@@ -297,31 +266,24 @@ cdef class Offsets:
         return []
 
     cpdef delete_group(self, str group_id, Completion done):
-        """DeleteGroups. GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP. `done` completes when the tombstones are durable; until
-        then the group is Dead."""
-        cdef ClassicGroup group = self.living_group(group_id)
-        if group.state is not EMPTY:
-            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f'group {group_id} has {len(group.members)} members')
-        self._bury(group)
-        self._long_work.start(self._write_tombstones(group, done))
+        """DeleteGroups. `done` completes when the tombstones are durable; GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        self._turns.submit(group_id, self._deletion, done)
 
-    def _bury(self, ClassicGroup group):
-        group.transition_to(DEAD, self._clock.wall_ms())
-
-    def _write_tombstones(self, ClassicGroup group, Completion done):
-        """Append the tombstones of a Dead group's offsets in parts, then its own: a generator."""
-        cdef list keys = self._shard.offsets.keys_to_forget(group.group_id)
+    def _deletion(self, Group group):
+        """Append the tombstones of a group's offsets in parts, then end the group: an operation of a turn."""
+        cdef list keys
         cdef Py_ssize_t start
-        try:
-            for start in range(0, len(keys), KEYS_A_PART):
-                if start:
-                    yield
-                self._shard.append_tombstones(keys[start:start + KEYS_A_PART])
-            self._shard.append_group_tombstone(group.group_id)
-        except KafkaError as error:
-            done.complete(error, 0, None)
-            return
-        self._shard.await_appended(done)
+        if group is None or group.is_dead:
+            raise KafkaError(GROUP_ID_NOT_FOUND, 'the group does not exist')
+        if not group.is_empty:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f'group {group.group_id} has members')
+        group.bury(self._clock.wall_ms())
+        keys = self._shard.offsets.keys_to_forget(group.group_id)
+        for start in range(0, len(keys), KEYS_A_PART):
+            if start:
+                yield
+            self._shard.append_tombstones(keys[start:start + KEYS_A_PART])
+        return Outcome(group.tombstones())
 
     def forget_topic(self, str topic, Completion done not None):
         """The topic is gone: tombstones for its offsets, whatever group they are of. Offsets of a topic that is created
@@ -372,46 +334,53 @@ cdef class Offsets:
         """Forget offsets beyond their retention, and then the empty groups that have none (KIP-211), in parts: a
         generator."""
         cdef Py_ssize_t looked_at = 0
-        cdef ClassicGroup group
-        for group in list(self._shard.groups.values()):
+        cdef Group group
+        for group_id in list(self._shard.groups):
             looked_at += 1
             if looked_at % GROUPS_A_PART == 0:
                 yield
-            if self._shard.groups.get(group.group_id) is group and group.state is not DEAD:
+            group = self._shard.groups.get(group_id)
+            if group is not None and not group.is_dead:
                 try:
                     yield from self._expire_group(group, done)
                 except KafkaError as error:
                     done.complete(error, 0, None)
                     return
 
-    def _expire_group(self, ClassicGroup group, Completion done):
+    def _expire_group(self, Group group, Completion done):
         cdef list keys = self._shard.offsets.committed_keys(group.group_id)
         cdef set expired = set()
         cdef Py_ssize_t start
-        if group.state is STABLE and keys:
-            yield from group.read_subscriptions(topics_of_subscription)
+        if keys:
+            yield from group.read_subscriptions()
         for start in range(0, len(keys), KEYS_A_PART):
             if start:
                 yield
+            group = self._shard.groups.get(group.group_id, group)       # a turn may have put another in its place
             due = [key for key in keys[start:start + KEYS_A_PART] if self._is_expired(group, key)]
             expired.update(due)
             self._flush_tombstones(due)
-        if (
-            group.state is EMPTY
-            and self._shard.groups.get(group.group_id) is group
-            and not group.pending_members
-            and not self._shard.offsets.has_open_work(group.group_id)
-            and expired.issuperset(self._shard.offsets.committed_keys(group.group_id))
-        ):
-            self._bury(group)
-            self._shard.append_group_tombstone(group.group_id)
-            self._shard.await_appended(done)
+        if self._has_ended(group, expired):
+            self._turns.submit(group.group_id, partial(self._end, expired), done)
 
-    def _is_expired(self, ClassicGroup group, OffsetKey key):
+    def _has_ended(self, Group group, set expired):
+        """Return whether the group ends, as the tombstones of its `expired` offsets are appended."""
+        return (group is not None and group.may_expire and not group.is_dead
+                and not self._shard.offsets.has_open_work(group.group_id)
+                and expired.issuperset(self._shard.offsets.committed_keys(group.group_id)))
+
+    def _end(self, set expired, Group group):
+        """End a group without offsets: an operation of a turn."""
+        if not self._has_ended(group, expired):
+            return Outcome()
+        group.bury(self._clock.wall_ms())
+        return Outcome(group.tombstones())
+
+    def _is_expired(self, Group group, OffsetKey key):
         cdef CommittedOffset committed = self._shard.offsets.committed(key)
-        if committed is None or group.state is DEAD:
+        if committed is None or group.is_dead:
             return False
-        since_ms = kept_since_ms(group, committed)
+        since_ms = group.kept_since_ms(committed)
         if since_ms is None or group.is_subscribed_to(key.topic):
             return False
         if not self._shard.offsets.is_stable(key) or self._shard.offsets.is_in_flight(key):
@@ -420,38 +389,3 @@ cdef class Offsets:
         if committed.expire_timestamp_ms is not None:
             return now_ms >= committed.expire_timestamp_ms
         return now_ms - since_ms >= self._retention_ms
-
-
-cdef object kept_since_ms(group, CommittedOffset committed):
-    """From when the retention counts (KIP-211): the last commit for groups without members and for topics that the
-    members of a stable group of consumers do not read; for other groups the time that the last member left, None
-    while there are some."""
-    if group.protocol_type is None:
-        return committed.commit_timestamp_ms
-    if group.state is EMPTY:
-        return committed.commit_timestamp_ms if group.state_since_ms is None else group.state_since_ms
-    if (
-        group.state is STABLE
-        and group.protocol_type == CONSUMER_PROTOCOL_TYPE
-        and group.knows_subscriptions
-    ):
-        return committed.commit_timestamp_ms
-    return None
-
-
-cdef int check_commit(ClassicGroup group, Commit commit) except -1:
-    group.check_alive()
-    if commit.is_standalone(group):
-        return 0
-    if not commit.names_member():
-        if group.state is EMPTY:
-            return 0
-        raise KafkaError(
-            ErrorCode.UNKNOWN_MEMBER_ID, f'group {group.group_id} has members, and the commit names none'
-        )
-    group.check_member(commit.member_id, commit.group_instance_id)
-    group.check_generation(commit.generation)
-    if group.state is COMPLETING_REBALANCE:
-        # The member knows its generation but has no assignment in it yet: it commits again after its sync.
-        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-    return 0

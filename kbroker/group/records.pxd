@@ -24,7 +24,7 @@ cdef class OffsetRow:
 
 
 cdef class GroupRow:
-    cdef readonly str group_id
+    cdef readonly object key
     cdef readonly object value
 
 

@@ -1,9 +1,8 @@
 """Rows of `__consumer_offsets`: what they say, and how they are written.
 
 A key is the row's type (int16) and body, a value its version (int16) and body; a null value is a tombstone. Offsets are
-written in version 4, or in 1 when the client asked for an own retention, the only version with an expiry time; groups
-in version 3. Rows of other protocols (KIP-848, share and streams groups) are none of ours: they are left where they
-are.
+written in version 4, or in 1 when the client asked for an own retention, the only version with an expiry time; classic
+groups in version 3, the rows of other groups in version 0. `kinds` knows what the rows of groups do.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -13,36 +12,20 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take
 
 from kbroker.errors import CorruptLogError, ProtocolError
-from kbroker.group.classic import ClassicGroup, GroupState, Member
+from kbroker.group.commits import NO_TOPIC_ID
 from kbroker.internal_topics import CONSUMER_OFFSETS
-from kbroker.protocol.messages import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    LegacyOffsetCommitKey,
-    LegacyOffsetCommitValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-)
+from kbroker.protocol.messages import LegacyOffsetCommitKey, LegacyOffsetCommitValue, OffsetCommitKey
 from kbroker.protocol.rows import (
-    TYPE_BYTES,
     RowError,
     decode_row_key,
     decode_row_value,
     encode_row_key,
-    encode_row_value,
+    row_classes,
 )
 
-NO_TOPIC_ID = bytes(16)
 OFFSET_VERSION, EXPIRING_OFFSET_VERSION, GROUP_VERSION = 4, 1, 3
 
-cdef dict value_classes = {
-    key_class.row_type: value_class
-    for key_class, value_class in (
-        (LegacyOffsetCommitKey, LegacyOffsetCommitValue),
-        (OffsetCommitKey, OffsetCommitValue),
-        (GroupMetadataKey, GroupMetadataValue),
-    )
-}
+cdef frozenset offset_keys = frozenset((LegacyOffsetCommitKey, OffsetCommitKey))
 
 
 cdef class OffsetKey:
@@ -113,20 +96,20 @@ cdef class OffsetRow:
 
 
 cdef class GroupRow:
-    """`value` is a GroupMetadataValue, None of a tombstone."""
+    """A row of a group of any kind: its key and value as messages. `value` is None in a tombstone."""
 
-    def __init__(self, str group_id, value):
-        self.group_id = group_id
+    def __init__(self, key, value):
+        self.key = key
         self.value = value
 
     def __eq__(self, other):
-        return (isinstance(other, GroupRow) and self.group_id == (<GroupRow>other).group_id
+        return (isinstance(other, GroupRow) and self.key == (<GroupRow>other).key
                 and self.value == (<GroupRow>other).value)
 
     __hash__ = None
 
     def __repr__(self):
-        return f'GroupRow({self.group_id!r}, {self.value!r})'
+        return f'GroupRow({self.key!r}, {self.value!r})'
 
 
 cdef OffsetKey offset_key(str group_id, str topic, int32_t partition):
@@ -142,29 +125,22 @@ def offset_tombstone(OffsetKey key not None):
     return encode_row_key(OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)), None
 
 
-def group_tombstone(group_id):
-    return encode_row_key(GroupMetadataKey(group=group_id)), None
-
-
 cpdef object read_row(bytes key, bytes value, int64_t log_offset):
-    """The row, or None for one of a type that is not ours.
+    """The row, or None for one of an unknown type.
 
     CorruptLogError when it cannot be read, or was written in a version from the future: going on would lose offsets.
     """
-    value_class = None
     try:
         if key is None:
             raise RowError('found no key')
-        if PyBytes_GET_SIZE(key) >= TYPE_BYTES:
-            value_class = value_classes.get(read_int16(<const uint8_t *>PyBytes_AS_STRING(key)))
-            if value_class is None:
-                return None
         named = decode_row_key(CONSUMER_OFFSETS, key)
-        found = None if value is None else decode_row_value(value_class, value)
+        if named is None:
+            return None
+        found = None if value is None else decode_row_value(row_classes(CONSUMER_OFFSETS)[named.row_type][1], value)
     except RowError as error:
         raise CorruptLogError(f'{CONSUMER_OFFSETS}: the row at offset {log_offset} cannot be read: {error}') from error
-    if value_class is GroupMetadataValue:
-        return GroupRow(named.group, found)
+    if type(named) not in offset_keys:
+        return GroupRow(named, found)
     return OffsetRow(offset_key(named.group, named.topic, named.partition),
                      None if found is None else committed_of(found, log_offset))
 
@@ -189,35 +165,6 @@ cpdef Py_ssize_t row_bytes(tuple row) except -1:
     """Return the size of the row in a batch in bytes, or slightly more."""
     key, value = row
     return len(key) + len(value or b'') + 32
-
-
-def restore_group(group_id, value):
-    """The group that a row describes: Stable with its members, or Empty."""
-    group = ClassicGroup(
-        group_id,
-        state_since_ms=None if value.current_state_timestamp == -1 else value.current_state_timestamp,
-        state=GroupState.STABLE if value.members else GroupState.EMPTY,
-        generation=value.generation,
-        protocol_type=value.protocol_type or None,
-        protocol_name=value.protocol,
-    )
-    for row in value.members:
-        group.add(
-            Member(
-                row.member_id,
-                row.group_instance_id,
-                row.client_id,
-                row.client_host,
-                # Version 0 has none: the session timeout stood for both.
-                row.rebalance_timeout or row.session_timeout,
-                row.session_timeout,
-                [(value.protocol or '', row.subscription)],
-                row.assignment,
-            ),
-            value.protocol_type,
-        )
-    group.leader_id = value.leader
-    return group
 
 
 def topics_of_subscription(bytes metadata not None):

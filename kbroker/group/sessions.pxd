@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t
 
 from kbroker.clock cimport Clock, Timers
 from kbroker.group.classic cimport ClassicGroup, Member
+from kbroker.group.group cimport Group
 
 
 cdef class Sessions:
@@ -11,5 +12,5 @@ cdef class Sessions:
     cdef object _on_silence
 
     cpdef restart(self, ClassicGroup group, Member member, int64_t timeout_ms=*)
-    cpdef touch(self, ClassicGroup group, str member_id)
+    cpdef touch(self, Group group, str member_id)
     cdef await_life(self, ClassicGroup group, Member member, int64_t timeout_ms)

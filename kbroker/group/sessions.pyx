@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t
 
 from kbroker.clock cimport Clock, Timers
 from kbroker.group.classic cimport ClassicGroup, Member
+from kbroker.group.group cimport Group
 
 from kbroker.group.classic import GroupState
 
@@ -38,11 +39,15 @@ cdef class Sessions:
             timer.cancel()
         self.await_life(group, member, timeout_ms)
 
-    cpdef touch(self, ClassicGroup group, str member_id):
-        """An offset commit shows that the member lives, as a heartbeat does."""
-        cdef Member member = group.members.get(member_id)
-        if member is not None and (group.state is STABLE or group.state is PREPARING_REBALANCE):
-            self.restart(group, member)
+    cpdef touch(self, Group group, str member_id):
+        """An offset commit shows that a classic member lives, as a heartbeat does. For other kinds it does not."""
+        cdef ClassicGroup classic
+        if not isinstance(group, ClassicGroup):
+            return
+        classic = group
+        cdef Member member = classic.members.get(member_id)
+        if member is not None and (classic.state is STABLE or classic.state is PREPARING_REBALANCE):
+            self.restart(classic, member)
 
     cdef await_life(self, ClassicGroup group, Member member, int64_t timeout_ms):
         member.session_timer = self._timers.after(timeout_ms, partial(self._due, group, member))

@@ -4,6 +4,7 @@ from libc.stdint cimport int16_t, int64_t
 from kbroker.clock cimport Clock
 from kbroker.completion cimport Completion
 from kbroker.group.classic cimport ClassicGroup
+from kbroker.group.group cimport Group
 from kbroker.group.memory cimport GroupMemory
 from kbroker.group.offset_table cimport OffsetTable
 from kbroker.group.records cimport CommittedOffset, GroupRow, OffsetKey
@@ -20,7 +21,7 @@ cdef class TransactionalProducer:
 
 cdef class Shard:
     cdef readonly Partition partition
-    cdef readonly dict groups               # ClassicGroup by group id
+    cdef readonly dict groups               # Group by group id
     cdef readonly OffsetTable offsets
     cdef readonly GroupMemory memory
     cdef public object on_group_row
@@ -29,14 +30,15 @@ cdef class Shard:
     cdef LongWork _long_work
     cdef bint _loading
 
-    cpdef add_group(self, ClassicGroup group)
+    cpdef ClassicGroup classic_group(self, str group_id)
+    cpdef add_group(self, Group group)
     cpdef remove_group(self, str group_id)
+    cpdef adopt_group(self, str group_id, Group group)
     cpdef append_group(self, ClassicGroup group, tuple row, dict assignments, Completion done)
     cpdef append_tombstones(self, list keys)
-    cpdef append_group_tombstone(self, str group_id)
     cpdef await_appended(self, Completion done)
     cdef append_batch(self, bytearray batch, guard)
-    cdef append_records(self, list rows)
+    cpdef append_rows(self, list rows, adopt, Completion done)
     cdef append_batch_of_offsets(self, list keys, list offsets, TransactionalProducer producer)
     cpdef append_offsets(self, list keys, list offsets, Completion done, TransactionalProducer producer)
     cdef bytearray encode(self, list keys, list offsets, TransactionalProducer producer)

@@ -1,5 +1,6 @@
 """One partition of `__consumer_offsets` and the groups that live in it: the state is a replay of the log."""
 from collections import deque
+from functools import partial
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int16_t, int64_t, uint8_t
@@ -7,6 +8,7 @@ from libc.stdint cimport int16_t, int64_t, uint8_t
 from kbroker.clock cimport Clock
 from kbroker.completion cimport Completion
 from kbroker.group.classic cimport ClassicGroup
+from kbroker.group.group cimport Group
 from kbroker.group.memory cimport GroupMemory
 from kbroker.group.offset_encoder cimport encode_offsets
 from kbroker.group.offset_table cimport OffsetTable
@@ -19,7 +21,7 @@ from kbroker.topics.partition cimport Partition
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.group_encoder import group_row
-from kbroker.group.records import group_tombstone, restore_group
+from kbroker.group.kinds import apply_row, group_id_of
 from kbroker.long_work import run_to_end
 from kbroker.record.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, encode_batch
 from kbroker.record.records import decode_records
@@ -53,7 +55,7 @@ cdef class Shard:
     loading. `assignments` by member id.
 
     `_appended` has what is on its way to the disk: (offset in the log, keys, committed offsets), or (offset in the log,
-    group, generation, assignments) of a group's row.
+    adopt) of rows of groups, where `adopt()` is called once they are durable.
     """
 
     def __init__(self, Partition partition not None, Clock clock not None, GroupMemory memory not None,
@@ -69,16 +71,30 @@ cdef class Shard:
 
     # Groups
 
-    cpdef add_group(self, ClassicGroup group):
+    cpdef ClassicGroup classic_group(self, str group_id):
+        """Return the group if it is a classic one, else None."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    cpdef add_group(self, Group group):
         if self.groups.get(group.group_id) is not group:
             self.remove_group(group.group_id)
             self.groups[group.group_id] = group
             group.hold_in(self.memory)
 
     cpdef remove_group(self, str group_id):
-        cdef ClassicGroup group = self.groups.pop(group_id, None)
+        cdef Group group = self.groups.pop(group_id, None)
         if group is not None:
             group.hold_in(None)
+
+    cpdef adopt_group(self, str group_id, Group group):
+        """Adopt a group as durable rows have made it; None: it has ended. Offsets that it leaves make a group."""
+        if group is not None:
+            self.add_group(group)
+            return
+        self.remove_group(group_id)
+        if self.offsets.committed_keys(group_id):
+            self._simple_group(group_id)
 
     def clear(self):
         """Forget the groups and offsets: the partition is gone."""
@@ -108,10 +124,23 @@ cdef class Shard:
 
         `done` completes when it is durable, or with the partition's error.
         """
-        appended = (self.partition.log_end_offset, group, group.generation, assignments)
+        self.append_rows([row], partial(self._adopt_generation, group, group.generation, assignments), done)
+
+    def _adopt_generation(self, ClassicGroup group, generation, assignments):
+        if self.groups.get(group.group_id) is group:
+            self.on_group_row(group, generation, assignments)
+
+    cpdef append_rows(self, list rows, adopt, Completion done):
+        """Append rows of groups, (key, value) in bytes, as one batch: all of them become durable, or none.
+
+        `adopt()` is called when they are durable, in the order of the log. `done` completes after it, or with the
+        partition's error; MESSAGE_TOO_LARGE if the batch exceeds `max.message.bytes`.
+        """
+        cdef int64_t now_ms = self._clock.wall_ms()
+        appended = (self.partition.log_end_offset, adopt)
         self._appended.append(appended)
         try:
-            self.append_records([row])
+            self.append_batch(encode_batch([(now_ms, key, value) for key, value in rows]), None)
         except KafkaError as error:
             self._appended.remove(appended)
             done.complete(error, 0, None)
@@ -132,10 +161,6 @@ cdef class Shard:
             self.append_tombstones(keys[:half])
             self.append_tombstones(keys[half:])
 
-    cpdef append_group_tombstone(self, str group_id):
-        """Append the tombstone of a group. Raises the partition's error."""
-        self.append_records([group_tombstone(group_id)])
-
     cpdef await_appended(self, Completion done):
         """Complete `done` when everything that was appended until now is durable."""
         self.partition.await_durable(self.partition.log_end_offset, done, 0)
@@ -149,10 +174,6 @@ cdef class Shard:
                     if committed is not None:
                         found[key] = committed
         return found
-
-    cdef append_records(self, list rows):
-        cdef int64_t now_ms = self._clock.wall_ms()
-        self.append_batch(encode_batch([(now_ms, key, value) for key, value in rows]), None)
 
     cdef append_batch(self, bytearray batch, guard):
         if len(batch) > self.partition.max_message_bytes:
@@ -218,12 +239,9 @@ cdef class Shard:
 
     cdef replay_appended(self, BatchHeader header, tuple appended):
         cdef Py_ssize_t i
-        cdef ClassicGroup group
         cdef list keys, offsets
-        if len(appended) == 4:
-            _, group, generation, assignments = appended
-            if self.groups.get(group.group_id) is group:
-                self.on_group_row(group, generation, assignments)
+        if len(appended) == 2:
+            appended[1]()
             return
         _, keys, offsets = appended
         for i in range(len(keys)):
@@ -234,7 +252,7 @@ cdef class Shard:
             row = read_row(record.key, record.value, record.offset)
             if isinstance(row, OffsetRow):
                 self.replay_offset(header, (<OffsetRow>row).key, (<OffsetRow>row).committed)
-            elif isinstance(row, GroupRow):
+            elif self._loading and isinstance(row, GroupRow):
                 self.replay_group(row)
 
     cdef replay_offset(self, BatchHeader header, OffsetKey key, CommittedOffset committed):
@@ -250,10 +268,12 @@ cdef class Shard:
         self._simple_group(key.group_id)
 
     cdef replay_group(self, GroupRow row):
-        if row.value is None:
-            self.remove_group(row.group_id)
-        elif self._loading:
-            self.add_group(restore_group(row.group_id, row.value))
+        group_id = group_id_of(row.key)
+        group = apply_row(self.groups.get(group_id), row.key, row.value)
+        if group is None:
+            self.remove_group(group_id)
+        else:
+            self.add_group(group)
 
     cdef _simple_group(self, str group_id):
         """Offsets make a group, if nothing else did: one without members."""

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 from kbroker.clock import Clock
 from kbroker.config import Config, Listener, validate_broker_configs, validate_topic_configs
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group_resources import validate_group_configs
+from kbroker.group_settings import GROUP_SETTINGS
 from kbroker.listener_settings import SECURITY_PROTOCOLS
 from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.jobs import Sync
@@ -431,9 +433,9 @@ class MetadataController:
         """Set the keys of each resource, and remove those whose value is None. Return the error of each resource.
 
         All good resources are one batch, as in Kafka, or several if one cannot hold them; one resource is never
-        divided. For a BROKER the name '' means all brokers. Values of topics and brokers are validated here. The errors
-        are INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST, POLICY_VIOLATION,
-        KAFKA_STORAGE_ERROR.
+        divided. For a BROKER the name '' means all brokers. Values of topics, brokers and groups are validated
+        here. The errors are INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST,
+        POLICY_VIOLATION, KAFKA_STORAGE_ERROR.
         """
         results: dict[Resource, KafkaError | None] = {}
         left = deque(wanted.items())
@@ -490,7 +492,11 @@ class MetadataController:
             validate_broker_configs(self._config, changes, per_broker=bool(name))
             if MIN_INSYNC_REPLICAS in changes and self.image.eligible_leader_replicas_enabled:
                 self._check_cluster_min_insync_replicas(name, changes[MIN_INSYNC_REPLICAS])
-        elif resource_type not in (ResourceType.GROUP, ResourceType.CLIENT_METRICS) or not name:
+        elif resource_type == ResourceType.GROUP and name:
+            merged = {**self.image.configs.get((resource_type, name), {}), **changes}
+            validate_group_configs(self._config, {key: value for key, value in merged.items() if value is not None
+                                                  and (key in changes or key in GROUP_SETTINGS)})
+        elif resource_type != ResourceType.CLIENT_METRICS or not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f'found resource type {resource_type} with the name {name!r}, '
                              'expected a topic, a broker, a group or a client metrics subscription')
 

@@ -12,12 +12,13 @@ from kbroker.protocol.messages import (
 
 METADATA_VERSION = 'metadata.version'
 KRAFT_VERSION = 'kraft.version'
+TRANSACTION_VERSION = 'transaction.version'
 ELIGIBLE_LEADER_REPLICAS_VERSION = 'eligible.leader.replicas.version'
 
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (7, 30),
     KRAFT_VERSION: (0, 1),
-    'transaction.version': (0, 2),
+    TRANSACTION_VERSION: (0, 2),
     'group.version': (0, 1),
     ELIGIBLE_LEADER_REPLICAS_VERSION: (0, 1),
     'share.version': (0, 1),
@@ -31,9 +32,15 @@ DEFAULT_FEATURES: dict[str, int] = {
     'group.version': 1,
     'share.version': 1,
     'streams.version': 1,
-    'transaction.version': 2,
+    TRANSACTION_VERSION: 2,
 }
 """The levels that Apache Kafka 4.3 finalizes in a new directory; metadata.version comes first, as replay requires."""
+
+METADATA_CHANGES = (7, 8, 11, 13, 14, 15, 17, 23, 30)
+"""The levels of metadata.version that brought records, or fields of records, which lower levels do not have."""
+
+REQUIRED_METADATA_VERSION = {ELIGIBLE_LEADER_REPLICAS_VERSION: 23}
+"""The least metadata.version under which a feature may have a level above 0."""
 
 DIRECTORIES_SINCE = 17
 """The metadata.version from which partitions name the directories of their replicas (KIP-858)."""

@@ -14,14 +14,10 @@ from kbroker.long_work import run_to_end
 from kbroker.metadata.changes import Steps, check_batch_length
 from kbroker.metadata.controller import Charge, MetadataController, NewTopic, charge_nothing
 from kbroker.metadata.image import PartitionImage, ResourceType, TopicImage
-from kbroker.settings import LONG_MAX
+from kbroker.setting_rows import LONG_MAX
 from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Partition, Tick
 from kbroker.topics.topic import Topic
-
-SHARE_GROUP_STATE_PARTITIONS = 50
-SHARE_GROUP_STATE_SEGMENT_BYTES = 100 << 20
-"""Kafka's defaults. Their settings configure the share coordinator, which kbroker does not have."""
 
 logger = logging.getLogger('kbroker.topics')
 
@@ -34,8 +30,9 @@ MOST_PARTITIONS = 100_000
 class TopicRegistry:
     """All topics by name and by id.
 
-    `on_topic_created` and `on_topic_deleted` are called with the Topic: after the partitions can be used, and after
-    they no longer can. `by_encoded_name` (UTF-8, as requests carry names) and `by_id` are for reading.
+    `on_topic_created`, `on_partitions_added` and `on_topic_deleted` are called with the Topic: after the partitions
+    can be used, and after they no longer can. `by_encoded_name` (UTF-8, as requests carry names) and `by_id` are for
+    reading.
     """
 
     config: Config
@@ -46,6 +43,7 @@ class TopicRegistry:
     most_partitions: int = MOST_PARTITIONS
     on_topic_created: list[Callable[[Topic], None]] = field(default_factory=list)
     on_topic_deleted: list[Callable[[Topic], None]] = field(default_factory=list)
+    on_partitions_added: list[Callable[[Topic], None]] = field(default_factory=list)
     _by_name: dict[str, Topic] = field(default_factory=dict)
     by_encoded_name: dict[bytes, Topic] = field(default_factory=dict)
     by_id: dict[bytes, Topic] = field(default_factory=dict)
@@ -61,6 +59,11 @@ class TopicRegistry:
         self.log_manager.verification.finish()
         self.log_manager.high_watermark = self._high_watermark_of
         self.log_manager.on_start_moved = self._report_start_moved
+
+    @property
+    def metadata_offset(self) -> int:
+        """The end offset of the metadata log."""
+        return self.controller.end_offset
 
     def topics(self) -> list[Topic]:
         return list(self._by_name.values())
@@ -131,12 +134,13 @@ class TopicRegistry:
                 'segment.bytes': str(self.config.offsets_topic_segment_bytes),
             }
         elif name == SHARE_GROUP_STATE:
-            count = SHARE_GROUP_STATE_PARTITIONS
+            count = self.config.share_coordinator_state_topic_num_partitions
             configs = {
                 'compression.type': 'producer',
                 'cleanup.policy': 'delete',
-                'segment.bytes': str(SHARE_GROUP_STATE_SEGMENT_BYTES),
+                'segment.bytes': str(self.config.share_coordinator_state_topic_segment_bytes),
                 'retention.ms': '-1',
+                'min.insync.replicas': str(self.config.share_coordinator_state_topic_min_isr),
             }
         else:
             count = self.config.transaction_state_log_num_partitions
@@ -219,6 +223,8 @@ class TopicRegistry:
         opened = yield from self._opened(image, image.partitions[len(topic.partitions):], topic.config)
         topic.partitions.extend(opened)
         topic.metadata = None
+        for listener in self.on_partitions_added:
+            listener(topic)
 
     def flush_by_time(self) -> Steps[None]:
         """Flush the partitions of topics with a flush.ms. The caller's interval is the precision, as in Kafka."""

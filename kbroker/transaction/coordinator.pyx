@@ -81,7 +81,7 @@ cdef class FencedFirst(Completion):
 cdef class TransactionCoordinator:
     """Owns the state of every transactional.id.
 
-    `transaction_version` is the finalized level of that feature, which no request changes while the broker runs.
+    `transaction_version` is the finalized level of that feature; `use_version` changes it.
     """
 
     def __init__(self, config, Clock clock, LongWork long_work, topics, producer_ids, *, int transaction_version,
@@ -102,6 +102,12 @@ cdef class TransactionCoordinator:
         self._alone = {}
         topics.on_topic_deleted.append(self._on_topic_deleted)
         self._stops = []
+
+    def use_version(self, int transaction_version):
+        """Take over a changed level of transaction.version. Rows that are written already stay as they are."""
+        self._transaction_version = transaction_version
+        self.store.row_version = value_version(transaction_version)
+        self.ender.transaction_version = transaction_version
 
     def start(self):
         """Load `__transaction_state`, finish the decided transactions, and start the periodic checks."""

@@ -17,7 +17,7 @@ cdef class TransactionEnder:
     cdef LongWork long_work
     cdef object topics
     cdef object producer_ids
-    cdef int transaction_version
+    cdef int transaction_version    # the finalized level, which the coordinator changes
     cdef WaitingAdds waiting_adds
     cdef set under_way              # every Ending that writes markers
     cdef dict found                 # Partition by (topic, partition), as far as it was needed

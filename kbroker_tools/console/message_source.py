@@ -121,6 +121,8 @@ def open_broker(bootstrap_server: str, command_config: Path | None, overrides: M
         consumer.assign((name, partition) for name in names for partition in topics[name].partitions)
     elif wanted.topic is not None:
         consumer.subscribe([wanted.topic])
+    elif settings.group_protocol == 'consumer':
+        consumer.subscribe(regex=(wanted.include or '').strip().replace(',', '|').strip('"\''))
     else:
         consumer.subscribe(pattern=include_pattern(wanted.include or ''))
     return BrokerSource(cluster, consumer, wanted)

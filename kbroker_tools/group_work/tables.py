@@ -51,7 +51,7 @@ def show(output: Output, cells: Sequence[Cell], rows: Sequence[Sequence[Any]], e
 # ---- list
 
 def list_groups(view: View, output: Output, options: dict[str, Any]) -> None:
-    states, types = _words('state', options['state'], STATES), _words('type', options['type'], TYPES)
+    states, types = state_words(options['state'], STATES), _words('type', options['type'], TYPES)
     if options['type'] is not None and not view.is_live:
         raise click.UsageError('--type needs a broker: give --bootstrap-server, not --data-dir')
     rows = sorted(_listed(view, states, types))
@@ -67,6 +67,11 @@ def list_groups(view: View, output: Output, options: dict[str, Any]) -> None:
             output.line(group)
     else:
         show(output, cells, shown)
+
+
+def state_words(text: str | None, known: Collection[str]) -> list[str]:
+    """Return the states that `--state` names. click.BadParameter for an unknown one."""
+    return _words('state', text, known)
 
 
 def _words(name: str, text: str | None, known: Collection[str]) -> list[str]:
@@ -160,13 +165,13 @@ def show_members(output: Output, group: GroupInfo, verbose: bool) -> None:
         row += [member.client_host, member.client_id, len(member.assignment)]
         if verbose:
             target = member.target_assignment
-            row += [member.epoch, _assignment(member.assignment), group.assignment_epoch,
-                    None if target is None else _assignment(target)]
+            row += [member.epoch, assignment_text(member.assignment), group.assignment_epoch,
+                    None if target is None else assignment_text(target)]
         rows.append(row)
     show(output, cells, rows, ending='' if verbose else ' ')
 
 
-def _assignment(partitions: Sequence[tuple[str, int]]) -> str:
+def assignment_text(partitions: Sequence[tuple[str, int]]) -> str:
     """Return partitions as `orders:0,1;payments:0`."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:

@@ -12,7 +12,8 @@ from typing import Any
 from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.group.offset_table import OffsetTable
 from kbroker.group.records import GroupRow, OffsetRow, read_row
-from kbroker.internal_topics import CONSUMER_OFFSETS
+from kbroker.group.share_rows import ShareKey, ShareState
+from kbroker.group.share_rows import read_row as read_share_row
 from kbroker.long_work import run_to_end
 from kbroker.protocol.codec import decode_prefix
 from kbroker.protocol.messages import (
@@ -21,15 +22,22 @@ from kbroker.protocol.messages import (
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataValue,
     ConsumerProtocolAssignment,
+    GroupMetadataKey,
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMetadataKey,
     TransactionLogKey,
 )
-from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value, encode_row_key
+from kbroker.protocol.rows import RowError, encode_row_key
 from kbroker.record.batch import BatchHeader
 from kbroker.record.control import ControlType, read_end_txn_marker
 from kbroker.record.records import Record, decode_records
@@ -41,6 +49,7 @@ Batches = Iterable[tuple[BatchHeader, memoryview]]
 TopicPartition = tuple[str, int]
 
 CONSUMER_PROTOCOL_TYPE = 'consumer'
+SHARE_PROTOCOL_TYPE, SHARE_ASSIGNOR = 'share', 'simple'
 STABLE_MEMBER = 0
 """The state of a member that has no partition to revoke or to wait for."""
 
@@ -78,6 +87,23 @@ def replay_groups(batches: Batches, only: str | None = None) -> GroupState:
         except (KafkaError, ProtocolError) as error:
             logger.warning('batch at offset %d: skipped, %s', header.base_offset, error)
     return state
+
+
+def replay_share_states(batches: Batches, group_id: str, states: dict[ShareKey, ShareState]) -> None:
+    """Replay one partition of `__share_group_state` into the states of a group's share partitions."""
+    for record in _records(batches):
+        try:
+            found = read_share_row(states, record)
+        except RowError as error:
+            _skip(record, error)
+            continue
+        if found is None or found[0].group_id != group_id:
+            continue
+        key, state = found
+        if state is None:
+            states.pop(key, None)
+        else:
+            states[key] = state
 
 
 def _records(batches: Batches) -> Iterator[Record]:
@@ -120,6 +146,45 @@ class _ConsumerGroup:
         return 'Reconciling'
 
 
+@dataclass
+class _ShareGroup:
+    """A share group (KIP-932), as its rows describe it."""
+
+    epoch: int = 0
+    assignment_epoch: int = 0
+    members: dict[str, ShareGroupMemberMetadataValue] = field(default_factory=dict)
+    assignments: dict[str, ShareGroupCurrentMemberAssignmentValue] = field(default_factory=dict)
+    partitions: ShareGroupStatePartitionMetadataValue | None = None
+
+    def put(self, key: Any, value: Any) -> None:
+        """Apply a row with a value, or the tombstone of a member."""
+        if isinstance(key, ShareGroupMetadataKey):
+            self.epoch = value.epoch
+        elif isinstance(key, ShareGroupTargetAssignmentMetadataKey):
+            self.assignment_epoch = 0 if value is None else value.assignment_epoch
+        elif isinstance(key, ShareGroupStatePartitionMetadataKey):
+            self.partitions = value
+        elif isinstance(key, ShareGroupMemberMetadataKey):
+            _put(self.members, key.member_id, value)
+        elif isinstance(key, ShareGroupCurrentMemberAssignmentKey):
+            _put(self.assignments, key.member_id, value)
+
+    @property
+    def state(self) -> str:
+        return 'Stable' if self.members else 'Empty'
+
+
+def _put(rows: dict[str, Any], member_id: str, value: Any) -> None:
+    if value is None:
+        rows.pop(member_id, None)
+    else:
+        rows[member_id] = value
+
+
+_SHARE_KEYS = (ShareGroupMetadataKey, ShareGroupTargetAssignmentMetadataKey, ShareGroupStatePartitionMetadataKey,
+               ShareGroupMemberMetadataKey, ShareGroupCurrentMemberAssignmentKey)
+
+
 class GroupState:
     """The groups and offsets in a partition of `__consumer_offsets`, up to the last replayed batch."""
 
@@ -128,6 +193,7 @@ class GroupState:
         self._offsets = OffsetTable()
         self._classic: dict[str, Any] = {}
         self._consumer: dict[str, _ConsumerGroup] = {}
+        self._share: dict[str, _ShareGroup] = {}
 
     def replay(self, header: BatchHeader, batch: memoryview) -> None:
         """Apply one batch. Offsets in a transaction stay pending until its marker.
@@ -144,17 +210,13 @@ class GroupState:
         for record in decode_records(batch):
             try:
                 row = read_row(record.key or b'', record.value, record.offset)
-                if row is None:
-                    self._replay_consumer_row(record)
-            except (CorruptLogError, RowError) as error:
+            except CorruptLogError as error:
                 _skip(record, error)
                 continue
             if isinstance(row, OffsetRow):
                 self._replay_offset(header, row)
-            elif isinstance(row, GroupRow) and row.value is None:
-                self._classic.pop(row.group_id, None)
-            elif isinstance(row, GroupRow) and self._only in (None, row.group_id):
-                self._classic[row.group_id] = row.value
+            elif isinstance(row, GroupRow):
+                self._replay_group(row.key, row.value)
 
     def _replay_offset(self, header: BatchHeader, row: OffsetRow) -> None:
         if self._only not in (None, row.key.group_id):
@@ -166,41 +228,59 @@ class GroupState:
         else:
             self._offsets.commit(row.key, row.committed)
 
-    def _replay_consumer_row(self, record: Record) -> None:
-        """Apply a KIP-848 row. Rows of share and streams groups are ignored."""
-        key: Any = decode_row_key(CONSUMER_OFFSETS, record.key)
-        if key is None or self._only not in (None, key.group_id):
+    def _replay_group(self, key: Any, value: Any) -> None:
+        """Apply the row of a group. Rows of streams groups are ignored."""
+        if isinstance(key, GroupMetadataKey):
+            if value is None:
+                self._classic.pop(key.group, None)
+            elif self._only in (None, key.group):
+                self._classic[key.group] = value
+        elif self._only not in (None, key.group_id):
             return
-        if isinstance(key, ConsumerGroupMetadataKey):
-            if record.value is None:
+        elif isinstance(key, _SHARE_KEYS):
+            self._replay_share(key, value)
+        elif isinstance(key, ConsumerGroupMetadataKey):
+            if value is None:
                 self._consumer.pop(key.group_id, None)
             else:
-                value = decode_row_value(ConsumerGroupMetadataValue, record.value)
                 self._consumer.setdefault(key.group_id, _ConsumerGroup()).epoch = value.epoch
         elif isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
-            if record.value is not None:
-                target = decode_row_value(ConsumerGroupTargetAssignmentMetadataValue, record.value)
-                self._consumer.setdefault(key.group_id, _ConsumerGroup()).assignment_epoch = target.assignment_epoch
+            if value is not None:
+                self._consumer.setdefault(key.group_id, _ConsumerGroup()).assignment_epoch = value.assignment_epoch
         elif isinstance(key, ConsumerGroupMemberMetadataKey):
-            self._replay_member(key, record.value, ConsumerGroupMemberMetadataValue, 'members')
+            self._replay_member(key, value, 'members')
         elif isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
-            self._replay_member(key, record.value, ConsumerGroupCurrentMemberAssignmentValue, 'assignments')
+            self._replay_member(key, value, 'assignments')
         elif isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
-            self._replay_member(key, record.value, ConsumerGroupTargetAssignmentMemberValue, 'targets')
+            self._replay_member(key, value, 'targets')
 
-    def _replay_member(self, key: Any, data: bytes | None, value_class: Any, rows: str) -> None:
+    def _replay_share(self, key: Any, value: Any) -> None:
+        if value is None and (isinstance(key, ShareGroupMetadataKey) or key.group_id not in self._share):
+            self._share.pop(key.group_id, None)
+        else:
+            self._share.setdefault(key.group_id, _ShareGroup()).put(key, value)
+
+    def _replay_member(self, key: Any, value: Any, rows: str) -> None:
         group = self._consumer.get(key.group_id)
-        if data is None:
+        if value is None:
             if group is not None:
                 getattr(group, rows).pop(key.member_id, None)
         else:
             group = self._consumer.setdefault(key.group_id, _ConsumerGroup())
-            getattr(group, rows)[key.member_id] = decode_row_value(value_class, data)
+            getattr(group, rows)[key.member_id] = value
 
     # ---- queries ----
 
     def group_ids(self) -> set[str]:
-        return self._classic.keys() | self._consumer.keys() | self._offsets.group_ids()
+        return self._classic.keys() | self._consumer.keys() | self._share.keys() | self._offsets.group_ids()
+
+    def share_partitions(self, group_id: str) -> list[tuple[bytes, str, int]]:
+        """Return (topic id, topic, partition) of all that a share group has begun to read."""
+        group = self._share.get(group_id)
+        if group is None or group.partitions is None:
+            return []
+        return [(topic.topic_id, topic.topic_name, partition) for topic in group.partitions.initialized_topics
+                for partition in topic.partitions]
 
     def offsets(self, group_id: str) -> list[GroupOffset]:
         """Return the committed offsets, sorted by topic and partition."""
@@ -215,6 +295,8 @@ class GroupState:
             return _classic_group(group_id, self._classic[group_id], coordinator_id)
         if group_id in self._consumer:
             return _consumer_group(group_id, self._consumer[group_id], coordinator_id, topic_name)
+        if group_id in self._share:
+            return _share_group(group_id, self._share[group_id], coordinator_id, topic_name)
         if group_id in self._offsets.group_ids():
             return GroupInfo(group_id, 'Empty', '', '', coordinator_id, ())
         return None
@@ -245,20 +327,34 @@ def _classic_assignment(data: bytes) -> tuple[TopicPartition, ...]:
                         for partition in topic.partitions))
 
 
+def _named(topics: Iterable[Any], topic_name: Callable[[bytes], str | None]) -> tuple[TopicPartition, ...]:
+    return tuple(sorted((topic_name(topic.topic_id) or topic.topic_id.hex(), partition)
+                        for topic in topics for partition in topic.partitions))
+
+
+def _share_group(group_id: str, group: _ShareGroup, coordinator_id: int,
+                 topic_name: Callable[[bytes], str | None]) -> GroupInfo:
+    members = []
+    for member_id, member in group.members.items():
+        current = group.assignments.get(member_id)
+        members.append(GroupMember(
+            member_id, None, member.client_id, member.client_host,
+            _named(current.assigned_partitions if current is not None else (), topic_name),
+            current.member_epoch if current is not None else 0))
+    return GroupInfo(group_id, group.state, SHARE_PROTOCOL_TYPE, SHARE_ASSIGNOR, coordinator_id, tuple(members),
+                     group.epoch, group.assignment_epoch)
+
+
 def _consumer_group(group_id: str, group: _ConsumerGroup, coordinator_id: int,
                     topic_name: Callable[[bytes], str | None]) -> GroupInfo:
-    def named(topics: Iterable[Any]) -> tuple[TopicPartition, ...]:
-        return tuple(sorted((topic_name(topic.topic_id) or topic.topic_id.hex(), partition)
-                            for topic in topics for partition in topic.partitions))
-
     members = []
     for member_id, member in group.members.items():
         current, target = group.assignments.get(member_id), group.targets.get(member_id)
         members.append(GroupMember(
             member_id, member.instance_id, member.client_id, member.client_host,
-            named(current.assigned_partitions if current is not None else ()),
+            _named(current.assigned_partitions if current is not None else (), topic_name),
             current.member_epoch if current is not None else 0,
-            named(target.topic_partitions if target is not None else ())))
+            _named(target.topic_partitions if target is not None else (), topic_name)))
     # A member may leave the choice of the assignor to the broker. No row records that choice.
     assignor = next((member.server_assignor for member in group.members.values() if member.server_assignor), '')
     return GroupInfo(group_id, group.state, CONSUMER_PROTOCOL_TYPE, assignor, coordinator_id, tuple(members),

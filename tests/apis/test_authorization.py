@@ -118,9 +118,14 @@ def test_an_acl_counts_at_its_host_and_by_its_prefix(answers, case):
 
 T, G, C, X = (int(code) for code in sorted(DENIALS))
 DENIED = {
+    'alter-configs-of-groups': G, 'describe-configs-of-groups': G, 'update-features': C,
     'add-offsets': X, 'add-partitions': X, 'add-partitions-batched': C, 'alter-broker-configs': C, 'alter-configs': T,
     'alter-quotas': C, 'alter-scram': C, 'create-acls': C, 'delete-acls': C, 'describe-acls': C, 'describe-quotas': C,
     'describe-scram': C,
+    'share-heartbeat': G, 'describe-sharers': G, 'describe-share-offsets': G, 'alter-share-offsets': G,
+    'delete-share-offsets': G,
+    'consumer-heartbeat': G, 'share-fetch': G, 'share-acknowledge': G, 'describe-consumers': G,
+    'streams-heartbeat': G, 'describe-streams': G,
     'create-partitions': T, 'create-topics': T, 'create-topics-really': T, 'delete-absent-topics': T,
     'delete-groups': G, 'delete-records': T, 'delete-topics': T, 'delete-topics-by-id': T, 'describe-configs': (T, C),
     'describe-groups': G, 'describe-log-dirs': C, 'describe-producers': T, 'describe-topic-partitions': T,

@@ -276,7 +276,7 @@ def fetch(wire, version, partitions, require_stable=False, group_id=GROUP):
         (group_answer,) = answer.groups
         assert (group_answer.group_id, group_answer.error_code) == (group_id, 0)
         topics = group_answer.topics
-    names = {wire.topic_id(name): name for name in wire.world.topics.topics}
+    names = {wire.topic_id(name): name for name in wire.world.topics.by_name}
     return {
         (names.get(topic.topic_id, '?') if version >= 10 else topic.name, partition.partition_index): (
             partition.committed_offset,
@@ -375,7 +375,7 @@ def test_a_group_that_does_not_exist_is_described_as_dead(wire, version):
     (described,) = wire.ask(describe_groups, version, groups=['nowhere']).groups
     assert (described.group_id, described.group_state) == ('nowhere', 'Dead')
     assert described.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0)
-    assert described.error_message == ('group nowhere does not exist' if version >= 6 else None)
+    assert described.error_message == ('Group nowhere not found.' if version >= 6 else None)
 
 
 @pytest.mark.parametrize('version', range(3, 7))
@@ -534,7 +534,7 @@ def test_huge_names_are_carried_or_refused_but_break_nothing(wire, length):
     synced = wire.sync(joined, 4, group_id='g' * length, group_instance_id='i' * length)
     assert synced.error_code in (0, ErrorCode.UNKNOWN_SERVER_ERROR)
     wire.world.restart()
-    wire.world.groups.describe('g' * length)
+    wire.world.groups.describe('g' * length, 'classic')
 
 
 def test_metadata_that_is_no_subscription_joins_all_the_same(wire):

@@ -38,7 +38,7 @@ def test_idempotence_goes_where_it_cannot_be_unless_it_was_asked_for(properties)
     (ProducerSettings, {'enable.idempotence': 'no'}, "enable.idempotence: found 'no', expected true or false"),
     (ProducerSettings, {'transactional.id': 'x', 'enable.idempotence': 'false'}, 'a transactional.id needs true'),
     (ConsumerSettings, {'auto.offset.reset': 'now'}, "auto.offset.reset: found 'now', expected earliest or latest or"),
-    (ConsumerSettings, {'group.protocol': 'consumer'}, "group.protocol: found 'consumer', expected classic"),
+    (ConsumerSettings, {'group.protocol': 'streams'}, "group.protocol: found 'streams', expected classic or consumer"),
     (ConsumerSettings, {'heartbeat.interval.ms': '45000'}, 'heartbeat.interval.ms: found 45000, expected less than'),
 ])
 def test_what_is_not_valid_is_reported(settings, properties, message):

@@ -131,4 +131,4 @@ def test_a_commit_that_exceeds_the_largest_message_is_refused_as_kafka_refuses_i
 def test_the_row_of_a_group_names_the_size_that_it_may_have(world):
     (client,) = stable_group(world, Client(world))
     with pytest.raises(Exception, match='exceeds the 20 bytes'):
-        group_row(world.groups.describe(GROUP), {client.member_id: b'all'}, 20)
+        group_row(world.groups.describe(GROUP, 'classic'), {client.member_id: b'all'}, 20)

@@ -12,21 +12,20 @@ from kbroker.completion import Callback
 from kbroker.errors import CorruptLogError
 from kbroker.group.classic import GroupState
 from kbroker.group.group_encoder import group_row
+from kbroker.group.kinds import apply_row, group_id_of
 from kbroker.group.memory import GroupMemory
 from kbroker.group.records import (
     CommittedOffset,
     GroupRow,
     OffsetKey,
     OffsetRow,
-    group_tombstone,
     offset_tombstone,
     read_row,
-    restore_group,
     topics_of_subscription,
 )
 from kbroker.group.shard import Shard, TransactionalProducer
 from kbroker.long_work import LongWork
-from kbroker.protocol.messages import OffsetCommitKey, OffsetCommitValue
+from kbroker.protocol.messages import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from kbroker.protocol.rows import encode_row_key, encode_row_value
 from kbroker.record.batch import encode_batch
 from kbroker.record.records import decode_records
@@ -34,6 +33,7 @@ from kbroker.record.records import decode_records
 T = 1_700_000_000_000
 KEY = OffsetKey('g1', 't', 0)
 KEY_BYTES = bytes.fromhex('00010002673100017400000000')
+GROUP_KEY = bytes.fromhex('000200026731')
 TOPIC_ID = bytes(range(16))
 
 
@@ -181,14 +181,14 @@ def test_a_legacy_offset_is_read():
 
 def test_tombstones_have_the_key_and_nothing_else():
     assert offset_tombstone(KEY) == (KEY_BYTES, None)
-    assert group_tombstone('g1') == (bytes.fromhex('000200026731'), None)
     assert read_row(KEY_BYTES, None, 1) == OffsetRow(KEY, None)
-    assert read_row(bytes.fromhex('000200026731'), None, 1) == GroupRow('g1', None)
+    assert read_row(GROUP_KEY, None, 1) == GroupRow(GroupMetadataKey(group='g1'), None)
 
 
 def test_a_group_is_restored_from_its_row_and_written_as_it_was():
-    row = read_row(group_tombstone('g1')[0], GROUP_V3, 1)
-    group = restore_group('g1', row.value)
+    row = read_row(GROUP_KEY, GROUP_V3, 1)
+    group = apply_row(None, row.key, row.value)
+    assert group.group_id == group_id_of(row.key) == 'g1'
     assert (group.state, group.generation, group.protocol_name, group.leader_id, group.state_since_ms) == (
         GroupState.STABLE,
         7,
@@ -198,7 +198,7 @@ def test_a_group_is_restored_from_its_row_and_written_as_it_was():
     )
     assert group.static_member_ids == {'i2': 'm2'}
     assignments = {member.member_id: member.assignment for member in group.members.values()}
-    assert group_row(group, assignments, 1 << 20) == (group_tombstone('g1')[0], GROUP_V3)
+    assert group_row(group, assignments, 1 << 20) == (GROUP_KEY, GROUP_V3)
 
 
 @pytest.mark.parametrize(
@@ -224,15 +224,16 @@ def test_groups_of_old_versions_are_read(version, since, member):
         + struct.pack('>i', 1)
         + member
     )
-    group = restore_group('g1', read_row(group_tombstone('g1')[0], value, 1).value)
+    row = read_row(GROUP_KEY, value, 1)
+    group = apply_row(None, row.key, row.value)
     restored = group.members['m']
     assert (restored.session_timeout_ms, restored.rebalance_timeout_ms) == (10_000, 60_000 if version else 10_000)
     assert (restored.assignment, restored.metadata('range')) == (b'a', b's')
     assert group.state_since_ms == (T if since else None)
 
 
-@pytest.mark.parametrize('kind', [3, 5, 9, 16, 17, 23, 99])
-def test_rows_of_other_protocols_are_left_alone(kind):
+@pytest.mark.parametrize('kind', [4096, 9, 18, 24, 99])
+def test_rows_of_unknown_types_are_left_alone(kind):
     assert read_row(struct.pack('>h', kind) + text('g1') + text('m'), b'\0\0whatever', 1) is None
 
 

@@ -41,7 +41,7 @@ class MeasuredWorld(World):
         self.topics.on_topic_deleted.clear()
         self.timers = Timers(self.clock, self.watch)
         self.long_work = LongWork(self.timers)
-        self.groups = type(self.groups)(self.config, self.clock, self.timers, self.topics, self.long_work)
+        self.groups = self.coordinator()
         self.groups.start()
 
     def turn(self, operation):
@@ -104,8 +104,8 @@ def formed(world):
 
 
 def syncs_of(world, answers):
-    generation = world.groups.describe(GROUP).generation
-    leader = world.groups.describe(GROUP).leader_id
+    generation = world.groups.describe(GROUP, 'classic').generation
+    leader = world.groups.describe(GROUP, 'classic').leader_id
     requests = [
         SyncGroupRequest(
             group_id=GROUP,
@@ -131,7 +131,7 @@ def syncs_of(world, answers):
 def test_ten_thousand_members_join_sync_and_leave_and_no_turn_is_long(world):
     answers = formed(world)
     assert world.total_s < 2.0
-    leader = world.groups.describe(GROUP).leader_id
+    leader = world.groups.describe(GROUP, 'classic').leader_id
     assert {len(answer.value.members) for answer in answers.values()} == {0, MEMBERS}
     assert {member.member_id for member in answers[leader].value.members} == answers.keys()
     syncs = syncs_of(world, answers)
@@ -169,7 +169,7 @@ def test_ten_thousand_members_that_do_not_join_again_are_removed_in_parts(world)
 
 def test_a_rebalance_takes_ten_thousand_waiting_syncs_along(world):
     answers = formed(world)
-    leader = world.groups.describe(GROUP).leader_id
+    leader = world.groups.describe(GROUP, 'classic').leader_id
     syncs = []
     for member_id in answers:
         if member_id != leader:
@@ -188,7 +188,7 @@ def test_a_group_has_a_largest_size_of_its_own():
     for index in range(MOST_MEMBERS + 1):
         client = Client(world, f'c{index}', version=3)
         answer = client.join()
-        group = group or world.groups.describe(GROUP)
+        group = group or world.groups.describe(GROUP, 'classic')
         if answer.came:
             break
     assert (index, answer.code) == (MOST_MEMBERS, ErrorCode.GROUP_MAX_SIZE_REACHED)

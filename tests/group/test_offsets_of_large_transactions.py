@@ -12,8 +12,8 @@ from support.group_coordinator import GROUP, Answer, World
 
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode
+from kbroker.group.commits import Commit, NewOffset
 from kbroker.group.offset_table import OFFSET_BYTES
-from kbroker.group.offsets import Commit, NewOffset
 from kbroker.group.shard import TransactionalProducer
 
 MANY = 50_000
@@ -42,7 +42,7 @@ def commit(world, partitions, offset, producer_id=None, group_id=GROUP):
             world.groups.commit(offsets, 8, answer.completion())
         else:
             guard = world.verification(group_id, producer_id)
-            world.groups.commit_transactional(offsets, TransactionalProducer(producer_id, 0, guard),
+            world.groups.commit_transactional(offsets, 5, TransactionalProducer(producer_id, 0, guard),
                                               answer.completion())
         assert set(answer.value.values()) == {ErrorCode.NONE}
 

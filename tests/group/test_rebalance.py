@@ -101,13 +101,13 @@ def test_a_member_that_leaves_makes_the_others_rebalance(world):
     assert second.leave() is ErrorCode.NONE
     assert first.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
     first.joined(first.join())
-    assert [member.member_id for member in world.groups.describe(GROUP).members.values()] == [first.member_id]
+    assert list(world.groups.describe(GROUP, 'classic').members) == [first.member_id]
 
 
 def test_the_last_member_that_leaves_empties_the_group(world):
     (client,) = stable_group(world, Client(world))
     client.leave()
-    group = world.groups.describe(GROUP)
+    group = world.groups.describe(GROUP, 'classic')
     assert (group.state, group.generation, group.protocol_type, group.protocol_name) == (
         GroupState.EMPTY,
         2,
@@ -128,7 +128,7 @@ def test_a_member_that_crashes_is_noticed_by_its_session_timeout(world):
 
 def test_when_the_leader_leaves_another_leads(world):
     first, second = stable_group(world, Client(world, 'a'), Client(world, 'b'))
-    assert world.groups.describe(GROUP).leader_id == first.member_id
+    assert world.groups.describe(GROUP, 'classic').leader_id == first.member_id
     first.leave()
     assert second.join().value.leader == second.member_id
 
@@ -197,7 +197,7 @@ def test_the_assignor_that_most_members_prefer_wins(world):
         for index, names in enumerate(preferences)
     ]
     stable_group(world, *clients)
-    assert world.groups.describe(GROUP).protocol_name == 'range'
+    assert world.groups.describe(GROUP, 'classic').protocol_name == 'range'
 
 
 @pytest.mark.parametrize(

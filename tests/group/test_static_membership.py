@@ -102,7 +102,7 @@ def test_a_new_self_that_is_replaced_before_it_is_durable_is_fenced():
     second, third = Client(world, 'a', instance='i1').join(), Client(world, 'a', instance='i1').join()
     world.flush()
     assert second.code is ErrorCode.FENCED_INSTANCE_ID
-    assert third.value.member_id in world.groups.describe(GROUP).members
+    assert third.value.member_id in world.groups.describe(GROUP, 'classic').members
 
 
 def test_a_new_self_that_a_rebalance_overtook_joins_again():
@@ -121,7 +121,7 @@ def test_a_new_self_that_cannot_be_stored_changes_nothing(world):
     world.partition.refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
     assert Client(world, 'a', instance='i1').join().code is ErrorCode.NOT_COORDINATOR
     assert old.heartbeat() is ErrorCode.NONE
-    assert world.groups.describe(GROUP).leader_id == old.member_id
+    assert world.groups.describe(GROUP, 'classic').leader_id == old.member_id
 
 
 def test_static_members_are_kept_through_a_rebalance_until_their_session_ends(world):
@@ -129,7 +129,7 @@ def test_static_members_are_kept_through_a_rebalance_until_their_session_ends(wo
     second.protocols = [('range', subscription('payments'))]
     answer = second.join()
     world.advance(30_000)
-    assert len(world.groups.describe(GROUP).members) == 2
+    assert len(world.groups.describe(GROUP, 'classic').members) == 2
     assert answer.came
 
 

@@ -554,6 +554,90 @@ def alter_configs_of_brokers(peer: RawPeer) -> None:
 
 
 @case
+def configs_of_groups(peer: RawPeer) -> None:
+    first, second = f'{peer.topic}-1', f'{peer.topic} 2/é'
+
+    def settle(name: str, key: str, value: str) -> None:
+        """Wait until a change is known everywhere."""
+        peer.ask_until(
+            lambda answer: answer.results[0].configs[0].value == value,
+            'DescribeConfigs',
+            resources=[dict(resource_type=GROUP, resource_name=name, configuration_keys=[key])],
+            include_synonyms=True,
+        )
+
+    def replace(name: str, *configs: tuple[str, str | None]) -> None:
+        resource = dict(resource_type=GROUP, resource_name=name, configs=[dict(name=k, value=v) for k, v in configs])
+        peer.ask('AlterConfigs', resources=[resource])
+
+    for version in range(1, 5):
+        describe(peer, GROUP, first, version, include_synonyms=True)
+    for key, values in {
+        'no.such.config': ['1'],
+        'group.consumer.session.timeout.ms': ['50000'],
+        'consumer.session.timeout.ms': ['', 'x', '0', '-1', '44999', '45000', ' 60000 ', '60001', '99999999999'],
+        'consumer.heartbeat.interval.ms': ['0', '4999', '5000', '15000', '15001'],
+        'consumer.assignment.interval.ms': ['-1', '0', '15000', '15001'],
+        'share.session.timeout.ms': ['44999', '60000', '60001'],
+        'share.heartbeat.interval.ms': ['4999', '44999', '45000', '60000', '60001'],
+        'share.assignment.interval.ms': ['-1', '0', '15000', '15001'],
+        'share.record.lock.duration.ms': ['999', '14999', '15000', '60000', '60001'],
+        'share.delivery.count.limit': ['1', '2', '10', '11'],
+        'share.partition.max.record.locks': ['99', '100', '4000', '4001'],
+        'share.auto.offset.reset': ['', 'none', 'earliest', 'Latest', 'by_duration:', 'by_duration:P', 'by_duration:PT',
+                                    'by_duration:PT1H', 'by_duration:-PT1H', 'by_duration:pt1h', 'by_duration:P1Y',
+                                    'by_duration:P1DT', 'by_duration:PT0.5S', 'by_duration:PT1.S',
+                                    'by_duration:PT.5S', 'by_duration:PT-1H61M', 'by_duration:PT-1H'],
+        'share.isolation.level': ['', 'read_committed', 'READ_COMMITTED', 'none'],
+        'share.renew.acknowledge.enable': ['false', 'FALSE', '0', ''],
+        'streams.session.timeout.ms': ['44999', '60000', '60001'],
+        'streams.heartbeat.interval.ms': ['4999', '15000', '15001'],
+        'streams.assignment.interval.ms': ['-1', '0', '15000', '15001'],
+        'streams.num.standby.replicas': ['-1', '0', '2', '3'],
+        'streams.initial.rebalance.delay.ms': ['-1', '0', '100000000'],
+        'consumer.assignor.offload.enable': ['true'],
+        'errors.deadletterqueue.topic.name': ['t'],
+    }.items():
+        for value in values:
+            alter(peer, GROUP, first, (key, SET, value), validate_only=True)
+    for change in (
+        ('no.such.config', DELETE, None),
+        ('share.isolation.level', DELETE, 'read_committed'),
+        ('share.isolation.level', SET, None),
+        ('share.isolation.level', APPEND, 'x'),
+        ('share.isolation.level', SUBTRACT, 'x'),
+        ('share.isolation.level', 9, 'x'),
+    ):
+        alter(peer, GROUP, first, change)
+    alter(peer, GROUP, '', ('share.isolation.level', SET, 'read_committed'))
+    describe(peer, GROUP, '')
+    peer.ask('ListConfigResources', resource_types=[GROUP])
+    alter(peer, GROUP, first, ('share.session.timeout.ms', SET, '50000'))
+    settle(first, 'share.session.timeout.ms', '50000')
+    alter(peer, GROUP, first, ('share.heartbeat.interval.ms', SET, '50000'))
+    alter(peer, GROUP, first, ('share.heartbeat.interval.ms', SET, '49999'))
+    settle(first, 'share.heartbeat.interval.ms', '49999')
+    alter(peer, GROUP, first, ('share.session.timeout.ms', DELETE, None))
+    alter(peer, GROUP, second, ('share.isolation.level', SET, 'read_committed'))
+    settle(second, 'share.isolation.level', 'read_committed')
+    describe(peer, GROUP, first, include_synonyms=True)
+    describe(peer, GROUP, first, 4, ['share.isolation.level', 'no.such.config'])
+    peer.ask('ListConfigResources', resource_types=[GROUP])
+    replace(first, ('share.delivery.count.limit', '11'))
+    replace(first, ('no.such.config', '1'))
+    replace(first, ('share.delivery.count.limit', None))
+    replace('', ('share.delivery.count.limit', '7'))
+    replace(first, ('share.delivery.count.limit', '7'))
+    settle(first, 'share.delivery.count.limit', '7')
+    describe(peer, GROUP, first, include_synonyms=True)
+    for name in (first, second):
+        replace(name)
+        settle(name, 'share.isolation.level', 'read_uncommitted')
+    settle(first, 'share.delivery.count.limit', '5')
+    peer.ask('ListConfigResources', resource_types=[GROUP])
+
+
+@case
 def alter_configs_takes_effect(peer: RawPeer) -> None:
     peer.create_topic(partitions=2)
     large = batch(b'x' * 500)
@@ -648,6 +732,59 @@ def list_config_resources(peer: RawPeer) -> None:
         [-1],
     ):
         peer.ask('ListConfigResources', 1, resource_types=types)
+
+
+@case
+def update_features(peer: RawPeer) -> None:
+    upgrade, safe, unsafe = 1, 2, 3
+
+    def update(version: int, *updates: tuple[str, int, int], validate_only: bool = False) -> None:
+        rows = [
+            dict(feature=name, max_version_level=level)
+            | (dict(upgrade_type=kind) if version else dict(allow_downgrade=kind != upgrade))
+            for name, level, kind in updates
+        ]
+        trial = dict(validate_only=True) if validate_only else {}
+        peer.ask('UpdateFeatures', version, timeout_ms=30000, feature_updates=rows, **trial)
+
+    def settle(**levels: int) -> None:
+        """Wait until ApiVersions has these levels, or no level for 0."""
+        wanted = {f'{name}.version': level for name, level in levels.items()}
+        peer.prepare_until(
+            lambda answer: {row.name: row.max_version_level for row in answer.finalized_features
+                            if row.name in wanted} == {name: level for name, level in wanted.items() if level},
+            'ApiVersions', client_software_name='judge', client_software_version='1')
+
+    for version in range(3):
+        for name in (
+            'group.version', 'share.version', 'streams.version', 'eligible.leader.replicas.version', 'no.such',
+        ):
+            for level in (-1, 0, 1, 2):
+                for kind in (upgrade, safe, unsafe) if version else (upgrade,):
+                    if version or level:
+                        update(version, (name, level, kind), validate_only=version > 0)
+        update(version)
+        update(version, ('group.version', 1, upgrade), ('no.such', 1, upgrade))
+        update(version, ('group.version', 1, upgrade), ('share.version', 5, upgrade))
+        update(version, ('', 1, upgrade))
+    for kind in (-1, 0, 4):
+        update(2, ('group.version', 1, kind), validate_only=True)
+    for level, kind in (
+        (30, upgrade), (30, safe), (29, upgrade), (29, safe), (29, unsafe), (7, safe), (7, unsafe), (6, safe),
+        (0, unsafe), (31, upgrade),
+    ):
+        update(2, ('metadata.version', level, kind), validate_only=True)
+    for level, kind in ((2, upgrade), (1, upgrade), (1, safe), (0, unsafe), (3, upgrade)):
+        update(1, ('transaction.version', level, kind), validate_only=True)
+    update(1, ('group.version', 1, upgrade), ('group.version', 1, upgrade))
+    update(2, ('share.version', 0, safe), ('streams.version', 0, unsafe))
+    settle(share=0, streams=0)
+    update(2, ('share.version', 0, safe))
+    update(2, ('share.version', 0, upgrade))
+    update(2, ('share.version', 1, safe))
+    update(2, ('share.version', 1, unsafe))
+    update(2, ('share.version', 1, upgrade), ('streams.version', 1, upgrade))
+    settle(share=1, streams=1)
 
 
 @case

@@ -121,7 +121,11 @@ class RawPeer:
 
     def prepare(self, api: str, version: int | None = None, **fields: Any) -> Any:
         """Call `ask` until it succeeds. The answer is not compared."""
-        answer = self.ask_until(lambda answer: not error_codes(answer) & UNPREPARED, api, version, **fields)
+        return self.prepare_until(lambda answer: not error_codes(answer) & UNPREPARED, api, version, **fields)
+
+    def prepare_until(self, settled: Any, api: str, version: int | None = None, **fields: Any) -> Any:
+        """Call `ask` until `settled(answer)` is true. The answer is not compared."""
+        answer = self.ask_until(settled, api, version, **fields)
         self.steps.pop()
         return answer
 

@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 SETTINGS = {
     'group.initial.rebalance.delay.ms': '0',
     'group.min.session.timeout.ms': '1000',
+    'group.share.max.heartbeat.interval.ms': '60000',
     'offsets.topic.num.partitions': '1',
     'transaction.state.log.num.partitions': '1',
     'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200',
@@ -97,12 +98,13 @@ DIFFERENCES: dict[tuple[str, str], str] = {
         r'log\.local\.retention',
     ): 'no tiered storage: the topic settings are known, the broker settings are not',
     ('describe_configs_of_brokers', "resource_name='01'"): 'the broker is 1',
-    ('describe_configs_of_brokers', 'resource_type=(16|32)'): 'configs of client metrics and of groups are not served',
+    ('describe_configs_of_brokers', 'resource_type=16'): 'configs of client metrics are not served',
     (
         'alter_configs',
         "Kafka 'INVALID_CONFIG', kbroker 'INVALID_REQUEST'",
-    ): 'configs of client metrics and of groups are not served',
-    ('alter_configs_of_brokers', 'resource_type=(16|32)'): 'configs of client metrics and of groups are not served',
+    ): 'configs of client metrics are not served',
+    ('alter_configs_of_brokers', 'resource_type=16'): 'configs of client metrics are not served',
+    ('configs_of_groups', 'config_operation=9'): 'an operation that does not exist is a fault of the client',
     ('alter_configs_of_brokers', 'resource_type=8'): 'the levels of loggers are not set by clients',
     ('alter_configs_of_brokers', "kbroker 'INVALID_CONFIG'"): 'a name without a meaning is refused',
     ('alter_configs_of_brokers', r'min\.insync\.replicas.*config_operation=1'): 'removing what is not set is no change',
@@ -114,11 +116,11 @@ DIFFERENCES: dict[tuple[str, str], str] = {
         'transactions_that_take_too_long',
         "Kafka 'INVALID_TXN_STATE', kbroker 'PRODUCER_FENCED'",
     ): 'KAFKA-20785: the coordinator has fenced this producer',
-    ('write_txn_markers', "Kafka 'UNKNOWN_SERVER_ERROR'"): 'a producer id or epoch below 0 is a fault of the client',
     (
-        'describe_and_list_transactions',
-        'transactional_id_pattern',
-    ): "the syntax is that of Python's regular expressions, not RE2's",
+        'update_features',
+        r"feature='group\.version', max_version_level=1\), \(feature='group\.version'",
+    ): 'a name that is repeated is refused',
+    ('write_txn_markers', "Kafka 'UNKNOWN_SERVER_ERROR'"): 'a producer id or epoch below 0 is a fault of the client',
 }
 """The reason for each accepted difference, by case and a pattern in its text."""
 
@@ -138,6 +140,7 @@ SETTINGS_THAT_DIFFER = {
     'socket.listen.backlog.size': 'a storm of connects is served without retries',
     'principal.builder.class': 'there is one builder',
     'process.roles': 'the test gives it to Kafka, which needs it',
+    'share.coordinator.state.topic.min.isr': 'a single node has one replica',
     'transaction.state.log.min.isr': 'a single node has one replica',
     'transaction.state.log.replication.factor': 'a single node has one replica',
     **{name: 'read once, at the start, and in PEM' for name in settings.SETTINGS if name.startswith('ssl.')},

@@ -24,13 +24,11 @@ LONG = 'a-group-whose-name-is-longer-than-a-column'
 @pytest.fixture(scope='module', params=[BrokerProcess, KafkaProcess], ids=['kbroker', 'apache-kafka'])
 def staged(request, tmp_path_factory):
     """A broker with topics, settings, and groups with and without members."""
-    settings = PROMPT if request.param is BrokerProcess else PROMPT | QUICK
-    broker = request.param(tmp_path_factory.mktemp('everyday') / 'data', settings)
+    broker = request.param(tmp_path_factory.mktemp('everyday') / 'data', PROMPT | QUICK)
     broker.start()
     with contextlib.ExitStack() as stack:
         stack.callback(broker.kill9)
-        protocols = ['classic', 'consumer'] if request.param is KafkaProcess else ['classic']
-        stage(broker.address, stack, protocols)
+        stage(broker.address, stack, ['classic', 'consumer'])
         yield broker
     assert broker.tracebacks() == []
 

@@ -8,7 +8,9 @@ from support.apache_kafka import java
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 SCENARIOS = ['plain_produce', 'idempotent_produce', 'group_rebalance', 'commit_over_partitions',
-             'abort_over_partitions', 'empty_transactions', 'send_offsets', 'fencing', 'timeout_abort']
+             'abort_over_partitions', 'empty_transactions', 'send_offsets', 'fencing', 'timeout_abort',
+             'consumer_protocol_group_rebalance', 'consumer_protocol_send_offsets', 'consumer_protocol_pattern',
+             'consumer_protocol_static_member', 'consumer_protocol_more_partitions']
 
 
 @pytest.fixture(scope='module')
@@ -24,12 +26,13 @@ def test_the_java_client_sees_what_kafka_promises(judgement, scenario):
     assert judgement[scenario] == ''
 
 
+@pytest.mark.parametrize('scenario', ['restart_in_transaction', 'consumer_protocol_restart_in_group'])
 @pytest.mark.parametrize('way', ['stop', 'kill9'])
-def test_a_transaction_of_the_java_client_outlives_a_restart(broker, way):
-    with subprocess.Popen(java('kbroker.Judge', broker.address, 'restart_in_transaction'), stdin=subprocess.PIPE,
+def test_the_work_of_the_java_client_outlives_a_restart(broker, way, scenario):
+    with subprocess.Popen(java('kbroker.Judge', broker.address, scenario), stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE, text=True) as judge:
         assert judge.stdout.readline() == 'waiting\n'
         getattr(broker, way)()
         broker.start()
         output, _ = judge.communicate('\n', timeout=120)
-    assert json.loads(output) == {'scenario': 'restart_in_transaction', 'error': ''}
+    assert json.loads(output) == {'scenario': scenario, 'error': ''}

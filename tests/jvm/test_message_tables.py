@@ -1,4 +1,4 @@
-"""The tables of rows and records, compared field for field with the definitions in Kafka's jars."""
+"""The tables of messages, rows and records, compared field for field with the definitions in Kafka's jars."""
 import json
 import re
 import zipfile
@@ -17,10 +17,10 @@ PATHS = re.compile(r'(common/)?(message|metadata)/\w+\.json')
 
 @pytest.fixture(scope='module')
 def definitions():
-    """The definitions of Kafka's jars by name."""
+    """The definitions of Kafka's jars by name, without those of the state of Kafka Streams."""
     found = {}
     for jar in classpath().split(':'):
-        if jar.endswith('.jar') and '/org/apache/kafka/' in jar:
+        if jar.endswith('.jar') and '/org/apache/kafka/' in jar and '/kafka-streams/' not in jar:
             with zipfile.ZipFile(jar) as files:
                 for path in files.namelist():
                     if PATHS.fullmatch(path):
@@ -31,6 +31,10 @@ def definitions():
 
 def versions_of(text):
     return schema._versions(text)
+
+
+def versions_of_field(field):
+    return versions_of(field.get('versions', field.get('taggedVersions')))
 
 
 def default_of(field):
@@ -48,7 +52,9 @@ def default_of(field):
 
 
 def assert_same(ours, theirs, structs, known):
-    """Compare the fields of a struct in their order. `known` is the range of versions of the message."""
+    """Compare the fields of a struct in their order, those of no known version left out. `known` is a range."""
+    ours = [field for field in ours if any(version in field.versions for version in known)]
+    theirs = [field for field in theirs if any(version in versions_of_field(field) for version in known)]
     assert [kafka_name(field.name).lower() for field in ours] == [field['name'].lower() for field in theirs]
     for field, their in zip(ours, theirs, strict=True):
         name = their['name']
@@ -56,7 +62,7 @@ def assert_same(ours, theirs, structs, known):
         kind = their['type'].removeprefix('[]')
         assert field.is_array == their['type'].startswith('[]'), name
         assert field.tag == their.get('tag'), name
-        their_versions = versions_of(their.get('versions', their.get('taggedVersions')))
+        their_versions = versions_of_field(their)
         for version in known:
             assert (version in field.versions) == (version in their_versions), name
             if version in field.versions:
@@ -71,18 +77,34 @@ def assert_same(ours, theirs, structs, known):
             assert_same(field.struct.fields, their.get('fields') or structs[kind], structs, known)
 
 
-@pytest.mark.parametrize('name', [name for name, declaration in sorted(schema.declarations().items())
-                                  if declaration.kind in ('row', 'record') and name not in LATER_THAN_THE_JARS])
-def test_a_table_is_kafkas(definitions, name):
+def names_of(*kinds):
+    return [name for name, declaration in sorted(schema.declarations().items())
+            if declaration.kind in kinds and name not in LATER_THAN_THE_JARS]
+
+
+def assert_same_message(name, definitions):
+    """Compare the header and the fields of a message in the versions of our table."""
     message, theirs = schema.load(name), definitions[name]
     declaration = message.declaration
     assert declaration.key == theirs['apiKey']
-    assert declaration.versions == versions_of(theirs['validVersions'])
     flexible = theirs['flexibleVersions']
     assert declaration.flexible_from == (schema.NEVER if flexible == 'none' else int(flexible.removesuffix('+')))
     structs = {struct['name']: struct['fields'] for struct in theirs.get('commonStructs', [])}
     assert_same(message.struct.fields, theirs['fields'], structs,
                 range(declaration.versions.first, declaration.versions.last + 1))
+
+
+@pytest.mark.parametrize('name', names_of('row', 'record'))
+def test_a_table_is_kafkas(definitions, name):
+    assert_same_message(name, definitions)
+    assert schema.declarations()[name].versions == versions_of(definitions[name]['validVersions'])
+
+
+@pytest.mark.parametrize('name', names_of('api'))
+def test_a_message_is_kafkas(definitions, name):
+    assert_same_message(name, definitions)
+    ours, theirs = schema.declarations()[name].versions, versions_of(definitions[name]['validVersions'])
+    assert ours.first in theirs and ours.last in theirs
 
 
 def test_no_row_or_record_of_kafka_is_missing(definitions):

@@ -26,3 +26,9 @@ def unpack(tmp_path: pathlib.Path) -> Callable[..., ControllerDirectory]:
         return ControllerDirectory(tmp_path / roots[0], **settings)
 
     return lay_out
+
+
+@pytest.fixture
+def any_group_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let groups have configs of any name and size, for tests of the records that keep them."""
+    monkeypatch.setattr('kbroker.metadata.controller.validate_group_configs', lambda config, overrides: None)

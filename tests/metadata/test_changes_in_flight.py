@@ -259,6 +259,7 @@ def test_the_configs_of_many_resources_are_one_batch_and_wait_for_one_sync(
     assert configs[GROUP, 'g'] == {'consumer.session.timeout.ms': '46000'}
 
 
+@pytest.mark.usefixtures('any_group_config')
 def test_configs_that_no_single_batch_holds_are_several_and_a_resource_is_never_divided(
     node: ControllerDirectory, changes: Changes
 ) -> None:
@@ -274,6 +275,7 @@ def test_configs_that_no_single_batch_holds_are_several_and_a_resource_is_never_
     assert len(changes.controller.image.configs) == 1 + 5 and set(changes.ended['configs'].values()) == {None}
 
 
+@pytest.mark.usefixtures('any_group_config')
 def test_configs_that_were_not_written_have_an_error_of_their_own(changes: Changes) -> None:
     wanted = {(GROUP, f'group-{number}'): {f'key.{key}': 'v' for key in range(6_000)} for number in range(2)}
     changes.begin('configs', changes.controller.alter_configs(wanted))

@@ -258,6 +258,7 @@ def test_a_request_larger_than_an_atomic_batch_is_refused(controller: MetadataCo
     assert set(controller.image.topics) == {'t'}
 
 
+@pytest.mark.usefixtures('any_group_config')
 def test_a_change_larger_than_a_batch_is_refused(controller: MetadataController) -> None:
     configs = {f'key.{number}': 'x' * 30_000 for number in range(300)}
     fails(ErrorCode.POLICY_VIOLATION, alter_configs, controller, ResourceType.GROUP, 'g', configs)
@@ -469,6 +470,7 @@ def test_an_operation_that_fails_is_there_as_a_whole_or_not_at_all(tmp_path, ope
     assert old in seen and new in seen
 
 
+@pytest.mark.usefixtures('any_group_config')
 def test_a_roll_that_fails_anywhere_leaves_a_log_that_opens(tmp_path) -> None:
     big = {f'key.{number}': 'x' * 30_000 for number in range(250)}
     for allowed in range(5):

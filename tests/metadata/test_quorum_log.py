@@ -214,6 +214,7 @@ def test_a_second_leader_of_the_quorum_is_noticed_before_the_next_write(node: Co
         controller.create_topic('t', 1)
 
 
+@pytest.mark.usefixtures('any_group_config')
 def test_the_log_rolls_into_segments_that_are_read_in_order(tmp_path) -> None:
     node = ControllerDirectory(tmp_path / 'data', metadata_log_segment_bytes='8388608')
     controller = node.start()

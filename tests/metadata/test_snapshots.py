@@ -42,6 +42,8 @@ from kbroker.protocol.messages import (
 )
 from kbroker.record.batch import iter_batches
 
+pytestmark = pytest.mark.usefixtures('any_group_config')
+
 TOPIC_ID, DIRECTORY_ID = b'topic id 16 byte', b'dir id 16 bytes.'
 PLACE = {'cluster_id', 'node_id', 'metadata_offset', 'metadata_epoch', 'timestamp_ms'}
 """The fields of an image that a snapshot has in its name and header, or that are not in the log."""

@@ -290,6 +290,52 @@ CASES = [
     Case('leave-group', 'LeaveGroup', leave, need('READ', 'GROUP', 'group.mine')),
     Case('sync-group', 'SyncGroup', lambda v, w: member_fields(v) | dict(generation_id=1, assignments=[]),
          need('READ', 'GROUP', 'group.mine')),
+    Case('consumer-heartbeat', 'ConsumerGroupHeartbeat', lambda v, w: dict(
+        group_id=f'consumers.{w.tag}', member_id='m', member_epoch=0, rebalance_timeout_ms=5000, topic_partitions=[],
+        subscribed_topic_names=['data.mine', 'absent.mine']),
+        need('READ', 'GROUP', 'consumers.{tag}') + need('DESCRIBE', 'TOPIC', 'data.mine', 'absent.mine')),
+    Case('share-heartbeat', 'ShareGroupHeartbeat', lambda v, w: dict(
+        group_id=f'sharers.{w.tag}', member_id='m', member_epoch=0,
+        subscribed_topic_names=['data.mine', 'absent.mine']),
+        need('READ', 'GROUP', 'sharers.{tag}') + need('DESCRIBE', 'TOPIC', 'data.mine', 'absent.mine')),
+    Case('describe-sharers', 'ShareGroupDescribe', lambda v, w: dict(
+        group_ids=['group.mine', 'group.yours', 'group.absent', 'hidden'], include_authorized_operations=True),
+        need('DESCRIBE', 'GROUP', 'group.mine', 'group.absent'),
+        (need('READ', 'GROUP', 'group.mine'), need('DELETE', 'GROUP', 'group.mine'))),
+    Case('describe-share-offsets', 'DescribeShareGroupOffsets', lambda v, w: dict(groups=[
+        dict(group_id=group, topics=[dict(topic_name=name, partitions=[0]) for name in FOUR])
+        for group in ('group.absent', 'hidden')]),
+        need('DESCRIBE', 'GROUP', 'group.absent') + need('DESCRIBE', 'TOPIC', 'data.mine', 'absent.mine')),
+    Case('alter-share-offsets', 'AlterShareGroupOffsets', lambda v, w: dict(
+        group_id=f'altered.{w.tag}', topics=[
+            dict(topic_name=name, partitions=[dict(partition_index=0, start_offset=0)]) for name in FOUR]),
+        need('READ', 'GROUP', 'altered.{tag}') + need('READ', 'TOPIC', 'data.mine', 'absent.mine')),
+    Case('delete-share-offsets', 'DeleteShareGroupOffsets', lambda v, w: dict(
+        group_id='group.absent', topics=[dict(topic_name=name) for name in FOUR]),
+        need('DELETE', 'GROUP', 'group.absent')),
+    Case('streams-heartbeat', 'StreamsGroupHeartbeat', lambda v, w: dict(
+        group_id=f'streams.{w.tag}', member_id='m', member_epoch=0, endpoint_information_epoch=0,
+        rebalance_timeout_ms=5000, active_tasks=[], standby_tasks=[], warmup_tasks=[], process_id='p',
+        topology=dict(epoch=0, subtopologies=[dict(
+            subtopology_id='0', source_topics=['data.mine', 'absent.mine'], source_topic_regex=[],
+            state_changelog_topics=[], repartition_sink_topics=[], repartition_source_topics=[],
+            copartition_groups=[])]), shutdown_application=False),
+        need('READ', 'GROUP', 'streams.{tag}') + need('DESCRIBE', 'TOPIC', 'data.mine', 'absent.mine')),
+    Case('share-fetch', 'ShareFetch', lambda v, w: dict(
+        group_id='group.mine', member_id=w.tag, share_session_epoch=0, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20,
+        max_records=1, batch_size=1, topics=[dict(topic_id=w.topic_id(name), partitions=[dict(partition_index=0)])
+                                             for name in ('data.mine', 'data.yours')]),
+        need('READ', 'GROUP', 'group.mine') + need('READ', 'TOPIC', 'data.mine')),
+    Case('share-acknowledge', 'ShareAcknowledge', lambda v, w: dict(
+        group_id='group.mine', member_id=w.tag, share_session_epoch=1, topics=[]), need('READ', 'GROUP', 'group.mine')),
+    Case('describe-consumers', 'ConsumerGroupDescribe', lambda v, w: dict(
+        group_ids=['group.mine', 'group.yours', 'group.absent', 'hidden'], include_authorized_operations=True),
+        need('DESCRIBE', 'GROUP', 'group.mine', 'group.absent'),
+        (need('READ', 'GROUP', 'group.mine'), need('DELETE', 'GROUP', 'group.mine'))),
+    Case('describe-streams', 'StreamsGroupDescribe', lambda v, w: dict(
+        group_ids=['group.mine', 'group.yours', 'group.absent', 'hidden'], include_authorized_operations=True),
+        need('DESCRIBE', 'GROUP', 'group.mine', 'group.absent'),
+        (need('READ', 'GROUP', 'group.mine'), need('DELETE', 'GROUP', 'group.mine'))),
     Case('describe-groups', 'DescribeGroups', lambda v, w: dict(
         groups=['group.mine', 'group.yours', 'group.absent', 'hidden'],
         **({'include_authorized_operations': True} if v >= 3 else {})),
@@ -363,6 +409,16 @@ CASES = [
     Case('unsound-broker-configs', 'IncrementalAlterConfigs', lambda v, w: dict(
         validate_only=True, **configs(RESOURCES[4:], configs=[
             dict(name='log.retention.ms', value='long', config_operation=0)])), need('ALTER_CONFIGS', 'CLUSTER')),
+    Case('describe-configs-of-groups', 'DescribeConfigs', lambda v, w: configs(
+        ((32, 'group.mine'), (32, 'hidden')), configuration_keys=['share.isolation.level']),
+        need('DESCRIBE_CONFIGS', 'GROUP', 'group.mine')),
+    Case('alter-configs-of-groups', 'IncrementalAlterConfigs', lambda v, w: dict(
+        validate_only=True, **configs(((32, 'group.mine'), (32, 'hidden')), configs=[
+            dict(name='share.isolation.level', value='read_committed', config_operation=0)])),
+        need('ALTER_CONFIGS', 'GROUP', 'group.mine')),
+    Case('update-features', 'UpdateFeatures', lambda v, w: dict(timeout_ms=5000, feature_updates=[
+        dict(feature='group.version', max_version_level=1)], **(dict(validate_only=True) if v else {})),
+        need('ALTER', 'CLUSTER')),
     Case('describe-log-dirs', 'DescribeLogDirs', lambda v, w: dict(topics=[dict(topic='data.mine', partitions=[0])]),
          need('DESCRIBE', 'CLUSTER'), (need('ALTER', 'CLUSTER'), need('CREATE', 'CLUSTER'))),
     Case('create-partitions', 'CreatePartitions', lambda v, w: dict(timeout_ms=5000, validate_only=True, topics=[

@@ -12,8 +12,9 @@ from kbroker.clock import ManualClock, Timers
 from kbroker.completion import Callback
 from kbroker.config import Config
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.commits import Commit, NewOffset
 from kbroker.group.coordinator import GroupCoordinator
-from kbroker.group.offsets import Commit, FetchedOffset, NewOffset
+from kbroker.group.offsets import FetchedOffset
 from kbroker.group.shard import TransactionalProducer
 from kbroker.internal_topics import CONSUMER_OFFSETS as OFFSETS_TOPIC
 from kbroker.long_work import LongWork
@@ -46,9 +47,16 @@ class World:
         for name in ('orders', 'payments'):
             self.topics.create(name, 4)
         self.topics.ensure_internal(OFFSETS_TOPIC)
+        self.group_overrides: dict[str, dict[str, str]] = {}
+        """The configs that groups have of their own. A test replaces the dict of a group, and never changes it."""
         self.long_work = LongWork(self.timers, self.slice_us)
-        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work)
+        self.groups = self.coordinator()
         self.groups.start()
+
+    def coordinator(self) -> GroupCoordinator:
+        """Return a new coordinator on the parts of this world."""
+        return GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work,
+                                lambda group_id: self.group_overrides.get(group_id, {}))
 
     @property
     def partition(self) -> HeldPartition:
@@ -60,10 +68,11 @@ class World:
         self.groups.close()
         self.topics.on_topic_created.clear()
         self.topics.on_topic_deleted.clear()
+        self.topics.on_partitions_added.clear()
         self.topics.power_loss()
         self.timers = Timers(self.clock)
         self.long_work = LongWork(self.timers, self.slice_us)
-        self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work)
+        self.groups = self.coordinator()
         self.groups.start()
 
     def flush(self) -> None:
@@ -128,7 +137,7 @@ class World:
         )
         answer.attempt(
             lambda: self.groups.commit_transactional(
-                commit, TransactionalProducer(producer_id, 0, self.verification(group_id, producer_id)),
+                commit, 5, TransactionalProducer(producer_id, 0, self.verification(group_id, producer_id)),
                 answer.completion(),
             )
         )
@@ -163,7 +172,7 @@ class World:
 
     def state(self, group_id: str = GROUP) -> str:
         try:
-            return self.groups.describe(group_id).state.value
+            return self.groups.describe(group_id, 'classic').state.value
         except KafkaError:
             return 'none'
 
@@ -171,7 +180,7 @@ class World:
         """Return the state that clients can see, which a restart must not change."""
         seen: dict[str, Any] = {}
         for listing in self.groups.list_groups():
-            group = self.groups.describe(listing.group_id)
+            group = self.groups.describe(listing.group_id, 'classic')
             seen[group.group_id] = (
                 group.state,
                 group.generation,
@@ -211,8 +220,12 @@ class Answer:
         self.came, self.value = True, value
 
     def completion(self) -> Callback:
-        """Return a completion whose result is the answer."""
-        return Callback(lambda error, result: self(result))
+        """Return a completion whose error or result is the answer."""
+        return Callback(self.complete)
+
+    def complete(self, error: KafkaError | None, result: Any) -> None:
+        self(result)
+        self.error = None if error is None else error.code
 
     def attempt(self, operation: Any) -> None:
         try:
@@ -335,7 +348,8 @@ def stable_group(world: World, *clients: Client) -> list[Client]:
     world.run_due()
     for _ in range(3):
         for index, (client, answer) in enumerate(zip(clients, answers, strict=True)):
-            if answer.came and answer.value.generation_id == world.groups.describe(client.group_id).generation:
+            generation = world.groups.describe(client.group_id, 'classic').generation
+            if answer.came and answer.value.generation_id == generation:
                 continue
             if not answer.came:
                 continue
@@ -345,7 +359,7 @@ def stable_group(world: World, *clients: Client) -> list[Client]:
     for client, answer in zip(clients, answers, strict=True):
         client.joined(answer)
     assignments = {client.member_id: client.name.encode() for client in clients}
-    leader = world.groups.describe(clients[0].group_id).leader_id
+    leader = world.groups.describe(clients[0].group_id, 'classic').leader_id
     syncs = [client.sync(assignments if client.member_id == leader else None) for client in clients]
     world.flush()
     assert [sync.value.assignment for sync in syncs] == [client.name.encode() for client in clients]

@@ -140,17 +140,20 @@ class HeldRegistry:
         self.directory = tempfile.mkdtemp(prefix='kbroker-', dir=IN_MEMORY if os.path.isdir(IN_MEMORY) else None)
         weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
         self.config = LogConfig(config or Config({}), {})
-        self.topics: dict[str, Topic] = {}
+        self.by_name: dict[str, Topic] = {}
         self.topics_ever = 0
         self.on_topic_created: list[Callable[[Topic], None]] = []
         self.on_topic_deleted: list[Callable[[Topic], None]] = []
+        self.on_partitions_added: list[Callable[[Topic], None]] = []
+        self.metadata_offset = 0
 
     def create(self, name: str, partitions: int, configs: dict[str, str] | None = None) -> Topic:
         self.topics_ever += 1
+        self.metadata_offset += 1 + partitions
         topic_id = self.topics_ever.to_bytes(15, 'big') + b'\1'
         opened = [self.open(name, index, topic_id) for index in range(partitions)]
         topic = Topic(name, topic_id, opened, {}, self.config, name in INTERNAL_TOPICS)
-        self.topics[name] = topic
+        self.by_name[name] = topic
         for listener in self.on_topic_created:
             listener(topic)
         return topic
@@ -160,24 +163,35 @@ class HeldRegistry:
         return HeldPartition(new_log(self.fs, directory, name, index, self.config, self.clock), topic_id,
                              immediate=self.immediate)
 
+    def add_partitions(self, name: str, count: int) -> None:
+        """Raise the number of partitions of a topic to `count`."""
+        topic = self.by_name[name]
+        topic.partitions.extend([
+            self.open(name, index, topic.topic_id) for index in range(len(topic.partitions), count)])
+        for listener in self.on_partitions_added:
+            listener(topic)
+
     def delete(self, name: str) -> None:
-        topic = self.topics.pop(name)
+        topic = self.by_name.pop(name)
         for partition in topic.partitions:
             partition.mark_deleted()
         for listener in self.on_topic_deleted:
             listener(topic)
 
     def ensure_internal(self, name: str) -> Topic:
-        return self.topics.get(name) or self.create(name, self.internal_partitions)
+        return self.by_name.get(name) or self.create(name, self.internal_partitions)
+
+    def topics(self) -> list[Topic]:
+        return list(self.by_name.values())
 
     def topic(self, name: str) -> Topic | None:
-        return self.topics.get(name)
+        return self.by_name.get(name)
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
-        return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
+        return next((topic for topic in self.by_name.values() if topic.topic_id == topic_id), None)
 
     def find(self, topic: str, partition: int) -> HeldPartition | None:
-        found = self.topics.get(topic)
+        found = self.by_name.get(topic)
         return found.partitions[partition] if found and 0 <= partition < len(found.partitions) else None
 
     def get(self, topic: str, partition: int) -> HeldPartition:
@@ -187,15 +201,15 @@ class HeldRegistry:
         return found
 
     def partitions(self) -> list[HeldPartition]:
-        return [partition for topic in self.topics.values() for partition in topic.partitions]
+        return [partition for topic in self.by_name.values() for partition in topic.partitions]
 
     def take_over(self, other: HeldRegistry) -> None:
         """Continue with copies of the partitions of `other`, whose topics are the same."""
-        for name, topic in self.topics.items():
+        for name, topic in self.by_name.items():
             topic.partitions[:] = [partition.copy(f'{self.directory}/{name}-{partition.partition}.copy')
-                                   for partition in other.topics[name].partitions]
+                                   for partition in other.by_name[name].partitions]
 
     def power_loss(self, kept_batches: int = 0) -> None:
         """Lose everything that is not flushed, except `kept_batches` of each partition, and reopen the partitions."""
-        for topic in self.topics.values():
+        for topic in self.by_name.values():
             topic.partitions[:] = [partition.after_power_loss(kept_batches) for partition in topic.partitions]

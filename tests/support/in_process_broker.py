@@ -112,7 +112,7 @@ class InProcessBroker(Node):
         return InProcessConnection(next(self._connection_ids), session)
 
     def disconnect(self, connection: InProcessConnection) -> None:
-        self.waiting_room.connection_closed(connection.connection_id)
+        self.connection_closed(connection.connection_id)
 
     def send(self, connection: InProcessConnection, frame: bytes) -> None:
         # The gates count these instructions, so this repeats the two lines of `serve`.

@@ -14,11 +14,13 @@ import java.util.UUID;
 import java.util.concurrent.ExecutionException;
 import java.util.stream.IntStream;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.TransactionState;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -44,6 +46,7 @@ public final class Judge {
     }
 
     private final String bootstrap;
+    private String groupProtocol = "classic";
 
     private Judge(String bootstrap) {
         this.bootstrap = bootstrap;
@@ -62,6 +65,15 @@ public final class Judge {
         scenarios.put("fencing", judge::fencing);
         scenarios.put("timeout_abort", judge::timeoutAbort);
         scenarios.put("restart_in_transaction", judge::restartInTransaction);
+        for (Map.Entry<String, Scenario> scenario : Map.<String, Scenario>of(
+                "group_rebalance", judge::groupRebalance, "send_offsets", judge::sendOffsets,
+                "pattern", judge::pattern, "static_member", judge::staticMember,
+                "more_partitions", judge::morePartitions, "restart_in_group", judge::restartInGroup).entrySet()) {
+            scenarios.put("consumer_protocol_" + scenario.getKey(), () -> {
+                judge.groupProtocol = "consumer";
+                scenario.getValue().run();
+            });
+        }
         for (String name : List.of(arguments).subList(1, arguments.length)) {
             String error = "";
             try {
@@ -267,6 +279,102 @@ public final class Judge {
         expect(values(0, 1), valuesOf(read(topic, 1, COMMITTED, 1)));
     }
 
+    /** A pattern that the broker evaluates: a topic that is created later is found. */
+    private void pattern() throws Exception {
+        String first = newTopic("pattern", 2);
+        String prefix = first.substring(0, first.length() - 4);
+        Set<String> seen = new TreeSet<>();
+        produce(first, 2, 0, 10);
+        try (var consumer = consumer(UNCOMMITTED, "pattern-" + UUID.randomUUID())) {
+            consumer.subscribe(new SubscriptionPattern(prefix + ".*"));
+            pollUntil(() -> seen.size() == 10, consumer, seen);
+            String second = prefix + "late";
+            try (var admin = admin()) {
+                admin.createTopics(List.of(new NewTopic(second, 1, (short) 1))).all().get();
+            }
+            produce(second, 1, 10, 20);
+            pollUntil(() -> seen.size() == 20 && consumer.assignment().size() == 3, consumer, seen);
+        }
+    }
+
+    /** A static member leaves and comes back: it has its partitions again, and the other member keeps its own. */
+    private void staticMember() throws Exception {
+        String topic = newTopic("static", 4);
+        String group = "static-" + UUID.randomUUID();
+        Map<String, Object> one = Map.of("group.instance.id", "one");
+        Set<String> seen = new TreeSet<>();
+        try (var other = consumer(UNCOMMITTED, group)) {
+            other.subscribe(List.of(topic));
+            Set<TopicPartition> held = new HashSet<>();
+            try (var first = consumer(UNCOMMITTED, group, one)) {
+                first.subscribe(List.of(topic));
+                until(() -> {
+                    collect(first, seen);
+                    collect(other, seen);
+                    return first.assignment().size() == 2 && other.assignment().size() == 2;
+                });
+                held.addAll(first.assignment());
+            }
+            try (var again = consumer(UNCOMMITTED, group, one)) {
+                again.subscribe(List.of(topic));
+                until(() -> {
+                    collect(again, seen);
+                    collect(other, seen);
+                    return !again.assignment().isEmpty();
+                });
+                expect(held, again.assignment());
+            }
+        }
+    }
+
+    private void morePartitions() throws Exception {
+        String topic = newTopic("more", 1);
+        Set<String> seen = new TreeSet<>();
+        try (var consumer = consumer(UNCOMMITTED, "more-" + UUID.randomUUID()); var admin = admin()) {
+            consumer.subscribe(List.of(topic));
+            pollUntil(() -> consumer.assignment().size() == 1, consumer, seen);
+            admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get();
+            pollUntil(() -> consumer.assignment().size() == 3, consumer, seen);
+            admin.deleteTopics(List.of(topic)).all().get();
+            pollUntil(() -> consumer.assignment().isEmpty(), consumer, seen);
+        }
+    }
+
+    /** Says "waiting" in a stable group, and goes on in it when a line comes in: the broker is another one by then. */
+    private void restartInGroup() throws Exception {
+        String topic = newTopic("restart", 4);
+        String group = "restart-" + UUID.randomUUID();
+        Set<String> seen = new TreeSet<>();
+        produce(topic, 4, 0, 20);
+        try (var first = consumer(UNCOMMITTED, group); var second = consumer(UNCOMMITTED, group)) {
+            first.subscribe(List.of(topic));
+            second.subscribe(List.of(topic));
+            until(() -> {
+                collect(first, seen);
+                collect(second, seen);
+                return first.assignment().size() == 2 && second.assignment().size() == 2 && seen.size() == 20;
+            });
+            first.commitSync();
+            second.commitSync();
+            Set<TopicPartition> held = new HashSet<>(first.assignment());
+            int epoch = first.groupMetadata().generationId();
+            System.out.println("waiting");
+            if (System.in.read() < 0) {
+                throw new AssertionError("standard input ended");
+            }
+            produce(topic, 4, 20, 40);
+            until(() -> {
+                collect(first, seen);
+                collect(second, seen);
+                return seen.size() == 40;
+            });
+            first.commitSync();
+            second.commitSync();
+            expect(held, first.assignment());
+            expect(epoch, first.groupMetadata().generationId());
+        }
+    }
+
     /** Says "waiting" with a transaction open, and goes on when a line comes in: the broker is another one by then. */
     private void restartInTransaction() throws Exception {
         String topic = newTopic("restart", 2);
@@ -313,9 +421,18 @@ public final class Judge {
     }
 
     private KafkaConsumer<String, String> consumer(String isolation, String group) {
-        return new KafkaConsumer<>(Map.of("bootstrap.servers", bootstrap, "isolation.level", isolation, "group.id", group,
-            "auto.offset.reset", "earliest", "enable.auto.commit", "false", "session.timeout.ms", 10_000,
-            "heartbeat.interval.ms", 500), new StringDeserializer(), new StringDeserializer());
+        return consumer(isolation, group, Map.of());
+    }
+
+    private KafkaConsumer<String, String> consumer(String isolation, String group, Map<String, Object> settings) {
+        Map<String, Object> all = new HashMap<>(settings);
+        all.putAll(Map.of("bootstrap.servers", bootstrap, "isolation.level", isolation, "group.id", group,
+            "auto.offset.reset", "earliest", "enable.auto.commit", "false", "group.protocol", groupProtocol,
+            "metadata.max.age.ms", 1_000, "allow.auto.create.topics", false));  // a deleted topic stays away
+        if (groupProtocol.equals("classic")) {
+            all.putAll(Map.of("session.timeout.ms", 10_000, "heartbeat.interval.ms", 500));
+        }
+        return new KafkaConsumer<>(all, new StringDeserializer(), new StringDeserializer());
     }
 
     private void produce(String topic, int partitions, int from, int to) {

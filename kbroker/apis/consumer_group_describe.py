@@ -1,0 +1,96 @@
+"""ConsumerGroupDescribe (key 69), versions 0-1 (KIP-848).
+
+Version 1 says which protocol a member speaks. A group that does not exist, or is of another type, is
+GROUP_ID_NOT_FOUND. A group that is named twice is described once.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.authorization import require
+from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
+from kbroker.apis.group_protocols import require_group_protocol
+from kbroker.apis.group_topics import GroupTopics
+from kbroker.apis.long_answers import Steps
+from kbroker.apis.request import Api, Request
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.consumer_group import ConsumerGroup
+from kbroker.group.consumer_member import ConsumerMember
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.security.acl_codes import Operation, ResourceType
+
+CLASSIC, CONSUMER = 0, 1
+"""The types of members."""
+
+
+def handle(request: Request, body: Any) -> Steps:
+    """Describe each group once. When the answer is full, the groups that are left get COORDINATOR_LOAD_IN_PROGRESS:
+    clients ask for these again."""
+    require_group_protocol(request, 'consumer')
+    groups, description = [], Description(request)
+    for group_id in dict.fromkeys(body.group_ids):
+        if description.pace.spend():
+            yield
+        try:
+            described = yield from description.describe(group_id)
+        except KafkaError as error:
+            groups.append(failed(group_id, error.code, str(error)))
+            continue
+        if body.include_authorized_operations:
+            described.authorized_operations = authorized_operations(request, ResourceType.GROUP, group_id)
+        groups.append(described)
+    return messages.ConsumerGroupDescribeResponse(groups=groups)
+
+
+class Description:
+    """The descriptions of groups in one answer."""
+
+    def __init__(self, request: Request):
+        self._request = request
+        self._topics = GroupTopics(request, messages.ConsumerGroupDescribeResponse)
+        self._room = self._topics.room
+        self.pace = self._topics.pace
+
+    def describe(self, group_id: str) -> Steps:
+        """GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, COORDINATOR_LOAD_IN_PROGRESS."""
+        require(self._request, Operation.DESCRIBE, ResourceType.GROUP, group_id)
+        self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        groups = self._request.node.groups
+        group = groups.describe(group_id, ConsumerGroup.group_type)
+        described = messages.ConsumerGroupDescribeResponse.DescribedGroup(
+            group_id=group_id, group_state=group.state_name, group_epoch=group.epoch,
+            assignment_epoch=group.assignment_epoch, assignor_name=groups.consumer_assignor(group),
+            authorized_operations=NOT_ASKED)
+        for member in list(group.members.values()):
+            described.members.append((yield from self._member(group, member)))
+        return described
+
+    def _member(self, group: ConsumerGroup, member: ConsumerMember) -> Steps:
+        held = member.held
+        assigned = {topic_id: sorted({*held.assigned.get(topic_id, ()), *held.pending.get(topic_id, ())})
+                    for topic_id in {**held.assigned, **held.pending}}
+        target = {topic_id: sorted(partitions)
+                  for topic_id, partitions in group.targets.get(member.member_id, {}).items()}
+        names = sorted(member.names)
+        self._room.take(1 + len(names), sum(map(len, names)))
+        return messages.ConsumerGroupDescribeResponse.Member(
+            member_id=member.member_id, instance_id=member.instance_id, rack_id=member.rack_id,
+            member_epoch=member.epoch, client_id=member.client_id, client_host=member.client_host,
+            subscribed_topic_names=names, subscribed_topic_regex=member.regex,
+            assignment=(yield from self._topics.assignment(assigned)),
+            target_assignment=(yield from self._topics.assignment(target)),
+            member_type=CONSUMER if member.classic is None else CLASSIC)
+
+
+def failed(group_id: str, code: ErrorCode, message: str) -> Any:
+    return messages.ConsumerGroupDescribeResponse.DescribedGroup(
+        group_id=group_id, error_code=code, error_message=message, authorized_operations=NOT_ASKED)
+
+
+def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
+    return messages.ConsumerGroupDescribeResponse(
+        groups=[failed(group_id, code, message) for group_id in dict.fromkeys(body.group_ids)])
+
+
+API = Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, handle, error_response)

@@ -1,0 +1,71 @@
+"""ConsumerGroupHeartbeat (key 68), versions 0-1 (KIP-848).
+
+Joins a consumer group, keeps a member alive, tells it its assignment, and leaves the group. Version 1 brings regular
+expressions that the broker evaluates, and obliges the client to make its own member id.
+"""
+from __future__ import annotations
+
+import base64
+import uuid
+from typing import Any
+
+from kbroker.apis.authorization import require
+from kbroker.apis.group_protocols import require_group_protocol
+from kbroker.apis.heartbeat_calls import call_of, check_given, invalid, reply_to, with_names
+from kbroker.apis.long_answers import Steps
+from kbroker.apis.request import Api, Request
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.security.acl_codes import Operation, ResourceType
+
+NO_TIMEOUT = -1
+
+
+def handle(request: Request, body: Any) -> Steps | None:
+    require_group_protocol(request, 'consumer')
+    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
+    return with_names(request, body, submit)
+
+
+def submit(request: Request, body: Any, names: frozenset[str] | None) -> None:
+    check_fields(body, request.version, request.node.config.group_consumer_assignors)
+    if not body.member_id and body.member_epoch == JOIN_EPOCH:
+        body.member_id = new_member_id()
+    request.node.groups.consumer_heartbeat(call_of(request, body, names), reply_to(request, body))
+
+
+def new_member_id() -> str:
+    """Return a UUID as Kafka writes it."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b'=').decode()
+
+
+def check_fields(body: Any, version: int, assignors: list[str]) -> None:
+    """INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
+    epoch = body.member_epoch
+    if not body.member_id and (version >= 1 or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH):
+        raise invalid("MemberId can't be empty.")
+    check_given(GroupId=body.group_id, InstanceId=body.instance_id, RackId=body.rack_id)
+    if epoch == JOIN_EPOCH:
+        check_join(body)
+    elif epoch == LEAVE_FOR_A_WHILE_EPOCH and body.instance_id is None:
+        raise invalid("InstanceId can't be null.")
+    elif epoch < LEAVE_FOR_A_WHILE_EPOCH:
+        raise invalid(f'MemberEpoch is {epoch}, but must be greater than or equal to {LEAVE_FOR_A_WHILE_EPOCH}.')
+    if body.server_assignor is not None and body.server_assignor not in assignors:
+        raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR,
+                         f'ServerAssignor {body.server_assignor} is not supported. Supported assignors: '
+                         f'{", ".join(assignors)}.')
+
+
+def check_join(body: Any) -> None:
+    """INVALID_REQUEST."""
+    if body.rebalance_timeout_ms == NO_TIMEOUT:
+        raise invalid('RebalanceTimeoutMs must be provided in first request.')
+    if body.topic_partitions is None or body.topic_partitions:
+        raise invalid('TopicPartitions must be empty when (re-)joining.')
+    if body.subscribed_topic_names is None and body.subscribed_topic_regex is None:
+        raise invalid('Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.')
+
+
+API = Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, handle)

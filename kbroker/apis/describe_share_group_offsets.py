@@ -1,0 +1,131 @@
+"""DescribeShareGroupOffsets (key 90), versions 0-1 (KIP-932).
+
+Tells where share groups start to read each partition. Version 1 adds the lag: the records behind the start that no
+member has finished. Without topics, it describes all partitions that the group has a share state of.
+
+A partition without a share state starts at -1, and so does everything of a group that does not exist or is of another
+type. None of these is an error.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.authorization import refusal, require
+from kbroker.apis.group_protocols import require_group_protocol
+from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, distinct_indexes
+from kbroker.apis.request import Api, Request
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.share_group import ShareGroup
+from kbroker.group.share_rows import UNKNOWN_COUNT, UNKNOWN_OFFSET, ShareKey
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.security.acl_codes import Operation, ResourceType
+
+NO_TOPIC_ID = bytes(16)
+DESCRIBE, GROUP, TOPIC = Operation.DESCRIBE, ResourceType.GROUP, ResourceType.TOPIC
+UNKNOWN_LAG = -1
+
+
+def group_row(**fields: Any) -> Any:
+    return messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup(**fields)
+
+
+def topic_row(**fields: Any) -> Any:
+    return messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic(**fields)
+
+
+def partition_row(**fields: Any) -> Any:
+    return messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition(**fields)
+
+
+def handle(request: Request, body: Any) -> Steps:
+    require_group_protocol(request, 'share')
+    described = Description(request)
+    groups = {group.group_id: group for group in body.groups}
+    response = messages.DescribeShareGroupOffsetsResponse()
+    for group_id, group in groups.items():
+        try:
+            topics = yield from described.describe(group_id, group.topics)
+        except KafkaError as error:
+            response.groups.append(failed(group_id, error.code, str(error)))
+        else:
+            response.groups.append(group_row(group_id=group_id, topics=topics))
+    return response
+
+
+class Description:
+    """The descriptions of groups in one answer."""
+
+    def __init__(self, request: Request):
+        self._request = request
+        self._pace = Pace()
+        self._room = ReplyRoom()
+
+    def describe(self, group_id: str, named: Any) -> Steps:
+        """Return the topics of a group. GROUP_AUTHORIZATION_FAILED, COORDINATOR_LOAD_IN_PROGRESS."""
+        require(self._request, DESCRIBE, GROUP, group_id)
+        self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        if named is None:
+            return (yield from self._initialized(group_id))
+        topics = []
+        wanted = yield from distinct_indexes(named, 'topic_name', 'partitions', self._pace)
+        for name, indexes in wanted.items():
+            if self._request.may(DESCRIBE, TOPIC, name):
+                topics.append((yield from self._topic(group_id, name, indexes)))
+            else:
+                error = refusal(TOPIC)
+                topics.append(topic_row(topic_name=name, topic_id=NO_TOPIC_ID, partitions=[
+                    partition_row(partition_index=index, start_offset=UNKNOWN_OFFSET, error_code=error.code,
+                                  error_message=str(error)) for index in indexes]))
+        return topics
+
+    def _initialized(self, group_id: str) -> Steps:
+        """Describe all initialized partitions of the existing topics that the client may describe."""
+        try:
+            group = self._request.node.groups.describe(group_id, ShareGroup.group_type)
+        except KafkaError as error:
+            if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                return []
+            raise
+        topics = []
+        for topic_id, state in group.initialized.items():
+            if self._request.node.topics.topic_by_id(topic_id) is not None and (
+                    self._request.may(DESCRIBE, TOPIC, state.name, quiet=True)):
+                topics.append((yield from self._topic(group_id, state.name, sorted(state.partitions))))
+        return topics
+
+    def _topic(self, group_id: str, name: str, indexes: Any) -> Steps:
+        topic = self._request.node.topics.topic(name)
+        response = topic_row(topic_name=name, topic_id=NO_TOPIC_ID if topic is None else topic.topic_id)
+        self._room.take(1 + len(indexes), len(name))
+        for index in indexes:
+            response.partitions.append(self._partition(group_id, topic, index))
+            if self._pace.spend():
+                yield
+        return response
+
+    def _partition(self, group_id: str, topic: Any, index: int) -> Any:
+        nothing = partition_row(partition_index=index, start_offset=UNKNOWN_OFFSET)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return nothing
+        states = self._request.node.share_states
+        state = states.summary(ShareKey(group_id, topic.topic_id, index)) if states.is_served else None
+        if state is None:
+            return nothing
+        lag = UNKNOWN_LAG
+        if state.start_offset != UNKNOWN_OFFSET and state.delivery_complete_count != UNKNOWN_COUNT:
+            lag = max(0, topic.partitions[index].high_watermark - state.start_offset - state.delivery_complete_count)
+        return partition_row(partition_index=index, start_offset=state.start_offset,
+                             leader_epoch=state.leader_epoch, lag=lag)
+
+
+def failed(group_id: str, code: ErrorCode, message: str) -> Any:
+    return group_row(group_id=group_id, error_code=code, error_message=message)
+
+
+def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
+    return messages.DescribeShareGroupOffsetsResponse(groups=[
+        failed(group_id, code, message) for group_id in dict.fromkeys(group.group_id for group in body.groups)])
+
+
+API = Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, handle, error_response)

@@ -1,0 +1,332 @@
+"""ShareFetch (key 78), versions 1-2: records of share partitions, acquired by a member of a share group (KIP-932).
+
+A request may acknowledge records of earlier ones; it is answered when that is durable. Version 2 has an acquire mode
+that never exceeds MaxRecords (KIP-1206), and requests that renew locks and fetch nothing (KIP-1222).
+
+A fetch that finds less than MinBytes waits, for at most MaxWaitMs: for a partition to move, for records that another
+member gives back, for the end of a lock. Nothing is written for an acquisition. An answer leaves out partitions that
+have neither records nor an error nor an acknowledgement. The first answer of a session leaves out only those of which
+the group has too many records in flight.
+
+Membership is not checked: any member id may fetch a share partition whose state was initialized. An unknown topic id is
+an error of its partitions, where Apache Kafka fails the request as a whole.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kbroker.apis.long_answers import Pace
+from kbroker.apis.request import Api, Request
+from kbroker.apis.share_requests import (
+    VERSION_WITH_RENEWAL,
+    Acknowledgements,
+    PartitionError,
+    Steps,
+    end_session,
+    lock_timeout_ms,
+    partition_of,
+    session_key,
+    start,
+)
+from kbroker.apis.waiting import Waiter
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.share_partitions import Fetched, FetchLimits, LivePartition
+from kbroker.group.share_rows import ShareKey
+from kbroker.group.share_sessions import FIRST_EPOCH, LAST_EPOCH, SessionKey, SessionPartition, ShareSession
+from kbroker.long_work import Pause
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.topics.partition import FetchWaiter, Partition
+
+BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
+
+
+class Wake(FetchWaiter):
+    """Wakes a fetch when a partition or its share partition moves."""
+
+    def __init__(self, partition: Partition, wanted: WantedPartition):
+        super().__init__(partition)
+        self.wanted = wanted
+
+    def wake(self) -> None:
+        self.wanted.fetch.moved(self.wanted)
+
+
+class WantedPartition:
+    """One partition of a fetch, and what the last look has found."""
+
+    __slots__ = ('error', 'fetch', 'fetched', 'is_acquirable', 'is_loading', 'live', 'place', 'size_bytes', 'waker')
+
+    def __init__(self, fetch: ShareFetch, place: SessionPartition):
+        self.fetch = fetch
+        self.place = place
+        self.live: LivePartition | None = None
+        self.waker: Wake | None = None
+        self.size_bytes = 0
+        self.is_loading = False
+        self.is_acquirable = False
+        self.error: PartitionError | None = None
+        self.fetched: Fetched | None = None
+
+    def wait(self, partition: Partition, live: LivePartition) -> None:
+        """Wake the fetch with the next move."""
+        if self.waker is None or self.waker.partition is not partition:
+            self.stop_waiting()
+            self.waker = Wake(partition, self)
+        if self.live is not None and self.live is not live:
+            self.live.waiting.discard(self.waker)
+        self.live = live
+        self.waker.wait()
+        live.waiting.add(self.waker)
+
+    def stop_waiting(self) -> None:
+        if self.waker is not None:
+            self.waker.stop_waiting()
+            if self.live is not None:
+                self.live.waiting.discard(self.waker)
+        self.waker = self.live = None
+
+
+class ShareFetch(Waiter):
+    """A fetch in progress: it looks at its partitions until there is enough, or its time is over."""
+
+    def __init__(self, request: Request, key: SessionKey, body: Any):
+        self.request = request
+        self.key = key
+        self.body = body
+        self.max_bytes = max(0, min(body.max_bytes, request.node.config.fetch_max_bytes))
+        self.is_exact = request.version >= VERSION_WITH_RENEWAL and body.share_acquire_mode == RECORD_LIMIT
+        self.wanted: list[WantedPartition] = []
+        self.time_is_over = body.max_wait_ms <= 0
+        self.has_acquired = False
+        self.has_ended = False
+        self._moved: dict[WantedPartition, None] = {}
+        self._size_bytes = 0
+        self._failed = 0
+        self._loading = 0
+        self._pause: Pause | None = None
+
+    # ---- the waiting room
+
+    def moved(self, wanted: WantedPartition) -> None:
+        self._moved[wanted] = None
+        self.request.node.waiting_room.wake(self)
+
+    def look_again(self) -> None:
+        if self._pause is not None:
+            self._pause.end()
+
+    def answer_now(self) -> None:
+        self.time_is_over = True
+        self.look_again()
+
+    def give_up(self) -> None:
+        self.has_ended = True
+        self.answer_now()
+
+    # ---- the fetch
+
+    def run(self, partitions: Sequence[SessionPartition], pace: Pace) -> Steps:
+        """Acquire records, and wait for them if need be. The load of share partitions is waited for in any case."""
+        self.wanted = [WantedPartition(self, place) for place in partitions]
+        room, timers = self.request.node.waiting_room, self.request.node.timers
+        room.enter(self.request.connection_id, self)
+        timer = timers.after(self.body.max_wait_ms, self.answer_now) if not self.time_is_over else None
+        try:
+            yield from self._look(self.wanted, pace)
+            while not self.has_ended:
+                if not self._loading and (
+                        self.time_is_over or self._failed or self._size_bytes >= max(1, self.body.min_bytes)):
+                    yield from self._take(pace)
+                    if self.has_acquired or self._failed or self.time_is_over:
+                        break
+                while not self._moved and not self.has_ended and (self._loading or not self.time_is_over):
+                    self._pause = Pause()
+                    yield from self._pause.wait()
+                moved, self._moved = self._moved, {}
+                yield from self._look(moved, pace)
+        finally:
+            self._pause = None
+            room.leave(self.request.connection_id)
+            if timer is not None:
+                timer.cancel()
+            for wanted in self.wanted:
+                wanted.stop_waiting()
+
+    def _look(self, partitions: Iterable[WantedPartition], pace: Pace) -> Steps:
+        """Find out how much can be acquired of each of the partitions. A move from here on wakes the fetch."""
+        for wanted in partitions:
+            self._size_bytes -= wanted.size_bytes
+            self._failed -= wanted.error is not None
+            self._loading -= wanted.is_loading
+            wanted.size_bytes, wanted.error = 0, None
+            try:
+                wanted.size_bytes = self._acquirable_bytes(wanted)
+            except KafkaError as error:
+                wanted.error = PartitionError(error.code, str(error))
+            self._size_bytes += wanted.size_bytes
+            self._failed += wanted.error is not None
+            wanted.is_loading = wanted.error is None and wanted.live is not None and wanted.live.records is None
+            self._loading += wanted.is_loading
+            if pace.spend():
+                yield
+
+    def _acquirable_bytes(self, wanted: WantedPartition) -> int:
+        node = self.request.node
+        partition = partition_of(self.request, *wanted.place)
+        live = node.share_partitions.open(ShareKey(self.key.group_id, *wanted.place), partition)
+        wanted.wait(partition, live)
+        size_bytes: int = node.share_partitions.acquirable_bytes(live, self.max_bytes)
+        wanted.is_acquirable = node.share_partitions.is_acquirable(live)
+        return size_bytes
+
+    def _take(self, pace: Pace) -> Steps:
+        """Acquire from each partition that has something: an equal part of MaxBytes, at most MaxRecords in all."""
+        shares = self.request.node.share_partitions
+        ready = [wanted for wanted in self.wanted if wanted.size_bytes]
+        left = self.body.max_records
+        for wanted in ready:
+            if left <= 0 or self.has_ended:
+                break
+            limits = FetchLimits(self.max_bytes // len(ready), left, max(1, self.body.batch_size), self.is_exact)
+            try:
+                if wanted.live is not None:
+                    wanted.fetched = shares.fetch(wanted.live, self.key.member_id, limits)
+            except KafkaError as error:
+                wanted.error = PartitionError(error.code, str(error))
+                self._failed += 1
+            if wanted.fetched is not None:
+                self.has_acquired = True
+                left -= sum(last - first + 1 for first, last, _ in wanted.fetched.acquired)
+            if pace.spend(8):
+                yield
+
+
+def handle(request: Request, body: Any) -> None:
+    start(request, steps(request, body))
+
+
+def steps(request: Request, body: Any) -> Steps:
+    key = session_key(request, body)
+    is_renewal = request.version >= VERSION_WITH_RENEWAL and body.is_renew_ack
+    check(request, body, is_renewal)
+    pace = Pace()
+    session = yield from find_session(request, body, key, pace)
+    acknowledgements = Acknowledgements(request, key, is_renewal)
+    yield from acknowledgements.begin(body.topics, pace)
+    fetch = ShareFetch(request, key, body)
+    if not is_renewal and body.share_session_epoch != LAST_EPOCH:
+        yield from fetch.run(session.rotated(), pace)
+    yield from acknowledgements.wait()
+    if body.share_session_epoch == LAST_EPOCH:
+        yield from end_session(request, session)
+    return (yield from answer(fetch, acknowledgements, pace))
+
+
+def check(request: Request, body: Any, is_renewal: bool) -> None:
+    """Raise KafkaError for a request that contradicts itself."""
+    if request.version >= VERSION_WITH_RENEWAL and body.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'found acquire mode {body.share_acquire_mode}')
+    if is_renewal and (body.max_bytes or body.min_bytes or body.max_records or body.max_wait_ms):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, 'a request that renews locks fetches nothing: MaxBytes, MinBytes, '
+                         'MaxRecords and MaxWaitMs have to be 0')
+    if body.share_session_epoch == FIRST_EPOCH and any(
+            partition.acknowledgement_batches for topic in body.topics for partition in topic.partitions):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, 'the first request of a session has nothing to acknowledge')
+
+
+def find_session(request: Request, body: Any, key: SessionKey, pace: Pace) -> Steps:
+    """Return the session of the request, begun or changed by it. Raises KafkaError.
+
+    A member that finds no room is told so after MaxWaitMs, because it asks again at once.
+    """
+    sessions = request.node.share_sessions
+    session: ShareSession
+    if body.share_session_epoch != FIRST_EPOCH:
+        session = sessions.find(key, body.share_session_epoch)
+        if body.share_session_epoch != LAST_EPOCH:
+            sessions.change(session, (yield from places(body.topics, pace)),
+                            (yield from places_to_forget(body.forgotten_topics_data, pace)))
+        return session
+    named = yield from places(body.topics, pace)
+    try:
+        session = sessions.begin(key, request.connection_id, named)
+    except KafkaError as error:
+        if error.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
+            yield from pause_for(request, body.max_wait_ms)
+        raise
+    return session
+
+
+def pause_for(request: Request, time_ms: int) -> Steps:
+    """Wait, in the waiting room: until the time is over, or the connection closes."""
+    fetch = ShareFetch(request, SessionKey('', ''), request.api.request_class(max_wait_ms=time_ms))
+    yield from fetch.run((), Pace())
+
+
+def places(topics: Iterable[Any], pace: Pace) -> Steps:
+    found = []
+    for topic in topics:
+        for partition in topic.partitions:
+            found.append((topic.topic_id, partition.partition_index))
+            if pace.spend():
+                yield
+    return found
+
+
+def places_to_forget(topics: Iterable[Any], pace: Pace) -> Steps:
+    found = []
+    for topic in topics:
+        for index in topic.partitions:
+            found.append((topic.topic_id, index))
+            if pace.spend():
+                yield
+    return found
+
+
+def answer(fetch: ShareFetch, acknowledgements: Acknowledgements, pace: Pace) -> Steps:
+    topics: dict[bytes, Any] = {}
+    results = dict(acknowledgements.results)
+    is_first = fetch.body.share_session_epoch == FIRST_EPOCH
+    for wanted in fetch.wanted:
+        acknowledged = results.pop(wanted.place, None)
+        if (wanted.fetched is not None or wanted.error is not None or acknowledged is not None
+                or (is_first and wanted.is_acquirable)):
+            add(topics, wanted.place, acknowledged, wanted)
+        if pace.spend():
+            yield
+    for place, acknowledged in results.items():
+        add(topics, place, acknowledged, None)
+        if pace.spend():
+            yield
+    return messages.ShareFetchResponse(responses=list(topics.values()), node_endpoints=[],
+                                       acquisition_lock_timeout_ms=lock_timeout_ms(fetch.request, fetch.key))
+
+
+def add(topics: dict[bytes, Any], place: SessionPartition, acknowledged: PartitionError | None,
+        wanted: WantedPartition | None) -> None:
+    """Add a partition to the topics of an answer."""
+    response = messages.ShareFetchResponse
+    topic_id, index = place
+    topic = topics.get(topic_id)
+    if topic is None:
+        topic = topics[topic_id] = response.ShareFetchableTopicResponse(topic_id=topic_id, partitions=[])
+    error = (wanted.error if wanted is not None else None) or PartitionError()
+    fetched = wanted.fetched if wanted is not None else None
+    acknowledged = acknowledged or PartitionError()
+    topic.partitions.append(response.PartitionData(
+        partition_index=index, error_code=error.code, error_message=error.message,
+        acknowledge_error_code=acknowledged.code, acknowledge_error_message=acknowledged.message,
+        current_leader=response.LeaderIdAndEpoch(leader_id=0, leader_epoch=0),
+        records=b'' if fetched is None else fetched.records,
+        acquired_records=[] if fetched is None else [
+            response.AcquiredRecords(first_offset=first, last_offset=last, delivery_count=count)
+            for first, last, count in fetched.acquired]))
+
+
+def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
+    return messages.ShareFetchResponse(error_code=code, error_message=message, responses=[], node_endpoints=[])
+
+
+API = Api(ApiKey.SHARE_FETCH, 1, 2, handle, error_response)

@@ -1,0 +1,145 @@
+"""StreamsGroupDescribe (key 89), version 0 (KIP-1071).
+
+Describes the topology of streams groups, and their members with their tasks. A group that does not exist, or is of
+another type, is GROUP_ID_NOT_FOUND. A group that is named twice is described once.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kbroker.apis.authorization import require
+from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
+from kbroker.apis.group_protocols import require_group_protocol
+from kbroker.apis.long_answers import Pace, ReplyRoom, Steps
+from kbroker.apis.request import Api, Request
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.assignors.sticky import Key, Role
+from kbroker.group.streams_group import StreamsGroup
+from kbroker.group.streams_member import NOTHING, StreamsMember
+from kbroker.group.topology import InternalTopic, Subtopology
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.security.acl_codes import Operation, ResourceType
+
+
+def handle(request: Request, body: Any) -> Steps:
+    """Describe each group once. When the answer is full, the groups that are left get COORDINATOR_LOAD_IN_PROGRESS:
+    clients ask for these again."""
+    require_group_protocol(request, 'streams')
+    groups, description = [], Description(request)
+    for group_id in dict.fromkeys(body.group_ids):
+        if description.pace.spend():
+            yield
+        try:
+            described = yield from description.describe(group_id)
+        except KafkaError as error:
+            groups.append(failed(group_id, error.code, str(error)))
+            continue
+        if body.include_authorized_operations:
+            described.authorized_operations = authorized_operations(request, ResourceType.GROUP, group_id)
+        groups.append(described)
+    return response_class()(groups=groups)
+
+
+class Description:
+    """The descriptions of groups in one answer."""
+
+    def __init__(self, request: Request):
+        self.pace = Pace()
+        self._request = request
+        self._room = ReplyRoom()
+
+    def describe(self, group_id: str) -> Steps:
+        """GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, COORDINATOR_LOAD_IN_PROGRESS."""
+        require(self._request, Operation.DESCRIBE, ResourceType.GROUP, group_id)
+        self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        group = self._request.node.groups.describe(group_id, StreamsGroup.group_type)
+        yield from self._check_topics(group)
+        described = response_class().DescribedGroup(
+            group_id=group_id, group_state=group.state_name, group_epoch=group.epoch,
+            assignment_epoch=group.assignment_epoch, topology=(yield from self._topology(group)),
+            authorized_operations=NOT_ASKED)
+        for member in list(group.members.values()):
+            described.members.append((yield from self._member(group, member)))
+        return described
+
+    def _check_topics(self, group: StreamsGroup) -> Steps:
+        """TOPIC_AUTHORIZATION_FAILED."""
+        for name in list(group.names):
+            if not self._request.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+                raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                                 'The group has described topic(s) that the client is not authorized to describe.')
+            if self.pace.spend():
+                yield
+
+    def _topology(self, group: StreamsGroup) -> Steps:
+        """Return the topology, with the partitions of its internal topics once they are validated."""
+        if group.topology is None:
+            return None
+        is_ready = group.validated_epoch == group.topology.epoch
+        parts = []
+        for part in group.topology.subtopologies:
+            parts.append(self._subtopology(part, is_ready))
+            if self.pace.spend():
+                yield
+        return response_class().Topology(epoch=group.topology.epoch, subtopologies=parts)
+
+    def _subtopology(self, part: Subtopology, is_ready: bool) -> Any:
+        return response_class().Subtopology(
+            subtopology_id=part.subtopology_id, source_topics=list(part.source_topics),
+            repartition_sink_topics=list(part.repartition_sink_topics),
+            state_changelog_topics=self._topics(part.changelogs, is_ready),
+            repartition_source_topics=self._topics(part.repartition_source_topics, is_ready))
+
+    def _topics(self, topics: Iterable[InternalTopic], is_ready: bool) -> list[Any]:
+        found = []
+        for topic in topics:
+            existing = self._request.node.topics.topic(topic.name) if is_ready else None
+            self._room.take(1 + len(topic.configs), len(topic.name))
+            found.append(response_class().TopicInfo(
+                name=topic.name, partitions=topic.partitions if existing is None else len(existing.partitions),
+                replication_factor=topic.replication_factor,
+                topic_configs=[response_class().KeyValue(key=key, value=value) for key, value in topic.configs]))
+        return found
+
+    def _member(self, group: StreamsGroup, member: StreamsMember) -> Steps:
+        endpoint = None
+        if member.endpoint is not None:
+            endpoint = response_class().Endpoint(host=member.endpoint.host, port=member.endpoint.port)
+        self._room.take(1 + len(member.tags), len(member.process_id))
+        return response_class().Member(
+            member_id=member.member_id, instance_id=member.instance_id, rack_id=member.rack_id,
+            member_epoch=member.epoch, client_id=member.client_id, client_host=member.client_host,
+            topology_epoch=member.topology_epoch, process_id=member.process_id, user_endpoint=endpoint,
+            client_tags=[response_class().KeyValue(key=key, value=value) for key, value in member.tags],
+            task_offsets=[], task_end_offsets=[], assignment=(yield from self._assignment(member.held.assigned)),
+            target_assignment=(yield from self._assignment(group.targets.get(member.member_id, NOTHING))))
+
+    def _assignment(self, tasks: Mapping[Key, Iterable[int]]) -> Steps:
+        found: dict[Role, list[Any]] = {role: [] for role in Role}
+        for (role, subtopology), numbers in tasks.items():
+            partitions = sorted(numbers)
+            self._room.take(1, len(subtopology) + 4 * len(partitions))
+            found[role].append(response_class().TaskIds(subtopology_id=subtopology, partitions=partitions))
+            if self.pace.spend(1 + len(partitions) // 8):
+                yield
+        return response_class().Assignment(active_tasks=found[Role.ACTIVE], standby_tasks=found[Role.STANDBY],
+                                   warmup_tasks=found[Role.WARMUP])
+
+
+def response_class() -> Any:
+    """Return the class of the response, which is built at its first use."""
+    return messages.StreamsGroupDescribeResponse
+
+
+def failed(group_id: str, code: ErrorCode, message: str) -> Any:
+    return response_class().DescribedGroup(
+        group_id=group_id, error_code=code, error_message=message, authorized_operations=NOT_ASKED)
+
+
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    return response_class()(groups=[failed(group_id, code, message) for group_id in dict.fromkeys(body.group_ids)])
+
+
+API = Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, handle, error_response)

@@ -1,0 +1,82 @@
+"""UpdateFeatures (key 57), versions 0-2 (KIP-584, KIP-778): change finalized feature levels.
+
+All updates of a request take effect, or none. Versions 0 and 1 answer with a result for each feature of a request that
+succeeds; version 2 has none (KIP-1022). Kafka takes the last of several updates of one feature; here, the request is
+refused. `kraft.version` and downgrades of `metadata.version` that would lose metadata are refused.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.authorization import require
+from kbroker.apis.long_answers import Pace, Steps
+from kbroker.apis.request import Api, Request
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.feature_updates import (
+    FeatureUpdate,
+    UpgradeType,
+    enables_eligible_leader_replicas,
+    records_of_updates,
+)
+from kbroker.metadata.image import ResourceType as ConfigType
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import ConfigRecord, UpdateFeaturesResponse
+from kbroker.security.acl_codes import Operation, ResourceType
+
+MOST_UPDATES = 100
+"""More than there are features."""
+WITHOUT_RESULTS = 2
+SUCCESS = 'NONE'
+"""Kafka's text for a feature whose update succeeds."""
+MIN_INSYNC_REPLICAS = 'min.insync.replicas'
+ALL_BROKERS = ConfigType.BROKER, ''
+
+
+def handle(request: Request, body: Any) -> Steps:
+    node = request.node
+    require(request, Operation.ALTER, ResourceType.CLUSTER)
+    yield from node.metadata.turns.take()
+    try:
+        pace = Pace()
+        if len(body.feature_updates) > MOST_UPDATES:
+            raise KafkaError(ErrorCode.INVALID_REQUEST,
+                             f'found {len(body.feature_updates)} updates, expected at most {MOST_UPDATES}')
+        updates = [wanted(update, request.version) for update in body.feature_updates]
+        records = records_of_updates(updates, node.metadata.image.finalized_features, node.metadata.supported_features)
+        if enables_eligible_leader_replicas(records):
+            records += missing_configs(node)
+        if records and not body.validate_only:
+            yield from node.metadata.write(records)
+        results = []
+        if request.version < WITHOUT_RESULTS:
+            for update in updates:
+                results.append(UpdateFeaturesResponse.UpdatableFeatureResult(feature=update.name,
+                                                                             error_message=SUCCESS))
+                if pace.spend():
+                    yield
+        return UpdateFeaturesResponse(error_message=None, results=results)
+    finally:
+        node.metadata.turns.end()
+
+
+def wanted(update: Any, version: int) -> FeatureUpdate:
+    if version == 0:
+        upgrade_type = int(UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE)
+    else:
+        upgrade_type = update.upgrade_type
+    return FeatureUpdate(update.feature, update.max_version_level, upgrade_type)
+
+
+def missing_configs(node: Any) -> list[Any]:
+    """Return the record that KIP-966 requires in the log: min.insync.replicas of the cluster."""
+    if MIN_INSYNC_REPLICAS in node.metadata.image.configs.get(ALL_BROKERS, {}):
+        return []
+    return [ConfigRecord(resource_type=ConfigType.BROKER, resource_name='', name=MIN_INSYNC_REPLICAS,
+                         value=str(node.config.min_insync_replicas))]
+
+
+def error_response(_body: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    return UpdateFeaturesResponse(error_code=int(code), error_message=message)
+
+
+API = Api(ApiKey.UPDATE_FEATURES, 0, 2, handle, error_response)

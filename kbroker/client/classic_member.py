@@ -1,0 +1,138 @@
+"""A member of a consumer group by the classic protocol: join, assign as leader, heartbeat, leave.
+
+    join():   every member: JoinGroup; the leader also assigns --> every member: SyncGroup --> partitions
+    stable:   Heartbeat every heartbeat.interval.ms; the answer REBALANCE_IN_PROGRESS means: join again
+"""
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from kbroker.client.assignor import (
+    RANGE,
+    Member,
+    TopicPartition,
+    assign_ranges,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from kbroker.client.errors import ClientError, check, known_code
+from kbroker.client.group_member import GroupMember
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol import messages
+from kbroker.protocol.consumer_protocol import PROTOCOL_TYPE
+
+JOIN_GRACE_MS = 5000
+"""JoinGroup is answered when all members have rejoined, at the latest after the rebalance timeout."""
+
+_E = ErrorCode
+
+
+class ClassicMember(GroupMember):
+    """A member by the classic protocol. Its leader assigns ranges."""
+
+    # The group has replaced this generation of the member, which must join again.
+    lost_place = frozenset({_E.REBALANCE_IN_PROGRESS, _E.ILLEGAL_GENERATION, _E.UNKNOWN_MEMBER_ID})
+
+    def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
+        """Join the next generation, waiting for the other members. Returns the assigned partitions."""
+        subscription = encode_subscription(topics, owned)
+        while True:
+            answer = self._retrying(lambda: self._join_once(subscription), 'JoinGroup')
+            assignments = self._assign(answer) if answer.leader == answer.member_id else []
+            try:
+                assignment = self._retrying(lambda a=answer, b=assignments: self._sync(a, b),  # type: ignore[misc]
+                                            'SyncGroup')
+            except KafkaError as error:
+                if not self._note_lost_place(error.code):
+                    raise
+                continue
+            self.must_join = False
+            self._next_heartbeat_ms = self._clock.monotonic_ms() + self._settings.heartbeat_interval_ms
+            return decode_assignment(assignment)
+
+    def _join_once(self, subscription: bytes) -> Any:
+        rebalance_timeout_ms = self._settings.max_poll_interval_ms
+        while True:
+            answer = self._coordinator().call(messages.JoinGroupRequest(
+                group_id=self.group_id, session_timeout_ms=self._settings.session_timeout_ms,
+                rebalance_timeout_ms=rebalance_timeout_ms, member_id=self.member_id,
+                group_instance_id=self._settings.group_instance_id, protocol_type=PROTOCOL_TYPE,
+                protocols=[messages.JoinGroupRequest.JoinGroupRequestProtocol(name=RANGE, metadata=subscription)]),
+                rebalance_timeout_ms + JOIN_GRACE_MS)
+            if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:   # KIP-394: first the member id, then the join
+                self.member_id = answer.member_id
+            elif answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                self.member_id = ''
+            else:
+                check(answer.error_code, self._words('JoinGroup'))
+                self.member_id, self.generation_id = answer.member_id, answer.generation_id
+                return answer
+
+    def _assign(self, answer: Any) -> list[Any]:
+        """As leader, compute the assignments of all members."""
+        if answer.skip_assignment:      # KIP-814: a static leader came back; the others keep their partitions
+            return []
+        members = [Member(row.member_id, row.group_instance_id, decode_subscription(row.metadata))
+                   for row in answer.members]
+        known = self._cluster.refresh({topic for member in members for topic in member.topics}).topics
+        counts = {topic.name: len(topic.partitions) for topic in known if not topic.error_code}
+        return [messages.SyncGroupRequest.SyncGroupRequestAssignment(member_id=member_id,
+                                                                     assignment=encode_assignment(partitions))
+                for member_id, partitions in assign_ranges(members, counts).items()]
+
+    def _sync(self, answer: Any, assignments: list[Any]) -> bytes:
+        synced = self._coordinator().call(messages.SyncGroupRequest(
+            group_id=self.group_id, generation_id=self.generation_id, member_id=self.member_id,
+            group_instance_id=self._settings.group_instance_id, protocol_type=PROTOCOL_TYPE,
+            protocol_name=answer.protocol_name, assignments=assignments),
+            self._settings.max_poll_interval_ms + JOIN_GRACE_MS)
+        check(synced.error_code, self._words('SyncGroup'))
+        return bytes(synced.assignment)
+
+    def heartbeat_if_due(self) -> None:
+        """Send a heartbeat if due. Sets `must_join` when the group rebalances or has dropped this member."""
+        now_ms = self._clock.monotonic_ms()
+        if self.must_join or now_ms < self._next_heartbeat_ms:
+            return
+        self._next_heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
+        try:
+            answer = self._coordinator().call(messages.HeartbeatRequest(
+                group_id=self.group_id, generation_id=self.generation_id, member_id=self.member_id,
+                group_instance_id=self._settings.group_instance_id), self._settings.session_timeout_ms)
+            code = known_code(answer.error_code)
+        except ClientError as error:
+            if error.is_lasting:
+                raise
+            self._cluster.forget()
+            return
+        except KafkaError as error:
+            code = error.code
+        if code.retriable:
+            self._cluster.forget()
+        elif code is not ErrorCode.NONE and not self._note_lost_place(code):
+            check(code, self._words('Heartbeat'))
+
+    def leave(self) -> None:
+        """Release the partitions at once. A static member keeps its place until its session ends."""
+        if self.generation_id < 0 or self._settings.group_instance_id is not None:
+            return
+        connection = self._coordinator()
+        if connection.version_of(messages.LeaveGroupRequest) < 3:
+            request = messages.LeaveGroupRequest(group_id=self.group_id, member_id=self.member_id)
+        else:
+            request = messages.LeaveGroupRequest(group_id=self.group_id, members=[
+                messages.LeaveGroupRequest.MemberIdentity(member_id=self.member_id)])
+        connection.call(request)
+        self.generation_id, self.member_id, self.must_join = -1, '', True
+
+    def _note_lost_place(self, code: ErrorCode) -> bool:
+        """Return True, and set `must_join`, if the error means that the member must join again."""
+        if code not in self.lost_place:
+            return False
+        if code is ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = ''
+        self.must_join = True
+        return True

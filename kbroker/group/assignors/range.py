@@ -1,0 +1,42 @@
+"""The assignor `range`: each member gets consecutive partitions of each of its topics.
+
+Static members come first, by instance id, so that a member which returns under another id finds its old place. Members
+with the same topics get partitions of the same numbers, which joins of topics need.
+"""
+from __future__ import annotations
+
+from kbroker.group.assignors.spec import Assignment, Spec, SpecMember, Steps
+from kbroker.long_work import Pace
+
+NAME = 'range'
+
+
+def assign(spec: Spec) -> Steps:
+    pace = Pace()
+    members = sorted(spec.members, key=_place)
+    result: dict[str, Assignment] = {member.member_id: {} for member in members}
+    for topic, count in spec.partitions.items():
+        subscribers = members
+        if not spec.is_homogeneous:
+            subscribers = []
+            for member in members:
+                if topic in member.topics:
+                    subscribers.append(member)
+                if pace.spend():
+                    yield
+        elif not members or topic not in members[0].topics:
+            continue
+        quota, extra = divmod(count, len(subscribers) or 1)
+        first = 0
+        for member in subscribers[:count]:
+            end = first + quota + (extra > 0)
+            extra -= extra > 0
+            result[member.member_id][topic] = frozenset(range(first, end))
+            first = end
+            if pace.spend(quota // 8 + 1):
+                yield
+    return result
+
+
+def _place(member: SpecMember) -> tuple[bool, str]:
+    return member.instance_id is None, member.member_id if member.instance_id is None else member.instance_id

@@ -1,0 +1,216 @@
+"""The assignor `uniform`: members get numbers of partitions that are as equal as can be, and keep what they have.
+
+If all members subscribe to the same topics, one pass finds the result: each member keeps up to its quota, and the rest
+fills those that are below theirs. Otherwise the partitions that no member has go to the least loaded subscribers, and
+then partitions move from the most loaded to the least loaded ones.
+"""
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Generator
+from heapq import heapify, heappop, heappush
+from itertools import islice
+
+from kbroker.group.assignors.spec import Spec, Steps, frozen, members_in_order, subscribed_topics
+from kbroker.long_work import Pace
+
+NAME = 'uniform'
+MOST_ROUNDS = 16
+"""The rounds over all topics in which partitions move, at most."""
+
+Work = Generator[None, None, None]
+
+
+def assign(spec: Spec) -> Steps:
+    if spec.is_homogeneous:
+        return (yield from _assign_equally(spec))
+    builder = _Mixed(spec)
+    yield from builder.keep()
+    yield from builder.give()
+    yield from builder.balance()
+    return (yield from builder.result())
+
+
+def _assign_equally(spec: Spec) -> Steps:
+    """Keep the first partitions of each member, up to its quota, and fill the others with the rest."""
+    pace = Pace()
+    members = members_in_order(spec)
+    topics = yield from subscribed_topics(spec, pace)
+    free = yield from _unheld(spec, topics, pace)
+    quota, extra = divmod(sum(topics.values()), len(members) or 1)
+    shares: list[dict[bytes, set[int]]] = [{} for _ in members]
+    unfilled: list[tuple[int, int]] = []
+    for number, member in enumerate(members):
+        has_extra = extra > 0
+        room = quota + has_extra
+        for topic, held in member.target.items():
+            valid = sorted(partition for partition in held if partition < topics.get(topic, 0))
+            if valid[:room]:
+                shares[number][topic] = set(valid[:room])
+            free += ((topic, partition) for partition in valid[room:])
+            room -= min(room, len(valid))
+            if pace.spend(len(held) // 4 + 1):
+                yield
+        if room and has_extra and len(members) - number > extra:
+            room -= 1
+            has_extra = False
+        if room:
+            unfilled.append((number, room))
+        extra -= has_extra
+    rest = iter(free)
+    for number, room in unfilled:
+        for topic, partition in islice(rest, room):
+            shares[number].setdefault(topic, set()).add(partition)
+            if pace.spend():
+                yield
+    return (yield from frozen(members, shares, pace))
+
+
+def _unheld(spec: Spec, topics: dict[bytes, int], pace: Pace) -> Generator[None, None, list[tuple[bytes, int]]]:
+    """Return the partitions of `topics` that no member has, topic by topic, ascending."""
+    held: dict[bytes, set[int]] = {}
+    for member in spec.members:
+        for topic, partitions in member.target.items():
+            if topic in topics:
+                held.setdefault(topic, set()).update(partitions)
+            if pace.spend(len(partitions) // 8 + 1):
+                yield
+    found = []
+    for topic, count in topics.items():
+        taken = held.pop(topic, ())
+        found += [(topic, partition) for partition in range(count) if partition not in taken]
+        if pace.spend(count // 8 + 1):
+            yield
+    return found
+
+
+class _Mixed:
+    """The assignment of a group whose members subscribe to different topics. A member is its number in the order."""
+
+    def __init__(self, spec: Spec):
+        self._partitions = spec.partitions
+        self._members = members_in_order(spec)
+        self._size = [0] * len(self._members)
+        """The partitions that each member has."""
+        self._topics: list[bytes] = []
+        """Those with subscribers, in the order in which they are treated."""
+        self._subscribers: dict[bytes, list[int]] = {}
+        self._owners: dict[bytes, dict[int, int]] = {}
+        """Topic -> partition -> member."""
+        self._pace = Pace()
+
+    def keep(self) -> Work:
+        """Leave to each member what it has of the topics that it subscribes to."""
+        for number, member in enumerate(self._members):
+            for topic in member.topics:
+                if topic in self._partitions:
+                    self._subscribers.setdefault(topic, []).append(number)
+                if self._pace.spend():
+                    yield
+            for topic, held in member.target.items():
+                if topic in member.topics and topic in self._partitions:
+                    owners = self._owners.setdefault(topic, {})
+                    for partition in held:
+                        if partition < self._partitions[topic] and owners.setdefault(partition, number) == number:
+                            self._size[number] += 1
+                if self._pace.spend(len(held) // 4 + 1):
+                    yield
+        yield from self._order_topics()
+
+    def _order_topics(self) -> Work:
+        """Order the topics: those with the most partitions per subscriber come first, then those with few of them."""
+        heap: list[tuple[float, int, bytes]] = []
+        for topic, subscribers in self._subscribers.items():
+            heappush(heap, (-self._partitions[topic] / len(subscribers), len(subscribers), topic))
+            if self._pace.spend():
+                yield
+        while heap:
+            self._topics.append(heappop(heap)[2])
+            if self._pace.spend():
+                yield
+
+    def give(self) -> Work:
+        """Give each partition that no member has to the least loaded subscriber of its topic."""
+        for topic in self._topics:
+            owners = self._owners.setdefault(topic, {})
+            free = [partition for partition in range(self._partitions[topic]) if partition not in owners]
+            if self._pace.spend(self._partitions[topic] // 8 + 1):
+                yield
+            if not free:
+                continue
+            least_loaded = self._in_rounds(self._subscribers[topic])
+            for partition in free:
+                owners[partition] = number = next(least_loaded)
+                self._size[number] += 1
+                if self._pace.spend():
+                    yield
+
+    def _in_rounds(self, subscribers: list[int]) -> Generator[int, None, None]:
+        """Yield the members of the lowest level in turn, then those of the next level with them, and so on."""
+        waiting = sorted(subscribers, key=lambda number: (self._size[number], number))
+        level = self._size[waiting[0]]
+        lowest = 0
+        while True:
+            while lowest < len(waiting) and self._size[waiting[lowest]] <= level:
+                lowest += 1
+            yield from waiting[:lowest]
+            level += 1
+
+    def balance(self) -> Work:
+        """Move partitions from the most to the least loaded subscribers of a topic, until no topic needs it."""
+        for _ in range(MOST_ROUNDS):
+            moved = False
+            for topic in self._topics:
+                if len(self._subscribers[topic]) > 1:
+                    moved |= yield from self._balance(topic)
+            if not moved:
+                return
+
+    def _balance(self, topic: bytes) -> Generator[None, None, bool]:
+        """Balance the subscribers of one topic. Return whether a partition moved."""
+        sizes = [self._size[number] for number in self._subscribers[topic]]
+        if self._pace.spend(len(sizes) // 4 + 1):
+            yield
+        if max(sizes) - min(sizes) <= 1:
+            return False
+        owners = self._owners[topic]
+        has: dict[int, list[int]] = {}
+        for partition in range(self._partitions[topic]):
+            has.setdefault(owners[partition], []).append(partition)
+            if self._pace.spend():
+                yield
+        least = [(self._size[number], number) for number in self._subscribers[topic]]
+        most = [(-self._size[number], number) for number in has]
+        heapify(least)
+        heapify(most)
+        moved = False
+        while most:
+            level, giver = -most[0][0], most[0][1]
+            low, taker = least[0]
+            if level != self._size[giver] or not has[giver]:
+                heappop(most)
+            elif low != self._size[taker]:
+                heappop(least)
+            elif level - low <= 1:
+                break
+            else:
+                partition = has[giver].pop()
+                owners[partition] = taker
+                insort(has.setdefault(taker, []), partition)
+                for number, change in ((giver, -1), (taker, 1)):
+                    self._size[number] += change
+                    heappush(least, (self._size[number], number))
+                    heappush(most, (-self._size[number], number))
+                moved = True
+            if self._pace.spend():
+                yield
+        return moved
+
+    def result(self) -> Steps:
+        shares: list[dict[bytes, set[int]]] = [{} for _ in self._members]
+        for topic in self._topics:
+            for partition, number in self._owners.pop(topic).items():
+                shares[number].setdefault(topic, set()).add(partition)
+                if self._pace.spend():
+                    yield
+        return (yield from frozen(self._members, shares, self._pace))

@@ -1,0 +1,23 @@
+# cython: language_level=3
+from libc.stdint cimport int32_t, int64_t
+
+
+cdef class NewOffset:
+    cdef readonly int64_t offset
+    cdef readonly int32_t leader_epoch
+    cdef readonly str metadata
+    cdef readonly bytes topic_id
+
+
+cdef class Commit:
+    cdef readonly str group_id
+    cdef readonly dict offsets
+    cdef readonly int32_t generation
+    cdef readonly str member_id
+    cdef readonly str group_instance_id
+    cdef readonly int64_t retention_ms
+    cdef list keys                      # OffsetKeys of the rows; None until the rows are made
+    cdef list rows                      # CommittedOffset for each key
+    cdef dict results                   # an error code for each partition
+
+    cpdef bint names_member(self) except -1

@@ -1,0 +1,301 @@
+"""A consumer group (KIP-848): its members, their assignments and regular expressions, as its rows make them."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group import consumer_rows as rows
+from kbroker.group.commits import Commit
+from kbroker.group.consumer_member import NOTHING, ConsumerMember, Resolved, Target
+from kbroker.group.group import Group
+from kbroker.group.modern import ModernGroup, Row, RowHandler, Steps, subscription_bytes
+from kbroker.group.reconcile import FREE, Assigned
+
+GONE_EPOCH = -1
+"""The epoch of a member whose assignment has a tombstone."""
+VERSION_WITH_MEMBER_EPOCHS = 9
+"""The version of OffsetCommit whose clients know member epochs."""
+MEMBERS_A_PART = 64
+
+
+class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
+    """A consumer group. Its rows may come in any order, as a compaction leaves them."""
+
+    group_type = 'consumer'
+
+    def __init__(self, group_id: str):
+        super().__init__(group_id)
+        self.has_partition_metadata = False
+        """A broker before Kafka 4.1 wrote a row that is obsolete."""
+        self.regexes: dict[str, int] = {}
+        """The number of members that subscribe to a regular expression."""
+        self.resolved: dict[str, Resolved] = {}
+        self.classic_count = 0
+        """The number of members that speak the classic protocol."""
+        self.protocol_counts: dict[str, int] = {}
+        """The number of those that offer an assignor."""
+        self._owners: dict[bytes, dict[int, int]] | None = None
+        """Topic id -> partition -> the epoch of its member. None until `index_owners` has run."""
+        self._own_topics: set[bytes] = set()
+        """The topics whose part of `_owners` is not shared with the group that this is a copy of."""
+
+    def copy(self) -> Self:
+        twin = super().copy()
+        twin.has_partition_metadata = self.has_partition_metadata
+        twin.regexes = self.regexes.copy()
+        twin.resolved = self.resolved.copy()
+        twin.classic_count = self.classic_count
+        twin.protocol_counts = self.protocol_counts.copy()
+        twin._owners = None if self._owners is None else self._owners.copy()
+        return twin
+
+    # Questions
+
+    def derive_state(self) -> str:
+        if not self.members:
+            return 'Empty'
+        if self.epoch > self.assignment_epoch:
+            return 'Assigning'
+        if all([member.held.is_reconciled_to(self.assignment_epoch) for member in self.members.values()]):
+            return 'Stable'
+        return 'Reconciling'
+
+    def member(self, member_id: str | None) -> ConsumerMember:
+        """Return the member. UNKNOWN_MEMBER_ID."""
+        member = self.members.get(member_id or '')
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {self.group_id} has no member {member_id!r}')
+        return member
+
+    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        """Return the topics that the member subscribes to. A regular expression without a result has none."""
+        resolved = self.resolved.get(member.regex)
+        if resolved is None or not resolved.topics:
+            return member.names
+        return member.names | resolved.topics if member.names else resolved.topics
+
+    def names_with(self, before: ConsumerMember | None, after: ConsumerMember | None) -> Iterable[str]:
+        names = super().names_with(before, after)
+        dropped = self.dropped_regex(before, after)
+        resolved = self.resolved.get(dropped or '')
+        if resolved is None:
+            return names
+        kept = set(names)
+        for name in resolved.topics:
+            others = self.names[name] - 1
+            if before is not None and name in before.names and self.subscriptions[before.names] == 1:
+                others -= 1
+            if others <= 0 and (after is None or name not in after.names):
+                kept.discard(name)
+        return kept
+
+    def dropped_regex(self, before: ConsumerMember | None, after: ConsumerMember | None) -> str | None:
+        """Return the regular expression without a subscriber once `after` stands for `before`, if there is one."""
+        if before is None or not before.regex or (after is not None and after.regex == before.regex):
+            return None
+        return before.regex if self.regexes[before.regex] == 1 else None
+
+    # Owners of partitions
+
+    def index_owners(self) -> Steps[None]:
+        """Build the index of owners after a load, in parts: `owner` needs it."""
+        if self._owners is not None:
+            return
+        owners: dict[bytes, dict[int, int]] = {}
+        for number, member in enumerate(self.members.values()):
+            if number and number % MEMBERS_A_PART == 0:
+                yield
+            for partitions in (member.held.assigned, member.held.pending):
+                for topic_id, epochs in partitions.items():
+                    owners.setdefault(topic_id, {}).update(dict.fromkeys(epochs, member.epoch))
+        self._owners = owners
+        self._own_topics = set(owners)
+
+    def owner(self, topic_id: bytes, partition: int) -> int:
+        """Return the epoch of the member that has a partition assigned or pending revocation, or FREE."""
+        assert self._owners is not None
+        partitions = self._owners.get(topic_id)
+        return FREE if partitions is None else partitions.get(partition, FREE)
+
+    def waits_for_others(self, member: ConsumerMember) -> bool:
+        """Return whether another member still holds a partition that is meant for this one. No, if it is not known."""
+        if self._owners is None:
+            return False
+        return any(self.owner(topic_id, partition) != FREE
+                   for topic_id, partitions in self.targets.get(member.member_id, NOTHING).items()
+                   for partition in partitions.difference(member.held.assigned.get(topic_id, ())))
+
+    def _own(self, topic_id: bytes) -> dict[int, int]:
+        """Return the owners of a topic's partitions, to be changed."""
+        assert self._owners is not None
+        if topic_id in self._own_topics:
+            return self._owners[topic_id]
+        self._own_topics.add(topic_id)
+        own = self._owners[topic_id] = self._owners.get(topic_id, {}).copy()
+        return own
+
+    def _move_partitions(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+        """Let the index of owners follow a member."""
+        if before is not None:
+            for partitions in (before.held.assigned, before.held.pending):
+                for topic_id, epochs in partitions.items():
+                    owners = self._own(topic_id)
+                    for partition in epochs:
+                        if owners.get(partition) == before.epoch:
+                            del owners[partition]
+        if after is not None:
+            for partitions in (after.held.assigned, after.held.pending):
+                for topic_id, epochs in partitions.items():
+                    self._own(topic_id).update(dict.fromkeys(epochs, after.epoch))
+
+    # Offsets
+
+    def check_commit(self, commit: Commit, version: int) -> None:
+        """UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, STALE_MEMBER_EPOCH."""
+        if commit.generation < 0 and not self.members:
+            return
+        member = self.member(commit.member_id)
+        if member.classic is None and version < VERSION_WITH_MEMBER_EPOCHS:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION,
+                             f'member {member.member_id} commits with version {version} of OffsetCommit, expected '
+                             f'{VERSION_WITH_MEMBER_EPOCHS} or later')
+        code = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
+        check_commit_epoch(member, commit, code)
+
+    def check_transactional_commit(self, commit: Commit, version: int) -> None:
+        """UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION."""
+        if commit.names_member() and (commit.generation >= 0 or self.members):
+            check_commit_epoch(self.member(commit.member_id), commit, ErrorCode.ILLEGAL_GENERATION)
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for a classic member)."""
+        if member_id is None and member_epoch < 0:
+            return
+        member = self.member(member_id)
+        if member_epoch != member.epoch:
+            raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION,
+                             f'found member epoch {member_epoch}, expected {member.epoch}')
+
+    # Rows
+
+    def apply_member(self, key: Any, value: Any) -> Group | None:
+        if value is None:
+            if key.member_id in self.members:
+                self.put_member(key.member_id, None)
+        else:
+            self.put_member(key.member_id, rows.read_member(self._known(key.member_id), value))
+        return self
+
+    def apply_current(self, key: Any, value: Any) -> Group | None:
+        if value is not None:
+            self.put_member(key.member_id, replace(self._known(key.member_id), held=rows.read_current(value)))
+        elif key.member_id in self.members:
+            held: Assigned[bytes] = Assigned(epoch=GONE_EPOCH, previous_epoch=GONE_EPOCH)
+            self.put_member(key.member_id, replace(self.members[key.member_id], held=held))
+        return self
+
+    def _known(self, member_id: str) -> ConsumerMember:
+        return self.members.get(member_id) or ConsumerMember(member_id=member_id)
+
+    def read_target(self, value: Any) -> Target:
+        return rows.read_target(value)
+
+    def apply_partition_metadata(self, _key: Any, value: Any) -> Group | None:
+        self.has_partition_metadata = value is not None
+        return self
+
+    def apply_regex(self, key: Any, value: Any) -> Group | None:
+        before = self.resolved.pop(key.regular_expression, None)
+        if value is not None:
+            after = self.resolved[key.regular_expression] = rows.read_regex(value)
+            self.count_names(after.topics, 1)
+            self.hold(subscription_bytes(after.topics))
+        if before is not None:
+            self.count_names(before.topics, -1)
+            self.hold(-subscription_bytes(before.topics))
+        return self
+
+    def put_member(self, member_id: str, member: ConsumerMember | None) -> None:
+        before = self.members.get(member_id)
+        super().put_member(member_id, member)
+        regex_before, regex_after = '' if before is None else before.regex, '' if member is None else member.regex
+        if regex_before != regex_after:
+            self._count_regex(regex_after, 1)
+            self._count_regex(regex_before, -1)
+        if (None if before is None else before.classic) is not (None if member is None else member.classic):
+            self._count_classic(before, -1)
+            self._count_classic(member, 1)
+        if self._owners is not None and (before is None or member is None or before.held is not member.held):
+            self._move_partitions(before, member)
+
+    def _count_classic(self, member: ConsumerMember | None, sign: int) -> None:
+        if member is None or member.classic is None:
+            return
+        self.classic_count += sign
+        for name in {name for name, _ in member.classic.protocols}:
+            count = self.protocol_counts.get(name, 0) + sign
+            if count:
+                self.protocol_counts[name] = count
+            else:
+                del self.protocol_counts[name]
+
+    def _count_regex(self, regex: str, sign: int) -> None:
+        if not regex:
+            return
+        count = self.regexes.get(regex, 0) + sign
+        if count:
+            self.regexes[regex] = count
+        else:
+            del self.regexes[regex]
+
+    def tombstones(self) -> list[Row]:
+        group_id = self.group_id
+        return [
+            *[rows.current_tombstone(group_id, member_id) for member_id in self.members],
+            *[rows.target_tombstone(group_id, member_id) for member_id in self.targets],
+            rows.assignment_epoch_tombstone(group_id),
+            *[rows.member_tombstone(group_id, member_id) for member_id in self.members],
+            *[rows.regex_tombstone(group_id, regex) for regex in self.regexes],
+            rows.partition_metadata_tombstone(group_id),
+            rows.epoch_tombstone(group_id),
+        ]
+
+    row_handlers: ClassVar[Mapping[str, RowHandler]] = {
+        'ConsumerGroupMetadataKey': ModernGroup.apply_epoch,
+        'ConsumerGroupPartitionMetadataKey': apply_partition_metadata,
+        'ConsumerGroupMemberMetadataKey': apply_member,
+        'ConsumerGroupTargetAssignmentMetadataKey': ModernGroup.apply_assignment_epoch,
+        'ConsumerGroupTargetAssignmentMemberKey': ModernGroup.apply_target,
+        'ConsumerGroupCurrentMemberAssignmentKey': apply_current,
+        'ConsumerGroupRegularExpressionKey': apply_regex,
+    }
+
+
+def check_commit_epoch(member: ConsumerMember, commit: Commit, code: ErrorCode) -> None:
+    """Raise KafkaError with `code` unless the member may commit with its epoch.
+
+    An older epoch is good enough for partitions that the member has had since then (KIP-1251).
+    """
+    epoch = commit.generation
+    if epoch == member.epoch:
+        return
+    if epoch < member.epoch and all([
+            since_epoch(member, new.topic_id, partition) <= epoch
+            for (_, partition), new in commit.offsets.items()]):
+        return
+    raise KafkaError(code, f'found member epoch {epoch}, expected {member.epoch}')
+
+
+NEVER = 2**31
+"""More than any epoch."""
+
+
+def since_epoch(member: ConsumerMember, topic_id: bytes, partition: int) -> int:
+    """Return the assignment epoch of a partition, or NEVER if the member does not have it."""
+    for partitions in (member.held.assigned, member.held.pending):
+        epochs: Mapping[int, int] | None = partitions.get(topic_id)
+        if epochs is not None and partition in epochs:
+            return epochs[partition]
+    return NEVER

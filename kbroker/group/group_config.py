@@ -1,0 +1,76 @@
+"""The configs in force for a group: its own ones in the metadata log, and the broker's.
+
+`GroupCoordinator.group_config(group_id)` returns a `GroupConfig`. It is cheap: groups without own configs share one.
+Ask again for each request, because configs change while the broker runs.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kbroker.config import Config
+from kbroker.group_resources import value_in_force
+from kbroker.group_settings import GROUP_KINDS, GROUP_SETTINGS
+
+MOST_KEPT = 1000
+"""The groups whose configs are kept."""
+
+OverridesOf = Callable[[str], Mapping[str, str]]
+"""Returns the configs of a group in the metadata log. They are replaced, never changed."""
+
+
+class Timing(NamedTuple):
+    """The settings that each kind of group has."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+
+
+class GroupConfig:
+    """The configuration of one group: attributes by the names of a GROUP resource."""
+
+    share_record_lock_duration_ms: int
+    share_delivery_count_limit: int
+    share_partition_max_record_locks: int
+    share_auto_offset_reset: str
+    share_isolation_level: str
+    share_renew_acknowledge_enable: bool
+    streams_num_standby_replicas: int
+    streams_initial_rebalance_delay_ms: int
+
+    def __init__(self, config: Config, overrides: Mapping[str, str]):
+        values = {name: value_in_force(config, setting, overrides) for name, setting in GROUP_SETTINGS.items()}
+        for name, setting in GROUP_SETTINGS.items():
+            setattr(self, setting.row.attribute, values[name])
+        self.timing: dict[str, Timing] = {
+            kind: Timing(*(values[f'{kind}.{name}'] for name in (
+                'session.timeout.ms', 'heartbeat.interval.ms', 'assignment.interval.ms'))) for kind in GROUP_KINDS}
+        """By kind: consumer, share, streams."""
+
+
+class GroupConfigs:
+    """The configs of all groups. Those of a group are kept until they change."""
+
+    def __init__(self, config: Config, overrides_of: OverridesOf):
+        self._config = config
+        self._overrides_of = overrides_of
+        self._without_overrides = GroupConfig(config, {})
+        self._kept: dict[str, tuple[Mapping[str, str], GroupConfig]] = {}
+
+    def of(self, group_id: str) -> GroupConfig:
+        """Return the configs in force for a group, which need not exist."""
+        overrides = self._overrides_of(group_id)
+        if not overrides:
+            return self._without_overrides
+        kept = self._kept.get(group_id)
+        if kept is None or kept[0] is not overrides:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            kept = self._kept[group_id] = overrides, GroupConfig(self._config, overrides)
+        return kept[1]
+
+    def reconfigure(self) -> None:
+        """Take over the changed settings of the broker."""
+        self._without_overrides = GroupConfig(self._config, {})
+        self._kept.clear()

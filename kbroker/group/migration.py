@@ -1,0 +1,210 @@
+"""Migration of a group with members between the classic and the consumer protocol, one member after the other.
+
+An upgrade makes a classic group a consumer group when a member of the consumer protocol joins it. A downgrade makes a
+consumer group a classic one when its last member of the consumer protocol goes. Offsets stay: they belong to the id.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.group import consumer_rows as rows
+from kbroker.group.classic import CONSUMER_PROTOCOL_TYPE, MOST_MEMBERS, ClassicGroup, Member
+from kbroker.group.consumer_group import ConsumerGroup
+from kbroker.group.consumer_member import NOTHING, ClassicFields, ConsumerMember, Target
+from kbroker.group.membership import Membership
+from kbroker.group.modern import Row, Steps
+from kbroker.group.reconcile import Assigned
+from kbroker.long_work import LongWork, Pace
+from kbroker.protocol import messages
+from kbroker.protocol.consumer_protocol import decode_message, encode_message, version_of
+from kbroker.security.escape import shown
+
+log = logging.getLogger(__name__)
+
+UPGRADE_POLICIES = frozenset(('bidirectional', 'upgrade'))
+DOWNGRADE_POLICIES = frozenset(('bidirectional', 'downgrade'))
+DISABLED = 'disabled'
+NO_HASH = 0
+NO_TIME = 0
+
+
+class Migration:
+    """The migrations of the groups in a shard. `membership` moves the classic ones, `topics` knows ids and names."""
+
+    def __init__(self, membership: Membership, topics: Any, config: Any, long_work: LongWork):
+        self._membership = membership
+        self._topics = topics
+        self._config = config
+        self.long_work = long_work
+
+    @property
+    def policy(self) -> str:
+        found: str = self._config.group_consumer_migration_policy
+        return found
+
+    # Upgrade
+
+    def upgrade(self, classic: ClassicGroup) -> Steps[tuple[ConsumerGroup, list[Row]]]:
+        """Make a consumer group of a classic one with members. Return it with its rows, and end the classic one.
+
+        The members keep their last assignment. Their joins and syncs that wait are answered REBALANCE_IN_PROGRESS.
+        GROUP_ID_NOT_FOUND if it must not be upgraded, COORDINATOR_NOT_AVAILABLE if it changes meanwhile.
+        """
+        self._check_upgrade(classic)
+        seen = classic.state, classic.generation, classic.revision
+        pace, owned = Pace(), set[tuple[bytes, int]]()
+        members = []
+        for member in list(classic.members.values()):
+            upgraded = self._upgraded(classic, member)
+            held = {(topic_id, partition)
+                    for topic_id, epochs in upgraded.held.assigned.items() for partition in epochs}
+            if not owned.isdisjoint(held):
+                raise _not_upgraded(classic, 'two members are assigned the same partition')
+            owned |= held
+            members.append(upgraded)
+            if pace.spend(4 + len(held) // 8):
+                yield
+        if seen != (classic.state, classic.generation, classic.revision):
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group {classic.group_id} rebalances')
+        found = [*classic.tombstones(), *_rows_of(classic, members)]
+        group = ConsumerGroup(classic.group_id)
+        self._membership.end(classic)
+        log.info('group %s of %d members is upgraded to the consumer protocol', shown(classic.group_id), len(members))
+        for number, (key, value) in enumerate(found[1:]):
+            if number and number % 16 == 0:
+                yield
+            group.apply(key, value)
+        return group, found
+
+    def _check_upgrade(self, classic: ClassicGroup) -> None:
+        classic.check_alive()
+        if self.policy not in UPGRADE_POLICIES:
+            raise _not_upgraded(classic, f'group.consumer.migration.policy is {self.policy}')
+        if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            raise _not_upgraded(classic, f'its members are no consumers, but {classic.protocol_type}')
+        most = min(self._config.group_consumer_max_size, MOST_MEMBERS)
+        if len(classic.members) > most:
+            raise _not_upgraded(classic, f'it has {len(classic.members)} members, expected at most {most}')
+
+    def _upgraded(self, classic: ClassicGroup, member: Member) -> ConsumerMember:
+        """Return the member as one of a consumer group. GROUP_ID_NOT_FOUND."""
+        try:
+            subscription = decode_message(messages.ConsumerProtocolSubscription, member.protocols[0][1])
+            assigned = self._partitions_of(classic, member.assignment)
+        except ProtocolError as error:
+            raise _not_upgraded(classic, f'member {member.member_id} speaks another protocol: {error}') from error
+        epoch = classic.generation
+        return ConsumerMember(
+            member_id=member.member_id, instance_id=member.group_instance_id, rack_id=subscription.rack_id,
+            client_id=member.client_id, client_host=member.client_host, names=frozenset(subscription.topics),
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            classic=ClassicFields(member.session_timeout_ms, member.protocols),
+            held=Assigned(epoch=epoch, previous_epoch=epoch, assigned={
+                topic_id: dict.fromkeys(sorted(partitions), epoch) for topic_id, partitions in assigned.items()}))
+
+    def _partitions_of(self, classic: ClassicGroup, assignment: bytes) -> Target:
+        """Return the partitions of an assignment, without those of topics that do not exist."""
+        if not assignment:
+            return NOTHING
+        message = decode_message(messages.ConsumerProtocolAssignment, assignment)
+        if message.user_data:
+            raise _not_upgraded(classic, 'an assignment has user data, which only its assignor can read')
+        return self.by_id((topic.topic, topic.partitions) for topic in message.assigned_partitions)
+
+    def by_id(self, topics: Iterable[tuple[str, Iterable[int]]]) -> dict[bytes, frozenset[int]]:
+        """Return partitions by the ids of their topics, without those of topics that do not exist."""
+        found: dict[bytes, frozenset[int]] = {}
+        for name, partitions in topics:
+            topic = self._topics.topic(name)
+            if topic is not None:
+                found[topic.topic_id] = found.get(topic.topic_id, frozenset()).union(partitions)
+        return {topic_id: partitions for topic_id, partitions in found.items() if partitions}
+
+    # Downgrade
+
+    def may_downgrade(self, group: ConsumerGroup, gone: list[ConsumerMember]) -> bool:
+        """Return whether the group becomes a classic one without these members: only classic ones are left then."""
+        left = len(group.members) - len(gone)
+        return (left > 0 and left == group.classic_count and all([member.classic is None for member in gone])
+                and self.policy in DOWNGRADE_POLICIES and left <= min(self._config.group_max_size, MOST_MEMBERS))
+
+    def may_replace_last(self, group: ConsumerGroup) -> bool:
+        """Return whether the group becomes a classic one when a classic member replaces one of the consumer
+        protocol: all others are classic then."""
+        return (group.classic_count == len(group.members) - 1 and self.policy in DOWNGRADE_POLICIES
+                and len(group.members) <= min(self._config.group_max_size, MOST_MEMBERS))
+
+    def downgrade(self, group: ConsumerGroup, members: Iterable[ConsumerMember], now_ms: int) -> Steps[list[Row]]:
+        """Return the rows that make a classic group of these members, with their targets as assignments."""
+        pace = Pace()
+        classic = ClassicGroup(group.group_id)
+        assignments: dict[str, bytes] = {}
+        for member in members:
+            assert member.classic is not None
+            classic.add(_downgraded(member, member.classic), CONSUMER_PROTOCOL_TYPE)
+            assignments[member.member_id] = self.assignment_bytes(member, group.targets.get(member.member_id, NOTHING))
+            if pace.spend(8):
+                yield
+        protocol = classic.select_protocol()
+        row_class = messages.GroupMetadataValue.MemberMetadata
+        value = messages.GroupMetadataValue(
+            protocol_type=CONSUMER_PROTOCOL_TYPE, generation=group.epoch, protocol=protocol, leader=classic.leader_id,
+            current_state_timestamp=now_ms, members=[
+                row_class(member_id=member.member_id, group_instance_id=member.group_instance_id,
+                          client_id=member.client_id, client_host=member.client_host,
+                          rebalance_timeout=member.rebalance_timeout_ms, session_timeout=member.session_timeout_ms,
+                          subscription=member.metadata(protocol), assignment=assignments[member.member_id])
+                for member in classic.members.values()])
+        log.info('group %s of %d members is downgraded to the classic protocol', shown(group.group_id),
+                 len(assignments))
+        return [*group.tombstones(), (messages.GroupMetadataKey(group=group.group_id), value)]
+
+    def start_downgraded(self, group_id: str, members: Iterable[ConsumerMember], *, rebalances: bool) -> None:
+        """Give the members of the classic group that a downgrade has made their time."""
+        self._membership.start_downgraded(
+            group_id, {member.member_id: member.classic.protocols for member in members if member.classic is not None},
+            rebalances)
+
+    def assignment_bytes(self, member: ConsumerMember, partitions: Mapping[bytes, Iterable[int]]) -> bytes:
+        """Return an assignment in the version that the member knows, without topics that do not exist."""
+        assert member.classic is not None
+        topic_class = messages.ConsumerProtocolAssignment.TopicPartition
+        topics = []
+        for topic_id, numbers in partitions.items():
+            topic = self._topics.topic_by_id(topic_id)
+            if topic is not None:
+                topics.append(topic_class(topic=topic.name, partitions=sorted(numbers)))
+        version = version_of(messages.ConsumerProtocolAssignment, member.classic.protocols[0][1])
+        return encode_message(messages.ConsumerProtocolAssignment(assigned_partitions=topics), version)
+
+
+def _rows_of(classic: ClassicGroup, members: list[ConsumerMember]) -> list[Row]:
+    """Return the rows of a group whose members have just been upgraded, in Kafka's order."""
+    group_id = classic.group_id
+    return [
+        *[rows.member_row(group_id, member) for member in members],
+        rows.epoch_row(group_id, classic.generation, NO_HASH),
+        *[rows.target_row(group_id, member.member_id, {
+            topic_id: frozenset(epochs) for topic_id, epochs in member.held.assigned.items()}) for member in members],
+        rows.assignment_epoch_row(group_id, classic.generation, NO_TIME),
+        *[rows.current_row(group_id, member.member_id, member.held) for member in members],
+    ]
+
+
+def _downgraded(member: ConsumerMember, fields: ClassicFields) -> Member:
+    return Member(member.member_id, member.instance_id, member.client_id, member.client_host,
+                  member.rebalance_timeout_ms, fields.session_timeout_ms, fields.protocols)
+
+
+def without_consumer_fields(member: ConsumerMember, fields: ClassicFields) -> ConsumerMember:
+    """Return the member as one that speaks the classic protocol from now on."""
+    return replace(member, classic=fields, regex='', assignor=None)
+
+
+def _not_upgraded(classic: ClassicGroup, reason: str) -> KafkaError:
+    log.info('group %s is not upgraded to the consumer protocol: %s', shown(classic.group_id), shown(reason))
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'Group {classic.group_id} is not a consumer group.')

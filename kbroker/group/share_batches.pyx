@@ -1,0 +1,64 @@
+"""The bounds of the batches that a share group may acquire, read from their headers."""
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t
+
+from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk, walk_batches
+from kbroker.log.log_slice cimport LogSlice
+from kbroker.record.batch cimport CONTROL_BIT, HEADER_BYTES, batch_last_offset, batch_size_bytes
+from kbroker.topics.partition cimport Partition
+
+from kbroker.record.abort_filter import AbortFilter
+from kbroker.record.batch import read_header
+
+cdef enum:
+    # The headers that one read takes, so that it does not hold the loop. It takes about a microsecond for each.
+    MOST_BATCHES = 2048
+    PAIR_BYTES = 16     # of an aborted transaction: producer id and first offset
+
+
+def read_batches(Partition partition not None, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset,
+                 int64_t last_offset, bint is_read_committed):
+    """Return (first offset, last offset, is aborted) of the batches from the one that holds `offset`.
+
+    They end with the batch that holds `last_offset`, after MOST_BATCHES, or after `max_bytes`; the first batch is
+    returned however long it is. `is_read_committed`: batches of aborted transactions are recognized; markers never
+    count as aborted. The list is empty if nothing is below `upper_bound_offset`. Raises KafkaError of the read.
+    """
+    cdef LogSlice found = partition.read(offset, max_bytes, upper_bound_offset, True)
+    cdef BatchWalk walk
+    cdef list batches = []
+    cdef object aborted = None
+    cdef bint is_aborted = False, is_control
+    cdef int64_t last
+    if found is None:
+        return batches
+    if is_read_committed:
+        aborted = abort_filter(partition, offset, found.end_offset)
+    walk = walk_batches(found.file, found.position, found.position + found.size_bytes, SEARCH_BYTES)
+    while len(batches) < MOST_BATCHES and walk.next():
+        last = batch_last_offset(&walk.fields)
+        if aborted is not None:
+            is_control = walk.fields.attributes & CONTROL_BIT
+            is_aborted = not aborted.admits(*first_bytes(walk, is_control)) and not is_control
+        batches.append((walk.fields.base_offset, last, is_aborted))
+        if last >= last_offset:
+            break
+    return batches
+
+
+cdef object abort_filter(Partition partition, int64_t offset, int64_t end_offset):
+    """Return the filter of the aborted transactions in a range of offsets, or None if there are none."""
+    cdef bytes rows = partition.aborted_rows(offset, end_offset)
+    if not rows:
+        return None
+    return AbortFilter([(int.from_bytes(rows[at:at + 8], 'big', signed=True),
+                         int.from_bytes(rows[at + 8:at + PAIR_BYTES], 'big', signed=True))
+                        for at in range(0, len(rows), PAIR_BYTES)])
+
+
+cdef tuple first_bytes(BatchWalk walk, bint is_control):
+    """Return the header of a batch, and the bytes that the filter needs: a marker whole, otherwise the header."""
+    cdef int64_t size = batch_size_bytes(&walk.fields) if is_control else HEADER_BYTES
+    cdef const uint8_t *data_at = walk.data() if is_control else walk.need(walk.position, size)
+    data = PyBytes_FromStringAndSize(<const char *>data_at, size)
+    return read_header(data), data

@@ -1,0 +1,147 @@
+"""A share group (KIP-932): its members, their assignments and its initialized share states, as its rows make them."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group import share_member_rows as rows
+from kbroker.group.commits import Commit
+from kbroker.group.group import Group
+from kbroker.group.modern import NEVER_LOOKED, TOPIC_BYTES, ModernGroup, Row, RowHandler, Steps
+from kbroker.group.reconcile import Assigned
+from kbroker.group.share_member_rows import ShareMember, States, Target
+from kbroker.long_work import Pace
+
+GONE_EPOCH = -1
+"""The epoch of a member whose assignment has a tombstone."""
+INITIALIZED_BYTES = 180
+"""The memory of one number in a frozenset, at most, as measured on CPython 3.11 with 64 bits."""
+
+
+class ShareGroup(ModernGroup[ShareMember, Target]):
+    """A share group. Its rows may come in any order, as a compaction leaves them. It has no offsets of its own."""
+
+    group_type = 'share'
+    gives_way_to_classic = False
+
+    def __init__(self, group_id: str):
+        super().__init__(group_id)
+        self.initialized: States = {}
+        """The partitions whose share state is initialized: only these are assigned. A row replaces the mapping."""
+        self.complete_version = NEVER_LOOKED
+        """The version of the TopicChanges at which all partitions of all subscribed topics were initialized."""
+        self._is_covered: bool | None = None
+
+    def copy(self) -> Self:
+        twin = super().copy()
+        twin.initialized = self.initialized
+        return twin
+
+    # Questions
+
+    @property
+    def may_expire(self) -> bool:
+        return False
+
+    def derive_state(self) -> str:
+        return 'Stable' if self.members else 'Empty'
+
+    def is_covered(self) -> Steps[bool]:
+        """Return whether the targets have exactly the initialized partitions of the subscribed topics."""
+        if self._is_covered is None:
+            self._is_covered = yield from self._covers()
+        return self._is_covered
+
+    def _covers(self) -> Steps[bool]:
+        pace = Pace()
+        targeted: dict[bytes, set[int]] = {}
+        for target in self.targets.values():
+            for topic_id, partitions in target.items():
+                targeted.setdefault(topic_id, set()).update(partitions)
+                if pace.spend(1 + len(partitions) // 8):
+                    yield
+        for topic_id, state in self.initialized.items():
+            if state.name in self.names and targeted.get(topic_id, set()) != set(state.partitions):
+                return False
+            if pace.spend(1 + len(state.partitions) // 8):
+                yield
+        return True
+
+    # Offsets
+
+    def check_commit(self, commit: Commit, version: int) -> None:
+        """GROUP_ID_NOT_FOUND: a share group has none of the offsets that OffsetCommit stores."""
+        raise self._has_no_offsets()
+
+    def check_transactional_commit(self, commit: Commit, version: int) -> None:
+        """GROUP_ID_NOT_FOUND."""
+        raise self._has_no_offsets()
+
+    def check_offset_deletion(self) -> None:
+        """GROUP_ID_NOT_FOUND."""
+        raise self._has_no_offsets()
+
+    def _has_no_offsets(self) -> KafkaError:
+        return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'group {self.group_id} is of type share')
+
+    # Rows
+
+    def apply(self, key: Any, value: Any) -> Group | None:
+        self._is_covered = None
+        self.complete_version = NEVER_LOOKED
+        return super().apply(key, value)
+
+    def apply_member(self, key: Any, value: Any) -> Group | None:
+        if value is not None:
+            self.put_member(key.member_id, rows.read_member(self._known(key.member_id), value))
+        elif key.member_id in self.members:
+            self.put_member(key.member_id, None)
+        return self
+
+    def apply_current(self, key: Any, value: Any) -> Group | None:
+        if value is not None:
+            self.put_member(key.member_id, replace(self._known(key.member_id), held=rows.read_current(value)))
+        elif key.member_id in self.members:
+            held: Assigned[bytes] = Assigned(epoch=GONE_EPOCH, previous_epoch=GONE_EPOCH)
+            self.put_member(key.member_id, replace(self.members[key.member_id], held=held))
+        return self
+
+    def _known(self, member_id: str) -> ShareMember:
+        return self.members.get(member_id) or ShareMember(member_id=member_id)
+
+    def read_target(self, value: Any) -> Target:
+        return rows.read_target(value)
+
+    def apply_states(self, _key: Any, value: Any) -> Group | None:
+        before = self.initialized
+        self.initialized = {} if value is None else rows.read_states(value)
+        self.hold(states_bytes(self.initialized) - states_bytes(before))
+        return self
+
+    def tombstones(self) -> list[Row]:
+        group_id = self.group_id
+        return [
+            *[rows.current_tombstone(group_id, member_id) for member_id in self.members],
+            *[rows.target_tombstone(group_id, member_id) for member_id in self.targets],
+            rows.assignment_epoch_tombstone(group_id),
+            *[rows.member_tombstone(group_id, member_id) for member_id in self.members],
+            rows.states_tombstone(group_id),
+            rows.epoch_tombstone(group_id),
+        ]
+
+    row_handlers: ClassVar[Mapping[str, RowHandler]] = {
+        'ShareGroupMemberMetadataKey': apply_member,
+        'ShareGroupMetadataKey': ModernGroup.apply_epoch,
+        'ShareGroupTargetAssignmentMetadataKey': ModernGroup.apply_assignment_epoch,
+        'ShareGroupTargetAssignmentMemberKey': ModernGroup.apply_target,
+        'ShareGroupCurrentMemberAssignmentKey': apply_current,
+        'ShareGroupStatePartitionMetadataKey': apply_states,
+    }
+
+
+def states_bytes(states: States) -> int:
+    """Return the memory of initialized partitions."""
+    return sum([TOPIC_BYTES + len(state.name) + INITIALIZED_BYTES * len(state.partitions)
+                for state in states.values()])

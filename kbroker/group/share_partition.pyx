@@ -1,0 +1,603 @@
+"""The records of one partition that a share group has in flight: which member has acquired which, and what is done.
+
+The records between `start_offset` and `next_offset` are tracked, as runs of neighbours with the same state. Everything
+below is done; what follows was never acquired. There is no I/O and no clock here. A change of state that has to be
+durable is begun, and adopted or abandoned when the caller knows the outcome of its write:
+
+- AVAILABLE becomes ACQUIRED at once: acquisitions are not stored
+- ACQUIRED becomes AVAILABLE, ACKNOWLEDGED or ARCHIVED by a `Change`. Until it is adopted, its records have no other
+  transition
+
+A run takes 80 bytes. `MOST_PAST_LIMIT` bounds the tracked records, and so the runs.
+"""
+cimport cython
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
+
+from kbroker.errors import ErrorCode, KafkaError
+
+cdef enum:
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVING = 3       # stored by later versions of Kafka; it counts as ARCHIVED
+    ARCHIVED = 4
+
+cdef enum:
+    GAP = 0
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+cdef enum:
+    NO_CHANGE = 0
+    # An acquisition goes on to the end of a batch, and so may exceed the limit of record locks by as many records.
+    PAST_LIMIT = 10_000
+    # From this delivery count on, a record is delivered alone in its last try.
+    LEAST_LIMIT_WITH_LAST_TRY = 3
+
+RUN_BYTES = 88
+"""The memory of a run with its place in the list."""
+MOST_PAST_LIMIT = PAST_LIMIT
+ACKNOWLEDGE_TYPES = frozenset({GAP, ACCEPT, RELEASE, REJECT, RENEW})
+STATE_NAMES = {AVAILABLE: 'available', ACQUIRED: 'acquired', ACKNOWLEDGED: 'acknowledged', ARCHIVED: 'archived'}
+
+# The states that a record may go to, by its state.
+cdef dict TRANSITIONS = {
+    AVAILABLE: (ACQUIRED, ARCHIVED),
+    ACQUIRED: (AVAILABLE, ACKNOWLEDGED, ARCHIVED),
+    ACKNOWLEDGED: (),
+    ARCHIVED: (),
+}
+cdef dict STATE_AFTER = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED, RENEW: ACQUIRED}
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(64)
+cdef class Run:
+    """Neighbouring records with the same state.
+
+    `size` is the number of records of the batch that they were first acquired with, `change` the number of the Change
+    under way, and `next_state` the state after it.
+    """
+    cdef bint is_free(self) noexcept:
+        return self.state == AVAILABLE and self.change == NO_CHANGE
+
+    cdef bint is_finished(self) noexcept:
+        return self.change == NO_CHANGE and (self.state == ACKNOWLEDGED or self.state == ARCHIVED)
+
+    cdef bint is_like(self, Run other) noexcept:
+        return (self.state == other.state and self.count == other.count and self.change == other.change
+                and self.next_state == other.next_state and self.deadline_ms == other.deadline_ms
+                and self.lock_ended == other.lock_ended and self.size == other.size
+                and (self.member_id is other.member_id or self.member_id == other.member_id))
+
+    cdef int go_to(self, int state) except -1:
+        if state not in TRANSITIONS[self.state]:
+            raise ValueError(f'{STATE_NAMES[self.state]} records {self.first}-{self.last} cannot become '
+                             f'{STATE_NAMES[state]}')
+        self.state = state
+        self.change = NO_CHANGE
+        self.next_state = AVAILABLE
+        self.lock_ended = False
+        if state != ACQUIRED:
+            self.member_id = None
+            self.deadline_ms = 0
+        if state == ACKNOWLEDGED or state == ARCHIVED:
+            self.count = 0
+            self.size = 0
+        return 0
+
+
+cdef Run new_run(int64_t first, int64_t last, int state, int count):
+    cdef Run run = Run.__new__(Run)
+    run.first, run.last, run.state = first, last, state
+    if state == AVAILABLE:
+        run.count = count
+        run.size = <int32_t>min(last - first + 1, <int64_t>PAST_LIMIT)
+    return run
+
+
+cdef class Change:
+    """Transitions that are written together.
+
+    `batches` has (first offset, last offset, state, delivery count) of each; `start_offset` and
+    `delivery_complete_count` go with them. `holds_anyway`: the lock of the records has ended, so they are free even if
+    the write fails.
+    """
+
+    def __init__(self, int64_t number, bint holds_anyway, int delivery_count_limit):
+        self.number = number
+        self.holds_anyway = holds_anyway
+        self.delivery_count_limit = delivery_count_limit
+        self.batches = []
+
+    cdef int add(self, int64_t first, int64_t last, int state, int count) except -1:
+        if self.batches:
+            previous = self.batches[len(self.batches) - 1]
+            if previous[1] + 1 == first and previous[2] == state and previous[3] == count:
+                self.batches[len(self.batches) - 1] = (previous[0], last, state, count)
+                return 0
+        self.batches.append((first, last, state, count))
+        return 0
+
+
+cdef class SharePartition:
+    """The tracked records: `start_offset` up to, and without, `next_offset`."""
+
+    def __init__(self, int64_t start_offset, batches=()):
+        """Begin with the stored batches (first offset, last offset, state, delivery count), sorted and disjoint.
+
+        Records between them were never delivered, or the outcome of their delivery is not known: they are available.
+        """
+        cdef int64_t first, last, start
+        cdef int state, count
+        self.runs = []
+        self.start_offset = self.next_offset = start_offset
+        for start, last, state, count in batches:
+            first = max(start, self.next_offset)
+            if last < first:
+                continue
+            if first > self.next_offset:
+                self.runs.append(new_run(self.next_offset, first - 1, AVAILABLE, 0))
+            if state == ARCHIVING:
+                state = ARCHIVED
+            elif state == ACQUIRED:
+                state = AVAILABLE
+            self.runs.append(new_run(first, last, state, count))
+            self.next_offset = last + 1
+        self.settle()
+
+    def __repr__(self):
+        return f'<SharePartition {self.start_offset}..{self.next_offset}, {len(self.runs)} runs>'
+
+    @property
+    def runs_count(self):
+        return len(self.runs)
+
+    @property
+    def in_flight(self):
+        """The tracked records, finished ones and gaps included."""
+        return self.next_offset - self.start_offset
+
+    def table(self):
+        """Return (first offset, last offset, state, delivery count, member id) of each run, for descriptions."""
+        cdef Run run
+        return [(run.first, run.last, run.state, run.count, run.member_id) for run in self.runs]
+
+    # ---- what can be fetched
+
+    def next_fetch_offset(self):
+        """Return the first offset that can be acquired: below `next_offset`, or `next_offset` itself."""
+        return self.first_free()
+
+    cdef int64_t first_free(self) except -1:
+        cdef Run run
+        for run in self.runs:
+            if run.is_free():
+                return run.first
+        return self.next_offset
+
+    def is_acquirable(self, int64_t max_record_locks):
+        """Return whether a fetch is worth trying: a tracked record is free, or the limit allows more of them."""
+        return self.next_offset - self.start_offset < max_record_locks or self.first_free() < self.next_offset
+
+    # ---- acquire
+
+    def acquire(self, str member_id not None, batches, wanted, int64_t deadline_ms):
+        """Acquire records for a member. Return a list of (first offset, last offset, delivery count).
+
+        `batches` are those of the log from `next_fetch_offset` on: (first offset, last offset, is aborted). Records
+        that are gone from the log before the first of them, and those of aborted transactions, become archived.
+        `wanted` is a Wanted.
+        """
+        cdef Acquisition acquisition
+        cdef int64_t first, last, base_offset, offset = self.first_free()
+        cdef int64_t most = wanted.max_record_locks
+        cdef bint is_aborted
+        if not batches:
+            return []
+        base_offset = batches[0][0]
+        if base_offset > offset:
+            self.skip_hole(offset, base_offset)
+            offset = base_offset
+        acquisition = Acquisition(self, member_id, wanted, deadline_ms)
+        for first, last, is_aborted in batches:
+            first = offset              # with the records before it that compaction removed
+            if last >= self.next_offset and self.next_offset - self.start_offset >= most:
+                last = self.next_offset - 1
+            last = min(last, self.start_offset + most + PAST_LIMIT - 1)
+            if last < first:
+                continue
+            offset = last + 1
+            if is_aborted:
+                self.archive(first, last)
+            elif not acquisition.take(first, last):
+                break
+        acquisition.end()
+        self.settle()
+        return acquisition.ranges
+
+    cdef int skip_hole(self, int64_t first, int64_t base_offset) except -1:
+        """Archive the free records from `first` on that the log does not have, up to `base_offset`."""
+        if self.runs:
+            return self.archive(first, base_offset - 1)
+        self.start_offset = self.next_offset = base_offset
+        return 0
+
+    cdef int archive(self, int64_t first, int64_t last) except -1:
+        """Archive free records, and those that are not tracked yet."""
+        cdef Run run
+        if first < self.next_offset:
+            for run in self.cut_out(first, min(last, self.next_offset - 1)):
+                if run.is_free():
+                    run.go_to(ARCHIVED)
+        if last >= self.next_offset:
+            self.runs.append(new_run(self.next_offset, last, ARCHIVED, 0))
+            self.next_offset = last + 1
+        return self.settle()
+
+    # ---- acknowledge
+
+    def acknowledge(self, str member_id not None, batches, int delivery_count_limit, int64_t deadline_ms):
+        """Begin what a member says of records that it has acquired: all of it, or nothing.
+
+        `batches` are (first offset, last offset, types): one type for all records or one for each. A renewed lock ends
+        at `deadline_ms`. Return the Change, or None if there is nothing to write. Raises KafkaError:
+
+        - INVALID_RECORD_STATE: a record is not acquired by this member, or has a change under way
+        - INVALID_REQUEST: a record is past everything that is tracked
+        """
+        cdef Change change
+        cdef Run run
+        cdef int64_t first, last
+        cdef int kind
+        cdef list segments = self.segments_of(batches)
+        for first, last, kind in segments:
+            self.check_owned(member_id, first, last)
+        change = self.begin(False, delivery_count_limit)
+        for first, last, kind in segments:
+            for run in self.cut_out(first, last):
+                if kind == RENEW:
+                    run.deadline_ms = deadline_ms
+                else:
+                    self.begin_transition(change, run, STATE_AFTER[kind])
+        return self.begun(change)
+
+    cdef list segments_of(self, batches):
+        """Return (first offset, last offset, type) of each stretch with one type. Records below the start are done."""
+        cdef list segments = []
+        cdef int64_t first, last, offset, begin
+        cdef Py_ssize_t i, count
+        for first, last, types in batches:
+            if last < self.start_offset:
+                continue
+            if not self.runs:
+                raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'records {first}-{last} are not acquired')
+            if last >= self.next_offset:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f'found an acknowledgement of {first}-{last}, expected '
+                                 f'one below {self.next_offset}')
+            begin = max(first, self.start_offset)
+            count = len(types)
+            if count == 1:
+                segments.append((begin, last, types[0]))
+                continue
+            i = begin - first
+            while i < count:
+                kind = types[i]
+                begin = first + i
+                while i < count and types[i] == kind:
+                    i += 1
+                segments.append((begin, first + i - 1, kind))
+        return segments
+
+    cdef int check_owned(self, str member_id, int64_t first, int64_t last) except -1:
+        cdef Run run
+        cdef Py_ssize_t i = self.find(first)
+        while i < len(self.runs):
+            run = self.runs[i]
+            if run.first > last:
+                break
+            if run.state != ACQUIRED or run.change != NO_CHANGE or run.member_id != member_id:
+                raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'records {max(first, run.first)}-'
+                                 f'{min(last, run.last)} are not acquired by member {member_id}')
+            i += 1
+        return 0
+
+    def release(self, str member_id not None, int delivery_count_limit):
+        """Begin to free everything that a member has acquired. Return the Change, or None if there is nothing."""
+        cdef Run run
+        cdef Change change = self.begin(False, delivery_count_limit)
+        for run in self.runs:
+            if run.state == ACQUIRED and run.change == NO_CHANGE and run.member_id == member_id:
+                self.begin_transition(change, run, AVAILABLE)
+        return self.begun(change)
+
+    def expire(self, int64_t now_ms, int delivery_count_limit):
+        """Begin to free the records whose lock has ended. Return the Change, or None if there are none."""
+        cdef Run run
+        cdef Change change = self.begin(True, delivery_count_limit)
+        for run in self.runs:
+            if run.state != ACQUIRED or run.deadline_ms > now_ms:
+                continue
+            if run.change == NO_CHANGE:
+                self.begin_transition(change, run, AVAILABLE)
+            run.lock_ended = True
+            run.deadline_ms = INT64_MAX
+        return self.begun(change)
+
+    def next_deadline_ms(self):
+        """Return when the next lock ends, or None."""
+        cdef Run run
+        cdef int64_t earliest = INT64_MAX
+        for run in self.runs:
+            if run.state == ACQUIRED and run.deadline_ms < earliest:
+                earliest = run.deadline_ms
+        return None if earliest == INT64_MAX else earliest
+
+    # ---- changes
+
+    cdef Change begin(self, bint holds_anyway, int delivery_count_limit):
+        return Change(self.changes + 1, holds_anyway, delivery_count_limit)
+
+    cdef Change begun(self, Change change):
+        if not change.batches:
+            self.settle()
+            return None
+        self.changes = change.number
+        change.start_offset = self.start_offset
+        change.delivery_complete_count = self.count_finished()
+        self.settle()
+        return change
+
+    cdef int begin_transition(self, Change change, Run run, int state) except -1:
+        if state == AVAILABLE and run.count >= change.delivery_count_limit:
+            state = ARCHIVED
+        if state not in TRANSITIONS[run.state]:
+            raise ValueError(f'{STATE_NAMES[run.state]} records {run.first}-{run.last} cannot become '
+                             f'{STATE_NAMES[state]}')
+        run.change = change.number
+        run.next_state = state
+        return change.add(run.first, run.last, state, run.count)
+
+    cdef int32_t count_finished(self) except -1:
+        """Return the finished records, and those that are when the changes under way are adopted."""
+        cdef Run run
+        cdef int64_t count = 0
+        for run in self.runs:
+            state = run.state if run.change == NO_CHANGE else run.next_state
+            if state == ACKNOWLEDGED or state == ARCHIVED:
+                count += run.last - run.first + 1
+        return <int32_t>min(count, <int64_t>0x7FFFFFFF)
+
+    def delivery_complete_count(self):
+        """Return the number of finished records that are still tracked."""
+        return self.count_finished()
+
+    def adopt(self, Change change not None):
+        """Adopt a change that is durable."""
+        cdef Run run
+        for run in self.runs_of(change):
+            run.go_to(run.next_state)
+        self.settle()
+
+    def abandon(self, Change change not None):
+        """Undo a change that could not be written. Records whose lock has ended meanwhile are free."""
+        cdef Run run
+        for run in self.runs_of(change):
+            if change.holds_anyway or run.lock_ended:
+                run.go_to(ARCHIVED if run.count >= change.delivery_count_limit else AVAILABLE)
+            else:
+                run.change = NO_CHANGE
+                run.next_state = AVAILABLE
+        self.settle()
+
+    cdef list runs_of(self, Change change):
+        """Return the runs of a change under way. Those below the start are gone."""
+        cdef Run run
+        cdef list found = []
+        cdef Py_ssize_t i
+        for first, last, _, _ in change.batches:
+            i = self.find(max(first, self.start_offset))
+            while i < len(self.runs):
+                run = self.runs[i]
+                if run.first > last:
+                    break
+                if run.change == change.number:
+                    run.change = -change.number     # neighbouring batches of a change may be one run
+                    found.append(run)
+                i += 1
+        for run in found:
+            run.change = change.number
+        return found
+
+    # ---- the start
+
+    def move_start(self, int64_t log_start_offset):
+        """Adopt that the log begins at `log_start_offset`. Return whether that is above the start."""
+        cdef Py_ssize_t count
+        if log_start_offset <= self.start_offset:
+            return False
+        if log_start_offset >= self.next_offset:
+            self.runs.clear()
+            self.next_offset = log_start_offset
+        else:
+            count = self.split_at(log_start_offset)
+            del self.runs[:count]
+        self.start_offset = log_start_offset
+        self.settle()
+        return True
+
+    # ---- runs
+
+    cdef Py_ssize_t find(self, int64_t offset) except -1:
+        """Return the position of the run that holds `offset`, or the number of runs if it is not below the end."""
+        cdef Py_ssize_t low = 0, high = len(self.runs), middle
+        while low < high:
+            middle = (low + high) >> 1
+            if (<Run>self.runs[middle]).last < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef Py_ssize_t split_at(self, int64_t offset) except -1:
+        """Let a run begin at `offset`, and return its position."""
+        cdef Py_ssize_t i = self.find(offset)
+        cdef Run run, rest
+        if i == len(self.runs):
+            return i
+        run = self.runs[i]
+        if run.first >= offset:
+            return i
+        rest = Run.__new__(Run)
+        rest.first, rest.last = offset, run.last
+        rest.state, rest.count, rest.size = run.state, run.count, run.size
+        rest.member_id, rest.deadline_ms = run.member_id, run.deadline_ms
+        rest.change, rest.next_state, rest.lock_ended = run.change, run.next_state, run.lock_ended
+        run.last = offset - 1
+        self.runs.insert(i + 1, rest)
+        return i + 1
+
+    cdef list cut_out(self, int64_t first, int64_t last):
+        """Return the runs of the records `first` to `last`, split so that they hold no others."""
+        cdef Py_ssize_t low = self.split_at(first)
+        cdef Py_ssize_t high = self.split_at(last + 1)
+        return self.runs[low:high]
+
+    cdef int settle(self) except -1:
+        """Drop the finished records at the start, and join neighbours that are alike."""
+        cdef Run run, previous = None
+        cdef Py_ssize_t i, kept = 0, count = len(self.runs)
+        for i in range(count):
+            run = self.runs[i]
+            if kept == 0 and run.is_finished():
+                self.start_offset = run.last + 1
+                continue
+            if previous is not None and previous.is_like(run):
+                previous.last = run.last
+                continue
+            self.runs[kept] = run
+            previous = run
+            kept += 1
+        if kept < count:
+            del self.runs[kept:]
+        return 0
+
+
+@cython.final
+cdef class Acquisition:
+    """An acquisition in progress: the ranges of records that a member has got, batch by batch.
+
+    Bad records are isolated, so that one which a member cannot process does not take others along to their limit. With
+    t = max(2, limit / 2 rounded up), records delivered t times or more are given alone and in fewer and fewer at a
+    time: half of their batch, a quarter, and so on. A record in its last try is given alone.
+    """
+    def __init__(self, SharePartition owner not None, str member_id not None, wanted, int64_t deadline_ms):
+        cdef int64_t in_flight = owner.next_offset - owner.start_offset
+        self.owner = owner
+        self.member_id = member_id
+        self.deadline_ms = deadline_ms
+        self.budget = wanted.max_records
+        if in_flight < wanted.max_record_locks:
+            self.budget = min(self.budget, <int64_t>wanted.max_record_locks - in_flight)
+        self.batch_size = wanted.batch_size
+        self.is_exact = wanted.is_exact
+        self.limit = wanted.delivery_count_limit
+        self.threshold = max(2, (self.limit + 1) // 2)
+        self.throttled = -1
+        self.is_full = self.budget <= 0
+        self.ranges = []
+
+    cdef bint take(self, int64_t first, int64_t last) except -1:
+        """Acquire what is free of a batch. Return whether the next batch is wanted, too."""
+        cdef SharePartition owner = self.owner
+        cdef int64_t tracked_last = min(last, owner.next_offset - 1)
+        cdef Py_ssize_t i = owner.find(first)
+        cdef bint is_first = True       # range of this batch
+        cdef Run run
+        while not self.is_full and first <= tracked_last and i < len(owner.runs):
+            run = owner.runs[i]
+            if run.first > tracked_last:
+                break
+            if run.is_free():
+                i = self.take_run(max(first, run.first), min(tracked_last, run.last), run, is_first)
+                is_first = False
+            i += 1
+        if not self.is_full and last >= owner.next_offset:
+            self.take_new(last, is_first)
+        if self.budget <= 0:
+            self.is_full = True
+        return not self.is_full
+
+    cdef Py_ssize_t take_run(self, int64_t first, int64_t last, Run run, bint is_first) except -1:
+        """Acquire records of a free run, as far as they are wanted. Return the position of their run."""
+        cdef SharePartition owner = self.owner
+        cdef Py_ssize_t i
+        cdef bint is_last_try = self.limit >= LEAST_LIMIT_WITH_LAST_TRY and run.count >= self.limit - 1
+        if (is_last_try or (run.count >= self.threshold) != (self.throttled >= 0)) and self.ranges:
+            self.is_full = True
+            return owner.find(first)
+        if is_last_try:
+            last = first
+            self.is_full = True
+        elif run.count >= self.threshold:
+            if self.throttled < 0:
+                self.throttled = max(<int64_t>1, <int64_t>run.size >> (run.count - self.threshold + 1))
+            last = min(last, first + self.throttled - 1)
+        if self.is_exact:
+            last = min(last, first + self.budget - 1)
+        owner.split_at(first)
+        owner.split_at(last + 1)
+        i = owner.find(first)
+        self.give(owner.runs[i], is_first)
+        return i
+
+    cdef int take_new(self, int64_t last, bint is_first) except -1:
+        """Acquire records that were not tracked yet, up to the end of the batch."""
+        cdef SharePartition owner = self.owner
+        cdef int64_t first = owner.next_offset
+        cdef int64_t end = min(last, first + self.budget - 1) if self.is_exact else last
+        cdef Run run
+        if self.throttled >= 0:
+            self.is_full = True
+            return 0
+        run = new_run(first, end, AVAILABLE, 0)
+        owner.runs.append(run)
+        if end < last:
+            owner.runs.append(new_run(end + 1, last, AVAILABLE, 0))
+        owner.next_offset = last + 1
+        return self.give(run, is_first)
+
+    cdef int give(self, Run run, bint is_first) except -1:
+        """Let the member own a free run."""
+        cdef int64_t size = run.last - run.first + 1
+        cdef tuple previous = self.ranges[len(self.ranges) - 1] if self.ranges else None
+        run.go_to(ACQUIRED)
+        run.count += 1
+        run.member_id = self.member_id
+        run.deadline_ms = self.deadline_ms
+        self.budget -= size
+        if self.throttled >= 0:
+            self.throttled -= size
+        if self.throttled == 0 or (self.is_exact and self.budget <= 0):
+            self.is_full = True
+        if (previous is not None and previous[1] + 1 == run.first and previous[2] == run.count
+                and (not is_first or previous[1] - previous[0] + 1 < self.batch_size)):
+            self.ranges[len(self.ranges) - 1] = (previous[0], run.last, previous[2])
+        else:
+            self.ranges.append((run.first, run.last, run.count))
+        return 0
+
+    cdef int end(self) except -1:
+        """Remember the size of the ranges that are delivered for the first time."""
+        cdef SharePartition owner = self.owner
+        cdef Run run
+        cdef int64_t first, last
+        cdef int count
+        for first, last, count in self.ranges:
+            if count == 1:
+                for run in owner.cut_out(first, last):
+                    run.size = <int32_t>(last - first + 1)
+        return 0

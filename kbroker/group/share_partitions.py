@@ -1,0 +1,471 @@
+"""The share partitions in memory, as the leader of their partitions keeps them.
+
+A share partition is loaded by its first fetch: the share coordinator has its state. What members acquire is kept in
+memory only. What they acknowledge or release is written first, then adopted, then answered. A share partition that no
+member has fetched for a while is dropped; the next fetch loads it again.
+"""
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from kbroker.clock import Clock, Timer, Timers
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.memory import GroupMemory
+from kbroker.group.share_batches import read_batches
+from kbroker.group.share_limits import ShareLimits, Wanted
+from kbroker.group.share_partition import RUN_BYTES, Change, SharePartition
+from kbroker.group.share_rows import UNKNOWN_COUNT, UNKNOWN_OFFSET, Changes, ShareKey, ShareState, StateBatch
+from kbroker.group.share_sessions import ShareSession, ShareSessions
+from kbroker.group.share_state import ShareStates
+from kbroker.log.log_slice import LogSlice
+from kbroker.long_work import LongWork
+from kbroker.metadata.changes import Steps
+from kbroker.topics.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+LIVE_BYTES = 2_000
+"""More than a share partition takes without its runs and members."""
+IDLE_MS = 45_000
+"""How long no member fetches a share partition before it is dropped: the default session timeout of a share group."""
+MOST_TRIES = 8
+"""The reads of one fetch that found aborted transactions only."""
+
+RELEASED_AT_ONCE = 64
+"""The partitions of a session whose records are released in one part of long work."""
+
+COORDINATOR_GONE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                              ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+FENCED = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
+AS_THEY_ARE = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+Done = Callable[[KafkaError | None], object]
+AcknowledgedBatch = tuple[int, int, Sequence[int]]
+"""First offset, last offset, and the types: one for all records or one for each."""
+
+
+class Waiting(Protocol):
+    """A fetch that waits for a share partition."""
+
+    def wake(self) -> object: ...
+
+
+class FetchLimits(NamedTuple):
+    """The limits of a fetch from one share partition. `is_exact`: acquire mode record_limit."""
+
+    max_bytes: int
+    max_records: int
+    batch_size: int
+    is_exact: bool
+
+
+class Fetched(NamedTuple):
+    """The batches that hold what was acquired, and the ranges: (first offset, last offset, delivery count)."""
+
+    records: LogSlice
+    acquired: list[tuple[int, int, int]]
+
+
+class LivePartition:
+    """A share partition in memory. Until `records` is there, it is being loaded."""
+
+    def __init__(self, key: ShareKey, partition: Partition):
+        self.key = key
+        self.partition = partition
+        self.records: SharePartition | None = None
+        self.state_epoch = 0
+        self.timer: Timer | None = None
+        self.waiting: set[Waiting] = set()
+        self.is_dropped = False
+        self.used_ms = 0
+        self.held_bytes = 0
+
+    def wake(self) -> None:
+        waiting, self.waiting = self.waiting, set()
+        for each in waiting:
+            each.wake()
+
+
+class SharePartitions:
+    """All share partitions in memory. `limits_of` returns the ShareLimits of a group."""
+
+    def __init__(self, states: ShareStates, sessions: ShareSessions, clock: Clock, timers: Timers,
+                 long_work: LongWork, memory: GroupMemory, limits_of: Callable[[str], ShareLimits]):
+        self.limits_of = limits_of
+        self._sessions = sessions
+        self._states = states
+        self._clock = clock
+        self._timers = timers
+        self._long_work = long_work
+        self._memory = memory
+        self._live: dict[ShareKey, LivePartition] = {}
+        self._stop_timer: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def start(self) -> None:
+        self._states.on_reset.append(self._on_reset)
+        self._sessions.on_end.append(lambda session: self.release_session(session, nothing_more))
+        self._stop_timer = self._timers.every(IDLE_MS, lambda: self._long_work.start(self._drop_idle()))
+
+    def close(self) -> None:
+        """Forget everything: the log directory has failed, or the broker stops."""
+        if self._stop_timer is not None:
+            self._stop_timer()
+            self._stop_timer = None
+        for live in list(self._live.values()):
+            self._drop(live)
+
+    def find(self, key: ShareKey) -> LivePartition:
+        """Return a share partition that a member has fetched. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
+        live = self._live.get(key)
+        if live is None or live.records is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the share partition is not known: fetch it first')
+        return live
+
+    def open(self, key: ShareKey, partition: Partition) -> LivePartition:
+        """Return a share partition for a fetch. It may still be loading; then `waiting` is woken when it is loaded.
+
+        Raises KafkaError for clients if it cannot be loaded.
+        """
+        live = self._live.get(key)
+        if live is not None and live.partition is not partition:
+            self._drop(live)
+            live = None
+        if live is None:
+            live = self._load(key, partition)
+        live.used_ms = self._clock.monotonic_ms()
+        return live
+
+    # ---- load
+
+    def _load(self, key: ShareKey, partition: Partition) -> LivePartition:
+        try:
+            self._memory.check(LIVE_BYTES)
+        except KafkaError as error:
+            raise for_client(error) from None
+        live = LivePartition(key, partition)
+        failure: KafkaError | None = None
+
+        def read(error: KafkaError | None, state: ShareState | None) -> None:
+            if error is None and state is not None and not live.is_dropped:
+                self._choose_start(live, state, loaded)
+            else:
+                loaded(error, None)
+
+        def loaded(error: KafkaError | None, state: ShareState | None) -> None:
+            nonlocal failure
+            if live.is_dropped:
+                return
+            if error is not None or state is None:
+                failure = error
+                self._drop(live)
+                return
+            live.state_epoch = state.state_epoch
+            live.records = SharePartition(state.start_offset, state.batches)
+            self._count(live)
+            live.wake()
+
+        self._live[key] = live
+        self._count(live)
+        self._states.read(key, partition.leader_epoch, read)
+        if failure is not None:
+            raise for_client(failure)
+        return live
+
+    def _choose_start(self, live: LivePartition, state: ShareState,
+                      loaded: Callable[[KafkaError | None, ShareState | None], None]) -> None:
+        """Choose the start offset of a group that has none, by `share.auto.offset.reset`.
+
+        A start that another time would choose differently is written first. Otherwise records that were acquired, but
+        not acknowledged before a crash, could lie below the next one.
+        """
+        if state.start_offset != UNKNOWN_OFFSET:
+            loaded(None, state)
+            return
+        reset = self.limits_of(live.key.group_id).auto_offset_reset
+        start_offset = start_offset_of(reset, live.partition, self._clock.wall_ms())
+        chosen = state_with_start(state, start_offset)
+        if reset == 'earliest':
+            loaded(None, chosen)
+            return
+        changes = Changes(state.state_epoch, live.partition.leader_epoch, start_offset,
+                          max(0, state.delivery_complete_count), ())
+        self._states.write(live.key, changes, lambda error: loaded(error, None if error is not None else chosen))
+
+    # ---- fetch
+
+    def is_acquirable(self, live: LivePartition) -> bool:
+        """Return whether members may acquire records, if there are any: the limit of record locks is not reached."""
+        limits = self.limits_of(live.key.group_id)
+        return live.records is not None and live.records.is_acquirable(limits.max_record_locks)
+
+    def acquirable_bytes(self, live: LivePartition, max_bytes: int) -> int:
+        """Return about how many bytes a fetch could acquire. Raises KafkaError of the read."""
+        records = live.records
+        if records is None:
+            return 0
+        limits = self.limits_of(live.key.group_id)
+        self._heal(live)
+        offset, upper_bound_offset = records.next_fetch_offset(), upper_bound(live.partition, limits)
+        if offset >= upper_bound_offset or not records.is_acquirable(limits.max_record_locks):
+            return 0
+        found = live.partition.read(offset, max_bytes, upper_bound_offset, True)
+        return 0 if found is None else found.size_bytes
+
+    def fetch(self, live: LivePartition, member_id: str, wish: FetchLimits) -> Fetched | None:
+        """Acquire records for a member, or return None if there are none. Raises KafkaError of the read."""
+        records = live.records
+        if records is None:
+            return None
+        limits = self.limits_of(live.key.group_id)
+        upper_bound_offset = upper_bound(live.partition, limits)
+        wanted = Wanted(wish.max_records, wish.batch_size, wish.is_exact, limits.max_record_locks,
+                        limits.delivery_count_limit)
+        deadline_ms = self._clock.monotonic_ms() + limits.record_lock_duration_ms
+        for _ in range(MOST_TRIES):
+            self._heal(live)
+            offset = records.next_fetch_offset()
+            if offset >= upper_bound_offset or not records.is_acquirable(limits.max_record_locks):
+                return None
+            last_offset = records.next_offset + min(wish.max_records, limits.max_record_locks)
+            batches = read_batches(live.partition, offset, wish.max_bytes, upper_bound_offset, last_offset,
+                                   limits.is_read_committed)
+            acquired = records.acquire(member_id, batches, wanted, deadline_ms)
+            self._count(live)
+            if acquired:
+                self._arm(live, deadline_ms)
+                return Fetched(self._slice(live, acquired, batches), acquired)
+            if records.next_fetch_offset() == offset:
+                return None
+        return None
+
+    def _slice(self, live: LivePartition, acquired: list[tuple[int, int, int]],
+               batches: Sequence[tuple[int, int, bool]]) -> LogSlice:
+        """Return the batches that overlap what was acquired."""
+        end_offset = next(last for _, last, _ in batches if last >= acquired[-1][1]) + 1
+        found = live.partition.read(acquired[0][0], 2**62, end_offset, True)
+        assert found is not None
+        return found
+
+    def _heal(self, live: LivePartition) -> None:
+        """Adopt that the log start has moved. The next write has the new start."""
+        assert live.records is not None
+        if live.records.move_start(live.partition.log_start_offset):
+            self._count(live)
+
+    # ---- changes
+
+    def acknowledge(self, live: LivePartition, member_id: str, batches: Iterable[AcknowledgedBatch],
+                    done: Done) -> None:
+        """Adopt what a member says of records that it has acquired, all or nothing. `done` gets None once it is
+        durable, or the error for the client: INVALID_RECORD_STATE, INVALID_REQUEST, or that of the write."""
+        assert live.records is not None
+        limits = self.limits_of(live.key.group_id)
+        deadline_ms = self._clock.monotonic_ms() + limits.record_lock_duration_ms
+        try:
+            change = live.records.acknowledge(member_id, batches, limits.delivery_count_limit, deadline_ms)
+        except KafkaError as error:
+            done(error)
+            return
+        self._count(live)
+        if change is None:
+            done(None)
+        else:
+            self._write(live, change, done)
+
+    def release(self, key: ShareKey, member_id: str, done: Done) -> None:
+        """Free everything that a member has acquired of a share partition. `done` is called once that is durable."""
+        live = self._live.get(key)
+        change = None
+        if live is not None and live.records is not None:
+            change = live.records.release(member_id, self.limits_of(key.group_id).delivery_count_limit)
+        if live is None or change is None:
+            done(None)
+        else:
+            self._write(live, change, done)
+
+    def release_session(self, session: ShareSession, done: Callable[[], object]) -> None:
+        """Free everything that the member of an ended session has acquired. `done` is called once that is durable.
+
+        If the group has no session then, its share partitions are dropped. A member that begins a new session before
+        all partitions of a long one are released keeps what is left until the locks end: it may be of the new session.
+        """
+        waiting = 1     # for the end of the work itself
+
+        def released(error: KafkaError | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if error is not None:
+                logger.error('records of member %s were not released: %s', session.key.member_id, error)
+            if not waiting:
+                if not self._sessions.has_group(session.key.group_id):
+                    self.drop_group(session.key.group_id)
+                done()
+
+        def work() -> Steps[None]:
+            nonlocal waiting
+            for number, place in enumerate(session.partitions):
+                if number % RELEASED_AT_ONCE == RELEASED_AT_ONCE - 1:
+                    yield
+                    if session.key in self._sessions:
+                        break
+                waiting += 1
+                self.release(ShareKey(session.key.group_id, *place), session.key.member_id, released)
+            released(None)
+
+        self._long_work.start(work())
+
+    def _write(self, live: LivePartition, change: Change, done: Done) -> None:
+        """Make a change durable, then adopt it. A change that could not be written is abandoned."""
+        changes = Changes(live.state_epoch, live.partition.leader_epoch, change.start_offset,
+                          change.delivery_complete_count, [StateBatch(*batch) for batch in change.batches])
+
+        def landed(error: KafkaError | None) -> None:
+            if live.is_dropped or live.records is None:
+                done(None if error is None else for_client(error))
+                return
+            if error is None:
+                live.records.adopt(change)
+            else:
+                live.records.abandon(change)
+            self._count(live)
+            self._arm_next(live)
+            if error is not None and error.code in COORDINATOR_GONE | FENCED | AS_THEY_ARE:
+                self._drop(live)
+            else:
+                live.wake()
+            done(None if error is None else for_client(error))
+
+        self._states.write(live.key, changes, landed)
+
+    # ---- locks
+
+    def _arm(self, live: LivePartition, deadline_ms: int) -> None:
+        """Have the timer of a share partition fire at a deadline, unless it fires earlier."""
+        if live.timer is not None:
+            if live.timer.deadline_ms <= deadline_ms:
+                return
+            live.timer.cancel()
+        live.timer = self._timers.after(max(0, deadline_ms - self._clock.monotonic_ms()), lambda: self._expire(live))
+
+    def _arm_next(self, live: LivePartition) -> None:
+        deadline_ms = None if live.records is None else live.records.next_deadline_ms()
+        if deadline_ms is not None:
+            self._arm(live, deadline_ms)
+
+    def _expire(self, live: LivePartition) -> None:
+        """Free the records whose lock has ended, and wait for the next lock."""
+        live.timer = None
+        if live.records is None:
+            return
+        change = live.records.expire(self._clock.monotonic_ms(), self.limits_of(live.key.group_id).delivery_count_limit)
+        self._arm_next(live)
+        if change is not None:
+            self._write(live, change, self._log_failure)
+
+    def _log_failure(self, error: KafkaError | None) -> None:
+        if error is not None:
+            logger.error('the end of a record lock was not stored: %s', error)
+
+    # ---- drop
+
+    def drop_group(self, group_id: str) -> None:
+        """Forget the share partitions of a group without sessions, except those that a fetch waits for."""
+        for live in [live for key, live in self._live.items() if key.group_id == group_id]:
+            if not live.waiting:
+                self._drop(live)
+
+    def drop_topic(self, topic_id: bytes) -> None:
+        """Forget the share partitions of a deleted topic."""
+        for live in [live for key, live in self._live.items() if key.topic_id == topic_id]:
+            self._drop(live)
+
+    def _on_reset(self, key: ShareKey) -> None:
+        live = self._live.get(key)
+        if live is not None:
+            self._drop(live)
+
+    def _drop_idle(self) -> Steps[None]:
+        for number, live in enumerate(list(self._live.values())):
+            if self._is_idle(live):
+                self._drop(live)
+            if number % 64 == 63:
+                yield
+        yield
+
+    def _is_idle(self, live: LivePartition) -> bool:
+        """Return whether nobody fetches a share partition, and nobody holds records of it."""
+        is_unused = not live.waiting and self._clock.monotonic_ms() - live.used_ms >= IDLE_MS
+        return is_unused and live.records is not None and live.records.next_deadline_ms() is None
+
+    def _drop(self, live: LivePartition) -> None:
+        if self._live.get(live.key) is live:
+            del self._live[live.key]
+        live.is_dropped = True
+        live.records = None
+        if live.timer is not None:
+            live.timer.cancel()
+            live.timer = None
+        self._count(live)
+        live.wake()
+
+    def _count(self, live: LivePartition) -> None:
+        held_bytes = 0 if live.is_dropped else LIVE_BYTES + (
+            0 if live.records is None else RUN_BYTES * live.records.runs_count)
+        self._memory.hold(held_bytes - live.held_bytes)
+        live.held_bytes = held_bytes
+
+
+def nothing_more() -> None:
+    """End something that nothing waits for."""
+
+
+def upper_bound(partition: Partition, limits: ShareLimits) -> int:
+    """Return the offset below which a group may read."""
+    return partition.last_stable_offset if limits.is_read_committed else partition.high_watermark
+
+
+def start_offset_of(reset: str, partition: Partition, now_ms: int) -> int:
+    """Return where a group begins with a `share.auto.offset.reset`: latest, earliest, by_duration:<ISO 8601>."""
+    if reset == 'earliest':
+        return partition.log_start_offset
+    if reset.startswith('by_duration:'):
+        found = partition.offset_for_timestamp(now_ms - duration_ms(reset.removeprefix('by_duration:')))
+        if found is not None:
+            return min(found[1], partition.high_watermark)
+    return partition.high_watermark
+
+
+DURATION = re.compile(r'P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?', re.IGNORECASE)
+
+
+def duration_ms(text: str) -> int:
+    """Return the milliseconds of an ISO 8601 duration of days, hours, minutes and seconds. Raises ValueError."""
+    found = DURATION.fullmatch(text)
+    if found is None or not any(found.groups()):
+        raise ValueError(f'a duration as P1DT2H3M4.5S expected, found {text!r}')
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return int(1000 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds))
+
+
+def state_with_start(state: ShareState, start_offset: int) -> ShareState:
+    return ShareState(state.snapshot_epoch, state.state_epoch, state.leader_epoch, start_offset,
+                      0 if state.delivery_complete_count == UNKNOWN_COUNT else state.delivery_complete_count,
+                      state.created_ms, state.batches)
+
+
+def for_client(error: KafkaError) -> KafkaError:
+    """Return the error that a client of a share partition gets for one of the share coordinator."""
+    code = error.code
+    if code in COORDINATOR_GONE:
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    elif code in FENCED:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    elif code not in AS_THEY_ARE:
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+    return KafkaError(code, str(error))

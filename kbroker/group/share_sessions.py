@@ -1,0 +1,153 @@
+"""Share sessions: which partitions a member of a share group fetches, so that its requests name only changes.
+
+A session belongs to (group id, member id) and to the connection that opened it. Its epoch counts the member's requests.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from kbroker.errors import ErrorCode, KafkaError
+
+FIRST_EPOCH = 0
+LAST_EPOCH = -1
+LARGEST_EPOCH = 2**31 - 1
+MOST_HELD = 200_000
+"""The partitions of all sessions, of about 100 bytes each."""
+
+SessionPartition = tuple[bytes, int]
+"""Topic id and index."""
+
+
+class SessionKey(NamedTuple):
+    group_id: str
+    member_id: str
+
+
+class ShareSession:
+    """The partitions of one member, in the order in which it has named them. `epoch` is that of its next request."""
+
+    def __init__(self, key: SessionKey, connection_id: object):
+        self.key = key
+        self.connection_id = connection_id
+        self.epoch = FIRST_EPOCH + 1
+        self.partitions: dict[SessionPartition, None] = {}
+
+    def rotated(self) -> list[SessionPartition]:
+        """Return the partitions, beginning at another one in each request."""
+        partitions = list(self.partitions)
+        if partitions:
+            at = self.epoch % len(partitions)
+            partitions = partitions[at:] + partitions[:at]
+        return partitions
+
+    def advance(self) -> None:
+        self.epoch = 1 if self.epoch == LARGEST_EPOCH else self.epoch + 1
+
+
+class ShareSessions:
+    """All share sessions. `most` returns the setting group.share.max.share.sessions.
+
+    `on_end` is called with a session that has ended with its connection.
+    """
+
+    def __init__(self, most: Callable[[], int]):
+        self.on_end: list[Callable[[ShareSession], object]] = []
+        self._most = most
+        self._sessions: dict[SessionKey, ShareSession] = {}
+        self._by_connection: dict[object, set[SessionKey]] = {}
+        self._by_group: dict[str, int] = {}
+        self.held = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __contains__(self, key: SessionKey) -> bool:
+        return key in self._sessions
+
+    @property
+    def most(self) -> int:
+        return self._most()
+
+    def begin(self, key: SessionKey, connection_id: object, partitions: Iterable[SessionPartition]) -> ShareSession:
+        """Open a session in place of the member's old one.
+
+        Raises KafkaError SHARE_SESSION_LIMIT_REACHED; the old session is gone then, too.
+        """
+        self._remove(self._sessions.get(key))
+        added = dict.fromkeys(partitions)
+        if len(self._sessions) >= self._most() or self.held + len(added) > MOST_HELD:
+            raise self._limit_reached()
+        session = ShareSession(key, connection_id)
+        session.partitions = added
+        self.held += len(added)
+        self._sessions[key] = session
+        self._by_connection.setdefault(connection_id, set()).add(key)
+        self._by_group[key.group_id] = self._by_group.get(key.group_id, 0) + 1
+        return session
+
+    def find(self, key: SessionKey, epoch: int) -> ShareSession:
+        """Return the session for a request with this epoch: -1, or the expected one.
+
+        Raises KafkaError SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH.
+        """
+        session = self._sessions.get(key)
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, ErrorCode.SHARE_SESSION_NOT_FOUND.message)
+        if epoch not in (LAST_EPOCH, session.epoch):
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+                             f'share session epoch {session.epoch} expected, found {epoch}')
+        return session
+
+    def change(self, session: ShareSession, added: Iterable[SessionPartition],
+               forgotten: Iterable[SessionPartition]) -> None:
+        """Take over what a request adds and forgets, and expect the next epoch.
+
+        Raises KafkaError SHARE_SESSION_LIMIT_REACHED, and changes nothing then.
+        """
+        new = [partition for partition in dict.fromkeys(added) if partition not in session.partitions]
+        if self.held + len(new) > MOST_HELD:
+            raise self._limit_reached()
+        before = len(session.partitions)
+        session.partitions.update(dict.fromkeys(new))
+        for partition in forgotten:
+            session.partitions.pop(partition, None)
+        self.held += len(session.partitions) - before
+        session.advance()
+
+    def end(self, session: ShareSession) -> None:
+        """Forget a session."""
+        self._remove(session)
+
+    def has_group(self, group_id: str) -> bool:
+        """Return whether a group has sessions."""
+        return group_id in self._by_group
+
+    def connection_closed(self, connection_id: object) -> None:
+        """End the sessions that the connection has opened."""
+        for key in self._by_connection.pop(connection_id, ()):
+            session = self._sessions[key]
+            self.end(session)
+            for listener in self.on_end:
+                listener(session)
+
+    def _remove(self, session: ShareSession | None) -> None:
+        if session is None or self._sessions.get(session.key) is not session:
+            return
+        del self._sessions[session.key]
+        self.held -= len(session.partitions)
+        keys = self._by_connection.get(session.connection_id)
+        if keys is not None:
+            keys.discard(session.key)
+            if not keys:
+                del self._by_connection[session.connection_id]
+        left = self._by_group[session.key.group_id] - 1
+        if left:
+            self._by_group[session.key.group_id] = left
+        else:
+            del self._by_group[session.key.group_id]
+
+    def _limit_reached(self) -> KafkaError:
+        return KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+                          f'found {len(self._sessions)} share sessions of {self.held} partitions, expected '
+                          f'{self._most()} of {MOST_HELD} at most')

@@ -1,0 +1,39 @@
+"""The topics as groups see them: their ids and partition counts, and which of them have changed."""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container
+from typing import Any
+
+MOST_CHANGES = 1_000
+"""The changes that are remembered. A group that has not asked since earlier ones has to look at all of its topics."""
+
+
+class TopicChanges:
+    """The last changes of topics: created, deleted or given partitions. `version` counts them.
+
+    `created_version` grows with each creation. It is an offset of the metadata log, so that it grows over restarts too.
+    """
+
+    def __init__(self, topics: Any):
+        self.topics = topics
+        self.version = 0
+        self.created_version: int = topics.metadata_offset
+        self._names: deque[str] = deque(maxlen=MOST_CHANGES)
+
+    def note_created(self, topic: Any) -> None:
+        self.note_changed(topic)
+        self.created_version = max(self.created_version + 1, self.topics.metadata_offset)
+
+    def note_changed(self, topic: Any) -> None:
+        self.version += 1
+        self._names.append(topic.name)
+
+    def concern(self, names: Container[str], since_version: int) -> bool:
+        """Return whether one of the topics may have changed after `since_version`."""
+        missed = self.version - since_version
+        if not missed:
+            return False
+        if missed > len(self._names):
+            return True
+        return any(self._names[-number] in names for number in range(1, missed + 1))

@@ -1,0 +1,205 @@
+"""Turns: the operations on a group, worked off together and stored as one batch.
+
+An operation is a function of the group as it is in its turn. It checks, and returns the rows that change the group, or
+raises KafkaError, which changes nothing. It never changes the group itself: its rows do, when `kinds.apply_row` applies
+them to a copy. A long operation is a generator function that yields after each small part.
+
+All operations that wait for a group take the same turn, over one copy, in order. Their rows leave as one batch. Once
+it is durable the copy is adopted, and the operations are answered. Meanwhile further operations wait for the next turn.
+"""
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kbroker.completion import Callback, Completion, complete
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.group import Group
+from kbroker.group.kinds import apply_row
+from kbroker.group.modern import Row, Steps
+from kbroker.group.records import GROUP_VERSION, row_bytes
+from kbroker.group.shard import Shard, coordinator_error
+from kbroker.long_work import LongWork, Pause
+from kbroker.protocol.messages import GroupMetadataKey
+from kbroker.protocol.rows import encode_row_key, encode_row_value
+from kbroker.record.batch import HEADER_BYTES
+from kbroker.security.escape import shown
+
+log = logging.getLogger(__name__)
+
+EncodedRow = tuple[bytes, bytes | None]
+
+ROWS_A_PART = 16
+"""The rows that are encoded or applied between two yields."""
+ANSWERS_A_PART = 16
+ROW_VERSION = 0
+"""The version of the values of all rows that operations write, but for those of classic groups."""
+
+
+class Outcome(NamedTuple):
+    """The result of an operation.
+
+    `after` is called when the rows are adopted, before the reply leaves: it arms timers. It must not raise.
+    """
+
+    rows: Sequence[Row] = ()
+    reply: object = None
+    after: Callable[[], None] | None = None
+
+
+Operation = Callable[[Group | None], 'Steps[Outcome] | Outcome']
+
+
+class _Ended(NamedTuple):
+    """An operation that has run: its outcome or its error, and its encoded rows."""
+
+    done: Completion
+    outcome: Outcome
+    error: KafkaError | None = None
+    encoded: Sequence[EncodedRow] = ()
+
+
+class Turns:
+    """The turns of the groups of a shard. A group has a line of operations while one of them is not answered."""
+
+    def __init__(self, shard: Shard, long_work: LongWork):
+        self._shard = shard
+        self._long_work = long_work
+        self._lines: dict[str, deque[tuple[Operation, Completion]]] = {}
+        self._is_stopped = False
+
+    def is_busy(self, group_id: str) -> bool:
+        """Return whether an operation on the group is not answered yet."""
+        return group_id in self._lines
+
+    def submit(self, group_id: str, operation: Operation, done: Completion) -> None:
+        """Run an operation in the group's next turn. `done` completes with its reply once its rows are durable.
+
+        It completes with the KafkaError that the operation raised, or that the append failed with; any other error of
+        an operation is logged, and becomes UNKNOWN_SERVER_ERROR. Without rows in the turn, that may be at once.
+        """
+        line = self._lines.get(group_id)
+        if line is not None:
+            line.append((operation, done))
+            return
+        line = self._lines[group_id] = deque([(operation, done)])
+        self._long_work.start(self._work_off(group_id, line))
+
+    def stop(self) -> None:
+        """Refuse all operations that have not begun: `__consumer_offsets` is gone."""
+        self._is_stopped = True
+        for line in list(self._lines.values()):
+            while line:
+                _, done = line.popleft()
+                complete(done, KafkaError(ErrorCode.NOT_COORDINATOR, 'the coordinator has stopped'), None)
+
+    def _work_off(self, group_id: str, line: deque[tuple[Operation, Completion]]) -> Steps[None]:
+        """Make turns until no operation waits."""
+        left_over: _Ended | None = None
+        while line or left_over is not None:
+            turn = _Turn(self._shard, group_id)
+            if left_over is not None:
+                yield from turn.add(left_over)
+            left_over = yield from self._run_operations(turn, line)
+            error = (yield from self._append(turn)) if turn.rows else None
+            if error is not None and left_over is not None:
+                turn.ended.append(left_over)    # it was made for the state that is discarded
+                left_over = None
+            yield from self._answer(turn, error)
+        del self._lines[group_id]
+
+    def _run_operations(self, turn: _Turn, line: deque[tuple[Operation, Completion]]) -> Steps[_Ended | None]:
+        """Run the operations in line. Return the one whose rows have no room in the turn, if there is one."""
+        while line and not self._is_stopped:
+            operation, done = line.popleft()
+            ended = yield from turn.run(operation, done)
+            if not turn.has_room_for(ended):
+                return ended
+            yield from turn.add(ended)
+            if line:
+                yield
+        return None
+
+    def _append(self, turn: _Turn) -> Steps[KafkaError | None]:
+        """Append the rows of the turn, and wait until they are durable and adopted. Return the error."""
+        pause = Pause()
+        errors: list[KafkaError | None] = []
+
+        def done(error: KafkaError | None, _result: object) -> None:
+            errors.append(error)
+            pause.end()
+
+        self._shard.append_rows(turn.rows, turn.adopt, Callback(done))
+        yield from pause.wait()
+        return None if errors[0] is None else coordinator_error(errors[0])
+
+    def _answer(self, turn: _Turn, error: KafkaError | None) -> Steps[None]:
+        for number, ended in enumerate(turn.ended):
+            if number and number % ANSWERS_A_PART == 0:
+                yield
+            refused = error or ended.error
+            if refused is None and ended.outcome.after is not None:
+                ended.outcome.after()
+            complete(ended.done, refused, None if refused is not None else ended.outcome.reply)
+
+
+class _Turn:
+    """One turn of a group: the copy that its operations see, and the rows that make it."""
+
+    def __init__(self, shard: Shard, group_id: str):
+        self.rows: list[EncodedRow] = []
+        self.ended: list[_Ended] = []
+        self._shard = shard
+        self._group_id = group_id
+        self._group: Group | None = shard.groups.get(group_id)
+        self._left_bytes = shard.partition.max_message_bytes - HEADER_BYTES
+
+    def run(self, operation: Operation, done: Completion) -> Steps[_Ended]:
+        """Run an operation and encode its rows."""
+        try:
+            outcome = operation(self._group)
+            if not isinstance(outcome, Outcome):
+                outcome = yield from outcome
+            encoded = yield from self._encode(outcome.rows)
+        except KafkaError as error:
+            return _Ended(done, Outcome(), error)
+        except Exception as error:
+            log.exception('an operation on group %s failed', shown(self._group_id))
+            return _Ended(done, Outcome(), KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+        return _Ended(done, outcome, None, encoded)
+
+    def _encode(self, rows: Sequence[Row]) -> Steps[list[EncodedRow]]:
+        encoded: list[EncodedRow] = []
+        left_bytes = self._shard.partition.max_message_bytes - HEADER_BYTES
+        for number, (key, value) in enumerate(rows):
+            if number and number % ROWS_A_PART == 0:
+                yield
+            version = GROUP_VERSION if type(key) is GroupMetadataKey else ROW_VERSION
+            row = encode_row_key(key), None if value is None else encode_row_value(value, version)
+            encoded.append(row)
+            left_bytes -= row_bytes(row)
+            if left_bytes < 0:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR,
+                                 f'group {self._group_id}: {len(rows)} rows exceed max.message.bytes='
+                                 f'{self._shard.partition.max_message_bytes}')
+        return encoded
+
+    def has_room_for(self, ended: _Ended) -> bool:
+        return sum(map(row_bytes, ended.encoded)) <= self._left_bytes
+
+    def add(self, ended: _Ended) -> Steps[None]:
+        """Apply the rows of an operation to the copy, which the first ones make."""
+        self.ended.append(ended)
+        if ended.encoded and not self.rows and self._group is not None:
+            self._group = self._group.copy()
+        self.rows += ended.encoded
+        self._left_bytes -= sum(map(row_bytes, ended.encoded))
+        for number, (key, value) in enumerate(ended.outcome.rows):
+            if number and number % ROWS_A_PART == 0:
+                yield
+            self._group = apply_row(self._group, key, value)
+
+    def adopt(self) -> None:
+        self._shard.adopt_group(self._group_id, self._group)

@@ -1,0 +1,36 @@
+"""The bytes that consumers of the classic protocol exchange through their group: a version (int16), then a message.
+
+The messages are ConsumerProtocolSubscription and ConsumerProtocolAssignment.
+"""
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from kbroker.errors import ProtocolError
+from kbroker.protocol.codec import decode_prefix, encode
+
+PROTOCOL_TYPE = 'consumer'
+
+_VERSION = struct.Struct('>h')
+
+
+def encode_message(message: Any, version: int) -> bytes:
+    return _VERSION.pack(version) + encode(message, version)
+
+
+def decode_message(message_class: Any, data: bytes) -> Any:
+    """Decode in the newest known version: a newer version only appends fields. Raises ProtocolError."""
+    message, _ = decode_prefix(message_class, data, version_of(message_class, data), _VERSION.size)
+    return message
+
+
+def version_of(message_class: Any, data: bytes) -> int:
+    """Return the version of a message, or the newest known one if that is older. Raises ProtocolError."""
+    if len(data) < _VERSION.size:
+        raise ProtocolError(f'found {len(data)} bytes, expected a version')
+    version: int = _VERSION.unpack_from(data)[0]
+    if version < 0:
+        raise ProtocolError(f'found version {version}, expected 0 or more')
+    newest: int = message_class.versions[1]
+    return min(version, newest)

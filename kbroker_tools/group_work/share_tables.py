@@ -1,0 +1,114 @@
+"""The tables and changes of kbroker-share-groups, with Kafka's columns."""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker_tools.command import ToolError
+from kbroker_tools.group_work.tables import assignment_text, cell, show, state_words
+from kbroker_tools.render import Output
+from kbroker_tools.view import GroupInfo, View
+
+SHARE = 'share'
+"""The protocol type of share groups."""
+STATES = ('Empty', 'Stable', 'Dead')
+
+
+def list_groups(view: View, output: Output, options: dict[str, Any]) -> None:
+    states = state_words(options['state'], STATES) or STATES
+    rows = [[group.group_id, group.state] for group in share_groups(view) if group.state in states]
+    if options['state'] is not None:
+        show(output, [cell('GROUP'), cell('STATE', None)], rows)
+    elif output.as_json:
+        show(output, [cell('GROUP')], [[group_id] for group_id, _ in rows])
+    else:
+        for group_id, _ in rows:
+            output.line(group_id)
+
+
+def share_groups(view: View) -> list[GroupInfo]:
+    """Return the share groups by name. Those of a broker are as ListGroups lists them, without members."""
+    return sorted((group for group in view.listed_groups() if group.protocol_type == SHARE),
+                  key=lambda group: group.group_id)
+
+
+def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None:
+    wanted = sorted(set(options['group'])) or [group.group_id for group in share_groups(view)]
+    if not wanted:
+        raise ToolError(f'{view.place}: there are no share groups')
+    missing = []
+    for group_id in wanted:
+        group = view.group(group_id)
+        if group is None or group.protocol_type != SHARE:
+            missing.append(group_id)
+            continue
+        if group.state == 'Empty' and (options['members'] or options['state'] is not None):
+            output.note(f"\nShare group '{group_id}' has no active members.")
+        if not (output.as_json or output.is_terminal):
+            output.line()
+        if options['members']:
+            if group.members:
+                show_members(output, group, options['verbose'])
+        elif options['state'] is not None:
+            show_state(view, output, group, options['verbose'])
+        else:
+            show_offsets(view, output, group, options['verbose'])
+    if missing:
+        raise ToolError(f'{view.place}: there is no share group {", ".join(missing)}; --list shows the existing ones')
+
+
+def show_state(view: Any, output: Output, group: GroupInfo, verbose: bool) -> None:
+    node = view.cluster.nodes.get(group.coordinator_id) if view.is_live else None
+    where = f'{node.host}:{node.port}  ' if node is not None else ''
+    cells = [cell('GROUP'), cell('COORDINATOR (ID)', 25, 'coordinator'), cell('STATE')]
+    row: list[Any] = [group.group_id, f'{where}({group.coordinator_id})', group.state]
+    if verbose:
+        cells += [cell('GROUP-EPOCH', 12), cell('ASSIGNMENT-EPOCH', 17)]
+        row += [group.epoch, group.assignment_epoch]
+    show(output, [*cells, cell('#MEMBERS', None)], [[*row, len(group.members)]])
+
+
+def show_members(output: Output, group: GroupInfo, verbose: bool) -> None:
+    cells = [cell('GROUP'), cell('CONSUMER-ID'), cell('HOST'), cell('CLIENT-ID'), cell('#PARTITIONS', 12),
+             *([cell('MEMBER-EPOCH', 13)] if verbose else []), cell('ASSIGNMENT', None)]
+    show(output, cells, [[group.group_id, member.member_id, member.client_host, member.client_id,
+                          len(member.assignment), *([member.epoch] if verbose else []),
+                          assignment_text(member.assignment)]
+                         for member in sorted(group.members, key=lambda member: member.member_id)])
+
+
+def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool) -> None:
+    cells = [cell('GROUP'), cell('TOPIC'), cell('PARTITION', 10), *([cell('LEADER-EPOCH', 13)] if verbose else []),
+             cell('START-OFFSET', 13), cell('LAG', None)]
+    show(output, cells, [[group.group_id, row.topic, row.partition, *([row.leader_epoch] if verbose else []),
+                          row.start_offset, row.lag] for row in view.share_offsets(group.group_id)])
+
+
+def delete_groups(view: Any, output: Output, options: dict[str, Any]) -> None:
+    known = {group.group_id for group in share_groups(view)}
+    wanted = sorted(set(options['group'])) or sorted(known)
+    errors = [f'there is no share group {group_id}' for group_id in wanted if group_id not in known]
+    results = view.admin.delete_groups([group_id for group_id in wanted if group_id in known])
+    errors += [str(error) for error in results.values() if error is not None]
+    deleted = [group_id for group_id, error in results.items() if error is None]
+    if output.as_json:
+        for group_id in wanted:
+            output.row({'group': group_id, 'deleted': group_id in deleted})
+    elif deleted:
+        names = "', '".join(deleted)
+        output.line(f"Deletion of requested share groups ('{names}') was successful.")
+    if errors:
+        raise ToolError('; '.join(errors))
+
+
+def delete_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
+    group_id, = options['group']
+    results = view.admin.delete_share_group_offsets(group_id, sorted(set(options['topic'])))
+    failed = sum(error is not None for error in results.values())
+    if not (output.as_json or output.is_terminal):
+        if not failed:
+            output.line(f'Request succeeded for deleting offsets from group {group_id}.')
+        output.line()
+    show(output, [cell('TOPIC'), cell('STATUS', None)],
+         [(topic, 'Successful' if error is None else f'Error: {error}') for topic, error in sorted(results.items())])
+    if failed:
+        raise ToolError(f"group '{group_id}': offsets of {failed} of {len(results)} topics were not deleted")

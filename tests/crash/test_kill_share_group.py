@@ -1,0 +1,231 @@
+"""A broker that is killed while a share group works: nothing acknowledged comes again, nothing acquired is lost.
+
+Two members fetch, and accept, release or keep what they get. A delivery count never falls below that of a release that
+was confirmed. After the last kill a third member accepts all that is left.
+"""
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from support.broker_process import BrokerProcess
+from support.in_process_broker import InProcessBroker
+from support.message_builder import batch_of, build
+from support.promises import findings_in
+from support.raw_client import RawClient
+
+from kbroker.group.share_rows import ShareKey
+
+GROUP, TOPIC = 'workers', 'jobs'
+PARTITIONS = 2
+RECORDS = 400
+DELIVERY_LIMIT = 10
+DEFAULT_ROUNDS = 12
+SOAK_ROUNDS = 300
+WAIT_MS = 200
+ACCEPT, RELEASE = 1, 2
+GROUP_RESOURCE = 32
+
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
+@dataclass
+class Ledger:
+    """The outcomes that the members know. `floor` is the least delivery count of the next delivery."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    confirmed: set[Place] = field(default_factory=set)
+    doubtful: set[Place] = field(default_factory=set)
+    floor: dict[Place, int] = field(default_factory=dict)
+    exhausted: set[Place] = field(default_factory=set)
+    """Delivered for the last time, so that they are archived unless they are accepted."""
+    problems: list[str] = field(default_factory=list)
+    progress: threading.Event = field(default_factory=threading.Event)
+
+    def delivered(self, place: Place, count: int) -> None:
+        with self.lock:
+            if place in self.confirmed:
+                self.problems.append(f'{place} came again after its acknowledgement')
+            if count < self.floor.get(place, 1):
+                self.problems.append(f'{place} came with count {count}, expected {self.floor[place]} at least')
+            if count >= DELIVERY_LIMIT:
+                self.exhausted.add(place)
+
+    def trying(self, places: dict[Place, tuple[int, int]]) -> None:
+        """Adopt that acknowledgements are sent: by place the type and the delivery count."""
+        with self.lock:
+            self.doubtful.update(place for place, (kind, _) in places.items() if kind == ACCEPT)
+
+    def told(self, places: dict[Place, tuple[int, int]]) -> None:
+        with self.lock:
+            for place, (kind, count) in places.items():
+                if kind == ACCEPT:
+                    self.confirmed.add(place)
+                else:
+                    self.floor[place] = max(self.floor.get(place, 1), count + 1)
+        self.progress.set()
+
+    def is_done(self) -> bool:
+        return len(self.confirmed | self.doubtful | self.exhausted) >= RECORDS
+
+
+class Member:
+    """A member of the group. It works until `stop` is set, and connects again after each kill."""
+
+    def __init__(self, name: str, address: str, topic_id: bytes, ledger: Ledger, accepts: float):
+        self.name, self.topic_id, self.ledger, self.accepts = name, topic_id, ledger, accepts
+        self.host, port = address.split(':')
+        self.port = int(port)
+        self.stop = threading.Event()
+        self.rng = random.Random(name)
+        self.error: BaseException | None = None
+        self.rounds_without_records = 0
+
+    def run(self) -> None:
+        try:
+            while not self.stop.is_set():
+                try:
+                    with RawClient(self.host, self.port, 10) as client:
+                        self._work(client)
+                except OSError:
+                    self.stop.wait(0.02)
+        except BaseException as error:
+            self.error = error
+
+    def _work(self, client: RawClient) -> None:
+        epoch = 0
+        while not self.stop.is_set():
+            topics = [{'topic_id': self.topic_id, 'partitions': [
+                {'partition_index': index} for index in range(PARTITIONS)]}] if epoch == 0 else []
+            answer = client.ask(build(
+                'ShareFetchRequest', group_id=GROUP, member_id=self.name, share_session_epoch=epoch,
+                max_wait_ms=WAIT_MS, min_bytes=1, max_bytes=1 << 20, max_records=20, batch_size=20,
+                share_acquire_mode=1, topics=topics), 2)
+            assert answer.error_code == 0, answer
+            epoch += 1
+            acquired = dict(self._acquired(answer))
+            self.rounds_without_records = 0 if acquired else self.rounds_without_records + 1
+            chosen = {place: (ACCEPT if self.rng.random() < self.accepts else RELEASE, count)
+                      for place, count in acquired.items() if self.rng.random() < max(0.9, self.accepts)}
+            if chosen:
+                self._acknowledge(client, epoch, chosen)
+                epoch += 1
+            if len(chosen) < len(acquired):
+                return      # closing the connection gives the rest back
+
+    def _acquired(self, answer: Any) -> Iterator[tuple[Place, int]]:
+        for topic in answer.responses:
+            for partition in topic.partitions:
+                assert partition.error_code == 0, partition
+                for acquired in partition.acquired_records:
+                    for offset in range(acquired.first_offset, acquired.last_offset + 1):
+                        place = partition.partition_index, offset
+                        self.ledger.delivered(place, acquired.delivery_count)
+                        yield place, acquired.delivery_count
+
+    def _acknowledge(self, client: RawClient, epoch: int, chosen: dict[Place, tuple[int, int]]) -> None:
+        self.ledger.trying(chosen)
+        partitions = [{'partition_index': index, 'acknowledgement_batches': [
+            {'first_offset': offset, 'last_offset': offset, 'acknowledge_types': [kind]}
+            for (found, offset), (kind, _) in sorted(chosen.items()) if found == index]} for index in range(PARTITIONS)]
+        answer = client.ask(build(
+            'ShareAcknowledgeRequest', group_id=GROUP, member_id=self.name, share_session_epoch=epoch,
+            topics=[{'topic_id': self.topic_id, 'partitions': [each for each in partitions
+                                                               if each['acknowledgement_batches']]}]), 2)
+        assert answer.error_code == 0, answer
+        failed = {(topic.topic_id, partition.partition_index): partition.error_code
+                  for topic in answer.responses for partition in topic.partitions if partition.error_code}
+        assert not failed, failed
+        self.ledger.told(chosen)
+
+
+def prepare(directory: Any) -> bytes:
+    """Create the topic with its records, and let the group begin at its start."""
+    with InProcessBroker(directory) as broker:
+        created = broker.ask(build('CreateTopicsRequest', topics=[
+            {'name': TOPIC, 'num_partitions': PARTITIONS, 'replication_factor': 1}]))
+        topic_id: bytes = created.topics[0].topic_id
+        altered = broker.ask(build('IncrementalAlterConfigsRequest', resources=[
+            {'resource_type': GROUP_RESOURCE, 'resource_name': GROUP, 'configs': [
+                {'name': 'share.delivery.count.limit', 'config_operation': 0, 'value': str(DELIVERY_LIMIT)}]}]))
+        assert altered.responses[0].error_code == 0, altered
+        for number in range(RECORDS // 10 // PARTITIONS):
+            for partition in range(PARTITIONS):
+                produced = broker.ask(build('ProduceRequest', acks=-1, timeout_ms=1000, topic_data=[
+                    {'name': TOPIC, 'partition_data': [{'index': partition, 'records': batch_of(
+                        broker.clock.wall_ms(), *(b'%d' % (10 * number + i) for i in range(10)))}]}]), 12)
+                assert produced.responses[0].partition_responses[0].error_code == 0
+        failed: list[Any] = []
+        broker.share_states.initialize({ShareKey(GROUP, topic_id, index): 0 for index in range(PARTITIONS)}, 1,
+                                       failed.append)
+        broker.turn()
+        broker.turn()
+        broker.long_work.finish()
+        assert failed == [{}]
+    return topic_id
+
+
+def run_rounds(directory: Any, rounds: int, settings: dict[str, str]) -> None:
+    rng = random.Random(7)
+    topic_id = prepare(directory)
+    broker = BrokerProcess(directory, settings)
+    broker.start()
+    ledger = Ledger()
+    members = [Member(f'member-{number}', broker.address, topic_id, ledger, 0.08) for number in range(2)]
+    threads = [threading.Thread(target=member.run) for member in members]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(rounds):
+            if ledger.is_done():
+                break
+            ledger.progress.clear()
+            assert ledger.progress.wait(30) or ledger.is_done(), [member.error for member in members]
+            threading.Event().wait(rng.random() * 0.2)
+            broker.kill9()
+            broker.start()
+        finish(members, threads)
+        last = Member('last', broker.address, topic_id, ledger, 1.0)
+        members.append(last)
+        threads.append(threading.Thread(target=last.run))
+        threads[-1].start()
+        for _ in range(300):
+            if last.error is not None or last.rounds_without_records > 5:
+                break
+            threading.Event().wait(0.1)
+        finish(members, threads)
+        broker.stop()
+    finally:
+        broker.kill9()
+        finish(members, threads, quiet=True)
+    assert ledger.problems == []
+    everything = {(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS // PARTITIONS)}
+    assert everything - ledger.confirmed - ledger.doubtful - ledger.exhausted == set(), 'records were lost'
+    assert broker.tracebacks() == []
+    assert findings_in(str(directory)) == []
+
+
+def finish(members: list[Member], threads: list[threading.Thread], *, quiet: bool = False) -> None:
+    for member in members:
+        member.stop.set()
+    for thread in threads:
+        thread.join(60)
+    for member in members:
+        if member.error is not None and not quiet:
+            raise member.error
+
+
+@pytest.mark.parametrize('durability', ['disk', 'page-cache'])
+def test_a_share_group_loses_nothing_and_repeats_nothing_when_its_broker_is_killed(tmp_path, durability):
+    run_rounds(tmp_path / 'data', DEFAULT_ROUNDS, {'kbroker.durability': durability})
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_a_share_group_loses_nothing_when_its_broker_is_killed_hundreds_of_times(tmp_path):
+    run_rounds(tmp_path / 'data', SOAK_ROUNDS, {'kbroker.durability': 'disk'})

@@ -1,0 +1,424 @@
+"""The states of the records of a share partition: each rule, and random histories against the slow twin."""
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from reference.share_partition import ReferenceSharePartition
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.share_limits import Wanted
+from kbroker.group.share_partition import MOST_PAST_LIMIT, SharePartition
+
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+LIMIT = 5
+LOCK_MS = 30_000
+
+
+def wanted(records: int = 500, *, batch_size: int = 500, exact: bool = False, locks: int = 2000,
+           limit: int = LIMIT) -> Wanted:
+    return Wanted(records, batch_size, exact, locks, limit)
+
+
+def log(*bounds: int) -> list[tuple[int, int, bool]]:
+    """Return batches: (0, 10, 20) are 0-9 and 10-19."""
+    return [(first, end - 1, False) for first, end in itertools.pairwise(bounds)]
+
+
+def acquire(partition: SharePartition, batches: list[tuple[int, int, bool]], member: str = 'm1', now: int = 0,
+            **options: object) -> list[tuple[int, int, int]]:
+    return partition.acquire(member, batches, wanted(**options), now + LOCK_MS)  # type: ignore[arg-type]
+
+
+def say(partition: SharePartition, first: int, last: int, *types: int, member: str = 'm1', limit: int = LIMIT) -> None:
+    """Acknowledge, and adopt it at once."""
+    change = partition.acknowledge(member, [(first, last, types)], limit, LOCK_MS)
+    if change is not None:
+        partition.adopt(change)
+
+
+def refusal(partition: SharePartition, first: int, last: int, *types: int, member: str = 'm1') -> ErrorCode:
+    before = partition.table()
+    with pytest.raises(KafkaError) as raised:
+        partition.acknowledge(member, [(first, last, types or (ACCEPT,))], LIMIT, LOCK_MS)
+    assert partition.table() == before
+    return raised.value.code
+
+
+# ---- acquire
+
+def test_whole_batches_are_acquired_until_there_are_enough_records():
+    partition = SharePartition(0)
+    assert acquire(partition, log(0, 10, 20, 30), records=15) == [(0, 19, 1)]
+    assert (partition.start_offset, partition.next_offset) == (0, 20)
+    assert acquire(partition, log(20, 30), member='m2') == [(20, 29, 1)]
+
+
+def test_ranges_end_with_a_batch_once_they_have_the_batch_size():
+    partition = SharePartition(0)
+    assert acquire(partition, log(0, 10, 20, 30, 35), batch_size=15) == [(0, 19, 1), (20, 34, 1)]
+
+
+def test_record_limit_stops_within_a_batch_and_leaves_the_rest_available():
+    partition = SharePartition(0)
+    assert acquire(partition, log(0, 10), records=4, exact=True) == [(0, 3, 1)]
+    assert partition.next_fetch_offset() == 4 and partition.next_offset == 10
+    assert acquire(partition, log(0, 10), member='m2', records=100, exact=True) == [(4, 9, 1)]
+
+
+def test_acquired_records_are_not_acquired_again():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    assert partition.next_fetch_offset() == 10
+    assert acquire(partition, log(10, 20), member='m2') == [(10, 19, 1)]
+
+
+def test_the_limit_of_record_locks_is_passed_only_to_the_end_of_a_batch():
+    partition = SharePartition(0)
+    assert acquire(partition, log(0, 10, 20, 30), locks=15) == [(0, 19, 1)]
+    assert not partition.is_acquirable(15)
+    assert acquire(partition, log(20, 30), locks=15) == []
+
+
+def test_at_the_limit_of_record_locks_only_tracked_records_are_acquired():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10, 20), locks=20)
+    say(partition, 5, 9, RELEASE)
+    assert partition.is_acquirable(20) and partition.next_fetch_offset() == 5
+    assert acquire(partition, log(0, 10, 20, 30), locks=20) == [(5, 9, 2)]
+
+
+def test_a_batch_of_very_many_records_is_acquired_in_parts():
+    partition = SharePartition(0)
+    assert acquire(partition, log(0, 1_000_000), locks=100) == [(0, 100 + MOST_PAST_LIMIT - 1, 1)]
+
+
+def test_records_that_compaction_removed_are_archived():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    say(partition, 0, 4, RELEASE)
+    assert acquire(partition, log(3, 20)) == [(3, 4, 2), (10, 19, 1)]
+    assert partition.start_offset == 3
+
+
+def test_nothing_is_tracked_of_a_hole_at_the_start():
+    partition = SharePartition(0)
+    assert acquire(partition, log(7, 10)) == [(7, 9, 1)]
+    assert (partition.start_offset, partition.next_offset) == (7, 10)
+
+
+def test_a_hole_between_batches_is_acquired_with_the_batch_behind_it():
+    partition = SharePartition(0)
+    assert acquire(partition, [(0, 4, False), (8, 9, False)], batch_size=1) == [(0, 4, 1), (5, 9, 1)]
+
+
+def test_aborted_batches_are_archived_and_cut_out():
+    partition = SharePartition(0)
+    batches = [(0, 4, False), (5, 7, True), (8, 9, False)]
+    assert acquire(partition, batches) == [(0, 4, 1), (8, 9, 1)]
+    assert partition.delivery_complete_count() == 3
+    say(partition, 0, 4, ACCEPT)
+    assert partition.start_offset == 8
+
+
+def test_aborted_batches_at_the_start_are_passed_over():
+    partition = SharePartition(0)
+    assert acquire(partition, [(0, 9, True)]) == []
+    assert (partition.start_offset, partition.next_offset) == (10, 10)
+
+
+# ---- acknowledge
+
+@pytest.mark.parametrize(('kind', 'state'), [(GAP, ARCHIVED), (ACCEPT, ACKNOWLEDGED), (REJECT, ARCHIVED),
+                                             (RELEASE, AVAILABLE)])
+def test_each_type_has_its_state(kind, state):
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    change = partition.acknowledge('m1', [(5, 9, (kind,))], LIMIT, LOCK_MS)
+    assert change.batches == [(5, 9, state, 1)] and change.start_offset == 0
+    assert [row[2] for row in partition.table()] == [ACQUIRED, ACQUIRED]
+    partition.adopt(change)
+    assert partition.table()[1][2] == state
+
+
+def test_one_type_for_each_record():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 5))
+    change = partition.acknowledge('m1', [(0, 4, (ACCEPT, ACCEPT, RELEASE, REJECT, GAP))], LIMIT, LOCK_MS)
+    assert change.batches == [(0, 1, ACKNOWLEDGED, 1), (2, 2, AVAILABLE, 1), (3, 4, ARCHIVED, 1)]
+    assert change.delivery_complete_count == 4
+    partition.adopt(change)
+    assert partition.start_offset == 2 and partition.next_fetch_offset() == 2
+
+
+def test_the_start_moves_over_the_finished_prefix_once_it_is_durable():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    say(partition, 5, 9, ACCEPT)
+    assert partition.start_offset == 0
+    change = partition.acknowledge('m1', [(0, 4, (ACCEPT,))], LIMIT, LOCK_MS)
+    assert change.start_offset == 0 and change.delivery_complete_count == 10
+    partition.adopt(change)
+    assert (partition.start_offset, partition.next_offset, partition.in_flight) == (10, 10, 0)
+
+
+def test_a_release_at_the_limit_archives():
+    partition = SharePartition(0)
+    for _ in range(2):
+        acquire(partition, log(0, 1), limit=2)
+        say(partition, 0, 0, RELEASE, limit=2)
+    assert (partition.start_offset, partition.next_offset) == (1, 1)
+
+
+def test_a_record_of_another_member_is_refused():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 5))
+    acquire(partition, log(5, 10), member='m2')
+    assert refusal(partition, 0, 9) is refusal(partition, 5, 5) is ErrorCode.INVALID_RECORD_STATE
+
+
+def test_what_is_not_acquired_is_refused():
+    partition = SharePartition(0)
+    assert refusal(partition, 0, 0) is ErrorCode.INVALID_RECORD_STATE
+    acquire(partition, log(0, 10))
+    say(partition, 5, 9, RELEASE)
+    assert refusal(partition, 4, 5) is ErrorCode.INVALID_RECORD_STATE
+
+
+def test_what_is_past_the_tracked_records_is_refused():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    assert refusal(partition, 9, 10) is refusal(partition, 10, 11) is ErrorCode.INVALID_REQUEST
+
+
+def test_what_is_below_the_start_is_passed_over():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    say(partition, 0, 4, ACCEPT)
+    assert partition.acknowledge('m2', [(0, 4, (RELEASE,))], LIMIT, LOCK_MS) is None
+    say(partition, 3, 9, ACCEPT)
+    assert partition.start_offset == 10
+
+
+def test_a_record_with_a_change_under_way_is_refused_and_not_available():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    change = partition.acknowledge('m1', [(0, 9, (RELEASE,))], LIMIT, LOCK_MS)
+    assert refusal(partition, 0, 9) is ErrorCode.INVALID_RECORD_STATE
+    assert partition.next_fetch_offset() == 10
+    partition.adopt(change)
+    assert partition.next_fetch_offset() == 0
+
+
+def test_an_abandoned_change_leaves_the_records_acquired():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    change = partition.acknowledge('m1', [(0, 9, (ACCEPT,))], LIMIT, LOCK_MS)
+    partition.abandon(change)
+    assert partition.table() == [(0, 9, ACQUIRED, 1, 'm1')]
+    say(partition, 0, 9, ACCEPT)
+
+
+def test_a_renewed_lock_starts_again_and_is_not_written():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    assert partition.acknowledge('m1', [(0, 4, (RENEW,))], LIMIT, 2 * LOCK_MS) is None
+    assert partition.expire(LOCK_MS, LIMIT).batches == [(5, 9, AVAILABLE, 1)]
+    assert partition.next_deadline_ms() == 2 * LOCK_MS
+
+
+# ---- release and locks
+
+def test_a_release_frees_everything_of_the_member():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    acquire(partition, log(10, 20), member='m2')
+    change = partition.release('m1', LIMIT)
+    assert change.batches == [(0, 9, AVAILABLE, 1)] and partition.next_fetch_offset() == 20
+    partition.adopt(change)
+    assert partition.release('m1', LIMIT) is None
+    assert acquire(partition, log(0, 10), member='m3') == [(0, 9, 2)]
+
+
+def test_an_ended_lock_frees_even_if_the_write_fails():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    assert partition.next_deadline_ms() == LOCK_MS and partition.expire(LOCK_MS - 1, LIMIT) is None
+    change = partition.expire(LOCK_MS, LIMIT)
+    assert partition.next_deadline_ms() is None
+    partition.abandon(change)
+    assert acquire(partition, log(0, 10), member='m2') == [(0, 9, 2)]
+
+
+def test_a_lock_that_ends_during_a_failing_write_frees_the_records():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    change = partition.acknowledge('m1', [(0, 9, (ACCEPT,))], LIMIT, LOCK_MS)
+    assert partition.expire(LOCK_MS, LIMIT) is None
+    partition.abandon(change)
+    assert partition.table() == [(0, 9, AVAILABLE, 1, None)]
+
+
+def test_a_lock_that_ends_during_a_write_changes_nothing_if_it_succeeds():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    change = partition.acknowledge('m1', [(0, 9, (ACCEPT,))], LIMIT, LOCK_MS)
+    partition.expire(LOCK_MS, LIMIT)
+    partition.adopt(change)
+    assert partition.start_offset == 10
+
+
+# ---- throttling of bad records
+
+def tries(partition: SharePartition, batches: list[tuple[int, int, bool]], limit: int) -> list[tuple[int, int, int]]:
+    found = acquire(partition, batches, limit=limit)
+    for first, last, _ in found:
+        say(partition, first, last, RELEASE, limit=limit)
+    return found
+
+
+def test_bad_records_are_given_in_halves_and_alone_in_their_last_try():
+    partition = SharePartition(0)
+    found = [tries(partition, log(0, 500), 10) for _ in range(10)]
+    assert [[(last - first + 1, count) for first, last, count in each] for each in found] == [
+        [(500, 1)], [(500, 2)], [(500, 3)], [(500, 4)], [(500, 5)],
+        [(250, 6)], [(125, 7)], [(62, 8)], [(31, 9)], [(1, 10)]]
+    assert partition.start_offset == 1
+
+
+def test_bad_records_are_given_without_others():
+    partition = SharePartition(0)
+    for _ in range(3):
+        tries(partition, log(0, 8), LIMIT)
+    assert acquire(partition, log(0, 8, 16)) == [(0, 3, 4)]
+    assert acquire(partition, log(4, 8, 16), member='m2') == [(4, 7, 4)]
+    assert acquire(partition, log(8, 16), member='m3') == [(8, 15, 1)]
+
+
+def test_good_records_are_given_without_bad_ones_behind_them():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 4, 8))
+    say(partition, 4, 7, RELEASE)
+    for _ in range(2):
+        tries(partition, log(4, 8), LIMIT)
+    say(partition, 0, 3, RELEASE)
+    assert acquire(partition, log(0, 4, 8)) == [(0, 3, 2)]
+
+
+def test_a_limit_of_two_has_no_last_try_alone():
+    partition = SharePartition(0)
+    tries(partition, log(0, 8), 2)
+    assert acquire(partition, log(0, 8), limit=2) == [(0, 7, 2)]
+
+
+# ---- load and the log's start
+
+def test_a_loaded_partition_fills_its_holes_with_available_records():
+    partition = SharePartition(0, [(0, 4, ACKNOWLEDGED, 1), (10, 14, AVAILABLE, 2), (15, 19, ARCHIVED, 1)])
+    assert partition.start_offset == 5
+    assert [row[:4] for row in partition.table()] == [
+        (5, 9, AVAILABLE, 0), (10, 14, AVAILABLE, 2), (15, 19, ARCHIVED, 0)]
+    assert acquire(partition, log(0, 12, 30)) == [(5, 9, 1), (10, 14, 3), (20, 29, 1)]
+
+
+def test_an_archiving_record_counts_as_archived():
+    assert SharePartition(0, [(0, 4, 3, 1)]).start_offset == 5
+
+
+def test_the_log_start_takes_records_along():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    change = partition.acknowledge('m1', [(0, 3, (ACCEPT,))], LIMIT, LOCK_MS)
+    assert partition.move_start(6) and not partition.move_start(6)
+    partition.adopt(change)
+    assert partition.table() == [(6, 9, ACQUIRED, 1, 'm1')]
+    assert partition.move_start(20)
+    assert (partition.start_offset, partition.next_offset) == (20, 20)
+
+
+# ---- against the slow twin
+
+def expanded(table: list[tuple[int, int, int, int, str | None]]) -> list[tuple[int, int, int, str | None]]:
+    return [(offset, state, count, member) for first, last, state, count, member in table
+            for offset in range(first, last + 1)]
+
+
+@pytest.mark.parametrize('seed', range(60))
+def test_random_histories_have_the_results_of_the_slow_twin(seed):
+    rng = random.Random(seed)
+    limit, locks = rng.choice([2, 3, 5, 10]), rng.choice([5, 20, 60])
+    end = 0
+    all_batches: list[tuple[int, int, bool]] = []
+    while end < 400:
+        first = end + (rng.randrange(4) if rng.random() < 0.1 else 0)
+        end = first + rng.choice([1, 1, 3, 8, 30])
+        all_batches.append((first, end - 1, rng.random() < 0.1))
+    loaded, at = [], 0
+    for _ in range(rng.randrange(4)):
+        first = at + rng.randrange(5)
+        at = first + rng.randrange(1, 9)
+        loaded.append((first, at - 1, rng.choice([AVAILABLE, ACKNOWLEDGED, ARCHIVED]), rng.randrange(limit)))
+    ours, twin = SharePartition(0, loaded), ReferenceSharePartition(0, loaded)
+    changes: list[tuple[object, object]] = []
+    now = log_start = 0
+    for _ in range(120):
+        action = rng.choice(['acquire', 'acquire', 'acknowledge', 'acknowledge', 'release', 'expire', 'settle',
+                             'settle', 'start'])
+        member = rng.choice(['m1', 'm2', 'm3'])
+        results = []
+        if action == 'acquire':
+            wish = Wanted(rng.choice([0, 1, 5, 30]), rng.choice([1, 7, 500]), rng.random() < 0.3, locks, limit)
+            offset = ours.next_fetch_offset()
+            batches = [batch for batch in all_batches if batch[1] >= max(offset, log_start)][:rng.randrange(1, 9)]
+            results = [each.acquire(member, batches, wish, now + 50) for each in (ours, twin)]
+        elif action == 'acknowledge':
+            first = ours.start_offset + rng.randrange(-3, 30)
+            last = first + rng.randrange(10)
+            held = [row for row in ours.table() if row[2] == ACQUIRED and row[4] is not None]
+            if held and rng.random() < 0.8:
+                first, last, _, _, member = rng.choice(held)
+                if rng.random() < 0.5:
+                    last = rng.randint(first, last)
+            types = (rng.randrange(5),) if rng.random() < 0.5 else [rng.randrange(5) for _ in range(last - first + 1)]
+            results = [attempt(each, member, (first, last, types), limit, now + 50) for each in (ours, twin)]
+        elif action == 'release':
+            results = [each.release(member, limit) for each in (ours, twin)]
+        elif action == 'expire':
+            now += rng.randrange(40)
+            results = [each.expire(now, limit) for each in (ours, twin)]
+        elif action == 'start' and rng.random() < 0.2:
+            log_start += rng.randrange(20)
+            assert ours.move_start(log_start) == twin.move_start(log_start)
+        elif action == 'settle' and changes:
+            pair = changes.pop(rng.randrange(len(changes)))
+            name = rng.choice(['adopt', 'adopt', 'abandon'])
+            for each, change in zip((ours, twin), pair, strict=True):
+                getattr(each, name)(change)
+        compare(results, changes)
+        assert expanded(ours.table()) == twin.table()
+        assert (ours.start_offset, ours.next_offset) == (twin.start_offset, twin.next_offset)
+        assert ours.next_fetch_offset() == twin.next_fetch_offset()
+        assert ours.is_acquirable(locks) == twin.is_acquirable(locks)
+        assert ours.delivery_complete_count() == twin.delivery_complete_count()
+        assert ours.next_deadline_ms() == twin.next_deadline_ms()
+
+
+def attempt(partition, member, batch, limit, deadline_ms):
+    try:
+        return partition.acknowledge(member, [batch], limit, deadline_ms)
+    except KafkaError as error:
+        return error.code
+
+
+def compare(results, changes):
+    if not results:
+        return
+    ours, twin = results
+    if hasattr(ours, 'batches') or hasattr(twin, 'batches'):
+        assert (ours.batches, ours.start_offset, ours.delivery_complete_count) == (
+            twin.batches, twin.start_offset, twin.delivery_complete_count)
+        changes.append((ours, twin))
+    else:
+        assert ours == twin

@@ -1,0 +1,214 @@
+"""Streams groups (KIP-1071): the heartbeat, step by step."""
+
+import pytest
+from support.consumer_groups import Consumer, batches_of_types, last_batch
+from support.group_coordinator import GROUP, Answer, World
+from support.streams_groups import StreamsClient, statuses, streams_group, told_active, topology
+
+from kbroker.errors import ErrorCode
+from kbroker.group.topology import Status
+from kbroker.protocol.messages import StreamsGroupHeartbeatRequest
+
+
+def world_of(partitions=2, delay_ms=0, **settings):
+    """A world with the topic `t`, in which every heartbeat may compute a target."""
+    world = World(**{'group_streams_assignment_interval_ms': 0, 'group_streams_min_assignment_interval_ms': 0,
+                     'group_streams_initial_rebalance_delay_ms': delay_ms, **settings})
+    world.topics.create('t', partitions)
+    return world
+
+
+def test_a_first_member_gets_all_tasks_at_once_without_a_delay():
+    world = world_of()
+    a = StreamsClient(world, 'a')
+    answer = a.join()
+    assert (a.epoch, told_active(answer), statuses(answer)) == (2, {'0': {0, 1}}, {})
+    assert batches_of_types(world) == [['19', '23', '17', '21', '20', '22']]
+    assert streams_group(world).state_name == 'Stable'
+
+
+def test_a_new_group_waits_for_more_members():
+    world = world_of(delay_ms=3000)
+    a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
+    answer = a.join()
+    assert (a.epoch, told_active(answer)) == (1, {})
+    assert statuses(answer) == {
+        Status.ASSIGNMENT_DELAYED: 'Assignment delayed due to the configured initial rebalance delay.'}
+    assert last_batch(world) == ['19', '23', '17', '22']
+    b.join()
+    world.advance(3000)
+    assert last_batch(world) == ['21', '21', '20']
+    assert len(told_active(a.heartbeat({}))['0']) == len(told_active(b.heartbeat({}))['0']) == 1
+    assert streams_group(world).state_name == 'Stable'
+
+
+def test_a_task_moves_when_its_owner_has_given_it_up():
+    world = world_of()
+    a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
+    a.join()
+    assert (told_active(b.join()), b.epoch) == ({}, 3)
+    (kept,) = told_active(a.heartbeat({'0': {0, 1}}))['0']
+    assert told_active(b.heartbeat({})) is None
+    assert told_active(a.heartbeat({'0': {kept}})) is None
+    assert (a.epoch, told_active(b.heartbeat({}))) == (3, {'0': {1 - kept}})
+    assert streams_group(world).state_name == 'Stable'
+
+
+def test_a_group_without_its_source_topics_is_not_ready_until_they_exist():
+    world = world_of()
+    a = StreamsClient(world, 'a', declared=topology(sources=('later',)))
+    answer = a.join()
+    assert (told_active(answer), statuses(answer)) == ({}, {
+        Status.MISSING_SOURCE_TOPICS: 'Source topics later are missing.'})
+    assert (streams_group(world).state_name, a.heartbeat({}).code) == ('NotReady', ErrorCode.NONE)
+    world.topics.create('later', 3)
+    assert told_active(a.heartbeat({})) == {'0': {0, 1, 2}}
+
+
+def test_missing_changelogs_have_to_be_created():
+    world = world_of()
+    a = StreamsClient(world, 'a', declared=topology(changelogs=('log',)))
+    assert statuses(a.join()) == {Status.MISSING_INTERNAL_TOPICS: 'Internal topics are missing: log'}
+    world.topics.create('log', 2)
+    assert told_active(a.heartbeat({})) == {'0': {0, 1}}
+
+
+def test_another_topology_is_refused_and_an_older_one_is_stale():
+    world = world_of()
+    StreamsClient(world, 'a', declared=topology(1)).join()
+    assert StreamsClient(world, 'b', declared=topology(1, ('orders',))).join().code is ErrorCode.INVALID_REQUEST
+    assert Status.STALE_TOPOLOGY in statuses(StreamsClient(world, 'c', declared=topology(0)).join())
+
+
+def test_members_of_one_process_never_have_a_task_twice():
+    world = world_of(group_streams_num_standby_replicas=1)
+    world.topics.create('log', 2)
+    declared = topology(changelogs=('log',))
+    a, b = (StreamsClient(world, name, process='p', declared=declared) for name in 'ab')
+    a.join()
+    b.join()
+    for targets in streams_group(world).targets.values():
+        assert all(role == 'active' for role, _ in targets)
+
+
+def test_a_restart_goes_on_where_the_rows_stand():
+    world = world_of()
+    a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
+    a.join()
+    b.join()
+    a.heartbeat({'0': {0, 1}})
+    before = vars(streams_group(world))
+    world.restart()
+    after = vars(streams_group(world))
+    for name in ('members', 'targets', 'epoch', 'assignment_epoch', 'metadata_hash', 'names', 'topology',
+                 'validated_epoch', 'assignment_configs', '_active', '_in_process'):
+        assert after[name] == before[name], name
+    kept = next(iter(streams_group(world).members['a'].held.assigned.values()))
+    a.heartbeat({'0': set(kept)})
+    assert told_active(b.heartbeat({})) == {'0': {0, 1} - set(kept)}
+
+
+def test_a_session_that_ends_and_a_leave_fence_the_member():
+    world = world_of()
+    a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
+    a.join()
+    world.advance(44_000)
+    b.join()
+    world.advance(2_000)
+    assert last_batch(world) == ['T22', 'T21', 'T19', '17']
+    assert a.heartbeat().code is ErrorCode.UNKNOWN_MEMBER_ID
+    answer = b.leave()
+    assert (answer.value.member_id, answer.value.member_epoch) == ('b', -1)
+    assert streams_group(world).state_name == 'Empty'
+
+
+def test_a_member_that_does_not_give_tasks_up_in_time_is_fenced():
+    world = world_of()
+    a, b = StreamsClient(world, 'a', rebalance_timeout_ms=10_000), StreamsClient(world, 'b')
+    a.join()
+    b.join()
+    a.heartbeat({'0': {0, 1}})
+    world.advance(10_000)
+    assert set(streams_group(world).members) == {'b'}
+
+
+def test_a_shutdown_is_told_to_all_until_the_group_is_empty():
+    world = world_of()
+    a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
+    a.join()
+    b.join()
+    assert Status.SHUTDOWN_APPLICATION in statuses(a.heartbeat(shutdown_application=True))
+    assert statuses(b.heartbeat())[Status.SHUTDOWN_APPLICATION].startswith('Streams group member a ')
+    a.leave()
+    b.leave()
+    assert statuses(b.join()) == {}
+
+
+def test_an_empty_group_is_deleted_with_all_its_rows():
+    world = world_of()
+    a = StreamsClient(world, 'a')
+    a.join()
+    a.leave()
+    world.groups.delete_group(GROUP, Answer().completion())
+    world.run_due()
+    assert last_batch(world) == ['T20', 'T17', 'T23']
+    world.restart()
+    assert not world.groups.list_groups()
+
+
+@pytest.mark.parametrize(('epoch', 'code'), [
+    (4, ErrorCode.STALE_MEMBER_EPOCH), (3, ErrorCode.NONE), (2, ErrorCode.NONE), (1, ErrorCode.STALE_MEMBER_EPOCH),
+])
+def test_commits_with_an_older_epoch_are_good_for_tasks_held_since_then(epoch, code):
+    world = world_of(partitions=1)
+    a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
+    a.join()
+    b.join()
+    a.heartbeat({'0': {0}})
+    assert a.epoch == 3
+    answer = world.commit(('t', 0), 5, version=9, member_id='a', generation=epoch)
+    world.run_due()
+    assert answer.code is code
+
+
+@pytest.mark.parametrize(('epoch', 'owned', 'code'), [
+    (3, None, ErrorCode.FENCED_MEMBER_EPOCH), (2, None, ErrorCode.NONE), (1, None, ErrorCode.FENCED_MEMBER_EPOCH),
+])
+def test_a_wrong_epoch_is_fenced(epoch, owned, code):
+    world = world_of()
+    a = StreamsClient(world, 'a')
+    a.join()
+    a.epoch = epoch
+    assert a.heartbeat(owned).code is code
+
+
+def test_a_task_that_the_topology_does_not_have_is_refused():
+    world = world_of()
+    a = StreamsClient(world, 'a')
+    a.join()
+    assert a.heartbeat({'0': {2}}).code is ErrorCode.INVALID_REQUEST
+    assert a.heartbeat({'1': {0}}).code is ErrorCode.INVALID_REQUEST
+
+
+def test_endpoints_are_told_to_a_client_that_does_not_know_them():
+    world = world_of()
+    a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
+    endpoint = StreamsGroupHeartbeatRequest.Endpoint(host='host', port=65_535)
+    answer = a.join(user_endpoint=endpoint)
+    (told,) = answer.value.partitions_by_user_endpoint
+    assert (told.user_endpoint.host, told.user_endpoint.port) == ('host', 65_535)
+    assert [(topic.topic, topic.partitions) for topic in told.active_partitions] == [('t', [0, 1])]
+    number = answer.value.endpoint_information_epoch
+    assert a.heartbeat(endpoint_information_epoch=number).value.partitions_by_user_endpoint is None
+    assert b.join().value.partitions_by_user_endpoint is not None
+
+
+def test_a_group_of_another_kind_is_not_found_and_an_empty_classic_one_is_replaced():
+    world = world_of()
+    Consumer(world, 'c', names=['t']).join()
+    assert StreamsClient(world, 'a').join().code is ErrorCode.GROUP_ID_NOT_FOUND
+    world.commit(('t', 0), 7, group_id='other')
+    world.run_due()
+    a = StreamsClient(world, 'a', group_id='other')
+    assert a.join().code is ErrorCode.NONE
+    assert (streams_group(world, 'other').state_name, world.offset(('t', 0), 'other')) == ('Stable', 7)

@@ -1,0 +1,101 @@
+"""Topologies of streams groups, configured by the topics that exist."""
+import pytest
+from support.stepwise_work import StepwiseWork
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.topology import ConfiguredTopology, InternalTopic, Status, Subtopology, configure, required_topics
+from kbroker.long_work import run_to_end
+
+JOIN = Subtopology('0', ['a', 'b'], copartition_groups=[['a', 'b']])
+COUNT = [Subtopology('0', ['a', 'b'], repartition_sink_topics=['r']),
+         Subtopology('1', repartition_source_topics=[InternalTopic('r')],
+                     changelogs=[InternalTopic('r-log', configs=(('cleanup.policy', 'compact'),))])]
+
+
+def two_repartition_topics(first, second, existing_sources=()):
+    """Return a topology that joins r1 and r2, with their own numbers of partitions, and `existing_sources`."""
+    return [Subtopology('0', ['a'], repartition_sink_topics=['r1']),
+            Subtopology('1', ['b'], repartition_sink_topics=['r2']),
+            Subtopology('2', existing_sources, [InternalTopic('r1', first), InternalTopic('r2', second)],
+                        copartition_groups=[['r1', 'r2', *existing_sources]])]
+
+
+@pytest.mark.parametrize(('topology', 'existing', 'tasks'), [
+    pytest.param([Subtopology('0', ['a'])], {'a': 3}, {'0': 3}, id='one source'),
+    pytest.param([Subtopology('0', ['a', 'b'])], {'a': 3, 'b': 5}, {'0': 5}, id='the largest source'),
+    pytest.param([JOIN], {'a': 3, 'b': 3}, {'0': 3}, id='copartitioned sources'),
+    pytest.param(COUNT, {'a': 3, 'b': 5, 'r': 5, 'r-log': 5}, {'0': 5, '1': 5}, id='a repartition topic'),
+])
+def test_a_topology_whose_topics_exist_is_ready(topology, existing, tasks):
+    assert run_to_end(configure(topology, existing)) == ConfiguredTopology(tasks)
+
+
+@pytest.mark.parametrize(('topology', 'existing', 'counts'), [
+    pytest.param(COUNT, {'a': 3, 'b': 5}, {'r': 5, 'r-log': 5}, id='as large as the largest source that leads there'),
+    pytest.param([Subtopology('0', ['a'], repartition_sink_topics=['r']),
+                  Subtopology('1', repartition_source_topics=[InternalTopic('r', 7)])], {'a': 3}, {'r': 7},
+                 id='its own number'),
+    pytest.param([Subtopology('0', ['a'], repartition_sink_topics=['r']),
+                  Subtopology('1', repartition_source_topics=[InternalTopic('r')], repartition_sink_topics=['s']),
+                  Subtopology('2', repartition_source_topics=[InternalTopic('s')])], {'a': 3}, {'r': 3, 's': 3},
+                 id='one after the other'),
+    pytest.param(two_repartition_topics(0, 0), {'a': 3, 'b': 5}, {'r1': 5, 'r2': 5}, id='copartitioned, all open'),
+    pytest.param(two_repartition_topics(4, 0), {'a': 3, 'b': 5}, {'r1': 4, 'r2': 4}, id='copartitioned, one fixed'),
+    pytest.param(two_repartition_topics(0, 0, ['c']), {'a': 3, 'b': 5, 'c': 2}, {'r1': 2, 'r2': 2},
+                 id='copartitioned with a source'),
+])
+def test_missing_internal_topics_are_to_be_created_with_the_partitions_that_the_tasks_need(topology, existing, counts):
+    found = run_to_end(configure(topology, existing))
+    assert found.status is Status.MISSING_INTERNAL_TOPICS
+    assert found.detail == f'Internal topics are missing: {", ".join(counts)}'
+    assert {topic.name: topic.partitions for topic in found.missing} == counts
+
+
+def test_an_internal_topic_keeps_what_the_application_asked_for():
+    topic = run_to_end(configure(COUNT, {'a': 3, 'b': 5, 'r': 5})).missing[0]
+    assert topic == InternalTopic('r-log', 5, 0, (('cleanup.policy', 'compact'),))
+
+
+@pytest.mark.parametrize(('topology', 'existing', 'status', 'detail'), [
+    pytest.param([JOIN], {'a': 3}, Status.MISSING_SOURCE_TOPICS, 'Source topics b are missing.', id='a source'),
+    pytest.param([JOIN], {}, Status.MISSING_SOURCE_TOPICS, 'Source topics a, b are missing.', id='two sources'),
+    pytest.param([JOIN], {'a': 3, 'b': 4}, Status.INCORRECTLY_PARTITIONED_TOPICS, 'a (3), b (4)', id='sources differ'),
+    pytest.param(COUNT, {'a': 3, 'b': 5, 'r': 4}, Status.INCORRECTLY_PARTITIONED_TOPICS,
+                 'r has 4 partitions; it needs 5', id='an internal topic of another size'),
+    pytest.param(two_repartition_topics(4, 5), {'a': 3, 'b': 5}, Status.INCORRECTLY_PARTITIONED_TOPICS,
+                 'r1 (4), r2 (5)', id='fixed numbers differ'),
+    pytest.param(two_repartition_topics(4, 0, ['c']), {'a': 3, 'b': 5, 'c': 2},
+                 Status.INCORRECTLY_PARTITIONED_TOPICS, 'r1 asks for 4', id='a fixed number differs from a source'),
+])
+def test_a_topology_that_cannot_work_yet_has_a_status(topology, existing, status, detail):
+    found = run_to_end(configure(topology, existing))
+    assert (found.status, found.tasks, found.missing) == (status, {}, ())
+    assert detail in found.detail
+
+
+@pytest.mark.parametrize('topology', [
+    pytest.param([Subtopology('0', repartition_source_topics=[InternalTopic('r')], repartition_sink_topics=['r'])],
+                 id='a loop'),
+    pytest.param([Subtopology('0', ['a'], [InternalTopic('r')])], id='no subtopology writes it'),
+])
+def test_a_repartition_topic_whose_number_cannot_be_found_makes_the_topology_invalid(topology):
+    with pytest.raises(KafkaError) as found:
+        run_to_end(configure(topology, {'a': 3}))
+    assert found.value.code is ErrorCode.STREAMS_INVALID_TOPOLOGY
+
+
+def test_all_topics_of_a_topology_are_required():
+    assert required_topics(COUNT) == {'a', 'b', 'r', 'r-log'}
+
+
+def test_a_long_chain_of_repartition_topics_is_followed_in_short_parts():
+    """Once, each topic of the chain cost a look at all of them: half a second for a thousand."""
+    last = 2_000
+    chain = [Subtopology(str(number), [], [InternalTopic(f'r{number}')], [f'r{number + 1}'])
+             for number in range(last, 0, -1)]
+    topology = [*chain, Subtopology('0', ['a'], (), ['r1'])]
+    work, found = StepwiseWork(), []
+    work.start(configure(topology, {'a': 3}), lambda error, configured: found.append(error or configured.tasks))
+    work.finish()
+    assert found == [dict.fromkeys([*(str(number) for number in range(last, 0, -1)), '0'], 3)]
+    work.assert_parts_were_short()

@@ -1,0 +1,442 @@
+"""Histories of a group: operations that run on two brokers, and their answers and rows in a form that compares them.
+
+A history has a group, the topics a, b and c, of which c does not exist at first, and members A to E. The ids are single
+letters because Kafka iterates members in the order of a hash table, which for these ids is their order.
+"""
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from raw_peer import DAY_MS, NOW_MS, RawPeer
+
+from kbroker.errors import ErrorCode
+from kbroker.record.batch import iter_batches
+from kbroker.record.records import decode_records
+from kbroker_tools.rows.decoders import RowReader
+
+OFFSETS_TOPIC = '__consumer_offsets'
+GROUP_CONFIG = 32
+SET, DELETE = 0, 1
+SHORT_SESSION_MS = '600'
+REBALANCE_TIMEOUT_MS = 300_000
+PARTITIONS = {'a': 3, 'b': 5, 'c': 7}
+GROWN = {'a': 11, 'b': 13, 'c': 17}
+"""All numbers differ: topics with as many partitions for as many subscribers have no order in Kafka."""
+WAIT_LIMIT_S = 30
+REGEX_INTERVAL_S = 8
+"""Kafka resolves the regular expressions of a group again after 10 s. A history that takes longer is not judged."""
+SETTINGS = {
+    'offsets.topic.num.partitions': '1',
+    'group.coordinator.append.linger.ms': '0',
+    'group.consumer.assignment.interval.ms': '0',
+    'group.consumer.min.assignment.interval.ms': '0',
+    'group.consumer.min.session.timeout.ms': SHORT_SESSION_MS,
+    'group.consumer.min.heartbeat.interval.ms': '500',
+    'group.consumer.heartbeat.interval.ms': '500',
+    'group.initial.rebalance.delay.ms': '0',
+}
+
+
+class TooSlow(Exception):
+    """The history took so long that time has a part in it."""
+
+
+class Side:
+    """One broker in a history: a connection, and what its answers said."""
+
+    def __init__(self, address: str, group: str):
+        self.peer = RawPeer(address, OFFSETS_TOPIC)
+        self.group = group
+        self.topic_ids: dict[str, bytes] = {}
+        """The ids of the topics that exist."""
+        self.epochs: dict[str, int] = {}
+        """Member -> its epoch as it was answered last."""
+        self.assigned: dict[str, dict[bytes, list[int]]] = {}
+        self.before: dict[str, dict[bytes, list[int]]] = {}
+        """Member -> the assignment before the last one."""
+        self.committed: set[str] = set()
+        """The topics with committed offsets."""
+        self.resolved_s: float | None = None
+        """The time when the regular expression of the group was resolved, or None while it is not."""
+        self._names: dict[bytes, str] = {}
+        self._hashes: dict[int, int] = {0: 0}
+        self._reader = RowReader(OFFSETS_TOPIC)
+        self._rows: list[list[tuple[str, Any]]] = []
+        self.peer.prepare('FindCoordinator', coordinator_keys=[group], key_type=0)
+        self.peer.prepare('DescribeGroups', 5, groups=[group])
+        self._next_offset = self._end()
+        for name in 'ab':
+            self.create_topic(name)
+
+    def close(self) -> None:
+        for name in list(self.topic_ids):
+            self.delete_topic(name)
+        self.peer.close()
+
+    # ---- topics
+
+    def topic(self, name: str) -> str:
+        return f'{self.group}-{name}'
+
+    def create_topic(self, name: str) -> None:
+        if name not in self.topic_ids:
+            topic_id = self.peer.create_topic(self.topic(name), PARTITIONS[name])
+            self.topic_ids[name] = topic_id
+            self._names[topic_id] = f'{name}{sum(known.startswith(name) for known in self._names.values())}'
+
+    def delete_topic(self, name: str) -> None:
+        if self.topic_ids.pop(name, None) is not None:
+            self.peer.ask('DeleteTopics', 5, topic_names=[self.topic(name)], timeout_ms=30000)
+            self._await(lambda: self._metadata_error(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def grow_topic(self, name: str) -> None:
+        if name in self.topic_ids:
+            self.peer.ask('CreatePartitions', topics=[dict(name=self.topic(name), count=GROWN[name],
+                                                           assignments=None)], timeout_ms=30000)
+            self.peer.await_topic(self.topic(name), GROWN[name])
+
+    def _metadata_error(self, name: str) -> int:
+        answer = self.peer.ask('Metadata', topics=[dict(name=self.topic(name))], allow_auto_topic_creation=False)
+        return int(answer.topics[0].error_code)
+
+    def let_metadata_settle(self) -> None:
+        """Give Kafka's coordinator the moment that it takes to hear of a change of metadata."""
+        for _ in range(3):
+            self.peer._wait_for_a_record()
+
+    # ---- answers
+
+    def heartbeat(self, slot: str, version: int = 1, **fields: Any) -> Any:
+        """Send a ConsumerGroupHeartbeat. Return the answer in comparable form."""
+        fields = {'group_id': self.group, 'member_id': slot, **fields}
+        answer = self.peer.ask('ConsumerGroupHeartbeat', version, **fields)
+        if answer.error_code == 0:
+            self.epochs[slot] = answer.member_epoch
+            if answer.assignment is not None:
+                self.before[slot] = self.assigned.get(slot, {})
+                self.assigned[slot] = {entry.topic_id: list(entry.partitions)
+                                       for entry in answer.assignment.topic_partitions}
+        return self.comparable(answer)
+
+    def owned(self, slot: str, report: str) -> list[dict[str, Any]] | None:
+        """Return the partitions that a member reports: none, its last assignment, or the one before it, too."""
+        if report == 'null':
+            return None
+        found: dict[bytes, set[int]] = {}
+        for assigned in [self.assigned] * (report != 'empty') + [self.before] * (report == 'both'):
+            for topic_id, partitions in assigned.get(slot, {}).items():
+                found.setdefault(topic_id, set()).update(partitions)
+        return [dict(topic_id=topic_id, partitions=sorted(partitions)) for topic_id, partitions in found.items()]
+
+    def described(self) -> Any:
+        return self.peer.ask('ConsumerGroupDescribe', 1, group_ids=[self.group],
+                             include_authorized_operations=False).groups[0]
+
+    def configure(self, operation: int) -> None:
+        """Make the sessions of the group short, or as long as usual."""
+        self.peer.ask('IncrementalAlterConfigs', resources=[dict(
+            resource_type=GROUP_CONFIG, resource_name=self.group, configs=[dict(
+                name='consumer.session.timeout.ms', config_operation=operation, value=SHORT_SESSION_MS)])])
+        self.let_metadata_settle()
+
+    def await_end_of(self, slot: str) -> None:
+        self._await(lambda: slot not in {member.member_id for member in self.described().members})
+
+    def await_rows(self, of_type: str) -> None:
+        """Wait until a row of this type is written. The rows that come are kept for `rows`."""
+        self._await(lambda: any(kind == of_type for batch in self._collect() for kind, _ in batch))
+
+    def await_regex(self) -> None:
+        """Wait until the regular expression of the group is resolved, by a write of its own."""
+        def is_resolved() -> bool:
+            self._collect()
+            return self.resolved_s is not None
+        self._await(is_resolved)
+
+    def _await(self, is_over: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_LIMIT_S
+        while not is_over():
+            assert time.monotonic() < deadline, 'the broker did not settle'
+            self.peer._wait_for_a_record()
+
+    def comparable(self, value: Any, name: str = '') -> Any:
+        """Return a message as dicts and sorted lists, with topics by name and without what brokers choose."""
+        if isinstance(value, list):
+            return sorted((self.comparable(item, name) for item in value), key=repr)
+        names = getattr(getattr(value, '_layout', None), 'names', None)
+        if names is not None:
+            found = {field: self.comparable(getattr(value, field), field) for field in names}
+            if found.get('assignment_epochs') is not None:
+                del found['assignment_epochs']
+                found['partitions'] = sorted(zip(value.partitions, value.assignment_epochs, strict=True))
+            return found
+        if name in ('throttle_time_ms', 'error_message', 'version', 'topic_partitions_hash'):
+            return '*'
+        if name == 'error_code':
+            return ErrorCode(value).name
+        if name == 'topic_id':
+            return self._names.get(bytes(value), value.hex())
+        if name == 'metadata_hash':
+            return f'hash {self._hashes.setdefault(value, len(self._hashes))}'
+        if isinstance(value, str):
+            return value.replace(self.group, 'g')
+        if isinstance(value, int) and abs(value - NOW_MS) < DAY_MS:
+            return 'now'
+        return value
+
+    # ---- rows
+
+    def rows(self) -> list[list[tuple[str, Any]]]:
+        """Return the batches of the group since the last call: rows as (type, comparable key and value)."""
+        self._collect()
+        found, self._rows = self._rows, []
+        return found
+
+    def _collect(self) -> list[list[tuple[str, Any]]]:
+        while True:
+            partition = dict(partition=0, fetch_offset=self._next_offset, partition_max_bytes=1 << 24)
+            answer = self.peer.ask('Fetch', 12, replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 24,
+                                   topics=[dict(topic=OFFSETS_TOPIC, partitions=[partition])])
+            self.peer.steps.clear()
+            batches = list(iter_batches(answer.responses[0].partitions[0].records or b''))
+            if not batches:
+                return self._rows
+            for header, data in batches:
+                self._next_offset = header.base_offset + header.last_offset_delta + 1
+                rows = [] if header.is_control else list(self._rows_of(data))
+                if rows:
+                    self._rows.append(rows)
+
+    def _rows_of(self, data: Any) -> Iterator[tuple[str, Any]]:
+        for record in decode_records(data):
+            key, value, _ = self._reader.read(record.key, record.value)
+            if getattr(key, 'group_id', None) == self.group or getattr(key, 'group', None) == self.group:
+                kind = type(key).__name__.removesuffix('Key')
+                if kind == 'ConsumerGroupRegularExpression':
+                    self.resolved_s = None if value is None else time.monotonic()
+                yield kind, (self.comparable(key), self.comparable(value))
+
+    def _end(self) -> int:
+        answer = self.peer.prepare('ListOffsets', 7, replica_id=-1, topics=[
+            dict(name=OFFSETS_TOPIC, partitions=[dict(partition_index=0, timestamp=-1)])])
+        return int(answer.topics[0].partitions[0].offset)
+
+
+# ---- operations
+
+@dataclasses.dataclass(frozen=True)
+class Join:
+    """A member joins, or joins again, with all fields."""
+
+    slot: str
+    topics: str
+    assignor: str | None = None
+    is_static: bool = False
+    regex: str | None = None
+
+    def run(self, side: Side) -> Any:
+        answer = side.heartbeat(
+            self.slot, member_epoch=0, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS, server_assignor=self.assignor,
+            instance_id='static' if self.is_static else None, topic_partitions=[],
+            subscribed_topic_names=list(map(side.topic, self.topics)),
+            subscribed_topic_regex=None if self.regex is None else side.group + self.regex)
+        if self.regex is not None and answer['error_code'] == 'NONE':
+            side.await_regex()
+        return answer
+
+
+@dataclasses.dataclass(frozen=True)
+class Beat:
+    """A member heartbeats, with an epoch `shift` away from its own."""
+
+    slot: str
+    report: str = 'null'
+    shift: int = 0
+    topics: str | None = None
+    is_full: bool = False
+
+    def run(self, side: Side) -> Any:
+        fields: dict[str, Any] = dict(member_epoch=max(side.epochs.get(self.slot, 1) + self.shift, 0),
+                                      topic_partitions=side.owned(self.slot, self.report))
+        if self.topics is not None:
+            fields['subscribed_topic_names'] = list(map(side.topic, self.topics))
+        if self.is_full:
+            fields['rebalance_timeout_ms'] = REBALANCE_TIMEOUT_MS
+        return side.heartbeat(self.slot, **fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class Leave:
+    """A member leaves; a static one for a while, if `epoch` is -2."""
+
+    slot: str
+    epoch: int = -1
+
+    def run(self, side: Side) -> Any:
+        return side.heartbeat(self.slot, member_epoch=self.epoch, instance_id='static' if self.epoch == -2 else None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Crash:
+    """The session of a member ends. Its last heartbeat starts a short one; those of the others stay long."""
+
+    slot: str
+
+    def run(self, side: Side) -> Any:
+        side.configure(SET)
+        answer = Beat(self.slot).run(side)
+        side.configure(DELETE)
+        if answer['error_code'] == 'NONE':
+            side.await_end_of(self.slot)
+        return answer
+
+
+@dataclasses.dataclass(frozen=True)
+class ChangeTopic:
+    """A topic is created, deleted or grown."""
+
+    change: str
+    topic: str
+
+    def run(self, side: Side) -> Any:
+        getattr(side, f'{self.change}_topic')(self.topic)
+        side.let_metadata_settle()
+        if self.change == 'delete' and self.topic in side.committed:
+            side.committed.discard(self.topic)
+            side.await_rows('OffsetCommit')
+
+
+@dataclasses.dataclass(frozen=True)
+class Odd:
+    """A heartbeat with any fields."""
+
+    slot: str
+    fields: tuple[tuple[str, Any], ...]
+
+    def run(self, side: Side) -> Any:
+        fields = dict(self.fields)
+        version = fields.pop('version')
+        if fields.get('group_id') == 'other':
+            fields['group_id'] = f'{side.group}-other'
+        if fields['subscribed_topic_names'] is not None:
+            fields['subscribed_topic_names'] = list(map(side.topic, fields['subscribed_topic_names']))
+        if version == 0:
+            del fields['subscribed_topic_regex']
+        if fields['topic_partitions'] is not None:
+            fields['topic_partitions'] = [dict(topic_id=side.topic_ids.get(topic, bytes(15) + b'x'), partitions=[0])
+                                          for topic in fields['topic_partitions']]
+        return side.heartbeat(self.slot, version, **fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class Commit:
+    """A member, or an administrator with member id '', commits an offset."""
+
+    slot: str
+    topic: str
+    partition: int
+    shift: int
+    version: int
+
+    def run(self, side: Side) -> Any:
+        topic: dict[str, Any] = dict(partitions=[dict(partition_index=self.partition, committed_offset=5,
+                                                      committed_metadata='')])
+        if self.version >= 10:
+            topic['topic_id'] = side.topic_ids.get(self.topic, bytes(15) + b'x')
+        else:
+            topic['name'] = side.topic(self.topic)
+        answer = side.peer.ask(
+            'OffsetCommit', self.version, group_id=side.group, member_id=self.slot, topics=[topic],
+            generation_id_or_member_epoch=side.epochs.get(self.slot, 1) + self.shift if self.slot else -1)
+        if answer.topics[0].partitions[0].error_code == 0:
+            side.committed.add(self.topic)
+        return side.comparable(answer)
+
+
+@dataclasses.dataclass(frozen=True)
+class FetchOffsets:
+    """A member, or an administrator with slot None, fetches the offsets of topic a."""
+
+    slot: str | None
+    shift: int
+    version: int
+
+    def run(self, side: Side) -> Any:
+        topic: dict[str, Any] = dict(partition_indexes=[0, 1, 2])
+        if self.version >= 10:
+            topic['topic_id'] = side.topic_ids.get('a', bytes(15) + b'x')
+        else:
+            topic['name'] = side.topic('a')
+        epoch = -1 if self.slot is None else side.epochs.get(self.slot, 1) + self.shift
+        return side.comparable(side.peer.ask('OffsetFetch', self.version, require_stable=True, groups=[
+            dict(group_id=side.group, member_id=self.slot, member_epoch=epoch, topics=[topic])]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ask:
+    """An administrator asks about the group, or deletes it or an offset."""
+
+    question: str
+
+    def run(self, side: Side) -> Any:
+        match self.question:
+            case 'describe':
+                return side.comparable(side.described())
+            case 'describe as classic':
+                return side.comparable(side.peer.ask('DescribeGroups', 6, groups=[side.group]))
+            case 'delete':
+                return side.comparable(side.peer.ask('DeleteGroups', 2, groups_names=[side.group]))
+            case 'delete offsets':
+                answer = side.comparable(side.peer.ask('OffsetDelete', 0, group_id=side.group, topics=[
+                    dict(name=side.topic('a'), partitions=[dict(partition_index=0)])]))
+                return answer
+        types, _, states = self.question.removeprefix('list ').partition('/')
+        answer = side.peer.ask('ListGroups', 5, types_filter=types.split(), states_filter=states.split())
+        return [side.comparable(group) for group in answer.groups if group.group_id == side.group]
+
+
+Operation = Join | Beat | Leave | Crash | ChangeTopic | Odd | Commit | FetchOffsets | Ask
+
+_numbers = itertools.count()
+
+
+def run(addresses: list[str], history: list[Operation]) -> list[str]:
+    """Run a history on both brokers, step by step. Return the differences of the first step that has any."""
+    group = f'h{next(_numbers)}-{NOW_MS % 100_000}'
+    sides = [Side(address, group) for address in addresses]
+    try:
+        for operation in history:
+            answers = [operation.run(side) for side in sides]
+            found = differences(*answers) + row_differences(*(side.rows() for side in sides))
+            if any(side.resolved_s and time.monotonic() - side.resolved_s > REGEX_INTERVAL_S for side in sides):
+                raise TooSlow
+            if found:
+                return [f'{operation}: {line}' for line in found]
+    finally:
+        for side in sides:
+            side.close()
+    return []
+
+
+def differences(kafka: Any, ours: Any, path: str = 'answer') -> list[str]:
+    if isinstance(kafka, dict) and isinstance(ours, dict):
+        return [line for name in kafka for line in differences(kafka[name], ours.get(name), f'{path}.{name}')]
+    return [] if kafka == ours else [f'{path}: Kafka {kafka!r}, kbroker {ours!r}']
+
+
+def row_differences(kafka: list[list[tuple[str, Any]]], ours: list[list[tuple[str, Any]]]) -> list[str]:
+    """Compare batches: the same types in the same order, and the same rows. Rows of one type have no order."""
+    found = []
+    for number, (left, right) in enumerate(itertools.zip_longest(kafka, ours, fillvalue=[])):
+        types = [[kind for kind, _ in batch] for batch in (left, right)]
+        if types[0] != types[1]:
+            found.append(f'batch {number}: Kafka {types[0]}, kbroker {types[1]}')
+        left_only = [row for row in left if row not in right]
+        right_only = [row for row in right if row not in left]
+        if left_only or right_only:
+            found.append(f'batch {number}: Kafka alone {left_only}, kbroker alone {right_only}')
+    return found

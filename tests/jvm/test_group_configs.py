@@ -1,0 +1,67 @@
+"""Kafka's kafka-configs and our kbroker-configs set and print the configs of groups, on Apache Kafka and on kbroker."""
+import pytest
+from support.apache_kafka import KafkaProcess, run_tools
+from support.broker_process import BrokerProcess
+from support.command_runner import run_in_process
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+
+TOOL = 'kafka.admin.ConfigCommand'
+GROUPS = ('--entity-type', 'groups')
+ALTERED = [
+    (*GROUPS, '--entity-name', 'readers', '--add-config', 'consumer.session.timeout.ms=50000,share.isolation.level='
+     'read_committed'),
+    ('--group', 'readers', '--add-config', 'share.auto.offset.reset=by_duration:PT1H'),
+    (*GROUPS, '--entity-name', 'streams', '--add-config', 'streams.num.standby.replicas=1'),
+    ('--group', 'readers', '--delete-config', 'share.isolation.level'),
+]
+REFUSED = [
+    (*GROUPS, '--entity-name', 'readers', '--add-config', 'consumer.session.timeout.ms=1'),
+    (*GROUPS, '--entity-name', 'readers', '--add-config', 'no.such.config=1'),
+]
+DESCRIBED = [GROUPS, ('--group', 'readers'), (*GROUPS, '--entity-name', 'streams'), ('--group', 'readers', '--all')]
+
+
+@pytest.fixture(params=[KafkaProcess, BrokerProcess], ids=['apache-kafka', 'kbroker'])
+def broker(request, tmp_path):
+    process = request.param(tmp_path / 'data')
+    try:
+        process.start()
+        yield process
+        assert process.tracebacks() == []
+    finally:
+        process.kill9()
+
+
+def test_both_commands_set_and_print_the_configs_of_groups(broker):
+    def kafkas(*runs):
+        return run_tools(TOOL, *[['--bootstrap-server', broker.address, *run] for run in runs])
+
+    def ours(*run):
+        return run_in_process('configs', '--bootstrap-server', broker.address, *run)
+
+    for index, change in enumerate(ALTERED):
+        if index % 2:
+            assert ours('--alter', *change).returncode == 0, change
+        else:
+            assert [run.code for run in kafkas(('--alter', *change))] == [0], change
+    for change in REFUSED:
+        run, = kafkas(('--alter', *change))
+        assert 'InvalidConfigurationException' in run.output + run.errors
+        assert 'INVALID_CONFIG' in ours('--alter', *change).stderr
+    for question, theirs in zip(DESCRIBED, kafkas(*(('--describe', *question) for question in DESCRIBED)), strict=True):
+        assert theirs.code == 0, theirs
+        assert sorted(ours('--describe', *question).stdout.splitlines()) == sorted(theirs.output.splitlines()), question
+
+
+def test_the_configs_of_groups_outlive_a_restart(broker):
+    for change in ALTERED[:2]:
+        assert run_in_process('configs', '--bootstrap-server', broker.address, '--alter', *change).returncode == 0
+    asked = run_in_process('configs', '--bootstrap-server', broker.address, '--describe', '--group', 'readers')
+    broker.stop()
+    offline = run_in_process('configs', '--data-dir', str(broker.directory), '--describe', '--group', 'readers')
+    assert sorted(line.split()[0] for line in offline.stdout.splitlines()[1:]) == sorted(
+        line.split()[0] for line in asked.stdout.splitlines()[1:])
+    broker.start()
+    again = run_in_process('configs', '--bootstrap-server', broker.address, '--describe', '--group', 'readers')
+    assert again.stdout == asked.stdout and 'consumer.session.timeout.ms=50000' in again.stdout

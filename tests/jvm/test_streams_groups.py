@@ -1,0 +1,117 @@
+"""Kafka Streams counts exactly once with the broker's streams groups (KIP-1071), while an instance is killed."""
+import collections
+import contextlib
+import random
+import subprocess
+import threading
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from support.apache_kafka import java, run_tool
+from support.broker_process import BrokerProcess
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+APPLICATION, WORDS, COUNTS = 'counting', 'words', 'counts'
+PARTITIONS = 4
+WAIT_S = 180
+SETTINGS = {'group.streams.min.session.timeout.ms': 5000, 'group.streams.session.timeout.ms': 6000,
+            'group.streams.min.heartbeat.interval.ms': 500, 'group.streams.heartbeat.interval.ms': 1000,
+            'group.streams.initial.rebalance.delay.ms': 500}
+
+
+@pytest.fixture
+def broker(tmp_path):
+    """A broker on which a member of a streams group that was killed is gone within seconds."""
+    process = BrokerProcess(tmp_path / 'broker', {name: str(value) for name, value in SETTINGS.items()})
+    process.start()
+    yield process
+    assert not process.tracebacks()
+    process.stop()
+
+
+class Instance:
+    """An instance of the application, in a virtual machine of its own."""
+
+    def __init__(self, address, directory):
+        self._process = subprocess.Popen(
+            java('kbroker.StreamsCount', address, APPLICATION, WORDS, COUNTS, str(directory)),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self._is_running = threading.Event()
+        self._output = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self._process.stdout:
+            self._output.append(line)
+            if line == 'RUNNING\n':
+                self._is_running.set()
+
+    def wait_until_running(self):
+        assert self._is_running.wait(WAIT_S), ''.join(self._output)
+
+    def kill(self):
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def output(self):
+        return ''.join(self._output)
+
+
+def produce(address, words):
+    producer = Producer({'bootstrap.servers': address, 'enable.idempotence': True})
+    for number, word in enumerate(words):
+        producer.produce(WORDS, key=str(number), value=word, partition=number % PARTITIONS)
+    assert producer.flush(60) == 0
+
+
+def read_counts(consumer, expected, instances):
+    """Read counts until each word has its number. Each count of a word is larger than the one before."""
+    found = {}
+    for _ in range(WAIT_S):
+        for message in consumer.consume(1000, timeout=1):
+            assert message.error() is None
+            count = int.from_bytes(message.value(), 'big')
+            word = message.key().decode()
+            assert count > found.get(word, 0)
+            found[word] = count
+        if found == expected:
+            return
+    differing = {word: (found.get(word), count) for word, count in expected.items() if found.get(word) != count}
+    raise AssertionError(f'{differing}\n' + '\n'.join(instance.output[-3000:] for instance in instances))
+
+
+def tool(broker, *options):
+    return run_tool('org.apache.kafka.tools.streams.StreamsGroupCommand', '--bootstrap-server', broker.address,
+                    '--describe', '--group', APPLICATION, *options)
+
+
+def test_words_are_counted_exactly_once_while_an_instance_is_killed(broker, tmp_path):
+    admin = AdminClient({'bootstrap.servers': broker.address})
+    for future in admin.create_topics([NewTopic(name, PARTITIONS) for name in (WORDS, COUNTS)]).values():
+        future.result(60)
+    rng = random.Random(7)
+    words = [f'word{rng.randrange(50)}' for _ in range(6000)]
+    with contextlib.ExitStack() as ends:
+        instances = [Instance(broker.address, tmp_path / f'state{number}') for number in range(2)]
+        for instance in instances:
+            ends.callback(instance.kill)
+        for instance in instances:
+            instance.wait_until_running()
+        assert 'Stable' in tool(broker, '--state')
+        consumer = Consumer({'bootstrap.servers': broker.address, 'group.id': 'reader',
+                             'isolation.level': 'read_committed', 'auto.offset.reset': 'earliest'})
+        ends.callback(consumer.close)
+        consumer.subscribe([COUNTS])
+        produce(broker.address, words[:3000])
+        described = tool(broker, '--members', '--verbose')
+        assert described.count(f'{APPLICATION}-') >= 2, described
+        instances[0].kill()
+        produce(broker.address, words[3000:])
+        read_counts(consumer, collections.Counter(words), instances)
+        state = tool(broker, '--state')
+        assert 'Stable' in state
+    assert {f'{APPLICATION}-words-repartition', f'{APPLICATION}-KSTREAM-AGGREGATE-STATE-STORE-0000000002-changelog'
+            } <= set(admin.list_topics(timeout=60).topics)
