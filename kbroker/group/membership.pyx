@@ -4,13 +4,11 @@ Membership itself lives in memory, as in Kafka: it is a matter of heartbeats, an
 heartbeat in time is gone. What the log keeps is a generation with its assignments: a group becomes Stable, and its
 members learn their assignments, once that row is durable.
 
-Answers are put into an outbox and leave when an operation has the group in order: an answer lets its connection's next
-request in at once, which must not find a group half changed.
+Answers wait in `classic_answers` until an operation has the group in order.
 """
 
 import functools
 import logging
-from collections import deque
 
 from kbroker.completion cimport Completion
 from kbroker.group.classic cimport ClassicGroup, Member
@@ -18,10 +16,11 @@ from kbroker.group.classic cimport ClassicGroup, Member
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.classic import MOST_MEMBERS, MOST_PROTOCOLS, GroupState
+from kbroker.group.classic_answers import ClassicAnswers
 from kbroker.group.pending_members import PENDING_MEMBER_BYTES
 from kbroker.group.sessions import Sessions
 from kbroker.group.shard import coordinator_error
-from kbroker.protocol.messages import JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
+from kbroker.protocol.messages import JoinGroupResponse, LeaveGroupResponse
 from kbroker.security.escape import shown
 
 log = logging.getLogger(__name__)
@@ -31,9 +30,8 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
 connection may be gone; a client that is still there joins again."""
 
 cdef enum:
-    ANSWERS_A_PART = 16         # how many requests are answered between two yields
     MEMBERS_AT_ONCE = 1_000     # the most members whose row is made and appended without a yield
-    MEMBERS_A_PART = 64         # how many members are removed or listed between two yields
+    MEMBERS_A_PART = 64         # how many members are removed between two yields
 
 
 def then_answer(operation):
@@ -44,7 +42,7 @@ def then_answer(operation):
         try:
             return operation(self, *args, **kwargs)
         finally:
-            self.send_answers()
+            self.answers.send()
 
     return wrapped
 
@@ -52,8 +50,7 @@ def then_answer(operation):
 class Membership:
     """The members of the groups of one shard. Requests and responses are Kafka's messages.
 
-    `pending_members` are those of all shards. `_outbox` has requests with their responses, `_works` generators that
-    answer many requests in parts.
+    `pending_members` are those of all shards.
     """
 
     def __init__(self, shard, config, clock, timers, long_work, pending_members):
@@ -64,8 +61,7 @@ class Membership:
         self._long_work = long_work
         self._pending_members = pending_members
         self.sessions = Sessions(clock, timers, self._session_ended)
-        self._outbox = deque()
-        self._works = deque()
+        self.answers = ClassicAnswers(self.sessions, clock, long_work)
         shard.on_group_row = self._assignment_is_durable
 
     @then_answer
@@ -87,7 +83,7 @@ class Membership:
                     timer.cancel()
             self._pending_members.forget_all_of(group)
         self._shard.clear()
-        self.send_answers()
+        self.answers.send()
 
     # Groups that become consumer groups, and that were ones
 
@@ -100,16 +96,7 @@ class Membership:
             if timer is not None:
                 timer.cancel()
         self._pending_members.forget_all_of(group)
-        self._works.append(self._refuse_all(group, list(group.members.values())))
-
-    def _refuse_all(self, group, members):
-        for index, member in enumerate(members):
-            if index and index % ANSWERS_A_PART == 0:
-                self.send_answers()
-                yield
-            self._answer_join_with(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
-            self._answer_sync_with(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
-        self.send_answers()
+        self.answers.refuse_all(group, ErrorCode.REBALANCE_IN_PROGRESS)
 
     @then_answer
     def revive(self, group_id):
@@ -136,7 +123,7 @@ class Membership:
             return
         if rebalances:
             self._prepare_rebalance(group)
-        self._works.append(self._start_members(group, protocols))
+        self.answers.then(self._start_members(group, protocols))
 
     def _start_members(self, group, protocols):
         cdef Member member
@@ -251,8 +238,8 @@ class Membership:
             group, member_id, joining.session_timeout_ms, functools.partial(self._pending_member_ended, group)
         )
         self._shard.add_group(group)        # after an older pending member may have taken the group with it
-        self._outbox.append(
-            (done, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=joining.member_id))
+        self.answers.add(
+            done, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=joining.member_id)
         )
 
     def _add_member(self, group, joining, protocol_type, done):
@@ -273,12 +260,12 @@ class Membership:
             group.state is GroupState.STABLE and not group.is_leader(member.member_id)
         )
         if keeps_generation and same_metadata:
-            self._works.append(self._answer_join(group, member, done))
+            self.answers.joined(group, member, done)
             return
         # Stable, and the leader joins: it saw what its metadata does not show, such as new partitions. All rebalance.
         group.update(member, joining)
         # The join of an earlier try may be parked still, on a connection that is gone.
-        self._answer_join_with(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
+        self.answers.refuse_join(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
         group.park_join(member, done)
         self._rebalance_or_complete(group)
 
@@ -289,8 +276,8 @@ class Membership:
         member = group.members[group.static_member_ids[joining.group_instance_id]]
         old_leader_id = group.leader_id
         before = member.as_it_is()
-        self._answer_join_with(group, member, ErrorCode.FENCED_INSTANCE_ID)
-        self._answer_sync_with(group, member, ErrorCode.FENCED_INSTANCE_ID)
+        self.answers.refuse_join(group, member, ErrorCode.FENCED_INSTANCE_ID)
+        self.answers.refuse_sync(group, member, ErrorCode.FENCED_INSTANCE_ID)
         group.rename_static_member(member, joining.member_id)
         group.update(member, joining)
         self.sessions.restart(group, member)
@@ -308,10 +295,10 @@ class Membership:
             elif group.state is not GroupState.STABLE or group.generation != generation:
                 error = KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
             if error is not None:
-                self._outbox.append((done, JoinGroupResponse(error_code=coordinator_error(error).code)))
+                self.answers.add(done, JoinGroupResponse(error_code=coordinator_error(error).code))
             else:
-                self._works.append(self._answer_replaced(group, member, version, old_leader_id, done))
-            self.send_answers()
+                self.answers.replaced(group, member, version, old_leader_id, done)
+            self.answers.send()
 
         assignments = {each.member_id: each.assignment for each in group.members.values()}
         try:
@@ -320,17 +307,6 @@ class Membership:
             stored(error, None)
         else:
             self._shard.append_group(group, row, assignments, Callback(stored))
-
-    def _answer_replaced(self, group, member, version, old_leader_id, done):
-        """Answer a static member that took over its place without a rebalance: a generator."""
-        head = self._join_response(group)
-        skips = group.is_leader(member.member_id)
-        if skips and version >= 9:
-            head.skip_assignment = True
-        elif skips:
-            # Without skip_assignment (KIP-814) a leader would assign again. The reply names its old id as leader.
-            head.leader = old_leader_id or ''
-        yield from self._answer_join(group, member, done, head)
 
     def _undo_replacement(self, group, member, before):
         group.rename_static_member(member, before.member_id)
@@ -406,7 +382,7 @@ class Membership:
                 group.remove(member)
         self._start_generation(group)
         if len(absent) > MEMBERS_A_PART:
-            self.send_answers()
+            self.answers.send()
 
     def _is_in(self, group, generation, *states):
         """Is the group where a work in parts left it?"""
@@ -424,60 +400,9 @@ class Membership:
             row = self._shard.row_of(group, {})
             self._shard.append_group(group, row, {}, Callback(functools.partial(_log_failure, group)))
             return
-        self._works.append(self._answer_joins(group, group.take_joins(self._clock.monotonic_ms())))
+        self.answers.generation_started(group)
         generation = group.generation
         group.sync_timer = self._timers.after(group.rebalance_timeout_ms, lambda: self._expire_syncs(group, generation))
-
-    def _answer_joins(self, group, joins):
-        """Answer joins with the generation that starts, the leader's last, because it needs the members: a generator.
-
-        `joins`: members, each with its request, or None if it did not join but belongs to the generation.
-        """
-        answered = 0
-        leader_id, leader_joins = group.leader_id, []
-        head = self._join_response(group)
-        for member, done in joins:
-            if group.members.get(member.member_id) is member:
-                self.sessions.restart(group, member)
-            if done is not None and member.member_id == leader_id:
-                leader_joins.append((member, done))
-            elif done is not None:
-                yield from self._answer_join(group, member, done, head)
-                answered += 1
-                if answered % ANSWERS_A_PART == 0:
-                    yield
-        for leader, done in leader_joins:
-            yield from self._answer_join(group, leader, done, head)
-
-    def _answer_join(self, group, member, done, head=None):
-        """Answer a join with the response `head`, by default the current generation. The member that leads it also gets
-        the members, to assign for: a generator."""
-        members = []
-        if head is None:
-            head = self._join_response(group)
-        if head.leader == member.member_id:
-            for index, each in enumerate(list(group.members.values())):
-                if index and index % MEMBERS_A_PART == 0:
-                    yield
-                members.append(
-                    JoinGroupResponse.JoinGroupResponseMember(
-                        member_id=each.member_id,
-                        group_instance_id=each.group_instance_id,
-                        metadata=each.metadata(head.protocol_name),
-                    )
-                )
-        (<Completion?>done).complete(None, 0, JoinGroupResponse(
-            generation_id=head.generation_id, protocol_type=head.protocol_type, protocol_name=head.protocol_name,
-            leader=head.leader, skip_assignment=head.skip_assignment, member_id=member.member_id, members=members))
-
-    def _join_response(self, group):
-        """Return the response that describes the current generation, without the fields of a single member."""
-        return JoinGroupResponse(
-            generation_id=group.generation,
-            protocol_type=group.protocol_type,
-            protocol_name=group.protocol_name,
-            leader=group.leader_id or '',
-        )
 
     # SyncGroup
 
@@ -504,9 +429,9 @@ class Membership:
             group.sync_timer.cancel()
         if group.state is GroupState.STABLE:
             self.sessions.restart(group, member)
-            self._outbox.append((done, self._sync_response(group, member)))
+            self.answers.synced(group, member, done)
             return
-        self._answer_sync_with(group, member, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier try
+        self.answers.refuse_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier try
         group.park_sync(member, done)
         if group.is_leader(member.member_id) and group.stored_generation != group.generation:
             group.stored_generation = group.generation
@@ -551,36 +476,11 @@ class Membership:
             return
         group.transition_to(GroupState.STABLE, self._clock.wall_ms())
         group.assign(assignments)
-        self._works.append(self._answer_syncs(group, assignments, group.take_syncs(self._clock.monotonic_ms())))
-
-    def _answer_syncs(self, group, assignments, syncs):
-        """Answer syncs with the assignments of the members: a generator."""
-        protocol_type, protocol_name = group.protocol_type, group.protocol_name
-        for index, (member, done) in enumerate(syncs):
-            if index and index % ANSWERS_A_PART == 0:
-                yield
-            if group.members.get(member.member_id) is member:
-                self.sessions.restart(group, member)
-            (<Completion?>done).complete(None, 0, SyncGroupResponse(
-                protocol_type=protocol_type, protocol_name=protocol_name,
-                assignment=assignments.get(member.member_id, b'')))
-
-    def _sync_response(self, group, member):
-        return SyncGroupResponse(
-            protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
-        )
+        self.answers.assigned(group, assignments)
 
     def _fail_syncs(self, group, code):
         group.assign({})
-        self._works.append(self._refuse_syncs(group, code, group.take_syncs(self._clock.monotonic_ms())))
-
-    def _refuse_syncs(self, group, code, syncs):
-        for index, (member, done) in enumerate(syncs):
-            if index and index % ANSWERS_A_PART == 0:
-                yield
-            if group.members.get(member.member_id) is member:
-                self.sessions.restart(group, member)
-            (<Completion?>done).complete(None, 0, SyncGroupResponse(error_code=code))
+        self.answers.refuse_syncs(group, code)
 
     @then_answer
     def _expire_syncs(self, group, generation):
@@ -596,7 +496,7 @@ class Membership:
         for index, member in enumerate(unsynced):
             if index and index % MEMBERS_A_PART == 0:
                 self._after_removal(group)
-                self.send_answers()
+                self.answers.send()
                 yield
                 if not self._is_in(group, generation, GroupState.PREPARING_REBALANCE):
                     return
@@ -604,7 +504,7 @@ class Membership:
                 self._remove(group, member)
         if unsynced:
             self._after_removal(group)
-            self.send_answers()
+            self.answers.send()
 
     # Heartbeat, sessions, LeaveGroup
 
@@ -652,7 +552,7 @@ class Membership:
     def _end_leave(self, group, left):
         if left:
             self._after_removal(group)
-        self.send_answers()
+        self.answers.send()
 
     def _leave_one(self, group, identity):
         member_id = identity.member_id
@@ -677,8 +577,8 @@ class Membership:
 
     def _remove(self, group, member):
         """Remove the member. Its parked requests get UNKNOWN_MEMBER_ID: if it is still alive, it joins again."""
-        self._answer_join_with(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
-        self._answer_sync_with(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self.answers.refuse_join(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self.answers.refuse_sync(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
         group.remove(member)
 
     def _after_removal(self, group):
@@ -701,24 +601,6 @@ class Membership:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {group_id} does not exist')
         group.check_alive()
         return group
-
-    def send_answers(self):
-        while self._outbox:
-            done, response = self._outbox.popleft()
-            (<Completion?>done).complete(None, 0, response)
-        while self._works:
-            self._long_work.start(self._works.popleft())
-
-    def _answer_join_with(self, group, member, code):
-        done = group.take_join(member)
-        if done is not None:
-            member_id = '' if code is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-            self._outbox.append((done, JoinGroupResponse(error_code=code, member_id=member_id)))
-
-    def _answer_sync_with(self, group, member, code):
-        done = group.take_sync(member)
-        if done is not None:
-            self._outbox.append((done, SyncGroupResponse(error_code=code)))
 
 
 def _log_failure(group, error, result):
