@@ -44,28 +44,27 @@ def check_fields(body: Any, version: int, assignors: list[str]) -> None:
     """INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
     epoch = body.member_epoch
     if not body.member_id and (version >= 1 or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH):
-        raise invalid("MemberId can't be empty.")
+        raise invalid(f'found no member id, which version {version} needs with member epoch {epoch}')
     check_given(GroupId=body.group_id, InstanceId=body.instance_id, RackId=body.rack_id)
     if epoch == JOIN_EPOCH:
         check_join(body)
     elif epoch == LEAVE_FOR_A_WHILE_EPOCH and body.instance_id is None:
-        raise invalid("InstanceId can't be null.")
+        raise invalid(f'found member epoch {epoch} without an instance id: it is for static members')
     elif epoch < LEAVE_FOR_A_WHILE_EPOCH:
-        raise invalid(f'MemberEpoch is {epoch}, but must be greater than or equal to {LEAVE_FOR_A_WHILE_EPOCH}.')
+        raise invalid(f'found member epoch {epoch}, expected {LEAVE_FOR_A_WHILE_EPOCH} or more')
     if body.server_assignor is not None and body.server_assignor not in assignors:
         raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR,
-                         f'ServerAssignor {body.server_assignor} is not supported. Supported assignors: '
-                         f'{", ".join(assignors)}.')
+                         f'found assignor {body.server_assignor!r}, expected one of {", ".join(assignors)}')
 
 
 def check_join(body: Any) -> None:
     """INVALID_REQUEST."""
     if body.rebalance_timeout_ms == NO_TIMEOUT:
-        raise invalid('RebalanceTimeoutMs must be provided in first request.')
+        raise invalid('found a member that joins without a rebalance timeout')
     if body.topic_partitions is None or body.topic_partitions:
-        raise invalid('TopicPartitions must be empty when (re-)joining.')
+        raise invalid('expected an empty list of owned partitions of a member that joins')
     if body.subscribed_topic_names is None and body.subscribed_topic_regex is None:
-        raise invalid('Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.')
+        raise invalid('expected topics or a regular expression of a member that joins, found neither')
 
 
 API = Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, handle)

@@ -67,7 +67,7 @@ def check_given(**values: str | None) -> None:
     """Raise KafkaError INVALID_REQUEST for a value that is given, but blank."""
     for name, value in values.items():
         if value is not None and not value.strip():
-            raise invalid(f"{name} can't be empty.")
+            raise invalid(f'found a blank {name}, expected none or a name')
 
 
 def invalid(message: str) -> KafkaError:

@@ -34,12 +34,12 @@ def check_fields(body: Any) -> None:
     """INVALID_REQUEST."""
     check_given(MemberId=body.member_id)
     if len(body.member_id) > LONGEST_MEMBER_ID:
-        raise invalid(f'MemberId has {len(body.member_id)} characters, expected {LONGEST_MEMBER_ID} at most.')
+        raise invalid(f'found a member id of {len(body.member_id)} characters, expected {LONGEST_MEMBER_ID} at most')
     check_given(GroupId=body.group_id, RackId=body.rack_id)
     if body.member_epoch == JOIN_EPOCH and not body.subscribed_topic_names:
-        raise invalid('SubscribedTopicNames must be set in first request.')
+        raise invalid('expected topics of a member that joins, found none')
     if body.member_epoch < LEAVE_EPOCH:
-        raise invalid(f'MemberEpoch is {body.member_epoch}, but must be greater than or equal to {LEAVE_EPOCH}.')
+        raise invalid(f'found member epoch {body.member_epoch}, expected {LEAVE_EPOCH} or more')
 
 
 API = Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, handle)

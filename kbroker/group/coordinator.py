@@ -16,7 +16,7 @@ from kbroker.group.consumer_heartbeat import ConsumerHeartbeats, preferred_assig
 from kbroker.group.deadlines import Deadlines
 from kbroker.group.group import Group
 from kbroker.group.group_config import GroupConfig, GroupConfigs, OverridesOf
-from kbroker.group.heartbeat import JOIN_EPOCH, Call, Place
+from kbroker.group.heartbeat import JOIN_EPOCH, Call, Place, not_found
 from kbroker.group.membership import Membership
 from kbroker.group.memory import GroupMemory
 from kbroker.group.migration import Migration
@@ -305,7 +305,7 @@ class GroupCoordinator:
         """Return the group of this type. GROUP_ID_NOT_FOUND."""
         group = self._part(group_id).shard.groups.get(group_id)
         if group is None or group.group_type != group_type:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'Group {group_id} not found.')
+            raise not_found(group_id)
         return group
 
     def list_groups(self) -> list[Group]:

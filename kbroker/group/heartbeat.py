@@ -408,7 +408,7 @@ class Heartbeats(ABC, Generic[G, M]):
 
 
 def not_found(group_id: str) -> KafkaError:
-    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'Group {group_id} not found.')
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'found no group {group_id!r} of this type')
 
 
 def unknown_member(group: ModernGroup[Any, Any], member_id: str) -> KafkaError:

@@ -45,7 +45,7 @@ def compiled(regex: str) -> LinearPattern:
         return LinearPattern(regex)
     except PatternError as error:
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION,
-                         f'SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.') from error
+                         f'regular expression {regex!r}: {error}') from error
 
 
 class Regexes:

@@ -93,7 +93,7 @@ def test_requests_are_checked_before_anything_changes(groups, version, fields, c
 def test_a_group_that_does_not_exist_is_described_with_an_error(groups):
     (group,) = groups.ask('ConsumerGroupDescribe', 1, group_ids=['none']).groups
     assert (group.error_code, group.error_message, group.group_state) == (
-        ErrorCode.GROUP_ID_NOT_FOUND, 'Group none not found.', '')
+        ErrorCode.GROUP_ID_NOT_FOUND, "found no group 'none' of this type", '')
 
 
 def test_a_fetch_of_offsets_by_a_member_needs_its_epoch(groups):

@@ -375,7 +375,7 @@ def test_a_group_that_does_not_exist_is_described_as_dead(wire, version):
     (described,) = wire.ask(describe_groups, version, groups=['nowhere']).groups
     assert (described.group_id, described.group_state) == ('nowhere', 'Dead')
     assert described.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0)
-    assert described.error_message == ('Group nowhere not found.' if version >= 6 else None)
+    assert described.error_message == ("found no group 'nowhere' of this type" if version >= 6 else None)
 
 
 @pytest.mark.parametrize('version', range(3, 7))
