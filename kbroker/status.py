@@ -1,7 +1,7 @@
 """`kbroker status`: a running broker describes itself on a Unix socket in its log directory.
 
-The broker's user and root may open the socket, and each user that may open it may ask. The answer is one JSON object; then the broker closes
-the connection. Kafka ignores the file.
+The broker's user and root may open the socket, and each user that may open it may ask. The answer is one JSON object;
+then the broker closes the connection. Kafka ignores the file.
 """
 from __future__ import annotations
 
