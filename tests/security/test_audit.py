@@ -202,6 +202,8 @@ def test_a_running_broker_audits_changes_and_goes_on_in_a_new_file_on_sighup(sta
     broker = start_broker({'kbroker.audit.log': str(path)})
     admin = AdminClient({'bootstrap.servers': broker.address, 'client.id': 'auditor'})
     admin.create_topics([NewTopic('before', 1)])['before'].result()
+    while events(path) != ['started', 'change']:    # a thread of the broker writes the lines
+        admin.list_topics(timeout=180)
     path.rename(renamed)
     os.kill(broker.pid, signal.SIGHUP)
     while not path.exists():
