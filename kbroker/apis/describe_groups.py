@@ -1,8 +1,8 @@
 """DescribeGroups (key 15), versions 0-6.
 
-Members show their metadata and assignment while the group is stable. A group that does not exist is Dead, without an
-error up to version 5, GROUP_ID_NOT_FOUND with a message from version 6 (KIP-1043). Version 3 may ask which operations
-the client may do (KIP-430). Version 4 brings group.instance.id.
+Members show their metadata while the group is stable, and their last assignment always. A group that does not exist is
+Dead, without an error up to version 5, GROUP_ID_NOT_FOUND with a message from version 6 (KIP-1043). Version 3 may ask
+which operations the client may do (KIP-430). Version 4 brings group.instance.id.
 A group that is named twice is described once.
 """
 
@@ -77,7 +77,7 @@ def describe_members(group: ClassicGroup, pace: Pace, room: ReplyRoom) -> Steps:
             client_id=member.client_id,
             client_host=member.client_host,
             member_metadata=member.metadata(group.protocol_name) if stable else b'',
-            member_assignment=member.assignment if stable else b'',
+            member_assignment=member.assignment,
         ))
         room.take(1, len(described[-1].member_metadata) + len(described[-1].member_assignment))
         if pace.spend():

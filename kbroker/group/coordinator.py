@@ -66,7 +66,7 @@ class Coordinated:
         self.offsets = Offsets(self.shard, self.membership.sessions, self.turns, config, clock, shared.long_work)
         self.deadlines = Deadlines(clock, timers)
         place = Place(self.shard, self.turns, self.deadlines, shared.changes, clock, config, shared.group_config)
-        migration = Migration(self.membership, shared.changes.topics, config, shared.long_work)
+        migration = Migration(self.membership, shared.changes, config, shared.long_work)
         self.consumers = ConsumerHeartbeats(place, shared.regexes, migration)
         self.classic_members = ClassicMembers(place, shared.regexes, migration, self.membership)
         self.shares = ShareHeartbeats(place, shared.share_states)

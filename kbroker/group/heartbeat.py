@@ -17,7 +17,6 @@ from kbroker.completion import Callback, Completion
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.deadlines import Deadlines
 from kbroker.group.group import Group
-from kbroker.group.metadata_hash import metadata_hash
 from kbroker.group.modern import ModernGroup, ModernMember, Row, Steps, subscription_bytes
 from kbroker.group.reconcile import State
 from kbroker.group.shard import Shard
@@ -252,10 +251,7 @@ class Heartbeats(ABC, Generic[G, M]):
             draft.rows += self.epoch_rows(draft.group, draft.epoch, draft.metadata_hash)
 
     def hash_of(self, names: Iterable[str]) -> Steps[int]:
-        topic = self.place.changes.topics.topic
-        found = [topic(name) for name in names]
-        return (yield from metadata_hash([
-            (each.topic_id, each.name, len(each.partitions), ()) for each in found if each is not None]))
+        return (yield from self.place.changes.hash_of(names))
 
     @abstractmethod
     def epoch_rows(self, group: G, epoch: int, new_hash: int) -> list[Row]:

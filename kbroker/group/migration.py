@@ -18,6 +18,7 @@ from kbroker.group.consumer_member import NOTHING, ClassicFields, ConsumerMember
 from kbroker.group.membership import Membership
 from kbroker.group.modern import Row, Steps
 from kbroker.group.reconcile import Assigned
+from kbroker.group.topic_changes import TopicChanges
 from kbroker.long_work import LongWork, Pace
 from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import decode_message, encode_message, version_of
@@ -28,16 +29,18 @@ log = logging.getLogger(__name__)
 UPGRADE_POLICIES = frozenset(('bidirectional', 'upgrade'))
 DOWNGRADE_POLICIES = frozenset(('bidirectional', 'downgrade'))
 DISABLED = 'disabled'
-NO_HASH = 0
 NO_TIME = 0
+ROWS_A_PART = 16
+"""The rows that are made or applied between two yields."""
 
 
 class Migration:
-    """The migrations of the groups in a shard. `membership` moves the classic ones, `topics` knows ids and names."""
+    """The migrations of the groups in a shard. `membership` moves the classic ones, `changes` knows the topics."""
 
-    def __init__(self, membership: Membership, topics: Any, config: Any, long_work: LongWork):
+    def __init__(self, membership: Membership, changes: TopicChanges, config: Any, long_work: LongWork):
         self._membership = membership
-        self._topics = topics
+        self._changes = changes
+        self._topics = changes.topics
         self._config = config
         self.long_work = long_work
 
@@ -56,8 +59,23 @@ class Migration:
         """
         self._check_upgrade(classic)
         seen = classic.state, classic.generation, classic.revision
-        pace, owned = Pace(), set[tuple[bytes, int]]()
-        members = []
+        members = yield from self._upgraded_members(classic)
+        metadata_hash = yield from self._changes.hash_of((yield from _names_of(members)))
+        found = yield from _rows_of(classic, members, metadata_hash)
+        if seen != (classic.state, classic.generation, classic.revision):
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group {classic.group_id} rebalances')
+        group = ConsumerGroup(classic.group_id)
+        self._membership.end(classic)
+        log.info('group %s of %d members is upgraded to the consumer protocol', shown(classic.group_id), len(members))
+        for number, (key, value) in enumerate(found):
+            if number and number % ROWS_A_PART == 0:
+                yield
+            group.apply(key, value)
+        return group, [*classic.tombstones(), *found]
+
+    def _upgraded_members(self, classic: ClassicGroup) -> Steps[list[ConsumerMember]]:
+        """Return the members as those of a consumer group. GROUP_ID_NOT_FOUND."""
+        pace, owned, members = Pace(), set[tuple[bytes, int]](), []
         for member in list(classic.members.values()):
             upgraded = self._upgraded(classic, member)
             held = {(topic_id, partition)
@@ -68,17 +86,7 @@ class Migration:
             members.append(upgraded)
             if pace.spend(4 + len(held) // 8):
                 yield
-        if seen != (classic.state, classic.generation, classic.revision):
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group {classic.group_id} rebalances')
-        found = [*classic.tombstones(), *_rows_of(classic, members)]
-        group = ConsumerGroup(classic.group_id)
-        self._membership.end(classic)
-        log.info('group %s of %d members is upgraded to the consumer protocol', shown(classic.group_id), len(members))
-        for number, (key, value) in enumerate(found[1:]):
-            if number and number % 16 == 0:
-                yield
-            group.apply(key, value)
-        return group, found
+        return members
 
     def _check_upgrade(self, classic: ClassicGroup) -> None:
         classic.check_alive()
@@ -129,8 +137,9 @@ class Migration:
     def may_downgrade(self, group: ConsumerGroup, gone: list[ConsumerMember]) -> bool:
         """Return whether the group becomes a classic one without these members: only classic ones are left then."""
         left = len(group.members) - len(gone)
-        return (left > 0 and left == group.classic_count and all([member.classic is None for member in gone])
-                and self.policy in DOWNGRADE_POLICIES and left <= min(self._config.group_max_size, MOST_MEMBERS))
+        gone_classic = sum([member.classic is not None for member in gone])
+        return (0 < left <= min(self._config.group_max_size, MOST_MEMBERS)
+                and left == group.classic_count - gone_classic and self.policy in DOWNGRADE_POLICIES)
 
     def may_replace_last(self, group: ConsumerGroup) -> bool:
         """Return whether the group becomes a classic one when a classic member replaces one of the consumer
@@ -182,17 +191,33 @@ class Migration:
         return encode_message(messages.ConsumerProtocolAssignment(assigned_partitions=topics), version)
 
 
-def _rows_of(classic: ClassicGroup, members: list[ConsumerMember]) -> list[Row]:
+def _names_of(members: list[ConsumerMember]) -> Steps[set[str]]:
+    """Return the topics that members subscribe to."""
+    pace, names = Pace(), set[str]()
+    for member in members:
+        names |= member.names
+        if pace.spend(1 + len(member.names) // 8):
+            yield
+    return names
+
+
+def _rows_of(classic: ClassicGroup, members: list[ConsumerMember], metadata_hash: int) -> Steps[list[Row]]:
     """Return the rows of a group whose members have just been upgraded, in Kafka's order."""
-    group_id = classic.group_id
-    return [
-        *[rows.member_row(group_id, member) for member in members],
-        rows.epoch_row(group_id, classic.generation, NO_HASH),
-        *[rows.target_row(group_id, member.member_id, {
-            topic_id: frozenset(epochs) for topic_id, epochs in member.held.assigned.items()}) for member in members],
-        rows.assignment_epoch_row(group_id, classic.generation, NO_TIME),
-        *[rows.current_row(group_id, member.member_id, member.held) for member in members],
-    ]
+    group_id, found = classic.group_id, list[Row]()
+    yield from _add_rows(found, (rows.member_row(group_id, member) for member in members))
+    found.append(rows.epoch_row(group_id, classic.generation, metadata_hash))
+    yield from _add_rows(found, (rows.target_row(group_id, member.member_id, {
+        topic_id: frozenset(epochs) for topic_id, epochs in member.held.assigned.items()}) for member in members))
+    found.append(rows.assignment_epoch_row(group_id, classic.generation, NO_TIME))
+    yield from _add_rows(found, (rows.current_row(group_id, member.member_id, member.held) for member in members))
+    return found
+
+
+def _add_rows(found: list[Row], more: Iterable[Row]) -> Steps[None]:
+    for row in more:
+        found.append(row)
+        if len(found) % ROWS_A_PART == 0:
+            yield
 
 
 def _downgraded(member: ConsumerMember, fields: ClassicFields) -> Member:

@@ -17,7 +17,6 @@ from kbroker.group import consumer_rows
 from kbroker.group.consumer_group import ConsumerGroup
 from kbroker.group.consumer_member import Resolved
 from kbroker.group.group import Group
-from kbroker.group.metadata_hash import metadata_hash
 from kbroker.group.modern import Row, Steps
 from kbroker.group.shard import Shard
 from kbroker.group.topic_changes import TopicChanges
@@ -140,9 +139,7 @@ class Regexes:
             if resolved is not None:
                 names |= resolved.topics
                 yield
-        topics = [topic for name in names if (topic := self._changes.topics.topic(name)) is not None]
-        return (yield from metadata_hash([
-            (topic.topic_id, topic.name, len(topic.partitions), ()) for topic in topics]))
+        return (yield from self._changes.hash_of(names))
 
 
 def matching(regex: str, names: list[str], may_describe: MayDescribe) -> Steps[frozenset[str]]:

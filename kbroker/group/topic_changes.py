@@ -2,8 +2,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Generator, Iterable
 from typing import Any
+
+from kbroker.group.metadata_hash import HashedTopic, metadata_hash
+from kbroker.long_work import Pace
 
 MOST_CHANGES = 1_000
 """The changes that are remembered. A group that has not asked since earlier ones has to look at all of its topics."""
@@ -37,3 +40,14 @@ class TopicChanges:
         if missed > len(self._names):
             return True
         return any(self._names[-number] in names for number in range(1, missed + 1))
+
+    def hash_of(self, names: Iterable[str]) -> Generator[None, None, int]:
+        """Return the hash of these topics, without those that do not exist."""
+        pace, found = Pace(), []
+        for name in names:
+            topic = self.topics.topic(name)
+            if topic is not None:
+                found.append(HashedTopic(topic.topic_id, topic.name, len(topic.partitions)))
+            if pace.spend():
+                yield
+        return (yield from metadata_hash(found))

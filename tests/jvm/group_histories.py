@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from raw_peer import DAY_MS, NOW_MS, RawPeer
@@ -404,10 +404,10 @@ Operation = Join | Beat | Leave | Crash | ChangeTopic | Odd | Commit | FetchOffs
 _numbers = itertools.count()
 
 
-def run(addresses: list[str], history: list[Operation]) -> list[str]:
+def run(addresses: list[str], history: Sequence[Any], side_class: type[Side] = Side) -> list[str]:
     """Run a history on both brokers, step by step. Return the differences of the first step that has any."""
     group = f'h{next(_numbers)}-{NOW_MS % 100_000}'
-    sides = [Side(address, group) for address in addresses]
+    sides = [side_class(address, group) for address in addresses]
     try:
         for operation in history:
             answers = [operation.run(side) for side in sides]

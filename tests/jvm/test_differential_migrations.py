@@ -1,0 +1,165 @@
+"""Random histories of groups that change their protocol, run on Apache Kafka 4.3 and on kbroker, are answered alike.
+
+A history that fails shrinks to a short one. The default run repeats the same histories every time; the soak form runs
+others, and prints how to repeat them. Kafka is right in every difference that is not in DIFFERENCES with its reason.
+"""
+from __future__ import annotations
+
+import re
+
+import migration_histories
+import pytest
+from group_histories import Ask, Beat, ChangeTopic, Crash, Join, Leave, TooSlow
+from hypothesis import HealthCheck, Phase, given, reject, settings
+from hypothesis import strategies as st
+from migration_histories import (
+    AskForId,
+    ClassicBeat,
+    ClassicCommit,
+    ClassicCrash,
+    ClassicJoin,
+    ClassicLeave,
+    ClassicSync,
+    Convert,
+    JoinDuringRebalance,
+)
+from support.apache_kafka import KafkaProcess
+from support.broker_process import BrokerProcess
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
+
+TAKEOVER = r"^ClassicJoin\([^)]*is_static=True[^)]*\), fresh[^)]*\): "
+DIFFERENCES = {
+    TAKEOVER + r"batch 0: Kafka \[[^]]*'ConsumerGroupMetadata', 'GroupMetadata'\], "
+               r"kbroker \[[^]]*'ConsumerGroupMetadata', 'GroupMetadata'\]$":
+        'a classic member replaces the last static one of the consumer protocol: Kafka replaces it, then downgrades',
+    TAKEOVER + r"batch 0: Kafka alone .*'GroupMetadata'.*, kbroker alone \[\('GroupMetadata'":
+        'kbroker downgrades with the old member, and the classic group replaces it',
+    TAKEOVER + r"answer: Kafka .*'generation_id': 0, .*, kbroker .*'error_code': 'NONE', 'generation_id': [1-9]":
+        'Kafka answers that its subscription has changed with generation 0, so that it joins again; kbroker '
+        'with the next generation',
+    TAKEOVER + r"batch 1: Kafka (alone )?\[\], kbroker (alone )?\[\(?'GroupMetadata'":
+        'in a batch of its own',
+}
+"""The reason for each accepted difference, by a pattern in its text."""
+
+POLICIES = ['bidirectional', 'upgrade', 'downgrade', 'disabled']
+CONSUMERS, CLASSICS = st.sampled_from('AABC'), st.sampled_from('ABBC')
+STATIC_SLOTS = st.sampled_from('DE')
+SUBSCRIPTIONS = st.sampled_from(['a', 'b', 'ab', 'ab', 'abc', ''])
+PROTOCOLS = st.sampled_from([('range',), ('range',), ('range', 'roundrobin'), ('roundrobin',)])
+"""In one order: where members vote for different ones equally often, Kafka may choose any."""
+SHIFTS = st.sampled_from([0, 0, 0, 1, -1])
+
+CONSUMER_JOINS = st.one_of(
+    st.builds(Join, CONSUMERS, SUBSCRIPTIONS), st.builds(Join, CONSUMERS, SUBSCRIPTIONS),
+    st.builds(Join, STATIC_SLOTS, SUBSCRIPTIONS, st.none(), st.just(True)))
+CLASSIC_JOINS = st.one_of(
+    st.builds(ClassicJoin, CLASSICS, SUBSCRIPTIONS, st.just(False), PROTOCOLS, st.just(False),
+              st.sampled_from([True, True, True, False])),
+    st.builds(ClassicJoin, CLASSICS, SUBSCRIPTIONS),
+    st.builds(ClassicJoin, STATIC_SLOTS, SUBSCRIPTIONS, st.just(True), PROTOCOLS, st.booleans()))
+OPERATIONS = st.one_of(
+    *[CONSUMER_JOINS] * 3,
+    *[CLASSIC_JOINS] * 4,
+    *[st.builds(Beat, st.sampled_from('ABCDE'), st.just('last'))] * 5,
+    st.builds(Beat, st.sampled_from('ABCDE'), st.sampled_from(['null', 'empty']), SHIFTS),
+    st.builds(Leave, st.sampled_from('ABCDE'), st.sampled_from([-1, -1, -2])),
+    st.builds(Leave, STATIC_SLOTS, st.just(-2)),
+    st.builds(Crash, CONSUMERS),
+    *[st.builds(ClassicBeat, st.sampled_from('ABCDE'), SHIFTS)] * 2,
+    st.builds(ClassicSync, st.sampled_from('ABCDE'), SHIFTS),
+    st.builds(ClassicLeave, st.sampled_from(['A', 'B', 'C', 'AB', 'ABC', 'DE']), st.sampled_from(['', '', 'A', 'AB']),
+              st.booleans()),
+    st.builds(ClassicCrash, CLASSICS),
+    st.builds(Convert, CLASSICS, SUBSCRIPTIONS),
+    st.builds(JoinDuringRebalance, CONSUMER_JOINS, CLASSICS, SUBSCRIPTIONS, st.sampled_from(['others', 'assignment'])),
+    st.builds(ClassicCommit, CLASSICS, st.integers(0, 2), SHIFTS, st.sampled_from([8, 9])),
+    st.builds(AskForId, CLASSICS),
+    st.builds(ChangeTopic, st.sampled_from(['create', 'delete', 'grow']), st.sampled_from('abc')),
+    st.builds(Ask, st.sampled_from(['describe', 'describe as classic', 'delete', 'list '])))
+
+
+@st.composite
+def histories(draw):
+    """Return the joins of a few members of either protocol and what happens then."""
+    first = draw(st.lists(draw(st.sampled_from([CONSUMER_JOINS, CLASSIC_JOINS, CLASSIC_JOINS])), min_size=1,
+                          max_size=3))
+    return first + draw(st.lists(OPERATIONS, min_size=8, max_size=40))
+
+
+@pytest.fixture(scope='module', params=POLICIES)
+def addresses(tmp_path_factory, request):
+    """The addresses of Kafka and kbroker with one migration policy."""
+    directory = tmp_path_factory.mktemp(request.param)
+    chosen = {**migration_histories.SETTINGS, 'group.consumer.migration.policy': request.param}
+    brokers = KafkaProcess(directory / 'kafka', chosen), BrokerProcess(directory / 'kbroker', chosen)
+    try:
+        for broker in brokers:
+            broker.start()
+        yield [broker.address for broker in brokers]
+        assert brokers[1].tracebacks() == []
+    finally:
+        for broker in brokers:
+            broker.kill9()
+
+
+def unexplained(addresses, history):
+    """Run a history. Return the differences that DIFFERENCES does not explain."""
+    try:
+        found = migration_histories.run(addresses, history)
+    except TooSlow:
+        reject()
+    return [line for line in found if not any(re.search(pattern, line, re.DOTALL) for pattern in DIFFERENCES)]
+
+
+OPTIONS = dict(deadline=None, database=None, phases=[Phase.explicit, Phase.generate, Phase.shrink],
+               suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture,
+                                      HealthCheck.filter_too_much])
+
+
+@settings(max_examples=12, derandomize=True, **OPTIONS)
+@given(histories())
+def test_kbroker_and_kafka_answer_a_history_of_both_protocols_alike(addresses, history):
+    assert unexplained(addresses, history) == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@settings(max_examples=250, print_blob=True, **OPTIONS)
+@given(histories())
+def test_many_histories_of_both_protocols_are_answered_alike(addresses, history):
+    assert unexplained(addresses, history) == []
+
+
+TWO_CLASSIC = [ClassicJoin('A', 'ab'), ClassicJoin('B', 'ab')]
+UPGRADED = [*TWO_CLASSIC, Join('C', 'ab')]
+TURN = [ClassicJoin('A', 'ab'), ClassicJoin('B', 'ab'), Beat('C', 'last')]
+MIXED = [*UPGRADED, *TURN, *TURN, *TURN]
+
+
+@pytest.mark.parametrize('history', [
+    pytest.param([*MIXED, Ask('describe'), ClassicBeat('A'), ClassicSync('A')], id='an upgrade'),
+    pytest.param([*MIXED, Leave('C'), Ask('list '), ClassicBeat('A'), ClassicJoin('A', 'ab'),
+                  Ask('describe as classic')], id='a downgrade by leave'),
+    pytest.param([*MIXED, Crash('C'), ClassicJoin('B', 'ab')], id='a downgrade by the end of a session'),
+    pytest.param([*MIXED, ClassicLeave('A', 'C'), ClassicJoin('B', 'ab')], id='an administrator removes both kinds'),
+    pytest.param([*UPGRADED, Leave('C'), ClassicJoin('A', 'ab')], id='a downgrade before the members have moved'),
+    pytest.param([*MIXED, Convert('A', 'ab'), Convert('B', 'ab'), Beat('A', 'last'), Beat('B', 'last'),
+                  Beat('C', 'last'), ClassicJoin('D', 'ab', True), ClassicJoin('E', 'ab', True, fresh=True),
+                  Leave('C'), Leave('A'), Leave('B'), ClassicJoin('E', 'ab', True)], id='roll over and back'),
+    pytest.param([ClassicJoin('D', 'ab', True), ClassicJoin('A', 'ab'), Join('E', 'ab', None, True),
+                  ClassicBeat('D'), ClassicJoin('A', 'ab'), Leave('E', -2), ClassicJoin('D', 'ab', True, fresh=True),
+                  ClassicBeat('A'), Ask('list ')], id='static takeovers in both directions'),
+    pytest.param([*MIXED, Leave('C'), Join('C', 'ab'), *TURN], id='a downgrade, then an upgrade in its rebalance'),
+    pytest.param([*TWO_CLASSIC, JoinDuringRebalance(Join('C', 'ab'), 'C', 'ab', 'others'), *TURN],
+                 id='a join that waits'),
+    pytest.param([*TWO_CLASSIC, JoinDuringRebalance(Join('C', 'ab'), 'C', 'ab', 'assignment'), *TURN],
+                 id='a sync that waits'),
+    pytest.param([Join('A', 'ab'), AskForId('B'), ClassicJoin('B', 'ab'), ClassicCommit('B', 0),
+                  ClassicCommit('B', 1, -1), ClassicCommit('B', 1, 1), ClassicCommit('B', 2, 0, 9), Beat('A', 'last'),
+                  Beat('A', 'last'), ClassicBeat('B'), ClassicJoin('B', 'ab'), ClassicSync('B', 1), ClassicCrash('B')],
+                 id='a classic member in a consumer group'),
+])
+def test_a_migration_of_the_everyday_is_answered_alike(addresses, history):
+    assert unexplained(addresses, history) == []
