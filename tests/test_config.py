@@ -16,7 +16,7 @@ from kbroker.config import (
     validate_topic_configs,
 )
 from kbroker.errors import ConfigError, ErrorCode, KafkaError
-from kbroker.group_settings import GROUP_SETTINGS, MODERN_GROUPS
+from kbroker.group_settings import GROUP_SETTINGS
 from kbroker.setting_rows import Rule, Setting, Type, Update
 from kbroker.settings import BROKER_NAME_OF, SETTINGS, TOPIC_SETTINGS
 
@@ -418,16 +418,8 @@ def test_a_password_is_never_shown(monkeypatch):
 
 
 AWAITED = {
-    'log.cleaner.backoff.ms', 'log.cleaner.dedupe.buffer.size', 'log.cleaner.enable',
-    'log.cleaner.io.buffer.load.factor', 'log.cleaner.io.buffer.size',
-    'metadata.log.max.record.bytes.between.snapshots', 'metadata.log.max.snapshot.interval.ms',
-    'metadata.log.segment.ms', 'metadata.max.retention.bytes', 'metadata.max.retention.ms',
-    'log.flush.interval.messages', 'log.flush.interval.ms', 'log.cleaner.min.cleanable.ratio',
-    'log.cleaner.delete.retention.ms', 'log.cleaner.min.compaction.lag.ms', 'log.cleaner.max.compaction.lag.ms',
-    'group.coordinator.rebalance.protocols',
-    *(row.name for row in MODERN_GROUPS if row.name.endswith(('.max.size', '.assignors'))),
-    'group.consumer.migration.policy', 'group.consumer.regex.refresh.interval.ms', 'group.share.max.share.sessions',
-    'share.coordinator.cold.partition.snapshot.interval.ms', 'share.coordinator.state.topic.prune.interval.ms',
+    'group.share.assignors', 'metadata.log.segment.ms', 'share.coordinator.cold.partition.snapshot.interval.ms',
+    'share.coordinator.state.topic.prune.interval.ms',
 }
 """Settings that no room reads yet."""
 
