@@ -5,6 +5,7 @@ output went away, by the shells' numbers for signals.
 """
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import sys
@@ -156,3 +157,10 @@ def open_view(bootstrap_server: str | None, data_dir: Path | None, command_confi
     else:
         click.get_current_context().call_on_close(view.close)
     return view
+
+
+def limit_retries(view: View, timeout_ms: int | None) -> None:
+    """Give requests to a broker this time in all, retries included, as `--timeout` says."""
+    if timeout_ms is not None and view.is_live:
+        cluster = view.cluster  # type: ignore[attr-defined]
+        cluster.config = dataclasses.replace(cluster.config, default_api_timeout_ms=timeout_ms)

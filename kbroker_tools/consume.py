@@ -5,21 +5,15 @@ Additional options are `--json`, and `--data-dir`, which reads a log directory w
 from __future__ import annotations
 
 import sys
-from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from kbroker.errors import CorruptLogError
 from kbroker_tools.command import SETTINGS, Command, cluster_options, json_option, version_option
 from kbroker_tools.console.line_reader import parse_properties
+from kbroker_tools.console.message_printer import Printer, report_skipped
 from kbroker_tools.console.message_source import DirectorySource, Source, Wanted, open_broker
-from kbroker_tools.console.message_text import FORMATTERS, BatchFormatter, make_formatter
-
-if TYPE_CHECKING:
-    from kbroker.client.fetcher import ConsumedBatch
-    from kbroker.record.records import Record
+from kbroker_tools.console.message_text import FORMATTERS, make_formatter
 
 INT32_MAX = 2**31 - 1
 ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
@@ -75,7 +69,7 @@ def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Pa
     check_wanted(wanted, group)
     shown = make_formatter(formatter, parse_properties('--formatter-property', formatter_property), as_json)
     source = open_source(bootstrap_server, data_dir, command_config, overrides, wanted, group)
-    printer = Printer(shown, skip_message_on_error, max_messages)
+    printer = Printer(shown, max_messages, report_skipped if skip_message_on_error else None)
     try:
         printer.print_all(source)
     except KeyboardInterrupt:
@@ -130,59 +124,6 @@ def open_source(bootstrap_server: str | None, data_dir: Path | None, command_con
                                    'please remove one option')
         overrides['auto.offset.reset'] = 'earliest'
     return open_broker(str(bootstrap_server), command_config, overrides, wanted)
-
-
-class Printer:
-    """A printer of records. `count` is the number of records processed, shown or not."""
-
-    def __init__(self, shown: BatchFormatter, skips_errors: bool, max_messages: int | None):
-        self.count = 0
-        self._shown = shown
-        self._skips_errors = skips_errors
-        self._left = max_messages
-
-    def print_all(self, source: Source) -> None:
-        """Print records until the source ends or enough are shown. Return unshown records to the source."""
-        if self._left == 0:
-            return
-        for batches in source.batches():
-            unshown = deque(batches)
-            try:
-                while unshown and self._left != 0:
-                    self._print_first(unshown)
-            finally:
-                for batch in reversed(unshown):
-                    source.unread(batch)
-            if self._left == 0:
-                return
-
-    def _print_first(self, unshown: deque[ConsumedBatch]) -> None:
-        batch = unshown[0]
-        records = batch.records if self._left is None else batch.records[:self._left]
-        texts = []
-        try:
-            for record in records:
-                texts.append(self._text(batch, record))
-        finally:
-            self.count += len(texts)
-            sys.stdout.buffer.write(b''.join(texts))
-            sys.stdout.buffer.flush()
-            if self._left is not None:
-                self._left -= len(texts)
-            rest = batch.records[len(texts):]
-            if rest:
-                unshown[0] = batch._replace(records=rest)
-            else:
-                unshown.popleft()
-
-    def _text(self, batch: ConsumedBatch, record: Record) -> bytes:
-        try:
-            return self._shown.text(batch, record)
-        except CorruptLogError as error:
-            if not self._skips_errors:
-                raise
-            print(f'Error processing message, skipping this message: {error}', file=sys.stderr)
-            return b''
 
 
 if __name__ == '__main__':

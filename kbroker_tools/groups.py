@@ -1,14 +1,21 @@
 """kbroker-groups: the options and columns of kafka-consumer-groups, and lag in records that will be delivered."""
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kbroker_tools import actions
-from kbroker_tools.command import SETTINGS, Command, cluster_options, json_option, open_view, version_option
+from kbroker_tools.command import (
+    SETTINGS,
+    Command,
+    cluster_options,
+    json_option,
+    limit_retries,
+    open_view,
+    version_option,
+)
 from kbroker_tools.render import Output
 
 ACTIONS = ('list', 'describe', 'delete', 'reset_offsets', 'delete_offsets')
@@ -77,9 +84,7 @@ def main(as_json: bool, **options: Any) -> None:
     action = actions.chosen_action(options, ACTIONS)
     check_options(action, options)
     view = open_view(options['bootstrap_server'], options['data_dir'], options['command_config'])
-    if view.is_live and options['timeout'] is not None:
-        view.cluster.config = dataclasses.replace(  # type: ignore[attr-defined]
-            view.cluster.config, default_api_timeout_ms=options['timeout'])  # type: ignore[attr-defined]
+    limit_retries(view, options['timeout'])
     output = Output(as_json)
     if action in ('list', 'describe'):
         from kbroker_tools.group_work import tables as group_tables

@@ -42,8 +42,18 @@ EXAMPLES: dict[str, list[Example]] = {
          '    --by-duration PT1H --execute'),
     ],
     'kbroker-share-groups': [
+        ('Let a share group begin at the start of a topic, first as a dry run:',
+         'kbroker-share-groups --bootstrap-server localhost:9092 --reset-offsets --group workers --topic orders \\\n'
+         '    --to-earliest --dry-run\n'
+         'kbroker-share-groups --bootstrap-server localhost:9092 --reset-offsets --group workers --topic orders \\\n'
+         '    --to-earliest --execute'),
         ('Print all share groups and their states:',
          'kbroker-share-groups --bootstrap-server localhost:9092 --list --state'),
+    ],
+    'kbroker-share-consume': [
+        ('Read three records as a member of a share group, and show how often each was delivered:',
+         'kbroker-share-consume --bootstrap-server localhost:9092 --topic orders --group workers \\\n'
+         '    --max-messages 3 --formatter-property print.delivery=true'),
     ],
     'kbroker-acls': [
         ('Let a producer and the consumers of a group use a topic, and print what is allowed there:',

@@ -428,6 +428,19 @@ class Admin:
         found = self._retrying(ask, f'fetching {what}')
         return {(topic.topic_name, row.partition_index): row for topic in found.topics for row in topic.partitions}
 
+    def alter_share_group_offsets(self, group_id: str,
+                                  offsets: Mapping[Partition, int]) -> dict[Partition, KafkaError | None]:
+        """Let a share group without members begin at these offsets. A group that does not exist is created."""
+        request = messages.AlterShareGroupOffsetsRequest
+        rows = [request.AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=[
+            request.AlterShareGroupOffsetsRequestPartition(partition_index=partition,
+                                                           start_offset=offsets[topic, partition])
+            for partition in partitions]) for topic, partitions in _by_topic(offsets).items()]
+        answer = self._ask_group(group_id, request(group_id=group_id, topics=rows), 'changing offsets')
+        check(answer.error_code, f'changing offsets of group {group_id!r}', answer.error_message)
+        return {(topic.topic_name, row.partition_index): _error(row, f'{topic.topic_name}-{row.partition_index}')
+                for topic in answer.responses for row in topic.partitions}
+
     def delete_share_group_offsets(self, group_id: str, topics: Collection[str]) -> dict[str, KafkaError | None]:
         """Delete the offsets of a share group without members in these topics."""
         request = messages.DeleteShareGroupOffsetsRequest

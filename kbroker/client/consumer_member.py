@@ -21,7 +21,7 @@ JOINING, LEAVING, AWAY = 0, -1, -2
 """Member epochs of heartbeats that say more than the epoch."""
 
 _E = ErrorCode
-_FENCED = frozenset({_E.FENCED_MEMBER_EPOCH, _E.UNKNOWN_MEMBER_ID})
+FENCED = frozenset({_E.FENCED_MEMBER_EPOCH, _E.UNKNOWN_MEMBER_ID})
 _STALE = frozenset({_E.STALE_MEMBER_EPOCH, _E.ILLEGAL_GENERATION})
 """A commit with these errors was late: a heartbeat brings the epoch that the group expects."""
 
@@ -34,7 +34,7 @@ def new_member_id() -> str:
 class ConsumerMember(GroupMember):
     """A member by KIP-848. `regex` is evaluated by the broker, beside the topics that `join` names."""
 
-    lost_place = _FENCED | _STALE
+    lost_place = FENCED | _STALE
 
     def __init__(self, *arguments: Any, regex: Callable[[], str | None] = lambda: None, **options: Any):
         super().__init__(*arguments, **options)
@@ -148,7 +148,7 @@ class ConsumerMember(GroupMember):
         if code in _STALE:
             self._next_heartbeat_ms = self._clock.monotonic_ms()
             return True
-        if code in _FENCED:
+        if code in FENCED:
             self.generation_id, self.must_join, self.keeps_positions = -1, True, False
             self._assigned, self._owned = {}, {}
             return True

@@ -30,12 +30,14 @@ LAST_FETCH_VERSION = 12
 
 
 class ConsumedBatch(NamedTuple):
-    """The records of one data batch, in order, without those below the position."""
+    """The records of one data batch to deliver, in order."""
 
     topic: str
     partition: int
     header: BatchHeader
     records: list[Record]
+    delivery_count: int | None = None
+    """The number of times that a share group has delivered the records, this one included."""
 
 
 class FetchedPartition(NamedTuple):

@@ -1,4 +1,4 @@
-"""Settings of producer and consumer, under Kafka's names and with its defaults, from `ClientConfig.properties`.
+"""Settings of producer and consumers, under Kafka's names and with its defaults, from `ClientConfig.properties`.
 
 Unknown names are ignored, as in Kafka's clients: one file may serve several programs.
 """
@@ -15,12 +15,19 @@ INT32_MAX = 2**31 - 1
 MOST_IN_FLIGHT = 5
 """A partition remembers this many batches of a producer and could not detect a duplicate of an older one."""
 ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
+ACQUIRE_MODES = ('batch_optimized', 'record_limit')
+"""The modes of share.acquire.mode, in the order of their numbers in the protocol."""
 
 NOT_WITH = {
     'classic': ('group.remote.assignor',),
     'consumer': ('session.timeout.ms', 'heartbeat.interval.ms', 'partition.assignment.strategy'),
 }
 """Settings without effect, by group.protocol. With `consumer`, the broker decides about them."""
+NOT_WITH_SHARE = (
+    'auto.offset.reset', 'enable.auto.commit', 'group.instance.id', 'isolation.level', 'partition.assignment.strategy',
+    'interceptor.classes', 'session.timeout.ms', 'heartbeat.interval.ms', 'group.protocol', 'group.remote.assignor',
+)
+"""Settings that a share consumer refuses. The broker and the configs of the group decide about them."""
 
 AutoOffsetReset = Literal['earliest', 'latest', 'none']
 
@@ -119,6 +126,38 @@ class ConsumerSettings:
             session_timeout_ms, heartbeat_interval_ms, read.integer('max.poll.interval.ms', 300_000, 1),
             read.integer('metadata.max.age.ms', 300_000, 0, 2**63 - 1), True if check_crcs is None else check_crcs,
             protocol, properties.get('group.remote.assignor') or None)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareConsumerSettings:
+    group_id: str
+    is_explicit: bool = False
+    """True if the program acknowledges each record; else a poll accepts all records of the one before."""
+    acquire_mode: str = ACQUIRE_MODES[0]
+    max_poll_records: int = 500
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 52_428_800
+    check_crcs: bool = True
+    client_rack: str | None = None
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> ShareConsumerSettings:
+        """Build from properties. Raises ConfigError for a value that is invalid, or that belongs to the group."""
+        read = _Reader(properties)
+        group_id = properties.get('group.id')
+        if not group_id:
+            raise ConfigError('group.id', 'found a share consumer without group.id, expected one')
+        for name in NOT_WITH_SHARE:
+            if name in properties:
+                raise ConfigError(name, f'found {name}, which cannot be set for a share consumer')
+        mode = read.one_of('share.acknowledgement.mode', ('implicit', 'explicit'), 'implicit')
+        check_crcs = read.boolean('check.crcs')
+        return cls(
+            group_id, mode == 'explicit', read.one_of('share.acquire.mode', ACQUIRE_MODES, ACQUIRE_MODES[0]),
+            read.integer('max.poll.records', 500, 1), read.integer('fetch.min.bytes', 1, 0),
+            read.integer('fetch.max.wait.ms', 500, 0), read.integer('fetch.max.bytes', 52_428_800, 0),
+            True if check_crcs is None else check_crcs, properties.get('client.rack') or None)
 
 
 class _Reader:

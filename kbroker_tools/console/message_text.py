@@ -84,7 +84,8 @@ class DefaultText:
         if 'print.offset' in shown:
             parts.append(b'Offset:%d' % record.offset)
         if 'print.delivery' in shown:
-            parts.append(b'Delivery:NOT_PRESENT')   # only share groups count deliveries
+            parts.append(b'Delivery:NOT_PRESENT' if batch.delivery_count is None
+                         else b'Delivery:%d' % batch.delivery_count)
         if 'print.epoch' in shown:
             parts.append(b'Epoch:NOT_PRESENT')      # Kafka's tool never shows it; --json does
         if 'print.headers' in shown:
@@ -131,6 +132,8 @@ class JsonText:
             'leader_epoch': batch.header.partition_leader_epoch, 'key': _json_bytes(record.key),
             'value': _json_bytes(record.value), 'headers': [[name, _json_bytes(value)]
                                                             for name, value in record.headers]}
+        if batch.delivery_count is not None:
+            row['delivery_count'] = batch.delivery_count
         return json.dumps(row, ensure_ascii=False, separators=(',', ':')).encode('utf-8', 'surrogatepass') + b'\n'
 
 

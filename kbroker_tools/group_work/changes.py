@@ -53,7 +53,7 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
     """Reset the groups without members, then raise ToolError for those that have members."""
     if not options['dry_run'] and not options['execute']:
         output.note(NEITHER)
-    reset = _specification(view, options)
+    reset = specification(view, options)
     group_ids = sorted(set(options['group'])) or consumer_groups(view)
     from_file = _read_file(options, group_ids) if options['from_file'] is not None else None
     active, rows = [], []
@@ -64,7 +64,10 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
             continue
         for (topic, partition), offset in _planned(view, output, options, group_id, reset, from_file).items():
             rows.append((group_id, topic, partition, offset))
-    _show_plan(output, options, rows, with_group=len(group_ids) > 1)
+    if options['export'] and not output.as_json:
+        _export_plan(output, rows, with_group=len(group_ids) > 1)
+    else:
+        show_plan(output, rows)
     if active:
         raise ToolError('; '.join(active))
 
@@ -80,7 +83,7 @@ def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, 
     else:
         assert reset is not None
         committed = {at: found.offset for at, found in view.admin.list_group_offsets(group_id).items()}
-        scope = list(committed) if options['all_topics'] else _in_scope(view, options['topic'], '--topic')
+        scope = list(committed) if options['all_topics'] else in_scope(view, options['topic'], '--topic')
         try:
             planned, notes = plan(reset, scope, committed, offsets) if scope else ({}, [])
         except CannotReset as error:
@@ -88,15 +91,15 @@ def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, 
     for note in notes:
         output.note(note)
     if options['execute'] and planned:
-        _raise_first(view.admin.alter_group_offsets(
+        raise_first(view.admin.alter_group_offsets(
             group_id, {at: OffsetAndMetadata(offset) for at, offset in planned.items()}))
     return dict(sorted(planned.items()))
 
 
-def _specification(view: Any, options: dict[str, Any]) -> Reset | None:
+def specification(view: Any, options: dict[str, Any]) -> Reset | None:
     """Return the reset that the options specify, or None with --from-file. click.BadParameter."""
-    kind = actions.chosen_action(options, [name for name in options if name.startswith('to_')]
-                                 + ['shift_by', 'by_duration', 'from_file'])
+    kind = actions.chosen_action(options, [name for name in options if name.startswith('to_')
+                                           or name in ('shift_by', 'by_duration', 'from_file')])
     value = options[kind]
     if kind == 'from_file':
         return None
@@ -110,7 +113,7 @@ def _specification(view: Any, options: dict[str, Any]) -> Reset | None:
     return Reset(KINDS.get(kind, kind), int(value))
 
 
-def _in_scope(view: Any, texts: Collection[str], option: str) -> list[Partition]:
+def in_scope(view: Any, texts: Collection[str], option: str) -> list[Partition]:
     """Return the partitions of `TOPIC[:N,...]`. ToolError for a missing one."""
     try:
         scope = parse_scope(texts)
@@ -144,13 +147,14 @@ def _read_file(options: dict[str, Any], group_ids: Collection[str]) -> dict[str,
         raise ToolError(f'{path}: {error}') from None
 
 
-def _show_plan(output: Output, options: dict[str, Any], rows: list[tuple[str, str, int, int]],
-               with_group: bool) -> None:
-    if options['export'] and not output.as_json:
-        for row in rows:
-            output.line(csv_row(row if with_group else row[1:]))
-        output.line()
-        return
+def _export_plan(output: Output, rows: list[tuple[str, str, int, int]], with_group: bool) -> None:
+    for row in rows:
+        output.line(csv_row(row if with_group else row[1:]))
+    output.line()
+
+
+def show_plan(output: Output, rows: list[tuple[str, str, int, int]]) -> None:
+    """Show (group, topic, partition, new offset)."""
     if not (output.as_json or output.is_terminal):
         output.line()
     show(output, [cell('GROUP'), cell('TOPIC'), cell('PARTITION', 10), cell('NEW-OFFSET', None)], rows)
@@ -160,7 +164,7 @@ def _show_plan(output: Output, options: dict[str, Any], rows: list[tuple[str, st
 
 def delete_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
     group_id, = options['group']
-    partitions = sorted(_in_scope(view, options['topic'], '--topic'))
+    partitions = sorted(in_scope(view, options['topic'], '--topic'))
     results = view.admin.delete_group_offsets(group_id, partitions)
     failed = sum(error is not None for error in results.values())
     if not (output.as_json or output.is_terminal):
@@ -192,7 +196,7 @@ def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
         raise ToolError('; '.join(map(str, errors.values())))
 
 
-def _raise_first(results: Mapping[Any, KafkaError | None]) -> None:
+def raise_first(results: Mapping[Any, KafkaError | None]) -> None:
     for error in results.values():
         if error is not None:
             raise error

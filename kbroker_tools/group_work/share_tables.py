@@ -1,4 +1,4 @@
-"""The tables and changes of kbroker-share-groups, with Kafka's columns."""
+"""The tables of kbroker-share-groups, with Kafka's columns."""
 from __future__ import annotations
 
 from typing import Any
@@ -81,34 +81,3 @@ def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool) ->
              cell('START-OFFSET', 13), cell('LAG', None)]
     show(output, cells, [[group.group_id, row.topic, row.partition, *([row.leader_epoch] if verbose else []),
                           row.start_offset, row.lag] for row in view.share_offsets(group.group_id)])
-
-
-def delete_groups(view: Any, output: Output, options: dict[str, Any]) -> None:
-    known = {group.group_id for group in share_groups(view)}
-    wanted = sorted(set(options['group'])) or sorted(known)
-    errors = [f'there is no share group {group_id}' for group_id in wanted if group_id not in known]
-    results = view.admin.delete_groups([group_id for group_id in wanted if group_id in known])
-    errors += [str(error) for error in results.values() if error is not None]
-    deleted = [group_id for group_id, error in results.items() if error is None]
-    if output.as_json:
-        for group_id in wanted:
-            output.row({'group': group_id, 'deleted': group_id in deleted})
-    elif deleted:
-        names = "', '".join(deleted)
-        output.line(f"Deletion of requested share groups ('{names}') was successful.")
-    if errors:
-        raise ToolError('; '.join(errors))
-
-
-def delete_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
-    group_id, = options['group']
-    results = view.admin.delete_share_group_offsets(group_id, sorted(set(options['topic'])))
-    failed = sum(error is not None for error in results.values())
-    if not (output.as_json or output.is_terminal):
-        if not failed:
-            output.line(f'Request succeeded for deleting offsets from group {group_id}.')
-        output.line()
-    show(output, [cell('TOPIC'), cell('STATUS', None)],
-         [(topic, 'Successful' if error is None else f'Error: {error}') for topic, error in sorted(results.items())])
-    if failed:
-        raise ToolError(f"group '{group_id}': offsets of {failed} of {len(results)} topics were not deleted")

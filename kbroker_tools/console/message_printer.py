@@ -1,0 +1,75 @@
+"""The printer of kbroker-consume and kbroker-share-consume: records of a source to standard output."""
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kbroker.errors import CorruptLogError
+
+if TYPE_CHECKING:
+    from kbroker.client.fetcher import ConsumedBatch
+    from kbroker.record.records import Record
+    from kbroker_tools.console.message_source import Source
+    from kbroker_tools.console.message_text import BatchFormatter
+
+    OnError = Callable[[ConsumedBatch, Record, CorruptLogError], None]
+
+
+def report_skipped(batch: ConsumedBatch, record: Record, error: CorruptLogError) -> None:
+    print(f'Error processing message, skipping this message: {error}', file=sys.stderr)
+
+
+class Printer:
+    """A printer of records. `count` is the number of records processed, shown or not."""
+
+    def __init__(self, shown: BatchFormatter, max_messages: int | None, on_error: OnError | None = None):
+        """`on_error` is called with each record that cannot be shown. Without it, such a record ends the printing."""
+        self.count = 0
+        self._shown = shown
+        self._on_error = on_error
+        self._left = max_messages
+
+    def print_all(self, source: Source) -> None:
+        """Print records until the source ends or enough are shown. Return unshown records to the source."""
+        if self._left == 0:
+            return
+        for batches in source.batches():
+            unshown = deque(batches)
+            try:
+                while unshown and self._left != 0:
+                    self._print_first(unshown)
+            finally:
+                for batch in reversed(unshown):
+                    source.unread(batch)
+            if self._left == 0:
+                return
+
+    def _print_first(self, unshown: deque[ConsumedBatch]) -> None:
+        batch = unshown[0]
+        records = batch.records if self._left is None else batch.records[:self._left]
+        texts = []
+        try:
+            for record in records:
+                texts.append(self._text(batch, record))
+        finally:
+            self.count += len(texts)
+            sys.stdout.buffer.write(b''.join(texts))
+            sys.stdout.buffer.flush()
+            if self._left is not None:
+                self._left -= len(texts)
+            rest = batch.records[len(texts):]
+            if rest:
+                unshown[0] = batch._replace(records=rest)
+            else:
+                unshown.popleft()
+
+    def _text(self, batch: ConsumedBatch, record: Record) -> bytes:
+        try:
+            return self._shown.text(batch, record)
+        except CorruptLogError as error:
+            if self._on_error is None:
+                raise
+            self._on_error(batch, record, error)
+            return b''

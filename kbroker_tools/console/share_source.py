@@ -1,0 +1,96 @@
+"""The source of kbroker-share-consume: a member of a share group, which acknowledges what was shown."""
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbroker.client.share_sessions import AcknowledgeType
+from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker_tools.console.message_source import GOODBYE_MS, IDLE_POLL_MS
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import Cluster
+    from kbroker.client.fetcher import ConsumedBatch
+    from kbroker.client.share_consumer import ShareConsumer
+    from kbroker.client.share_member import SharedPartition
+    from kbroker.record.records import Record
+
+DEFAULT_GROUP = 'console-share-consumer'
+"""The group of kafka-console-share-consumer, if neither an option nor a setting names one."""
+
+RecordPlace = tuple[str, int, int]
+"""(topic, partition, offset)"""
+
+
+class ShareSource:
+    """A share consumer. Shown records get `outcome`, records that cannot be shown are rejected, others are released."""
+
+    def __init__(self, cluster: Cluster, consumer: ShareConsumer, outcome: AcknowledgeType, timeout_ms: int | None):
+        self._cluster = cluster
+        self._consumer = consumer
+        self._outcome = outcome
+        self._timeout_ms = timeout_ms
+        self._outcomes: dict[RecordPlace, AcknowledgeType] = {}
+        """The outcomes of the last batches, except those of records that were not shown."""
+
+    def batches(self) -> Iterator[list[ConsumedBatch]]:
+        while True:
+            found = self._consumer.poll(IDLE_POLL_MS if self._timeout_ms is None else self._timeout_ms)
+            if not found and self._timeout_ms is not None:
+                return
+            self._outcomes = {(batch.topic, batch.partition, record.offset): self._outcome
+                              for batch in found for record in batch.records}
+            yield found
+            self._acknowledge()
+
+    def unread(self, batch: ConsumedBatch) -> None:
+        """Leave the records without an outcome. Closing the session releases them."""
+        for record in batch.records:
+            self._outcomes.pop((batch.topic, batch.partition, record.offset), None)
+
+    def reject(self, batch: ConsumedBatch, record: Record, error: CorruptLogError) -> None:
+        """Reject a record that cannot be shown, and report it."""
+        print(f'Error processing message, rejecting this message: {error}', file=sys.stderr)
+        self._outcomes[batch.topic, batch.partition, record.offset] = AcknowledgeType.REJECT
+
+    def hurry(self) -> None:
+        """Shorten the timeout of the last requests, in case a broker is gone."""
+        self._cluster.config = dataclasses.replace(self._cluster.config, default_api_timeout_ms=GOODBYE_MS)
+
+    def close(self) -> None:
+        self._acknowledge()
+        self._consumer.close()
+
+    def _acknowledge(self) -> None:
+        for place, outcome in self._outcomes.items():
+            try:
+                self._consumer.acknowledge(*place, outcome)
+            except KafkaError as error:
+                if error.code != ErrorCode.INVALID_RECORD_STATE:    # its session is gone, which was reported
+                    raise
+        self._outcomes = {}
+
+
+def open_share_group(bootstrap_server: str, command_config: Path | None, overrides: Mapping[str, str], topic: str,
+                     outcome: AcknowledgeType, timeout_ms: int | None) -> ShareSource:
+    """Open a member of a share group. ConfigError, KafkaError, ClientError."""
+    from kbroker.client.cluster import Cluster
+    from kbroker.client.config import ClientConfig
+    from kbroker.client.share_consumer import ShareConsumer
+    from kbroker.client.stream_settings import ShareConsumerSettings
+    config = ClientConfig.load(bootstrap_server, command_config, overrides)
+    settings = dataclasses.replace(
+        ShareConsumerSettings.from_properties({'group.id': DEFAULT_GROUP, **config.properties}), is_explicit=True)
+    cluster = Cluster(config)
+    cluster.retrying(lambda: cluster.topics([topic]), 'listing topics')
+    consumer = ShareConsumer(cluster, settings, on_refused=report_refused)
+    consumer.subscribe([topic])
+    return ShareSource(cluster, consumer, outcome, timeout_ms)
+
+
+def report_refused(at: SharedPartition, error: KafkaError) -> None:
+    print(f'{at.topic}-{at.partition}: the acknowledgement of records was refused, so they are delivered again: '
+          f'{error}', file=sys.stderr)

@@ -1,0 +1,151 @@
+"""kbroker-share-consume and kbroker-share-groups with a live broker: outcomes of records, and resets of groups."""
+import json
+import re
+import signal
+import subprocess
+
+import pytest
+from support.broker_process import BrokerProcess
+from support.command_runner import ROOT, command_line, run_command, run_in_process
+
+from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import ClientConfig
+from kbroker.client.producer import Producer
+
+LIMIT_S = 120
+IDLE_MS = '3000'
+SETTINGS = {
+    'group.share.heartbeat.interval.ms': '100', 'group.share.min.heartbeat.interval.ms': '100',
+    'group.share.assignment.interval.ms': '0', 'share.coordinator.state.topic.num.partitions': '1',
+}
+
+
+@pytest.fixture(scope='module')
+def broker(tmp_path_factory):
+    process = BrokerProcess(tmp_path_factory.mktemp('share-consume'), SETTINGS)
+    try:
+        process.start()
+        yield process
+        assert process.tracebacks() == []
+    finally:
+        process.kill9()
+
+
+@pytest.fixture
+def place(broker, request):
+    """The options for a topic of one partition and for the group of the same name, which begins at its start."""
+    cluster, topic = Cluster(ClientConfig.load(broker.address)), re.sub('[^a-z0-9]', '-', request.node.name)
+    assert Admin(cluster).create_topics([NewTopic(topic, 1)]) == {topic: None}
+    producer = Producer(cluster)
+    for number in range(4):
+        producer.send(topic, b'v%d' % number, partition=0)
+    producer.flush()
+    cluster.close()
+    found = ('--bootstrap-server', broker.address, '--topic', topic, '--group', topic)
+    reset = run_in_process('share-groups', *found, '--reset-offsets', '--to-earliest', '--execute')
+    assert reset.returncode == 0, reset.stderr
+    return found
+
+
+def lag(place):
+    described = run_in_process('share-groups', *place[:2], *place[4:], '--describe', '--json')
+    return [json.loads(line)['lag'] for line in described.stdout.splitlines()]
+
+
+def consume(place, *options):
+    return run_command('share-consume', *place, *options, timeout=LIMIT_S)
+
+
+def test_shown_records_are_accepted_and_the_rest_is_released(place):
+    first = consume(place, '--max-messages', '1')
+    assert (first.stdout, first.stderr, first.returncode) == ('v0\n', 'Processed a total of 1 messages\n', 0)
+    assert lag(place) == [3]
+    rest = consume(place, '--timeout-ms', IDLE_MS, '--formatter-property', 'print.delivery=true')
+    assert rest.stdout == 'Delivery:2\tv1\nDelivery:2\tv2\nDelivery:2\tv3\n'
+    assert lag(place) == [0]
+
+
+def test_released_records_come_again_and_rejected_ones_do_not(place):
+    assert [line.split() for line in consume(place, '--max-messages', '8', '--release', '--property',
+                                             'print.delivery=true').stdout.splitlines()] == [
+        [f'Delivery:{count}', f'v{number}'] for count in (1, 2) for number in range(4)]
+    assert consume(place, '--max-messages', '4', '--reject', '--json').stdout.count('"delivery_count":3') == 4
+    assert lag(place) == [0]
+
+
+def test_a_record_that_cannot_be_shown_ends_the_command_or_is_rejected(place):
+    cluster = Cluster(ClientConfig.load(place[1]))
+    producer = Producer(cluster)
+    producer.send(place[3], b'', key=b'\x00', partition=0)
+    producer.flush()
+    cluster.close()
+    halted = consume(place, '--formatter', 'offsets')
+    assert halted.returncode == 1 and 'offset 4' in halted.stderr
+    assert lag(place) == [1]
+    rejected = consume(place, '--formatter', 'offsets', '--max-messages', '1', '--reject-message-on-error')
+    assert rejected.returncode == 0 and 'rejecting this message' in rejected.stderr
+    assert lag(place) == [0]
+
+
+def test_properties_of_the_formatter_come_from_a_file_too(place, tmp_path):
+    properties = tmp_path / 'formatter.properties'
+    properties.write_text('print.offset=true\nprint.key=true\n')
+    shown = consume(place, '--formatter-config', properties, '--property', 'print.key=false', '--max-messages', '1')
+    assert shown.stdout == 'Offset:0\tv0\n'
+
+
+def test_an_interrupt_ends_the_membership(place):
+    process = subprocess.Popen(command_line('share-consume', *place), stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert [process.stdout.readline() for _ in range(4)] == [f'v{number}\n' for number in range(4)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT_S) == 130
+    finally:
+        process.kill()
+        process.communicate()
+    described = run_in_process('share-groups', *place[:2], *place[4:], '--describe', '--state', '--json')
+    assert json.loads(described.stdout)['state'] == 'Empty'
+
+
+def test_a_missing_topic_is_reported(broker):
+    missing = consume(('--bootstrap-server', broker.address, '--topic', 'nowhere'))
+    assert missing.returncode == 1 and 'topic nowhere' in missing.stderr
+
+
+def test_one_outcome_can_be_chosen():
+    both = run_in_process('share-consume', '--bootstrap-server', 'localhost:1', '--topic', 't', '--release', '--reject')
+    assert both.returncode == 2 and 'At most one of --reject and --release' in both.stderr
+
+
+@pytest.mark.parametrize(('options', 'offset'), [
+    (('--to-latest',), 4), (('--to-earliest',), 0), (('--to-datetime', '1999-01-01T00:00:00.000'), 0),
+    (('--to-datetime', '2999-01-01T00:00:00.000'), 4),
+])
+def test_a_reset_is_shown_and_with_execute_made(place, options, offset):
+    topic = place[3]
+    for begun in ('--to-latest', '--to-earliest'):
+        run_in_process('share-groups', *place, '--reset-offsets', begun, '--execute')
+    for how, lag_then in (('--dry-run', 4), ('--execute', 4 - offset)):
+        found = run_in_process('share-groups', *place, '--reset-offsets', *options, how)
+        assert [line.split() for line in found.stdout.splitlines() if line] == [
+            ['GROUP', 'TOPIC', 'PARTITION', 'NEW-OFFSET'], [topic, topic, '0', str(offset)]], found.stderr
+        assert lag(place) == [lag_then]
+
+
+@pytest.mark.parametrize(('options', 'message'), [
+    (('--to-earliest', '--execute'), '--reset-offsets needs --topic or --all-topics'),
+    (('--to-earliest', '--topic', 't'), 'give exactly one of --dry-run and --execute'),
+    (('--execute', '--topic', 't'), 'give exactly one of --to-earliest, --to-latest and --to-datetime'),
+    (('--to-earliest', '--execute', '--topic', 't', '--group', 'h'), '--reset-offsets takes one --group'),
+])
+def test_options_of_a_reset_that_do_not_go_together_are_refused(options, message):
+    found = run_in_process('share-groups', '--bootstrap-server', 'localhost:1', '--group', 'g', '--reset-offsets',
+                           *options)
+    assert found.returncode == 2 and message in found.stderr
+
+
+def test_a_group_that_is_none_cannot_be_reset_in_all_topics(broker):
+    found = run_in_process('share-groups', '--bootstrap-server', broker.address, '--group', 'nobody', '--reset-offsets',
+                           '--all-topics', '--to-earliest', '--execute', '--timeout', '30000')
+    assert found.returncode == 1 and 'has no offsets' in found.stderr
