@@ -14,10 +14,15 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListGroupsResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
+NOT_READY, SPELLED = 'notready', 'not_ready'
+"""A state, and its spelling in the filters of Kafka's clients."""
+
 
 def handle(request: Request, body: Any) -> Steps:
     """List the groups in one of the states and of one of the types, in any case; empty filters let all pass."""
     states = {state.lower() for state in body.states_filter}
+    if SPELLED in states:
+        states.add(NOT_READY)
     types = {group_type.lower() for group_type in body.types_filter}
     may_all = may_on_cluster(request, Operation.DESCRIBE, quiet=True)
     pace = Pace()

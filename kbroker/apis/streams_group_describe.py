@@ -5,7 +5,7 @@ another type, is GROUP_ID_NOT_FOUND. A group that is named twice is described on
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kbroker.apis.authorization import require
@@ -89,13 +89,15 @@ class Description:
         return response_class().Subtopology(
             subtopology_id=part.subtopology_id, source_topics=list(part.source_topics),
             repartition_sink_topics=list(part.repartition_sink_topics),
-            state_changelog_topics=self._topics(part.changelogs, is_ready),
+            state_changelog_topics=self._topics(part.changelogs, is_ready, frozenset(part.sources())),
             repartition_source_topics=self._topics(part.repartition_source_topics, is_ready))
 
-    def _topics(self, topics: Iterable[InternalTopic], is_ready: bool) -> list[Any]:
+    def _topics(self, topics: Iterable[InternalTopic], is_ready: bool, sources: Collection[str] = ()) -> list[Any]:
+        """Return internal topics. The numbers of those that exist are known, except of sources that are changelogs."""
         found = []
         for topic in topics:
-            existing = self._request.node.topics.topic(topic.name) if is_ready else None
+            is_known = is_ready and topic.name not in sources
+            existing = self._request.node.topics.topic(topic.name) if is_known else None
             self._room.take(1 + len(topic.configs), len(topic.name))
             found.append(response_class().TopicInfo(
                 name=topic.name, partitions=topic.partitions if existing is None else len(existing.partitions),

@@ -149,11 +149,12 @@ def create_missing(request: Request, group_id: str, reply: StreamsReply) -> None
     missing = list(reply.missing)
     if not missing:
         return
-    node, failures, wanted = request.node, {}, []
+    node, wanted = request.node, []
     topics = node.groups.streams_topics
+    remember_ms = 2 * node.groups.group_config(group_id).timing['streams'].heartbeat_interval_ms
     strict = node.config.kbroker_replication_factor_accept == 'strict'
     may_create_all = may_on_cluster(request, CREATE, quiet=True)
-    refused = []
+    refused, new_failures = [], dict[str, KafkaError]()
     for topic in missing:
         if not may_create_all and not request.may(CREATE, TOPIC, topic.name):
             refused.append(topic.name)
@@ -162,10 +163,11 @@ def create_missing(request: Request, group_id: str, reply: StreamsReply) -> None
             check_replication_factor(topic.replication_factor or BROKER_DEFAULT, strict)
             wanted.append(new_topic(topic))
         except KafkaError as error:
-            failures[topic.name] = str(error)
-    failures |= topics.errors(new.name for new in wanted)
-    interval_ms = node.groups.group_config(group_id).timing['streams'].heartbeat_interval_ms
-    topics.create(wanted, 2 * interval_ms, request.charge_mutations(NEVER_STRICT))
+            new_failures[topic.name] = error
+    failures = topics.errors(topic.name for topic in missing)
+    for name, failure in new_failures.items():
+        topics.note_error(name, failure, remember_ms)
+    topics.create(wanted, remember_ms, request.charge_mutations(NEVER_STRICT))
     details = [f'Unauthorized to CREATE on topics {", ".join(refused)}.'] if refused else []
     if failures:
         details.append('Creation failed: ' + ', '.join(f'{name} ({text})' for name, text in failures.items()) + '.')

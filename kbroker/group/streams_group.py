@@ -39,7 +39,7 @@ class StreamsGroup(ModernGroup[StreamsMember, Target]):
         self.configured: ConfiguredTopology | None = None
         """The topology with its numbers, as of `metadata_version`. No row keeps it."""
         self.endpoint_epoch = 0
-        """Grows when members with an endpoint change. No row keeps it."""
+        """Grows when a member with an endpoint joins, or gets other tasks. No row keeps it."""
         self.shutdown_by = ''
         """The member that asked the application to shut down. No row keeps it."""
         self._subtopologies: dict[str, str] = {}

@@ -45,7 +45,6 @@ STANDBY_REPLICAS = 'num.standby.replicas'
 NO_TOPOLOGY = Topology(NO_TOPOLOGY_EPOCH, ())
 
 
-
 class StreamsReply(NamedTuple):
     """The answer to a heartbeat, and the internal topics that the group misses."""
 
@@ -60,18 +59,19 @@ class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
     topology: Topology = NO_TOPOLOGY
     configured: ConfiguredTopology = field(default_factory=ConfiguredTopology)
     shutdown_by: str = ''
-    endpoint_epoch: int = 0
+    endpoint_changes: int = 0
+    """1 if the partitions at the endpoints change, else 0."""
     endpoints: list[Any] | None = None
-    """The partitions at each endpoint, to be told; None if the client knows them."""
+    """The partitions at each endpoint; None if the client knows them."""
 
     @property
     def validated_epoch(self) -> int:
         return self.topology.epoch if self.configured.status is None else NO_TOPOLOGY_EPOCH
 
     @property
-    def has_changed(self) -> bool:
-        """The member has other fields or another assignment than before."""
-        return self.member is not self.before
+    def has_other_tasks(self) -> bool:
+        """The member has other tasks than before."""
+        return self.before is None or self.member.held.assigned != self.before.held.assigned
 
 
 class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
@@ -252,12 +252,15 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
             if held != draft.origin.held:
                 draft.member = replace(member, held=held)
                 draft.rows.append(streams_rows.current_row(group.group_id, member.member_id, held))
-        draft.endpoint_epoch = group.endpoint_epoch + (draft.has_changed and draft.member.endpoint is not None)
-        if draft.endpoint_epoch != call.request.endpoint_information_epoch:
+        draft.endpoint_changes = int(draft.member.endpoint is not None and (
+            call.request.member_epoch == JOIN_EPOCH or draft.has_other_tasks))
+        if group.endpoint_epoch + draft.endpoint_changes != call.request.endpoint_information_epoch:
             draft.endpoints = yield from self.describe_endpoints(draft)
+        if group.topology is None:
+            draft.endpoint_changes = 0          # as in Kafka, the join that makes the group is not counted
 
-    def describe_endpoints(self, draft: StreamsDraft) -> Steps[list[Any] | None]:
-        """Return the partitions that can be queried at each endpoint, None if there are no endpoints."""
+    def describe_endpoints(self, draft: StreamsDraft) -> Steps[list[Any]]:
+        """Return the partitions that can be queried at each endpoint."""
         pace, found = Pace(), []
         sources = {part.subtopology_id: part.sources() for part in draft.topology.subtopologies}
         for member in draft.members():
@@ -268,7 +271,7 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
                     standby_partitions=self.partitions_of(member, Role.STANDBY, sources)))
             if pace.spend(1 + sum(map(len, member.held.assigned.values())) // 8):
                 yield
-        return found or None
+        return found
 
     def partitions_of(self, member: StreamsMember, role: Role, sources: Mapping[str, list[str]]) -> list[Any]:
         """Return the partitions of the source topics of a member's tasks."""
@@ -286,11 +289,11 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
         response = response_class()(
             member_id=member.member_id, member_epoch=member.epoch,
             heartbeat_interval_ms=self.interval_ms(draft),
-            endpoint_information_epoch=draft.endpoint_epoch, partitions_by_user_endpoint=draft.endpoints,
+            endpoint_information_epoch=draft.group.endpoint_epoch + draft.endpoint_changes,
+            partitions_by_user_endpoint=draft.endpoints,
             status=[response_class().Status(status_code=status, status_detail=detail)
                     for status, detail in self.statuses(draft)])
-        if call.request.member_epoch == JOIN_EPOCH or draft.before is None or (
-                member.held.assigned != draft.before.held.assigned):
+        if call.request.member_epoch == JOIN_EPOCH or draft.has_other_tasks:
             for role in Role:
                 setattr(response, f'{role}_tasks', [
                     response_class().TaskIds(subtopology_id=subtopology, partitions=list(numbers))
@@ -304,8 +307,8 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
     def statuses(self, draft: StreamsDraft) -> Iterator[tuple[Status, str]]:
         """Yield what hinders the group or the member."""
         if draft.member.topology_epoch < draft.topology.epoch:
-            yield Status.STALE_TOPOLOGY, (f'The topology epoch {draft.member.topology_epoch} of the member is behind '
-                                          f'{draft.topology.epoch}, that of the group.')
+            yield Status.STALE_TOPOLOGY, (f"The member's topology epoch {draft.member.topology_epoch} is behind the "
+                                          f"group's topology epoch {draft.topology.epoch}.")
         if draft.configured.status is not None:
             yield draft.configured.status, draft.configured.detail
         if draft.shutdown_by:
@@ -323,7 +326,7 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
         if isinstance(group, StreamsGroup):
             group.configured = draft.configured
             group.shutdown_by = draft.shutdown_by
-            group.endpoint_epoch += draft.has_changed and draft.member.endpoint is not None
+            group.endpoint_epoch += draft.endpoint_changes
         if draft.member.held is not draft.origin.held:
             self.follow_revocation(draft.group.group_id, draft.member)
 

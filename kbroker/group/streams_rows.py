@@ -99,7 +99,7 @@ def _tasks(numbers: Numbers[Key], role: Role) -> list[Any]:
     """Only active tasks have assignment epochs."""
     task_class = messages.StreamsGroupCurrentMemberAssignmentValue.TaskIds
     return [task_class(subtopology_id=key[1], partitions=list(epochs),
-                       assignment_epochs=list(epochs.values()) if role is Role.ACTIVE else None)
+                       assignment_epochs=list(epochs.values()) if role is Role.ACTIVE else [])
             for key, epochs in numbers.items() if key[0] is role]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.modern import Steps
@@ -79,7 +79,8 @@ class _Hindrance(Exception):
 def configure(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[ConfiguredTopology]:
     """Configure a topology, in parts. `existing` has the topics that exist, those that the topology names at least.
 
-    Raises KafkaError STREAMS_INVALID_TOPOLOGY if the number of partitions of a topic depends on itself.
+    Raises KafkaError STREAMS_INVALID_TOPOLOGY if the number of partitions of a topic depends on itself, or if a
+    subtopology has no source.
     """
     missing = sorted({name for part in subtopologies for name in part.source_topics if name not in existing})
     if missing:
@@ -92,7 +93,7 @@ def configure(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[C
             for group in part.copartition_groups:
                 _copartition(group, _own_counts(part), existing, counts)
         yield
-        tasks = {part.subtopology_id: _most(part.sources(), counts, existing) for part in subtopologies}
+        tasks = {part.subtopology_id: _task_count(part, counts, existing) for part in subtopologies}
         wanted = yield from _internal_topics(subtopologies, counts, tasks)
         yield
         _check_existing(wanted, existing)
@@ -116,59 +117,58 @@ def _own_counts(part: Subtopology) -> dict[str, int]:
     return {topic.name: topic.partitions for topic in part.repartition_source_topics}
 
 
+def _task_count(part: Subtopology, counts: Counts, existing: Counts) -> int:
+    sources = part.sources()
+    if not sources:
+        raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, f'subtopology {part.subtopology_id} has no source')
+    return _most(sources, counts, existing)
+
+
 def _most(names: Iterable[str], counts: Counts, existing: Counts) -> int:
     return max((counts[name] if name in counts else existing[name] for name in names), default=0)
 
 
 def _decide_repartition_topics(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[dict[str, int]]:
-    """Return the counts of the repartition topics: their own, or that of the largest source that leads into them."""
-    counts: dict[str, int] = {}
-    writers: dict[str, list[int]] = {}
-    for part in subtopologies:
-        for topic, own in _own_counts(part).items():
-            if own:
-                counts[topic] = own
-            else:
-                writers[topic] = []
-    for number, part in enumerate(subtopologies):
-        for topic in part.repartition_sink_topics:
-            if topic in writers:
-                writers[topic].append(number)
-    pace, largest = Pace(), dict[int, int]()
-    for node in (yield from _in_order(subtopologies, writers)):
-        if isinstance(node, int):
-            largest[node] = _most(subtopologies[node].sources(), counts, existing)
-        else:
-            counts[node] = max(largest[number] for number in writers[node])
-        if pace.spend():
-            yield
-    return counts
+    """Return the counts of the repartition topics.
 
+    A topic has its own count if the topology states one. Otherwise, it has the count of the largest source of the
+    first subtopology that writes it and has a source with a known count: as if a loop went over the subtopologies, in
+    their order, until it decides no more topics. The order of `due` is that of the loop's turns and places.
 
-def _in_order(subtopologies: Sequence[Subtopology], writers: Mapping[str, Sequence[int]]) -> Steps[list[int | str]]:
-    """Return the undecided topics and the subtopologies that write them, each after those that decide its number.
-
-    Raises KafkaError STREAMS_INVALID_TOPOLOGY for a topic that depends on itself, or that no subtopology writes.
+    Raises KafkaError STREAMS_INVALID_TOPOLOGY for topics that remain.
     """
-    pace, order = Pace(), list[int | str]()
-    sorter: TopologicalSorter[int | str] = TopologicalSorter(writers)
-    for number in {number for numbers in writers.values() for number in numbers}:
-        sources = subtopologies[number].sources()
-        sorter.add(number, *(source for source in sources if source in writers))
-        if pace.spend(len(sources)):
+    own = [(topic.name, topic.partitions) for part in subtopologies for topic in part.repartition_source_topics]
+    counts = {name: count for name, count in own if count}
+    undecided = {name for name, _ in own} - counts.keys()
+    pace, readers, due = Pace(), dict[str, list[int]](), list[tuple[int, int]]()
+    for place, part in enumerate(subtopologies):
+        sources = part.sources()
+        if any(name not in undecided for name in sources):
+            due.append((0, place))
+        else:
+            for name in sources:
+                readers.setdefault(name, []).append(place)
+        if pace.spend(len(sources) + 1):
             yield
-    stuck = sorted(topic for topic, numbers in writers.items() if not numbers)
-    try:
-        for node in sorter.static_order():
-            order.append(node)
-            if pace.spend():
-                yield
-    except CycleError as error:
-        stuck += sorted({node for node in error.args[1] if isinstance(node, str)})
-    if stuck:
+    seen = {place for _, place in due}
+    while due:
+        turn, place = heappop(due)
+        part = subtopologies[place]
+        sources = part.sources()
+        number = _most([name for name in sources if name not in undecided], counts, existing)
+        for topic in undecided.intersection(part.repartition_sink_topics):
+            undecided.remove(topic)
+            counts[topic] = number
+            for reader in readers.get(topic, ()):
+                if reader not in seen:
+                    seen.add(reader)
+                    heappush(due, (turn + (reader <= place), reader))
+        if pace.spend(len(sources) + len(part.repartition_sink_topics) + 1):
+            yield
+    if undecided:
         raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY,
-                         f'the numbers of partitions of {", ".join(stuck)} depend on themselves')
-    return order
+                         f'the numbers of partitions of {", ".join(sorted(undecided))} depend on themselves')
+    return counts
 
 
 def _copartition(group: Collection[str], own: Counts, existing: Counts, counts: dict[str, int]) -> None:

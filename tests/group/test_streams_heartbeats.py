@@ -190,17 +190,41 @@ def test_a_task_that_the_topology_does_not_have_is_refused():
     assert a.heartbeat({'1': {0}}).code is ErrorCode.INVALID_REQUEST
 
 
+def endpoint(host):
+    return StreamsGroupHeartbeatRequest.Endpoint(host=host, port=65_535)
+
+
+def told_endpoints(answer):
+    """Return the number of the endpoints' state, and the partitions at each endpoint, None if they are as before."""
+    told = answer.value.partitions_by_user_endpoint
+    return answer.value.endpoint_information_epoch, None if told is None else {
+        each.user_endpoint.host: [(topic.topic, topic.partitions) for topic in each.active_partitions] for each in told}
+
+
 def test_endpoints_are_told_to_a_client_that_does_not_know_them():
     world = world_of()
     a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
-    endpoint = StreamsGroupHeartbeatRequest.Endpoint(host='host', port=65_535)
-    answer = a.join(user_endpoint=endpoint)
-    (told,) = answer.value.partitions_by_user_endpoint
-    assert (told.user_endpoint.host, told.user_endpoint.port) == ('host', 65_535)
-    assert [(topic.topic, topic.partitions) for topic in told.active_partitions] == [('t', [0, 1])]
-    number = answer.value.endpoint_information_epoch
-    assert a.heartbeat(endpoint_information_epoch=number).value.partitions_by_user_endpoint is None
-    assert b.join().value.partitions_by_user_endpoint is not None
+    assert told_endpoints(a.join(user_endpoint=endpoint('x'), endpoint_information_epoch=-1)) == (
+        0, {'x': [('t', [0, 1])]})
+    assert told_endpoints(a.heartbeat(endpoint_information_epoch=0)) == (0, None)
+    assert told_endpoints(b.join(endpoint_information_epoch=-1)) == (0, {'x': [('t', [0, 1])]})
+    b.leave()
+    a.leave()
+    assert told_endpoints(b.join(endpoint_information_epoch=-1)) == (0, {})
+
+
+def test_the_state_of_the_endpoints_has_a_new_number_when_a_member_with_an_endpoint_joins_or_gets_other_tasks():
+    world = world_of()
+    a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
+    a.join(user_endpoint=endpoint('x'))
+    assert told_endpoints(b.join()) == (0, None)
+    number, told = told_endpoints(a.heartbeat({}))
+    assert (number, len(told['x'][0][1])) == (1, 1)
+    kept = set(told['x'][0][1])
+    assert told_endpoints(a.heartbeat({'0': kept}, endpoint_information_epoch=1)) == (1, None)
+    assert told_endpoints(b.heartbeat({}, endpoint_information_epoch=1)) == (1, None)
+    assert set(told_endpoints(b.join(user_endpoint=endpoint('y')))[1]) == {'x', 'y'}
+    assert told_endpoints(b.leave()) == (0, None)
 
 
 def test_a_group_of_another_kind_is_not_found_and_an_empty_classic_one_is_replaced():

@@ -39,6 +39,19 @@ def test_a_topology_whose_topics_exist_is_ready(topology, existing, tasks):
                   Subtopology('1', repartition_source_topics=[InternalTopic('r')], repartition_sink_topics=['s']),
                   Subtopology('2', repartition_source_topics=[InternalTopic('s')])], {'a': 3}, {'r': 3, 's': 3},
                  id='one after the other'),
+    pytest.param([Subtopology('0', ['a'], [InternalTopic('r')], ['r'])], {'a': 3}, {'r': 3}, id='a loop with a source'),
+    pytest.param([Subtopology('0', ['a'], repartition_sink_topics=['r']),
+                  Subtopology('1', ['b'], repartition_sink_topics=['r']),
+                  Subtopology('2', repartition_source_topics=[InternalTopic('r')])], {'a': 3, 'b': 5}, {'r': 3},
+                 id='the first of two that write it counts'),
+    pytest.param([Subtopology('0', ['a'], [InternalTopic('r')], ['s']),
+                  Subtopology('1', ['b'], repartition_sink_topics=['r']),
+                  Subtopology('2', repartition_source_topics=[InternalTopic('s')])], {'a': 3, 'b': 5},
+                 {'r': 5, 's': 3}, id='a source that is not decided yet does not count'),
+    pytest.param([Subtopology('0', ['a'], repartition_sink_topics=['r']),
+                  Subtopology('1', repartition_source_topics=[InternalTopic('r')]),
+                  Subtopology('2', repartition_source_topics=[InternalTopic('r', 2)])], {'a': 3}, {'r': 2},
+                 id='one of two readers fixes the number'),
     pytest.param(two_repartition_topics(0, 0), {'a': 3, 'b': 5}, {'r1': 5, 'r2': 5}, id='copartitioned, all open'),
     pytest.param(two_repartition_topics(4, 0), {'a': 3, 'b': 5}, {'r1': 4, 'r2': 4}, id='copartitioned, one fixed'),
     pytest.param(two_repartition_topics(0, 0, ['c']), {'a': 3, 'b': 5, 'c': 2}, {'r1': 2, 'r2': 2},
@@ -77,8 +90,11 @@ def test_a_topology_that_cannot_work_yet_has_a_status(topology, existing, status
     pytest.param([Subtopology('0', repartition_source_topics=[InternalTopic('r')], repartition_sink_topics=['r'])],
                  id='a loop'),
     pytest.param([Subtopology('0', ['a'], [InternalTopic('r')])], id='no subtopology writes it'),
+    pytest.param([Subtopology('0', (), repartition_sink_topics=['r']),
+                  Subtopology('1', ['a'], [InternalTopic('r')])], id='a subtopology without sources writes it'),
+    pytest.param([Subtopology('0', ['a']), Subtopology('1')], id='a subtopology without sources'),
 ])
-def test_a_repartition_topic_whose_number_cannot_be_found_makes_the_topology_invalid(topology):
+def test_a_topology_whose_numbers_cannot_be_found_is_invalid(topology):
     with pytest.raises(KafkaError) as found:
         run_to_end(configure(topology, {'a': 3}))
     assert found.value.code is ErrorCode.STREAMS_INVALID_TOPOLOGY

@@ -170,7 +170,7 @@ class Side:
         names = getattr(getattr(value, '_layout', None), 'names', None)
         if names is not None:
             found = {field: self.comparable(getattr(value, field), field) for field in names}
-            if found.get('assignment_epochs') is not None:
+            if found.get('assignment_epochs'):
                 del found['assignment_epochs']
                 found['partitions'] = sorted(zip(value.partitions, value.assignment_epochs, strict=True))
             return found

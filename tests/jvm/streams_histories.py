@@ -1,0 +1,375 @@
+"""Histories of a streams group: operations that run on two brokers, beside those of `group_histories`.
+
+A history has a group, the source topics a, b and c, of which c does not exist at first, internal topics r and s, and
+members A to E. Members and processes have single letters as ids, because Kafka iterates them in the order of a hash
+table, which for these ids is their order.
+"""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from group_histories import GROUP_CONFIG, REBALANCE_TIMEOUT_MS, SET, SHORT_SESSION_MS, Side
+
+from kbroker.errors import ErrorCode
+from kbroker.group.topology import Status
+
+SETTINGS = {
+    'offsets.topic.num.partitions': '1',
+    'group.coordinator.append.linger.ms': '0',
+    'group.streams.assignment.interval.ms': '0',
+    'group.streams.min.assignment.interval.ms': '0',
+    'group.streams.min.session.timeout.ms': SHORT_SESSION_MS,
+    'group.streams.min.heartbeat.interval.ms': '500',
+    'group.streams.heartbeat.interval.ms': '500',
+    'group.streams.initial.rebalance.delay.ms': '0',
+    'kbroker.replication.factor.accept': 'strict',
+}
+DETAILS = ('Source topics ', 'Internal topics are missing: ', "The member's topology", 'Streams group member ',
+           'Assignment delayed ')
+"""The beginnings of the details whose words are compared."""
+ROLES = ('active', 'standby', 'warmup')
+Tasks = dict[str, list[dict[str, Any]] | None]
+Shape = Callable[[Callable[[str], str]], list[dict[str, Any]]]
+
+
+def part(number: str, sources: list[str], *, reads: list[dict[str, Any]] | None = None, sinks: list[str] | None = None,
+         logs: list[dict[str, Any]] | None = None, together: list[tuple[list[int], list[int]]] | None = None,
+         **fields: Any) -> dict[str, Any]:
+    """Return a subtopology: its source topics, repartition topics, changelogs and copartition groups."""
+    return dict(
+        subtopology_id=number, source_topics=sources, source_topic_regex=[], repartition_sink_topics=sinks or [],
+        state_changelog_topics=logs or [], repartition_source_topics=reads or [], copartition_groups=[
+            dict(source_topics=topics, source_topic_regex=[], repartition_source_topics=internal)
+            for topics, internal in together or []]) | fields
+
+
+def internal(name: str, partitions: int = 0, replication_factor: int = 0, **configs: str) -> dict[str, Any]:
+    return dict(name=name, partitions=partitions, replication_factor=replication_factor, topic_configs=[
+        dict(key=key.replace('_', '.'), value=value) for key, value in configs.items()])
+
+
+def _count(t: Callable[[str], str], partitions: int = 0) -> list[dict[str, Any]]:
+    """Return a topology that counts: it reads a, writes r, and keeps s."""
+    return [part('0', [t('a')], sinks=[t('r')]),
+            part('1', [], reads=[internal(t('r'), partitions)], logs=[internal(t('s'), cleanup_policy='compact')])]
+
+
+def _join(t: Callable[[str], str], partitions: int = 0) -> list[dict[str, Any]]:
+    """Return a topology that joins a with b, which is repartitioned."""
+    return [part('0', [t('b')], sinks=[t('r')]),
+            part('1', [t('a')], reads=[internal(t('r'), partitions)], together=[([0], [0])])]
+
+
+SHAPES: dict[str, Shape] = {
+    'a': lambda t: [part('0', [t('a')])],
+    'a, b': lambda t: [part('0', [t('a')]), part('1', [t('b')])],
+    'state': lambda t: [part('0', [t('a')], logs=[internal(t('s'))])],
+    'count': _count,
+    'count in 2': lambda t: _count(t, 2),
+    'a join b': lambda t: [part('0', [t('a'), t('b')], together=[([0, 1], [])])],
+    'a join r': _join,
+    'a join r of 3': lambda t: _join(t, 3),
+    'a join r of 2': lambda t: _join(t, 2),
+    'c': lambda t: [part('0', [t('c')])],
+    'a, c with state': lambda t: [part('0', [t('a'), t('c')], logs=[internal(t('s'))])],
+}
+"""Topologies that are valid, whether or not their topics are there."""
+
+ODD_SHAPES: dict[str, Shape] = {
+    'nothing': lambda t: [],
+    'no sources': lambda t: [part('0', [])],
+    'no sources, a changelog': lambda t: [part('0', [], logs=[internal(t('s'))])],
+    'one id twice': lambda t: [part('0', [t('a')]), part('0', [t('b')])],
+    'one source twice': lambda t: [part('0', [t('a'), t('a')])],
+    'one source in two parts': lambda t: [part('0', [t('a')]), part('1', [t('a')])],
+    'an empty id': lambda t: [part('', [t('a')])],
+    'parts not in order': lambda t: [part('1', [t('b')]), part('0', [t('a')])],
+    'ten parts': lambda t: [part(str(number), [t('a')]) for number in range(12)],
+    'a changelog with partitions': lambda t: [part('0', [t('a')], logs=[internal(t('s'), 2)])],
+    'a changelog with -1 partitions': lambda t: [part('0', [t('a')], logs=[internal(t('s'), -1)])],
+    'a repartition topic with -1 partitions': lambda t: [
+        part('0', [t('a')], sinks=[t('r')]), part('1', [], reads=[internal(t('r'), -1)])],
+    'a repartition topic that nobody writes': lambda t: [part('0', [t('a')], reads=[internal(t('r'))])],
+    'a fixed repartition topic that nobody writes': lambda t: [part('0', [t('a')], reads=[internal(t('r'), 2)])],
+    'a sink that nobody reads': lambda t: [part('0', [t('a')], sinks=[t('r')])],
+    'a loop': lambda t: [part('0', [], reads=[internal(t('r'))], sinks=[t('r')])],
+    'a loop with a source': lambda t: [part('0', [t('a')], reads=[internal(t('r'))], sinks=[t('r')])],
+    'a loop with a source that is read later': lambda t: [
+        part('0', [t('a')], reads=[internal(t('r'))], sinks=[t('s')]),
+        part('1', [t('b')], reads=[internal(t('s'))], sinks=[t('r')])],
+    'a topic decided by one that is decided later': lambda t: [
+        part('0', [t('a')], reads=[internal(t('r'))], sinks=[t('s')]),
+        part('1', [t('b')], sinks=[t('r')]), part('2', [], reads=[internal(t('s'))])],
+    'a topic decided by one that is decided before': lambda t: [
+        part('1', [t('a')], reads=[internal(t('r'))], sinks=[t('s')]),
+        part('0', [t('b')], sinks=[t('r')]), part('2', [], reads=[internal(t('s'))])],
+    'a topic written by two': lambda t: [
+        part('0', [t('a')], sinks=[t('r')]), part('1', [t('b')], sinks=[t('r')]),
+        part('2', [], reads=[internal(t('r'))])],
+    'a topic written by one without sources': lambda t: [
+        part('0', [], sinks=[t('r')]), part('1', [t('a')], reads=[internal(t('r'))])],
+    'no sources beside a missing one': lambda t: [part('0', []), part('1', [t('c')])],
+    'the changelog is a source of two': lambda t: [part('0', [t('a'), t('b')], logs=[internal(t('a'))])],
+    'a copartition group changes a count in a chain': lambda t: [
+        part('0', [t('a')], sinks=[t('r')]),
+        part('1', [t('b')], reads=[internal(t('r'))], sinks=[t('s')], together=[([0], [0])]),
+        part('2', [], reads=[internal(t('r')), internal(t('s'))])],
+    'two copartition groups with one repartition topic': lambda t: [
+        part('0', [t('a')], sinks=[t('r')]),
+        part('1', [t('a'), t('b')], reads=[internal(t('r'))], together=[([0], [0]), ([1], [0])])],
+    'a loop of two': lambda t: [part('0', [], reads=[internal(t('r'))], sinks=[t('s')]),
+                                part('1', [], reads=[internal(t('s'))], sinks=[t('r')])],
+    'an internal topic': lambda t: [part('0', ['__consumer_offsets'])],
+    'an internal topic as a sink': lambda t: [part('0', [t('a')], sinks=['__transaction_state'])],
+    'a name with a space': lambda t: [part('0', [t('a b')])],
+    'an empty name': lambda t: [part('0', [''])],
+    'a long name': lambda t: [part('0', ['x' * 250])],
+    'a changelog with a bad name': lambda t: [part('0', [t('a')], logs=[internal(t('!'))])],
+    'a source as a changelog': lambda t: [part('0', [t('a')], logs=[internal(t('a'))])],
+    'another source as a changelog': lambda t: [part('0', [t('a')], logs=[internal(t('b'))])],
+    'a source as a repartition topic': lambda t: [part('0', [t('a')], reads=[internal(t('b'), 5)])],
+    'a source as a wrong repartition topic': lambda t: [part('0', [t('a')], reads=[internal(t('b'), 2)])],
+    'a changelog of two parts': lambda t: [part('0', [t('a')], logs=[internal(t('s'))]),
+                                           part('1', [t('b')], logs=[internal(t('s'))])],
+    'a repartition topic of two parts': lambda t: [part('0', [t('a')], sinks=[t('r')]),
+                                                   part('1', [], reads=[internal(t('r'))]),
+                                                   part('2', [], reads=[internal(t('r'), 2)])],
+    'an expression': lambda t: [part('0', [t('a')], source_topic_regex=['x.*'])],
+    'a copartition group without topics': lambda t: [part('0', [t('a')], together=[([], [])])],
+    'a copartition group of an unknown topic': lambda t: [part('0', [t('a')], together=[([1], [])])],
+    'a copartition group of a negative topic': lambda t: [part('0', [t('a')], together=[([-1], [])])],
+    'a copartition group of an unknown repartition topic': lambda t: [part('0', [t('a')], together=[([0], [0])])],
+    'a copartition group of repartition topics': lambda t: [
+        part('0', [t('a')], sinks=[t('r')]), part('1', [t('b')], sinks=[t('s')]),
+        part('2', [], reads=[internal(t('r')), internal(t('s'))], together=[([], [0, 1])])],
+    'a copartition group of fixed repartition topics': lambda t: [
+        part('0', [t('a')], sinks=[t('r')]), part('1', [t('b')], sinks=[t('s')]),
+        part('2', [], reads=[internal(t('r'), 2), internal(t('s'))], together=[([], [0, 1])])],
+    'a copartition group of two fixed repartition topics': lambda t: [
+        part('0', [t('a')], sinks=[t('r')]), part('1', [t('b')], sinks=[t('s')]),
+        part('2', [], reads=[internal(t('r'), 2), internal(t('s'), 4)], together=[([], [0, 1])])],
+    'a copartition group with a missing topic': lambda t: [part('0', [t('a'), t('c')], together=[([0, 1], [])])],
+    'a chain of repartition topics': lambda t: [
+        part('0', [t('a')], sinks=[t('r')]),
+        part('1', [], reads=[internal(t('r'))], sinks=[t('s')]),
+        part('2', [], reads=[internal(t('s'))], logs=[internal(t('q'))])],
+    'a copartition group in a chain': lambda t: [
+        part('0', [t('a')], sinks=[t('r')]),
+        part('1', [t('b')], reads=[internal(t('r'))], sinks=[t('s')], together=[([0], [0])]),
+        part('2', [], reads=[internal(t('s'))], logs=[internal(t('q'))])],
+    'a changelog with a bad config': lambda t: [part('0', [t('a')], logs=[internal(t('s'), cleanup_policy='no')])],
+    'a changelog with an unknown config': lambda t: [part('0', [t('a')], logs=[internal(t('s'), no_such='1')])],
+    'a changelog with three replicas': lambda t: [part('0', [t('a')], logs=[internal(t('s'), 0, 3)])],
+    'a changelog with -1 replicas': lambda t: [part('0', [t('a')], logs=[internal(t('s'), 0, -1)])],
+    'a changelog with -2 replicas': lambda t: [part('0', [t('a')], logs=[internal(t('s'), 0, -2)])],
+    'a repartition topic of too many partitions': lambda t: [part('0', [t('a')], reads=[internal(t('r'), 100_000)])],
+}
+"""Topologies that Kafka Streams does not send."""
+
+
+class StreamsSide(Side):
+    """One broker in a history of a streams group."""
+
+    def __init__(self, address: str, group: str):
+        super().__init__(address, group)
+        self.shapes: dict[str, list[dict[str, Any]]] = {}
+        """Member -> the topology that it joined with last."""
+        self.tasks: dict[str, Tasks] = {}
+        self.tasks_before: dict[str, Tasks] = {}
+        """Member -> its tasks, and those before the last answer that had any."""
+        self.endpoint_epochs: dict[str, int] = {}
+
+    def close(self) -> None:
+        for name in {*self.internal_topics(), *(self.topic(name) for name in 'rsq')}:
+            if self.error_of(name) == ErrorCode.NONE:
+                self.peer.ask('DeleteTopics', 5, topic_names=[name], timeout_ms=30000)
+        super().close()
+
+    def error_of(self, topic: str) -> int:
+        answer = self.peer.ask('Metadata', topics=[dict(name=topic)], allow_auto_topic_creation=False)
+        return int(answer.topics[0].error_code)
+
+    def internal_topics(self) -> set[str]:
+        """Return the internal topics of the topologies of this history that may exist."""
+        return {topic['name'] for parts in self.shapes.values() for each in parts
+                for topic in (*each['state_changelog_topics'], *each['repartition_source_topics'])
+                if topic['name'].startswith(f'{self.group}-')}
+
+    def beat(self, slot: str, **fields: Any) -> Any:
+        """Send a StreamsGroupHeartbeat. Return the answer in comparable form, once the topics that it says are missing
+        exist."""
+        fields = {'group_id': self.group, 'member_id': slot, 'endpoint_information_epoch': 0,
+                  'shutdown_application': False, **fields}
+        answer = self.peer.ask('StreamsGroupHeartbeat', 0, **fields)
+        if answer.error_code == 0:
+            self.epochs[slot] = answer.member_epoch
+            self.endpoint_epochs[slot] = answer.endpoint_information_epoch
+            if fields.get('topology') is not None:
+                self.shapes[slot] = fields['topology']['subtopologies']
+            if answer.active_tasks is not None:
+                self.tasks_before[slot] = self.tasks.get(slot, {})
+                self.tasks[slot] = {role: [dict(subtopology_id=tasks.subtopology_id, partitions=list(tasks.partitions))
+                                           for tasks in getattr(answer, f'{role}_tasks') or ()] for role in ROLES}
+            self.await_internal_topics(answer)
+        return self.comparable(answer)
+
+    def await_internal_topics(self, answer: Any) -> None:
+        """Wait until the internal topics exist, unless an error hinders that."""
+        missing = [status.status_detail for status in answer.status or ()
+                   if status.status_code == Status.MISSING_INTERNAL_TOPICS]
+        if missing:
+            names = missing[0].partition(': ')[2].partition(';')[0].split(', ')
+            if not any(self.is_refused(topic) for parts in self.shapes.values() for each in parts
+                       for topic in (*each['state_changelog_topics'], *each['repartition_source_topics'])):
+                self._await(lambda: all(self.error_of(name) == ErrorCode.NONE for name in names))
+            self.let_metadata_settle()
+
+    @staticmethod
+    def is_refused(topic: dict[str, Any]) -> bool:
+        """Return whether a topic cannot be created."""
+        return topic['replication_factor'] not in (0, 1, -1) or topic['partitions'] > 1000 or any(
+            config['value'] == 'no' or config['key'] == 'no.such' for config in topic['topic_configs'])
+
+    def owned_tasks(self, slot: str, report: str) -> dict[str, Any]:
+        """Return the fields with the tasks that a member reports: none, its last ones, or those before, too."""
+        if report == 'null':
+            return {}
+        sources = [self.tasks.get(slot, {})] * (report != 'empty') + [
+            self.tasks_before.get(slot, {})] * (report == 'both')
+        found: dict[str, Any] = {}
+        for role in ROLES:
+            numbers: dict[str, set[int]] = {}
+            for tasks in sources:
+                for entry in tasks.get(role) or ():
+                    numbers.setdefault(entry['subtopology_id'], set()).update(entry['partitions'])
+            found[f'{role}_tasks'] = [dict(subtopology_id=key, partitions=sorted(each))
+                                      for key, each in numbers.items()]
+        return found
+
+    def comparable(self, value: Any, name: str = '') -> Any:
+        """Do as for a consumer group. A status names topics in any order, and says in any words what is wrong with
+        them."""
+        if name != 'status_detail':
+            return super().comparable(value, name)
+        detail, _, failure = value.replace(self.group, 'g').partition('; Creation failed')
+        return (sorted(detail.replace(',', '').split()) if detail.startswith(DETAILS) else '*'), bool(failure)
+
+    def described(self) -> Any:
+        return self.peer.ask('StreamsGroupDescribe', 0, group_ids=[self.group],
+                             include_authorized_operations=False).groups[0]
+
+    def set_config(self, name: str, value: str | None) -> None:
+        operation = SET if value is not None else 1
+        self.peer.ask('IncrementalAlterConfigs', resources=[dict(
+            resource_type=GROUP_CONFIG, resource_name=self.group, configs=[dict(
+                name=name, config_operation=operation, value=value)])])
+        self.let_metadata_settle()
+
+    def configure(self, operation: int) -> None:
+        self.set_config('streams.session.timeout.ms', SHORT_SESSION_MS if operation == SET else None)
+
+
+# ---- operations
+
+@dataclasses.dataclass(frozen=True)
+class StreamsJoin:
+    """A member joins, or joins again, with all fields."""
+
+    slot: str
+    shape: str
+    process: str = ''
+    epoch: int = 0
+    endpoint: str = ''
+    changes: tuple[tuple[str, Any], ...] = ()
+
+    def run(self, side: StreamsSide) -> Any:
+        parts = {**SHAPES, **ODD_SHAPES}[self.shape](side.topic)
+        return side.beat(self.slot, **{
+            **dict(member_epoch=0, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS, process_id=self.process or self.slot,
+                   topology=dict(epoch=self.epoch, subtopologies=parts), active_tasks=[], standby_tasks=[],
+                   warmup_tasks=[], client_tags=[],
+                   user_endpoint=dict(host=self.endpoint, port=1) if self.endpoint else None),
+            **dict(self.changes)})
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamsBeat:
+    """A member heartbeats, with an epoch `shift` away from its own. It knows the endpoints of `endpoints`."""
+
+    slot: str
+    report: str = 'null'
+    shift: int = 0
+    shutdown: bool = False
+    endpoints: str = 'last'
+
+    def run(self, side: StreamsSide) -> Any:
+        known = side.endpoint_epochs.get(self.slot, 0) if self.endpoints == 'last' else int(self.endpoints)
+        return side.beat(
+            self.slot, member_epoch=max(side.epochs.get(self.slot, 1) + self.shift, 0),
+            shutdown_application=self.shutdown, endpoint_information_epoch=known,
+            **side.owned_tasks(self.slot, self.report))
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamsLeave:
+    slot: str
+    epoch: int = -1
+    changes: tuple[tuple[str, Any], ...] = ()
+
+    def run(self, side: StreamsSide) -> Any:
+        return side.beat(self.slot, member_epoch=self.epoch, **dict(self.changes))
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamsCrash:
+    """The session of a member ends. Its last heartbeat starts a short one; those of the others stay long."""
+
+    slot: str
+
+    def run(self, side: StreamsSide) -> Any:
+        side.configure(SET)
+        answer = StreamsBeat(self.slot).run(side)
+        side.configure(1)
+        if answer['error_code'] == 'NONE':
+            side.await_end_of(self.slot)
+        return answer
+
+
+@dataclasses.dataclass(frozen=True)
+class Standbys:
+    """The number of standby replicas of the group changes."""
+
+    number: int
+
+    def run(self, side: StreamsSide) -> None:
+        side.set_config('streams.num.standby.replicas', str(self.number))
+
+
+@dataclasses.dataclass(frozen=True)
+class DeleteInternal:
+    """An internal topic is deleted by an administrator."""
+
+    name: str
+
+    def run(self, side: StreamsSide) -> None:
+        topic = side.topic(self.name)
+        if side.error_of(topic) == ErrorCode.NONE:
+            side.peer.ask('DeleteTopics', 5, topic_names=[topic], timeout_ms=30000)
+            side._await(lambda: side.error_of(topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        side.let_metadata_settle()
+
+
+@dataclasses.dataclass(frozen=True)
+class OddBeat:
+    """A heartbeat with any fields."""
+
+    slot: str
+    fields: tuple[tuple[str, Any], ...]
+
+    def run(self, side: StreamsSide) -> Any:
+        fields = dict(self.fields)
+        if fields.get('topology') is not None:
+            fields['topology'] = dict(epoch=0, subtopologies=SHAPES[fields['topology']](side.topic))
+        return side.beat(self.slot, **fields)

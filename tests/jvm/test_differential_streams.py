@@ -1,0 +1,198 @@
+"""Histories of streams groups run on Apache Kafka 4.3 and on kbroker. Answers and rows agree, step by step.
+
+A history that fails shrinks to a short one. The default run repeats the same histories every time; the soak form runs
+others, and prints how to repeat them. Kafka is right in every difference that is not in DIFFERENCES with its reason.
+"""
+from __future__ import annotations
+
+import re
+
+import group_histories
+import pytest
+import streams_histories
+from group_histories import Ask, ChangeTopic, Commit, FetchOffsets, TooSlow
+from hypothesis import HealthCheck, Phase, given, reject, settings
+from hypothesis import strategies as st
+from streams_histories import (
+    ODD_SHAPES,
+    SHAPES,
+    DeleteInternal,
+    OddBeat,
+    Standbys,
+    StreamsBeat,
+    StreamsCrash,
+    StreamsJoin,
+    StreamsLeave,
+    StreamsSide,
+)
+from support.apache_kafka import KafkaProcess
+from support.broker_process import BrokerProcess
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+DIFFERENCES = {
+    r"^StreamsJoin\(.*shape='(one id twice|a repartition topic with -1 partitions|a copartition group of an? "
+    r"(unknown|negative) (repartition )?topic)'.*error_code: Kafka 'UNKNOWN_SERVER_ERROR', kbroker "
+    r"'STREAMS_INVALID_TOPOLOGY'":
+        'Kafka does not check these: it fails with an exception of its implementation',
+    r"^Streams.*error_code: Kafka 'UNKNOWN_SERVER_ERROR', kbroker 'NONE'":
+        'Kafka cannot describe the endpoints while a topic of the topology does not exist',
+    r"^Ask\(question='list /NotReady":
+        'kbroker finds NotReady by the name of the state too, which Kafka shows and does not find',
+}
+"""The reason for each accepted difference, by a pattern in its text. The history ends with it."""
+
+SLOTS = st.sampled_from('AAABBBC')
+JOINING_SLOTS = st.sampled_from('AB')
+"""The tasks of more members have no order in Kafka: a priority queue chooses among equally loaded ones."""
+REPORTS = st.sampled_from(['null', 'empty', 'last', 'both'])
+SHIFTS = st.sampled_from([0, 0, 0, 0, 1, -1, -2])
+TASKS = st.sampled_from([None, None, (), ({'subtopology_id': '0', 'partitions': [0]},),
+                         ({'subtopology_id': '9', 'partitions': [0]},), ({'subtopology_id': '0', 'partitions': [99]},)])
+ODD_FIELDS = st.fixed_dictionaries({
+    'group_id': st.sampled_from(['', ' ', None]),
+    'member_epoch': st.sampled_from([-3, -2, -1, 0, 1]),
+    'instance_id': st.sampled_from([None, None, None, '', 'static']),
+    'rack_id': st.sampled_from([None, None, '', ' ', 'r']),
+    'rebalance_timeout_ms': st.sampled_from([-1, 60000, 60000]),
+    'topology': st.sampled_from([None, 'a', 'a', 'state']),
+    'process_id': st.sampled_from([None, '', 'A']),
+    'task_offsets': st.sampled_from([None, None, None, ()]),
+    'task_end_offsets': st.sampled_from([None, None, None, ()]),
+    'active_tasks': TASKS, 'standby_tasks': TASKS, 'warmup_tasks': TASKS,
+})
+
+
+def odd(slot, fields):
+    """Return a heartbeat of any fields, in the group of the history or in one with an odd name."""
+    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
+              if name != 'group_id' or value is not None}
+    return OddBeat(slot, tuple(fields.items()))
+
+
+def joins(shapes):
+    """Return joins of members of their own processes, or of the process A. Some have an endpoint."""
+    return st.builds(StreamsJoin, JOINING_SLOTS, shapes, st.sampled_from(['', '', 'A']),
+                     st.sampled_from([0, 0, 0, 0, 1]), st.sampled_from(['', '', 'host']))
+
+
+def operations(shape):
+    """Return operations, more than half of which are those of members that follow the protocol."""
+    shapes = st.sampled_from([shape] * 8 + [*SHAPES, *ODD_SHAPES])
+    follows = st.builds(StreamsBeat, SLOTS, st.just('last'))
+    questions = st.sampled_from(['describe', 'describe as classic', 'delete', 'delete offsets', 'list ', 'list streams',
+                                 'list Classic', 'list /stable', 'list STREAMS/Reconciling', 'list /not_ready',
+                                 'list /NotReady Empty'])
+    return st.one_of(
+        *[follows] * 8,
+        *[joins(shapes)] * 2,
+        st.builds(StreamsBeat, SLOTS, REPORTS),
+        st.builds(StreamsBeat, SLOTS, REPORTS, SHIFTS),
+        st.builds(StreamsBeat, SLOTS, st.just('last'), st.just(0), st.booleans(), st.sampled_from(['last', '0', '99'])),
+        st.builds(StreamsLeave, SLOTS, st.sampled_from([-1, -1, -2])),
+        st.builds(StreamsCrash, SLOTS),
+        st.builds(ChangeTopic, st.sampled_from(['create', 'delete', 'grow']), st.sampled_from('abc')),
+        st.builds(DeleteInternal, st.sampled_from('rs')),
+        st.builds(Standbys, st.sampled_from([0, 1, 2])),
+        st.builds(odd, st.sampled_from('AZ'), ODD_FIELDS),
+        st.builds(Commit, st.one_of(SLOTS, SLOTS, st.just('')), st.sampled_from('ab'), st.integers(0, 2), SHIFTS,
+                  st.sampled_from([8, 9, 9, 10])),
+        st.builds(FetchOffsets, st.none() | SLOTS, SHIFTS, st.sampled_from([8, 9, 10])),
+        st.builds(Ask, questions))
+
+
+@st.composite
+def histories(draw):
+    """Return the joins of a few members and what happens then."""
+    shape = draw(st.sampled_from(list(SHAPES)))
+    first = draw(st.lists(joins(st.just(shape)), min_size=1, max_size=3))
+    return first + draw(st.lists(operations(shape), min_size=10, max_size=40))
+
+
+@pytest.fixture(scope='module')
+def addresses(tmp_path_factory):
+    """The addresses of Kafka and kbroker."""
+    directory = tmp_path_factory.mktemp('streams')
+    brokers = (KafkaProcess(directory / 'kafka', streams_histories.SETTINGS),
+               BrokerProcess(directory / 'kbroker', streams_histories.SETTINGS))
+    try:
+        for broker in brokers:
+            broker.start()
+        yield [broker.address for broker in brokers]
+        assert brokers[1].tracebacks() == []
+    finally:
+        for broker in brokers:
+            broker.kill9()
+
+
+def unexplained(addresses, history):
+    """Run a history. Return the differences of a step, unless DIFFERENCES explains one of them."""
+    try:
+        found = group_histories.run(addresses, history, StreamsSide)
+    except TooSlow:
+        reject()
+    explained = any(re.search(pattern, line, re.DOTALL) for line in found for pattern in DIFFERENCES)
+    return [] if explained else found
+
+
+PHASES = [Phase.explicit, Phase.generate, Phase.shrink]
+CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
+
+
+@settings(max_examples=15, derandomize=True, deadline=None, database=None, phases=PHASES, suppress_health_check=CHECKS)
+@given(histories())
+def test_kbroker_and_kafka_answer_a_history_alike(addresses, history):
+    assert unexplained(addresses, history) == []
+
+
+@pytest.mark.soak
+@settings(max_examples=300, deadline=None, database=None, phases=PHASES, suppress_health_check=CHECKS,
+          print_blob=True)
+@given(histories())
+def test_many_histories_are_answered_alike(addresses, history):
+    assert unexplained(addresses, history) == []
+
+
+JOINED = [StreamsJoin('A', 'a'), StreamsJoin('B', 'a'), StreamsBeat('A'), StreamsBeat('A', 'last'),
+          StreamsBeat('B', 'last')]
+
+
+@pytest.mark.parametrize('history', [
+    pytest.param([*JOINED, Ask('describe')], id='two members'),
+    pytest.param([*JOINED, StreamsCrash('A'), StreamsBeat('B', 'last'), Ask('describe')], id='a crash'),
+    pytest.param([*JOINED, StreamsLeave('A'), StreamsBeat('B', 'last'), StreamsLeave('B'), Ask('describe'),
+                  Ask('list '), Ask('delete'), Ask('describe')], id='all leave'),
+    pytest.param([StreamsJoin('A', 'c'), StreamsBeat('A'), Ask('list /not_ready'), ChangeTopic('create', 'c'),
+                  StreamsBeat('A'), ChangeTopic('delete', 'c'), StreamsBeat('A'), StreamsBeat('A', 'last'),
+                  Ask('describe')], id='a source comes and goes'),
+    pytest.param([StreamsJoin('A', 'count'), StreamsBeat('A'), DeleteInternal('s'), StreamsBeat('A'),
+                  StreamsBeat('A', 'last'), StreamsBeat('A', 'last'), Ask('describe')],
+                 id='a changelog is deleted and created again'),
+    pytest.param([StreamsJoin('A', 'state'), StreamsBeat('A'), ChangeTopic('grow', 'a'), StreamsBeat('A'),
+                  StreamsBeat('A', 'last'), Ask('describe')], id='a source outgrows its changelog'),
+    pytest.param([Standbys(1), StreamsJoin('A', 'state'), StreamsBeat('A'), StreamsJoin('B', 'state'),
+                  StreamsBeat('A', 'last'), StreamsBeat('B', 'last'), StreamsBeat('A', 'last'),
+                  StreamsBeat('B', 'last'), StreamsJoin('C', 'state', 'A'), StreamsBeat('A', 'last'),
+                  StreamsBeat('B', 'last'), StreamsBeat('C', 'last'), Ask('describe'), Standbys(0),
+                  StreamsBeat('A', 'last'), StreamsBeat('B', 'last'), Ask('describe')], id='standby tasks'),
+    pytest.param([StreamsJoin('A', 'a', endpoint='x'), StreamsJoin('B', 'a'), StreamsBeat('A', endpoints='0'),
+                  StreamsBeat('A', 'last'), StreamsBeat('B', 'last', endpoints='0'), StreamsBeat('B', endpoints='99'),
+                  StreamsJoin('B', 'a', endpoint='y'), StreamsBeat('A'), StreamsLeave('A'), StreamsBeat('B')],
+                 id='endpoints'),
+    pytest.param([*JOINED, StreamsBeat('A', shutdown=True), StreamsBeat('B', shutdown=True), StreamsBeat('A'),
+                  StreamsLeave('A'), StreamsBeat('B'), StreamsLeave('B'), StreamsJoin('B', 'a')], id='a shutdown'),
+    pytest.param([StreamsJoin('A', 'a', epoch=1), StreamsJoin('B', 'a', epoch=0), StreamsJoin('C', 'a, b', epoch=0),
+                  StreamsJoin('D', 'a', epoch=2), StreamsJoin('D', 'a, b', epoch=1), StreamsBeat('B'),
+                  Ask('describe')], id='topologies of other epochs'),
+    pytest.param([*JOINED, Commit('A', 'a', 0, 0, 9), Commit('A', 'a', 1, -1, 10), Commit('A', 'a', 0, 1, 9),
+                  Commit('A', 'a', 0, 0, 8), Commit('', 'b', 0, 0, 9), FetchOffsets('A', 0, 10),
+                  FetchOffsets('A', 1, 9), FetchOffsets(None, 0, 9), ChangeTopic('delete', 'a')], id='offsets'),
+])
+def test_a_history_of_the_everyday_is_answered_alike(addresses, history):
+    assert unexplained(addresses, history) == []
+
+
+@pytest.mark.parametrize('shape', [*SHAPES, *ODD_SHAPES])
+def test_a_topology_is_judged_alike(addresses, shape):
+    assert unexplained(addresses, [StreamsJoin('A', shape), StreamsBeat('A'), StreamsBeat('A', 'last'),
+                                   Ask('describe')]) == []
