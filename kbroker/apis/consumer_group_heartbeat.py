@@ -12,6 +12,7 @@ from typing import Any
 from kbroker.apis.authorization import require
 from kbroker.apis.group_protocols import require_group_protocol
 from kbroker.apis.heartbeat_calls import call_of, check_given, invalid, reply_to, with_names
+from kbroker.apis.idle_heartbeat import IdleHeartbeatHandler
 from kbroker.apis.long_answers import Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -67,4 +68,5 @@ def check_join(body: Any) -> None:
         raise invalid('expected topics or a regular expression of a member that joins, found neither')
 
 
-API = Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, handle)
+API = Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1,
+          IdleHeartbeatHandler('consumer', handle, 'ConsumerGroupHeartbeatRequest'))

@@ -9,6 +9,7 @@ from typing import Any
 from kbroker.apis.authorization import require
 from kbroker.apis.group_protocols import require_group_protocol
 from kbroker.apis.heartbeat_calls import call_of, check_given, invalid, reply_to, with_names
+from kbroker.apis.idle_heartbeat import IdleHeartbeatHandler
 from kbroker.apis.long_answers import Steps
 from kbroker.apis.request import Api, Request
 from kbroker.group.heartbeat import JOIN_EPOCH, LEAVE_EPOCH
@@ -42,4 +43,4 @@ def check_fields(body: Any) -> None:
         raise invalid(f'found member epoch {body.member_epoch}, expected {LEAVE_EPOCH} or more')
 
 
-API = Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, handle)
+API = Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, IdleHeartbeatHandler('share', handle, 'ShareGroupHeartbeatRequest'))

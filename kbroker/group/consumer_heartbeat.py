@@ -19,13 +19,13 @@ from kbroker.group.heartbeat import (
     JOIN_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
     REBALANCE,
-    SESSION,
     Call,
     Draft,
     Heartbeats,
     not_found,
     unknown_member,
 )
+from kbroker.group.idle_members import SESSION
 from kbroker.group.migration import Migration
 from kbroker.group.modern import ModernGroup, Row, Steps
 from kbroker.group.reconcile import Assigned, reconcile
@@ -86,6 +86,10 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
     def max_size(self) -> int:
         wanted: int = self.place.config.group_consumer_max_size
         return min(wanted, MOST_MEMBERS)
+
+    def is_idle(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
+        """Regular expressions may be due to be resolved again."""
+        return member.classic is None and not group.regexes
 
     # Members
 

@@ -17,6 +17,7 @@ from kbroker.group.deadlines import Deadlines
 from kbroker.group.group import Group
 from kbroker.group.group_config import GroupConfig, GroupConfigs, OverridesOf
 from kbroker.group.heartbeat import JOIN_EPOCH, Call, Place, not_found
+from kbroker.group.idle_members import IdleMembers
 from kbroker.group.membership import Membership
 from kbroker.group.memory import GroupMemory
 from kbroker.group.migration import Migration
@@ -72,6 +73,7 @@ class Coordinated:
         self.shares = ShareHeartbeats(place, shared.share_states)
         self.share_offsets = ShareOffsets(self.turns, shared.share_states, shared.changes.topics)
         self.streams = StreamsHeartbeats(place)
+        self.idle_members = {'consumer': self.consumers.idle_members, 'share': self.shares.idle_members}
 
     def start(self) -> None:
         """After loading: each member gets its full time to heartbeat."""
@@ -120,7 +122,7 @@ class GroupCoordinator:
                                         lambda: config.share_coordinator_snapshot_update_records_per_snapshot)
         self._shared = Shared(
             memory, PendingMembers(timers), long_work,
-            changes, Regexes(changes, clock, config, long_work), self.share_states, self.group_config
+            changes, Regexes(changes, clock, config, long_work), self.share_states, self._group_configs.of
         )
         self.streams_topics = StreamsTopics(topics, clock, long_work)
         self._is_sweeping = False
@@ -233,6 +235,11 @@ class GroupCoordinator:
     def consumer_heartbeat(self, call: Call, done: Completion) -> None:
         """Serve a ConsumerGroupHeartbeat. `done` completes with the response, or with the error."""
         self._member_part(call.request.group_id).consumer_heartbeat(call, done)
+
+    def idle_members(self, kind: str, group_id: str) -> IdleMembers | None:
+        """Return the idle members of the groups of a kind in the group's partition; None if nothing is coordinated."""
+        parts = self._parts
+        return parts[partition_for(group_id, len(parts))].idle_members[kind] if parts else None
 
     def consumer_assignor(self, group: ConsumerGroup) -> str:
         """Return the assignor that a consumer group uses."""

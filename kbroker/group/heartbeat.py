@@ -17,6 +17,7 @@ from kbroker.completion import Callback, Completion
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.deadlines import Deadlines
 from kbroker.group.group import Group
+from kbroker.group.idle_members import SESSION, IdleMembers, next_interval_ms
 from kbroker.group.modern import ModernGroup, ModernMember, Row, Steps, subscription_bytes
 from kbroker.group.reconcile import State
 from kbroker.group.shard import Shard
@@ -30,13 +31,8 @@ LEAVE_EPOCH = -1
 LEAVE_FOR_A_WHILE_EPOCH = -2
 """The epochs with which a member joins, leaves, and leaves to come back (a static member)."""
 
-SESSION, REBALANCE = 'session', 'rebalance'
-"""The kinds of deadlines."""
-
-LEAST_INTERVAL_MS = 500
-"""The shortest interval between two heartbeats of a member."""
-MEMBERS_A_MS = 10
-"""The members that may heartbeat in a millisecond: in larger groups, the shortest interval is longer."""
+REBALANCE = 'rebalance'
+"""The kind of the deadline that a member has to give something up."""
 
 G = TypeVar('G', bound=ModernGroup[Any, Any])
 M = TypeVar('M', bound=ModernMember)
@@ -126,6 +122,14 @@ class Heartbeats(ABC, Generic[G, M]):
 
     def __init__(self, place: Place):
         self.place = place
+        self.idle_members = IdleMembers(self)
+
+    def is_idle(self, group: G, member: M) -> bool:
+        """Return whether a bare heartbeat of a member with its whole target changes nothing.
+
+        `IdleMembers` has checked what all kinds have in common.
+        """
+        return False
 
     def heartbeat(self, call: Call, done: Completion) -> None:
         """Serve a heartbeat of any epoch. `done` completes with the response."""
@@ -263,18 +267,12 @@ class Heartbeats(ABC, Generic[G, M]):
         return not group.assigned_at_ms or not interval_ms or now_ms >= group.assigned_at_ms + interval_ms
 
     def interval_ms(self, draft: Draft[G, M]) -> int:
-        """Return the time until the member's next heartbeat.
-
-        Members learn of a new target by their heartbeats. So the interval is short while the member has not all that
-        it is meant to have, while a target is due, and as long as other members may not know the last target. Kafka
-        names the same interval always; clients take it from each response.
-        """
-        configured_ms: int = self.timing(draft.group.group_id).heartbeat_interval_ms
+        """Return the time until the member's next heartbeat."""
         assigned_at_ms = draft.group.assigned_at_ms if draft.targets is None else draft.now_ms
-        if draft.assignment_epoch == draft.epoch and draft.now_ms - assigned_at_ms >= configured_ms and (
-                self.is_settled(draft)):
-            return configured_ms
-        return min(configured_ms, max(LEAST_INTERVAL_MS, len(draft.group.members) // MEMBERS_A_MS))
+        return next_interval_ms(
+            self.timing(draft.group.group_id).heartbeat_interval_ms,
+            draft.assignment_epoch == draft.epoch and self.is_settled(draft), draft.now_ms - assigned_at_ms,
+            len(draft.group.members))
 
     @abstractmethod
     def is_settled(self, draft: Draft[G, M]) -> bool:

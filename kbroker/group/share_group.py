@@ -48,6 +48,11 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
     def derive_state(self) -> str:
         return 'Stable' if self.members else 'Empty'
 
+    @property
+    def is_known_covered(self) -> bool:
+        """`is_covered` would return True without a search."""
+        return self._is_covered is True
+
     def is_covered(self) -> Steps[bool]:
         """Return whether the targets have exactly the initialized partitions of the subscribed topics."""
         if self._is_covered is None:

@@ -49,6 +49,9 @@ class ShareHeartbeats(Heartbeats[ShareGroup, ShareMember]):
         most: int = self.place.config.group_share_max_size
         return most
 
+    def is_idle(self, group: ShareGroup, member: ShareMember) -> bool:
+        return group.is_known_covered and group.complete_version == self.place.changes.version
+
     # Members
 
     def check_epoch(self, member: ShareMember, request: Any) -> None:
@@ -148,9 +151,10 @@ class ShareHeartbeats(Heartbeats[ShareGroup, ShareMember]):
         """Initialize the share states that are missing, and list them in the group's row."""
         group, changes = draft.group, self.place.changes
         is_as_it_was = draft.before is not None and draft.member.names == draft.before.names
-        if is_as_it_was and not changes.concern(group.names, group.complete_version):
-            return
         version = changes.version
+        if is_as_it_was and not changes.concern(group.names, group.complete_version):
+            group.complete_version = version
+            return
         missing = yield from self.missing(group, group.names_with(draft.before, draft.member))
         added = (yield from self.initialize(group.group_id, draft.epoch, missing)) if missing else {}
         initialized = without_deleted(joined(group.initialized, added), changes.topics)

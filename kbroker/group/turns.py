@@ -67,12 +67,13 @@ class Turns:
     def __init__(self, shard: Shard, long_work: LongWork):
         self._shard = shard
         self._long_work = long_work
-        self._lines: dict[str, deque[tuple[Operation, Completion]]] = {}
+        self.lines: dict[str, deque[tuple[Operation, Completion]]] = {}
+        """The operations that wait, by group. A group has a line until all of its operations are answered."""
         self._is_stopped = False
 
     def is_busy(self, group_id: str) -> bool:
         """Return whether an operation on the group is not answered yet."""
-        return group_id in self._lines
+        return group_id in self.lines
 
     def submit(self, group_id: str, operation: Operation, done: Completion) -> None:
         """Run an operation in the group's next turn. `done` completes with its reply once its rows are durable.
@@ -80,17 +81,17 @@ class Turns:
         It completes with the KafkaError that the operation raised, or that the append failed with; any other error of
         an operation is logged, and becomes UNKNOWN_SERVER_ERROR. Without rows in the turn, that may be at once.
         """
-        line = self._lines.get(group_id)
+        line = self.lines.get(group_id)
         if line is not None:
             line.append((operation, done))
             return
-        line = self._lines[group_id] = deque([(operation, done)])
+        line = self.lines[group_id] = deque([(operation, done)])
         self._long_work.start(self._work_off(group_id, line))
 
     def stop(self) -> None:
         """Refuse all operations that have not begun: `__consumer_offsets` is gone."""
         self._is_stopped = True
-        for line in list(self._lines.values()):
+        for line in list(self.lines.values()):
             while line:
                 _, done = line.popleft()
                 complete(done, KafkaError(ErrorCode.NOT_COORDINATOR, 'the coordinator has stopped'), None)
@@ -108,7 +109,7 @@ class Turns:
                 turn.ended.append(left_over)    # it was made for the state that is discarded
                 left_over = None
             yield from self._answer(turn, error)
-        del self._lines[group_id]
+        del self.lines[group_id]
 
     def _run_operations(self, turn: _Turn, line: deque[tuple[Operation, Completion]]) -> Steps[_Ended | None]:
         """Run the operations in line. Return the one whose rows have no room in the turn, if there is one."""

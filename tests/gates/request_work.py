@@ -10,6 +10,7 @@ from support.message_builder import batch_of
 
 from kbroker.protocol.messages import (
     AddPartitionsToTxnRequest,
+    ConsumerGroupHeartbeatRequest,
     CreateTopicsRequest,
     EndTxnRequest,
     FetchRequest,
@@ -17,6 +18,7 @@ from kbroker.protocol.messages import (
     InitProducerIdRequest,
     OffsetCommitRequest,
     ProduceRequest,
+    ShareGroupHeartbeatRequest,
     TxnOffsetCommitRequest,
 )
 
@@ -28,8 +30,9 @@ Requests = list[tuple[Any, int]]
 BATCHES = {300: (1, 220), 16_384: (140, 105)}
 """The number of records and their size in bytes, by the approximate size of the batch in bytes."""
 GROUP = 'gate'
+NO_EPOCH = -1
 SETTINGS = {'kbroker.durability': 'page-cache', 'transaction.state.log.num.partitions': '1',
-            'offsets.topic.num.partitions': '1'}
+            'offsets.topic.num.partitions': '1', 'group.share.assignment.interval.ms': '0'}
 
 
 class Work:
@@ -120,6 +123,29 @@ class Work:
                         committed_offset=number)])]), 5))
         return requests
 
+    def heartbeats_of_a_consumer(self, count: int) -> Requests:
+        """Heartbeats of a member of a consumer group for which nothing changes."""
+        request = ConsumerGroupHeartbeatRequest
+        join = request(group_id='gate-consumers', member_id='member', rebalance_timeout_ms=60_000,
+                       subscribed_topic_names=['produced'], topic_partitions=[])
+        return [(request(group_id='gate-consumers', member_id='member', member_epoch=self._settled(join)), 1)] * count
+
+    def heartbeats_of_a_share_consumer(self, count: int) -> Requests:
+        """The same for a member of a share group."""
+        request = ShareGroupHeartbeatRequest
+        join = request(group_id='gate-shares', member_id='member', subscribed_topic_names=['produced'])
+        return [(request(group_id='gate-shares', member_id='member', member_epoch=self._settled(join)), 1)] * count
+
+    def _settled(self, join: Any) -> int:
+        """Let a member join. Return its epoch once that stays."""
+        found = self._ask(join, 1)
+        epoch = NO_EPOCH
+        while epoch != found.member_epoch:
+            assert_sound(found)
+            epoch = found.member_epoch
+            found = self._ask(type(join)(group_id=join.group_id, member_id=join.member_id, member_epoch=epoch), 1)
+        return epoch
+
     def _producers(self, count: int) -> Iterator[tuple[str, int, int]]:
         for _ in range(count):
             self._transactional_ids += 1
@@ -152,6 +178,8 @@ WORKS: dict[str, Callable[[Work, int], Requests]] = {
     'AddPartitionsToTxn of one partition': Work.add_partitions,
     'EndTxn of one record': Work.end_transactions,
     'OffsetCommit of one partition': Work.commit_offsets,
+    'idle heartbeat of a consumer': Work.heartbeats_of_a_consumer,
+    'idle heartbeat of a share consumer': Work.heartbeats_of_a_share_consumer,
     'TxnOffsetCommit of one partition': Work.commit_offsets_in_transactions,
 }
 

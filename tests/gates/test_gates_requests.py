@@ -39,6 +39,8 @@ INSTRUCTIONS = {
         'AddPartitionsToTxn of one partition': 22_300,  # 20,212
         'EndTxn of one record': 20_900,  # 18,969
         'OffsetCommit of one partition': 49_800,  # 45,296
+        'idle heartbeat of a consumer': 26_200,  # 23,815
+        'idle heartbeat of a share consumer': 26_700,  # 24,248
         'TxnOffsetCommit of one partition': 80_700,  # 73,335
     },
 }
@@ -65,6 +67,7 @@ SYSTEM_CALLS = {
     ('first Produce of a transaction', 1): 5.4,  # 5.07
     ('EndTxn of one record', 1): 5.4,  # 5.02
     ('OffsetCommit of one partition', 1): 4.4,  # 4.07
+    ('idle heartbeat of a consumer', 1): 3.4,  # 3.00
     ('TxnOffsetCommit of one partition', 1): 5.4,  # 5.00
     ('Produce of 300 B', BURST): 0.5,  # 0.21
     ('Produce of 16 KiB', BURST): 1.3,  # 0.65, more if it arrives in smaller pieces
@@ -72,6 +75,7 @@ SYSTEM_CALLS = {
     ('first Produce of a transaction', BURST): 2.5,  # 2.15
     ('EndTxn of one record', BURST): 2.5,  # 2.19
     ('OffsetCommit of one partition', BURST): 1.5,  # 1.15
+    ('idle heartbeat of a consumer', BURST): 0.5,  # 0.15
     ('TxnOffsetCommit of one partition', BURST): 2.5,  # 2.15
 }
 """The most system calls of a request that is sent alone (1), or together with BURST - 1 others."""

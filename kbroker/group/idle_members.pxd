@@ -1,0 +1,30 @@
+# cython: language_level=3
+from libc.stdint cimport int32_t, int64_t
+
+from kbroker.clock cimport Clock
+from kbroker.group.deadlines cimport Deadlines
+from kbroker.group.shard cimport Shard
+
+cdef struct IdleBeat:
+    int64_t session_timeout_ms
+    int64_t interval_ms         # until the member's next heartbeat
+
+
+cdef class IdleMembers:
+    cdef Shard _shard
+    cdef Deadlines _deadlines
+    cdef Clock _clock
+    cdef dict _lines            # of the groups that an operation waits for
+    cdef object _changes
+    cdef object _heartbeats
+    cdef object _group_config
+    cdef object _group_class
+    cdef str _kind
+
+    cdef bint find(self, str group_id, str member_id, int32_t epoch, str client_id, str client_host,
+                   IdleBeat *found) except -1
+    cdef int serve(self, str group_id, str member_id, IdleBeat *found) except -1
+
+
+cpdef int64_t next_interval_ms(int64_t configured_ms, bint is_settled, int64_t since_assignment_ms,
+                               Py_ssize_t members) except? -1

@@ -1,0 +1,195 @@
+"""The short way of heartbeats that change nothing: it answers what the whole way would have answered."""
+import itertools
+
+import pytest
+from api_client import ApiClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.in_process_broker import InProcessBroker, frame_of
+
+from kbroker.apis import consumer_group_heartbeat, share_group_heartbeat
+from kbroker.apis.dispatch import Dispatcher
+from kbroker.apis.request import Api
+from kbroker.apis.served import served_apis
+from kbroker.errors import ErrorCode
+from kbroker.group.turns import Turns
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import ConsumerGroupHeartbeatRequest, ShareGroupHeartbeatRequest
+
+SETTINGS = {'offsets.topic.num.partitions': '1', 'group.consumer.assignment.interval.ms': '0',
+            'share.coordinator.state.topic.num.partitions': '1', 'group.share.assignment.interval.ms': '0'}
+WHOLE = {
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_heartbeat.handle),
+    ApiKey.SHARE_GROUP_HEARTBEAT: Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_heartbeat.handle),
+}
+"""The APIs without a short way."""
+REQUESTS = {'consumer': ConsumerGroupHeartbeatRequest, 'share': ShareGroupHeartbeatRequest}
+NUMBERS = itertools.count(1)
+
+
+class WithoutShortWay(InProcessBroker):
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self._dispatcher = Dispatcher(self, [WHOLE.get(api.key, api) for api in served_apis()], self.tick)
+
+
+class Side:
+    """A broker with a group of an example, in which topics have the names of their places."""
+
+    def __init__(self, broker):
+        self.client = ApiClient(broker)
+        self.client.ask('FindCoordinator', coordinator_keys=['g'])
+
+    def begin(self, kind, prefix):
+        self.kind, self.prefix, self.epochs, self.owned, self.names = kind, prefix, {}, {}, {}
+        self.create(0)
+
+    def create(self, number):
+        self.names[self.client.create_topic(f'{self.prefix}-{number}', 2)] = number
+
+    def act(self, action, member, number):
+        """Do one thing. Return what a client sees of it."""
+        if action == 'wait':
+            return self.client.broker.clock.advance([1, 400, 5_000, 44_000, 46_000][number])
+        if action == 'create':
+            return self.create(number + 1) if number + 1 not in self.names.values() else None
+        if action == 'configure':
+            name = f'{self.kind}.heartbeat.interval.ms'
+            return self.client.ask('IncrementalAlterConfigs', resources=[{
+                'resource_type': 32, 'resource_name': self.prefix, 'configs': [
+                    {'name': name, 'value': str(5_000 + 1_000 * number)}]}]).responses[0].error_code
+        client_id = 'other' if action == 'beat of another client' else 'test'
+        return self.heartbeat(member, client_id, **self.fields_of(action, member, number))
+
+    def fields_of(self, action, member, number):
+        epoch = self.epochs.get(member, 0)
+        if action == 'join':
+            fields = {'subscribed_topic_names': [f'{self.prefix}-{topic}' for topic in range(number % 3)] or ['none']}
+            if self.kind == 'consumer':
+                fields |= {'rebalance_timeout_ms': 300_000, 'topic_partitions': []}
+            return fields | {'member_epoch': 0}
+        if action == 'report' and self.kind == 'consumer':
+            return {'member_epoch': epoch, 'topic_partitions': self.owned.get(member, [])}
+        return {'member_epoch': {'leave': -1, 'beat of an old epoch': epoch - 1}.get(action, epoch)}
+
+    def heartbeat(self, member, client_id, **fields):
+        request = REQUESTS[self.kind](group_id=self.prefix, member_id=f'member-{member}')
+        for name, value in fields.items():
+            setattr(request, name, value)
+        if fields.get('topic_partitions'):
+            request.topic_partitions = [type(request).TopicPartitions(**topic) for topic in fields['topic_partitions']]
+        broker = self.client.broker
+        connection = broker.begin(request, 1, client_id=client_id)
+        while not connection.replies:
+            broker.turn()
+        answer = broker.answer_to(connection, request, 1)
+        if answer.error_code == ErrorCode.NONE:
+            self.epochs[member] = answer.member_epoch
+        assignment = None
+        if answer.assignment is not None:
+            self.owned[member] = [{'topic_id': topic.topic_id, 'partitions': sorted(topic.partitions)}
+                                  for topic in answer.assignment.topic_partitions]
+            assignment = sorted((self.names.get(topic.topic_id), sorted(topic.partitions))
+                                for topic in answer.assignment.topic_partitions)
+        return (answer.throttle_time_ms, answer.error_code, answer.error_message, answer.member_id,
+                answer.member_epoch, answer.heartbeat_interval_ms, assignment)
+
+    def state(self):
+        """Return what the broker knows of the group, and how much it has stored."""
+        broker = self.client.broker
+        group = next((each for each in broker.groups.list_groups() if each.group_id == self.prefix), None)
+        stored = broker.topics.get('__consumer_offsets', 0).log_end_offset
+        return stored, None if group is None else (
+            group.state_name, group.epoch, group.assignment_epoch,
+            {name: (each.epoch, each.client_id) for name, each in group.members.items()})
+
+
+@pytest.fixture(scope='module')
+def sides(tmp_path_factory):
+    with (InProcessBroker(tmp_path_factory.mktemp('short'), SETTINGS) as short,
+          WithoutShortWay(tmp_path_factory.mktemp('whole'), SETTINGS) as whole):
+        yield Side(short), Side(whole)
+
+
+ACTIONS = st.tuples(
+    st.sampled_from(['join', 'beat', 'beat', 'beat', 'beat', 'report', 'report', 'leave', 'wait', 'wait', 'create',
+                     'configure', 'beat of another client', 'beat of an old epoch']),
+    st.integers(0, 2), st.integers(0, 4))
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(['consumer', 'share']), st.lists(ACTIONS, max_size=40))
+def test_the_short_way_answers_what_the_whole_way_would_have_answered(sides, kind, actions):
+    prefix = f'group-{next(NUMBERS)}'
+    for side in sides:
+        side.begin(kind, prefix)
+        side.act('join', 0, 1)
+    for action in [('beat', 0, 0), *actions, ('wait', 0, 4), ('beat', 0, 0)]:
+        first, second = [side.act(*action) for side in sides]
+        assert first == second, action
+        assert sides[0].state() == sides[1].state(), action
+
+
+@pytest.fixture(params=['consumer', 'share'])
+def idle(request, tmp_path):
+    """A side with a settled member 0, on a broker of its own."""
+    with InProcessBroker(tmp_path, SETTINGS) as broker:
+        side = Side(broker)
+        side.begin(request.param, 'g')
+        side.act('join', 0, 1)
+        for _ in range(3):
+            side.act('beat', 0, 0)
+        yield side
+
+
+def refuse(*_):
+    raise AssertionError('an operation was submitted')
+
+
+def test_an_idle_heartbeat_is_no_operation(idle, monkeypatch):
+    monkeypatch.setattr(Turns, 'submit', refuse)
+    assert idle.act('beat', 0, 0)[1] == ErrorCode.NONE
+
+
+@pytest.mark.parametrize('change', ['join', 'beat of another client', 'leave'])
+def test_another_heartbeat_is_an_operation(idle, monkeypatch, change):
+    submitted = []
+    monkeypatch.setattr(Turns, 'submit', lambda _self, group_id, *_: submitted.append(group_id))
+    request = REQUESTS[idle.kind](group_id='g', member_id='member-0')
+    for name, value in idle.fields_of(change, 0, 1).items():
+        setattr(request, name, value)
+    idle.client.broker.begin(request, 1, client_id='other' if change == 'beat of another client' else 'test')
+    assert submitted == ['g']
+
+
+def test_a_new_topic_makes_the_next_heartbeat_an_operation(idle, monkeypatch):
+    idle.create(1)
+    assert idle.act('beat', 0, 0)[1] == ErrorCode.NONE
+    monkeypatch.setattr(Turns, 'submit', refuse)
+    assert idle.act('beat', 0, 0)[1] == ErrorCode.NONE
+
+
+def test_an_idle_heartbeat_prolongs_the_session(idle):
+    for _ in range(3):
+        idle.act('wait', 0, 3)
+        assert idle.act('beat', 0, 0)[1] == ErrorCode.NONE
+    idle.act('wait', 0, 4)
+    idle.client.broker.turn()
+    assert idle.act('beat', 0, 0)[1] == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize('cut', [1, 5, 9])
+def test_a_heartbeat_that_is_cut_off_closes_the_connection(idle, cut):
+    request = REQUESTS[idle.kind](group_id='g', member_id='member-0', member_epoch=idle.epochs[0])
+    connection = idle.client.broker.connect()
+    idle.client.broker.send(connection, frame_of(request, 1)[:-cut])
+    assert connection.closed is not None
+
+
+def test_bytes_behind_a_heartbeat_do_not_matter(idle):
+    request = REQUESTS[idle.kind](group_id='g', member_id='member-0', member_epoch=idle.epochs[0])
+    broker = idle.client.broker
+    connection = broker.connect()
+    broker.send(connection, frame_of(request, 1) + b'123')
+    assert broker.answer_to(connection, request, 1).error_code == ErrorCode.NONE
