@@ -1,0 +1,15 @@
+"""Java members of a group are replaced one by one by those of the other protocol, and back, while they copy records."""
+import subprocess
+
+import pytest
+from support.apache_kafka import java
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+LIMIT_S = 500
+
+
+def test_a_group_that_is_rolled_to_the_other_protocol_and_back_copies_each_record_once(shared_broker):
+    done = subprocess.run(java('kbroker.RollingGroup', shared_broker.address), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.stdout == 'exactly once\n', done.stderr[-5000:]
