@@ -93,11 +93,6 @@ cdef class Member:
         return Member(self.member_id, self.group_instance_id, self.client_id, self.client_host,
                       self.rebalance_timeout_ms, self.session_timeout_ms, self.protocols, self.assignment)
 
-    def offering(self, protocols):
-        """Return a copy of the fields that a JoinGroup sets, with these assignors."""
-        return Member(self.member_id, self.group_instance_id, self.client_id, self.client_host,
-                      self.rebalance_timeout_ms, self.session_timeout_ms, protocols, self.assignment)
-
     cdef int take_fields(self, Member other) except -1:
         """Adopt the fields that a JoinGroup sets."""
         self.held_bytes = other.held_bytes - len(other.assignment) + len(self.assignment)
@@ -479,6 +474,10 @@ cdef class ClassicGroup(Group):
                     votes[name] = votes.get(name, 0) + 1
                     break
         return max(votes, key=votes.get)
+
+    def choose_protocol(self):
+        """Choose the assignor of a group whose members were not joined one by one. INCONSISTENT_GROUP_PROTOCOL."""
+        self.protocol_name = self.select_protocol()
 
     def start_generation(self, int64_t now_ms):
         """Everyone who is awaited has joined: next generation, with an assignor, or Empty without one."""

@@ -162,8 +162,8 @@ class ClassicMembers(ConsumerHeartbeats):
             member.held.is_reconciled_to(group.epoch) for member in group.members.values() if member is not last])
         members = [without_consumer_fields(member, call.classic) if member is last else member
                    for member in group.members.values()]
-        rows = yield from self.migration.downgrade(group, members, self.place.clock.wall_ms())
-        return Outcome(rows, PASS_ON, partial(self.after_downgrade, group.group_id, members, not is_at_rest))
+        classic, rows = yield from self.migration.downgrade(group, members, self.place.clock.wall_ms())
+        return Outcome(rows, PASS_ON, partial(self.after_downgrade, group.group_id, members, not is_at_rest), classic)
 
     # The steps of a heartbeat, as a join takes them
 

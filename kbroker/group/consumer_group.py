@@ -1,7 +1,7 @@
 """A consumer group (KIP-848): its members, their assignments and regular expressions, as its rows make them."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -251,16 +251,22 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
             del self.regexes[regex]
 
     def tombstones(self) -> list[Row]:
+        return list(self.each_tombstone())
+
+    def each_tombstone(self) -> Iterator[Row]:
+        """Return the tombstones one by one: a group with members has many."""
         group_id = self.group_id
-        return [
-            *[rows.current_tombstone(group_id, member_id) for member_id in self.members],
-            *[rows.target_tombstone(group_id, member_id) for member_id in self.targets],
-            rows.assignment_epoch_tombstone(group_id),
-            *[rows.member_tombstone(group_id, member_id) for member_id in self.members],
-            *[rows.regex_tombstone(group_id, regex) for regex in self.regexes],
-            rows.partition_metadata_tombstone(group_id),
-            rows.epoch_tombstone(group_id),
-        ]
+        for member_id in self.members:
+            yield rows.current_tombstone(group_id, member_id)
+        for member_id in self.targets:
+            yield rows.target_tombstone(group_id, member_id)
+        yield rows.assignment_epoch_tombstone(group_id)
+        for member_id in self.members:
+            yield rows.member_tombstone(group_id, member_id)
+        for regex in self.regexes:
+            yield rows.regex_tombstone(group_id, regex)
+        yield rows.partition_metadata_tombstone(group_id)
+        yield rows.epoch_tombstone(group_id)
 
     row_handlers: ClassVar[Mapping[str, RowHandler]] = {
         'ConsumerGroupMetadataKey': ModernGroup.apply_epoch,

@@ -286,14 +286,22 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
             return (yield from super().fence(group, gone, reply))
         everyone, gone_ids = list(group.members.values()), {member.member_id for member in gone}
         left = [member for member in everyone if member.member_id not in gone_ids]
-        rows = yield from self.migration.downgrade(group, left, self.place.clock.wall_ms())
-        return Outcome(rows, reply, partial(self.after_downgrade, group.group_id, everyone, True))
+        classic, rows = yield from self.migration.downgrade(group, left, self.place.clock.wall_ms())
+        return Outcome(rows, reply, partial(self.after_downgrade, group.group_id, everyone, True), classic)
 
     def after_downgrade(self, group_id: str, members: list[ConsumerMember], rebalances: bool) -> None:
         """The group has become a classic one: its members' deadlines are those of such a group."""
-        for member in members:
-            self.disarm(group_id, member.member_id)
-        self.migration.start_downgraded(group_id, members, rebalances=rebalances)
+        self.migration.start_downgraded(group_id, rebalances=rebalances)
+        self.migration.long_work.start(self._disarm_all(group_id, members))
+
+    def _disarm_all(self, group_id: str, members: list[ConsumerMember]) -> Steps[None]:
+        """Cancel the deadlines of members, in parts, but for those that are in a consumer group again."""
+        for number, member in enumerate(members):
+            if number % 64 == 63:
+                yield
+            group = self.place.shard.groups.get(group_id)
+            if not isinstance(group, ConsumerGroup) or member.member_id not in group.members:
+                self.disarm(group_id, member.member_id)
 
     def leave(self, call: Call, found: Group | None) -> Steps[Outcome] | Outcome:
         """GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""

@@ -115,27 +115,29 @@ class Membership:
         self._prepare_rebalance(group)
 
     @then_answer
-    def start_downgraded(self, group_id, protocols, rebalances):
-        """Give the members of a group that was a consumer group their session's time. `protocols` by member id: the
-        assignors that they offer. The row of the group keeps only one."""
+    def start_downgraded(self, group_id, rebalances):
+        """Give the members of a group that was a consumer group their session's time."""
         group = self._shard.classic_group(group_id)
         if group is None:
             return
         if rebalances:
             self._prepare_rebalance(group)
-        self.answers.then(self._start_members(group, protocols))
+        self.answers.then(self._start_members(group))
 
-    def _start_members(self, group, protocols):
+    def _start_members(self, group):
         cdef Member member
         for index, member in enumerate(list(group.members.values())):
             if index and index % MEMBERS_A_PART == 0:
                 yield
             if group.members.get(member.member_id) is member and member.session_timer is None:
-                group.update(member, member.offering(protocols[member.member_id]))
                 self.sessions.restart(group, member)
 
     def _classic_groups(self):
         return [group for group in self._shard.groups.values() if isinstance(group, ClassicGroup)]
+
+    def row_of(self, group, assignments):
+        """Return the row of a group that is not adopted yet. Raises MESSAGE_TOO_LARGE."""
+        return self._shard.row_of(group, assignments)
 
     # JoinGroup
 

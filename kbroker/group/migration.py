@@ -12,12 +12,13 @@ from typing import Any
 
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.group import consumer_rows as rows
-from kbroker.group.classic import CONSUMER_PROTOCOL_TYPE, MOST_MEMBERS, ClassicGroup, Member
+from kbroker.group.classic import CONSUMER_PROTOCOL_TYPE, MOST_MEMBERS, ClassicGroup, GroupState, Member
 from kbroker.group.consumer_group import ConsumerGroup
 from kbroker.group.consumer_member import NOTHING, ClassicFields, ConsumerMember, Target
 from kbroker.group.membership import Membership
 from kbroker.group.modern import Row, Steps
 from kbroker.group.reconcile import Assigned
+from kbroker.group.shard import coordinator_error
 from kbroker.group.topic_changes import TopicChanges
 from kbroker.long_work import LongWork, Pace
 from kbroker.protocol import messages
@@ -147,36 +148,36 @@ class Migration:
         return (group.classic_count == len(group.members) - 1 and self.policy in DOWNGRADE_POLICIES
                 and len(group.members) <= min(self._config.group_max_size, MOST_MEMBERS))
 
-    def downgrade(self, group: ConsumerGroup, members: Iterable[ConsumerMember], now_ms: int) -> Steps[list[Row]]:
-        """Return the rows that make a classic group of these members, with their targets as assignments."""
-        pace = Pace()
-        classic = ClassicGroup(group.group_id)
+    def downgrade(self, group: ConsumerGroup, members: Iterable[ConsumerMember],
+                  now_ms: int) -> Steps[tuple[ClassicGroup, list[Row]]]:
+        """Make a classic group of these members, with their targets as assignments. Return it with the rows.
+
+        UNKNOWN_SERVER_ERROR if the row of its members is too large.
+        """
+        pace, found = Pace(), list[Row]()
+        classic = ClassicGroup(group.group_id, state_since_ms=now_ms, state=GroupState.STABLE, generation=group.epoch)
         assignments: dict[str, bytes] = {}
         for member in members:
             assert member.classic is not None
-            classic.add(_downgraded(member, member.classic), CONSUMER_PROTOCOL_TYPE)
-            assignments[member.member_id] = self.assignment_bytes(member, group.targets.get(member.member_id, NOTHING))
+            assignment = self.assignment_bytes(member, group.targets.get(member.member_id, NOTHING))
+            assignments[member.member_id] = assignment
+            classic.add(_downgraded(member, member.classic, assignment), CONSUMER_PROTOCOL_TYPE)
             if pace.spend(8):
                 yield
-        protocol = classic.select_protocol()
-        row_class = messages.GroupMetadataValue.MemberMetadata
-        value = messages.GroupMetadataValue(
-            protocol_type=CONSUMER_PROTOCOL_TYPE, generation=group.epoch, protocol=protocol, leader=classic.leader_id,
-            current_state_timestamp=now_ms, members=[
-                row_class(member_id=member.member_id, group_instance_id=member.group_instance_id,
-                          client_id=member.client_id, client_host=member.client_host,
-                          rebalance_timeout=member.rebalance_timeout_ms, session_timeout=member.session_timeout_ms,
-                          subscription=member.metadata(protocol), assignment=assignments[member.member_id])
-                for member in classic.members.values()])
+        classic.choose_protocol()
+        yield from _add_rows(found, group.each_tombstone())
+        try:
+            _, value = self._membership.row_of(classic, assignments)
+        except KafkaError as error:
+            raise coordinator_error(error) from error
+        found.append((messages.GroupMetadataKey(group=group.group_id), value))
         log.info('group %s of %d members is downgraded to the classic protocol', shown(group.group_id),
                  len(assignments))
-        return [*group.tombstones(), (messages.GroupMetadataKey(group=group.group_id), value)]
+        return classic, found
 
-    def start_downgraded(self, group_id: str, members: Iterable[ConsumerMember], *, rebalances: bool) -> None:
+    def start_downgraded(self, group_id: str, *, rebalances: bool) -> None:
         """Give the members of the classic group that a downgrade has made their time."""
-        self._membership.start_downgraded(
-            group_id, {member.member_id: member.classic.protocols for member in members if member.classic is not None},
-            rebalances)
+        self._membership.start_downgraded(group_id, rebalances)
 
     def assignment_bytes(self, member: ConsumerMember, partitions: Mapping[bytes, Iterable[int]]) -> bytes:
         """Return an assignment in the version that the member knows, without topics that do not exist."""
@@ -220,9 +221,9 @@ def _add_rows(found: list[Row], more: Iterable[Row]) -> Steps[None]:
             yield
 
 
-def _downgraded(member: ConsumerMember, fields: ClassicFields) -> Member:
+def _downgraded(member: ConsumerMember, fields: ClassicFields, assignment: bytes) -> Member:
     return Member(member.member_id, member.instance_id, member.client_id, member.client_host,
-                  member.rebalance_timeout_ms, fields.session_timeout_ms, fields.protocols)
+                  member.rebalance_timeout_ms, fields.session_timeout_ms, fields.protocols, assignment)
 
 
 def without_consumer_fields(member: ConsumerMember, fields: ClassicFields) -> ConsumerMember:

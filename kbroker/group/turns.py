@@ -41,12 +41,15 @@ ROW_VERSION = 0
 class Outcome(NamedTuple):
     """The result of an operation.
 
-    `after` is called when the rows are adopted, before the reply leaves: it arms timers. It must not raise.
+    The value of a row is bytes if the operation has encoded it. `after` is called when the rows are adopted, before the
+    reply leaves: it arms timers. It must not raise.
     """
 
     rows: Sequence[Row] = ()
     reply: object = None
     after: Callable[[], None] | None = None
+    group: Group | None = None
+    """The group that the rows make, if the operation has made it, too: one row of many members takes long to apply."""
 
 
 Operation = Callable[[Group | None], 'Steps[Outcome] | Outcome']
@@ -177,8 +180,9 @@ class _Turn:
         for number, (key, value) in enumerate(rows):
             if number and number % ROWS_A_PART == 0:
                 yield
-            version = GROUP_VERSION if type(key) is GroupMetadataKey else ROW_VERSION
-            row = encode_row_key(key), None if value is None else encode_row_value(value, version)
+            if value is not None and not isinstance(value, bytes):
+                value = encode_row_value(value, GROUP_VERSION if type(key) is GroupMetadataKey else ROW_VERSION)
+            row = encode_row_key(key), value
             encoded.append(row)
             left_bytes -= row_bytes(row)
             if left_bytes < 0:
@@ -193,10 +197,14 @@ class _Turn:
     def add(self, ended: _Ended) -> Steps[None]:
         """Apply the rows of an operation to the copy, which the first ones make."""
         self.ended.append(ended)
-        if ended.encoded and not self.rows and self._group is not None:
+        made = ended.outcome.group
+        if made is None and ended.encoded and not self.rows and self._group is not None:
             self._group = self._group.copy()
         self.rows += ended.encoded
         self._left_bytes -= sum(map(row_bytes, ended.encoded))
+        if made is not None:
+            self._group = made
+            return
         for number, (key, value) in enumerate(ended.outcome.rows):
             if number and number % ROWS_A_PART == 0:
                 yield

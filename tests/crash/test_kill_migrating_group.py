@@ -1,7 +1,7 @@
 """A broker that is killed while a group changes its protocol: the group goes on in one of both, and its offsets stay.
 
-A classic member stays in the group. A member of the consumer protocol joins it, which upgrades the group, and leaves it,
-which downgrades the group. The broker is killed at a random moment of each such request.
+A classic member stays in the group. A member of the consumer protocol joins it, which upgrades the group. When that one
+leaves, the group is downgraded. The broker is killed at a random moment of each such request.
 """
 from __future__ import annotations
 

@@ -4,18 +4,15 @@ Times are processor times of this thread, so the load of the machine does not co
 """
 
 import gc
-import time
 
 import pytest
 from support.attempts import assert_within
 from support.group_coordinator import GROUP, Answer, Client, World, subscription
+from support.measured_world import MeasuredWorld
 
-from kbroker.clock import Timers
 from kbroker.errors import ErrorCode
 from kbroker.group.classic import MOST_MEMBERS
-from kbroker.long_work import LongWork
 from kbroker.protocol.messages import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
-from kbroker.turn_watch import TurnWatch
 
 MEMBERS = 10_000
 LONGEST_TURN_S = 0.010
@@ -23,39 +20,6 @@ ORDERS = subscription('orders')
 MIB = 1024 * 1024
 GATHERED_MS = 7_000
 """After this time the first rebalance has waited long enough for members."""
-
-
-class MeasuredWorld(World):
-    """A world that remembers the longest of its turns in seconds."""
-
-    def __init__(self, **settings):
-        self.watch = TurnWatch(measures_cpu=True)
-        self.longest_s = 0.0
-        self.total_s = 0.0
-        super().__init__(**settings)
-        self.measure_timers()
-
-    def measure_timers(self):
-        self.groups.close()
-        self.topics.on_topic_created.clear()
-        self.topics.on_topic_deleted.clear()
-        self.timers = Timers(self.clock, self.watch)
-        self.long_work = LongWork(self.timers)
-        self.groups = self.coordinator()
-        self.groups.start()
-
-    def turn(self, operation):
-        """Call an operation as one turn of the loop."""
-        began = time.thread_time()
-        result = operation()
-        taken = time.thread_time() - began
-        self.longest_s = max(self.longest_s, taken)
-        self.total_s += taken
-        return result
-
-    @property
-    def longest_turn_s(self):
-        return max(self.longest_s, self.watch.longest_turn_us / 1e6)
 
 
 @pytest.fixture

@@ -1,0 +1,72 @@
+"""Large groups change their protocol, and no turn of the loop is long.
+
+All rows of an upgrade are one batch, so max.message.bytes bounds the groups that can be upgraded: at its default, to
+about three thousand members. Times are processor times of this thread, so the load of the machine does not count.
+"""
+import gc
+
+import pytest
+from support.attempts import assert_within
+from support.consumer_groups import Consumer, consumer_group
+from support.group_coordinator import GROUP
+from support.measured_world import MeasuredWorld
+
+from kbroker.client.assignor import decode_assignment, encode_assignment, encode_subscription
+from kbroker.errors import ErrorCode
+from kbroker.group.classic import ClassicGroup, GroupState, Member
+
+MEMBERS = 2_500
+LONGEST_TURN_S = 0.010
+SESSION_MS = 45_000
+
+
+@pytest.fixture(autouse=True)
+def _without_garbage_collection():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def world_with(members):
+    """Return a world in which a classic group has so many members, each with a partition of `t`."""
+    world = MeasuredWorld(group_consumer_assignment_interval_ms=0, group_consumer_min_assignment_interval_ms=0,
+                          group_consumer_assignors='range')
+    world.topics.create('t', members + 1)
+    metadata = encode_subscription(['t'])
+    group = ClassicGroup(GROUP, state=GroupState.STABLE, generation=3, protocol_name='range',
+                         state_since_ms=world.clock.wall_ms())
+    for number in range(members):
+        group.add(Member(f'm{number:05}', None, 'client', '/127.0.0.1', 300_000, SESSION_MS,
+                         [('range', metadata), ('roundrobin', metadata)], encode_assignment([('t', number)])),
+                  'consumer')
+    world.groups._part(GROUP).shard.add_group(group)
+    return world
+
+
+def upgraded(world, members):
+    """Let a member of the consumer protocol join, and return it."""
+    newcomer = Consumer(world, 'newcomer', names=['t'])
+    assert newcomer.join().code is ErrorCode.NONE
+    group = consumer_group(world)
+    assert (len(group.members), group.classic_count, group.epoch) == (members + 1, members, 4)
+    return newcomer
+
+
+def downgrade(world, newcomer, members):
+    """Let the member leave, and the others have their assignments in a classic group."""
+    assert newcomer.leave().code is ErrorCode.NONE
+    group = world.groups.describe(GROUP, 'classic')
+    assert (len(group.members), group.generation) == (members, 4)
+    assert len({partition for member in group.members.values()
+                for _, partition in decode_assignment(member.assignment)}) == members
+    assert all(len(member.protocols) == 2 for member in group.members.values())
+
+
+def test_a_large_group_is_upgraded_and_downgraded_and_no_turn_is_long():
+    world = world_with(MEMBERS)
+    newcomer = upgraded(world, MEMBERS)
+    downgrade(world, newcomer, MEMBERS)
+    world.advance(SESSION_MS)
+    assert world.state() in ('Empty', 'none')
+    assert_within(world.longest_turn_s, LONGEST_TURN_S)

@@ -1,0 +1,45 @@
+"""A group coordinator whose turns are measured in processor time."""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from support.group_coordinator import World
+
+from kbroker.clock import Timers
+from kbroker.long_work import LongWork
+from kbroker.turn_watch import TurnWatch
+
+
+class MeasuredWorld(World):
+    """A world that remembers the longest of its turns in seconds."""
+
+    def __init__(self, **settings: Any):
+        self.watch = TurnWatch(measures_cpu=True)
+        self.longest_s = 0.0
+        self.total_s = 0.0
+        super().__init__(**settings)
+        self.measure_timers()
+
+    def measure_timers(self) -> None:
+        self.groups.close()
+        self.topics.on_topic_created.clear()
+        self.topics.on_topic_deleted.clear()
+        self.timers = Timers(self.clock, self.watch)
+        self.long_work = LongWork(self.timers)
+        self.groups = self.coordinator()
+        self.groups.start()
+
+    def turn(self, operation: Callable[[], Any]) -> Any:
+        """Call an operation as one turn of the loop."""
+        began = time.thread_time()
+        result = operation()
+        taken = time.thread_time() - began
+        self.longest_s = max(self.longest_s, taken)
+        self.total_s += taken
+        return result
+
+    @property
+    def longest_turn_s(self) -> float:
+        return max(self.longest_s, self.watch.longest_turn_us / 1e6)
