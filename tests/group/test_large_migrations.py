@@ -15,7 +15,7 @@ from kbroker.client.assignor import decode_assignment, encode_assignment, encode
 from kbroker.errors import ErrorCode
 from kbroker.group.classic import ClassicGroup, GroupState, Member
 
-MEMBERS = 2_500
+MEMBERS = 1_500
 LONGEST_TURN_S = 0.010
 SESSION_MS = 45_000
 
