@@ -193,3 +193,14 @@ def test_bytes_behind_a_heartbeat_do_not_matter(idle):
     connection = broker.connect()
     broker.send(connection, frame_of(request, 1) + b'123')
     assert broker.answer_to(connection, request, 1).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize('text', [b'member', b'\x02g'])
+def test_a_heartbeat_whose_text_is_not_utf_8_closes_the_connection(idle, text, caplog):
+    request = REQUESTS[idle.kind](group_id='g', member_id='member-0', member_epoch=idle.epochs[0])
+    frame = frame_of(request, 1)
+    assert frame.count(text) == 1
+    connection = idle.client.broker.connect()
+    idle.client.broker.send(connection, frame.replace(text, text[:-1] + b'\xff'))
+    assert connection.closed is not None
+    assert not [record for record in caplog.records if record.exc_info]
