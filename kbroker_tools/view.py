@@ -107,8 +107,15 @@ class GroupInfo:
     coordinator_id: int
     members: tuple[GroupMember, ...]
     epoch: int | None = None
-    """The group epoch. This field and the next are set for the consumer protocol (KIP-848) only."""
+    """The group epoch. This field and the next are None for the classic protocol."""
     assignment_epoch: int | None = None
+
+    @property
+    def group_type(self) -> str:
+        """Kafka's type of a group that was described: classic, consumer, share or streams."""
+        if self.epoch is None:
+            return 'classic'
+        return self.protocol_type
 
 
 @dataclass(frozen=True, slots=True)

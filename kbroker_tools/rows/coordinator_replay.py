@@ -35,6 +35,14 @@ from kbroker.protocol.messages import (
     ShareGroupStatePartitionMetadataKey,
     ShareGroupStatePartitionMetadataValue,
     ShareGroupTargetAssignmentMetadataKey,
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataKey,
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTopologyKey,
+    StreamsGroupTopologyValue,
     TransactionLogKey,
 )
 from kbroker.protocol.rows import RowError, encode_row_key
@@ -50,6 +58,8 @@ TopicPartition = tuple[str, int]
 
 CONSUMER_PROTOCOL_TYPE = 'consumer'
 SHARE_PROTOCOL_TYPE, SHARE_ASSIGNOR = 'share', 'simple'
+STREAMS_PROTOCOL_TYPE, STREAMS_ASSIGNOR = 'streams', 'sticky'
+STABLE_STREAMS_MEMBER = 1
 STABLE_MEMBER = 0
 """The state of a member that has no partition to revoke or to wait for."""
 
@@ -89,15 +99,15 @@ def replay_groups(batches: Batches, only: str | None = None) -> GroupState:
     return state
 
 
-def replay_share_states(batches: Batches, group_id: str, states: dict[ShareKey, ShareState]) -> None:
-    """Replay one partition of `__share_group_state` into the states of a group's share partitions."""
+def replay_share_states(batches: Batches, group_id: str | None, states: dict[ShareKey, ShareState]) -> None:
+    """Replay one partition of `__share_group_state` into the states of a group's share partitions. None: all groups."""
     for record in _records(batches):
         try:
             found = read_share_row(states, record)
         except RowError as error:
             _skip(record, error)
             continue
-        if found is None or found[0].group_id != group_id:
+        if found is None or group_id not in (None, found[0].group_id):
             continue
         key, state = found
         if state is None:
@@ -174,6 +184,53 @@ class _ShareGroup:
         return 'Stable' if self.members else 'Empty'
 
 
+@dataclass
+class _StreamsGroup:
+    """A streams group (KIP-1071), as its rows describe it."""
+
+    epoch: int = 0
+    validated_topology_epoch: int = -1
+    assignment_epoch: int = 0
+    topology: StreamsGroupTopologyValue | None = None
+    members: dict[str, StreamsGroupMemberMetadataValue] = field(default_factory=dict)
+    assignments: dict[str, StreamsGroupCurrentMemberAssignmentValue] = field(default_factory=dict)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Apply a row with a value, or the tombstone of a member."""
+        if isinstance(key, StreamsGroupMetadataKey):
+            self.epoch, self.validated_topology_epoch = value.epoch, value.validated_topology_epoch
+        elif isinstance(key, StreamsGroupTargetAssignmentMetadataKey):
+            self.assignment_epoch = 0 if value is None else value.assignment_epoch
+        elif isinstance(key, StreamsGroupTopologyKey):
+            self.topology = value
+        elif isinstance(key, StreamsGroupMemberMetadataKey):
+            _put(self.members, key.member_id, value)
+        elif isinstance(key, StreamsGroupCurrentMemberAssignmentKey):
+            _put(self.assignments, key.member_id, value)
+
+    @property
+    def state(self) -> str:
+        """The state by Kafka's rule."""
+        if not self.members:
+            return 'Empty'
+        if self.topology is None or self.validated_topology_epoch != self.topology.epoch:
+            return 'NotReady'
+        if self.epoch > self.assignment_epoch:
+            return 'Assigning'
+        if all((current := self.assignments.get(member_id)) is not None and current.state == STABLE_STREAMS_MEMBER
+               and current.member_epoch == self.assignment_epoch for member_id in self.members):
+            return 'Stable'
+        return 'Reconciling'
+
+    def partitions(self, member_id: str) -> tuple[TopicPartition, ...]:
+        """Return the source partitions of the member's active tasks. A topic may have fewer partitions than tasks."""
+        current = self.assignments.get(member_id)
+        sources = {part.subtopology_id: [*part.source_topics, *(row.name for row in part.repartition_source_topics)]
+                   for part in (self.topology.subtopologies if self.topology is not None else ())}
+        return tuple(sorted((topic, partition) for task in (current.active_tasks if current is not None else ())
+                            for topic in sources.get(task.subtopology_id, ()) for partition in task.partitions))
+
+
 def _put(rows: dict[str, Any], member_id: str, value: Any) -> None:
     if value is None:
         rows.pop(member_id, None)
@@ -183,6 +240,8 @@ def _put(rows: dict[str, Any], member_id: str, value: Any) -> None:
 
 _SHARE_KEYS = (ShareGroupMetadataKey, ShareGroupTargetAssignmentMetadataKey, ShareGroupStatePartitionMetadataKey,
                ShareGroupMemberMetadataKey, ShareGroupCurrentMemberAssignmentKey)
+_STREAMS_KEYS = (StreamsGroupMetadataKey, StreamsGroupTargetAssignmentMetadataKey, StreamsGroupTopologyKey,
+                 StreamsGroupMemberMetadataKey, StreamsGroupCurrentMemberAssignmentKey)
 
 
 class GroupState:
@@ -194,6 +253,7 @@ class GroupState:
         self._classic: dict[str, Any] = {}
         self._consumer: dict[str, _ConsumerGroup] = {}
         self._share: dict[str, _ShareGroup] = {}
+        self._streams: dict[str, _StreamsGroup] = {}
 
     def replay(self, header: BatchHeader, batch: memoryview) -> None:
         """Apply one batch. Offsets in a transaction stay pending until its marker.
@@ -229,7 +289,7 @@ class GroupState:
             self._offsets.commit(row.key, row.committed)
 
     def _replay_group(self, key: Any, value: Any) -> None:
-        """Apply the row of a group. Rows of streams groups are ignored."""
+        """Apply the row of a group."""
         if isinstance(key, GroupMetadataKey):
             if value is None:
                 self._classic.pop(key.group, None)
@@ -238,7 +298,9 @@ class GroupState:
         elif self._only not in (None, key.group_id):
             return
         elif isinstance(key, _SHARE_KEYS):
-            self._replay_share(key, value)
+            _replay(self._share, _ShareGroup, key, value, ends=isinstance(key, ShareGroupMetadataKey))
+        elif isinstance(key, _STREAMS_KEYS):
+            _replay(self._streams, _StreamsGroup, key, value, ends=isinstance(key, StreamsGroupMetadataKey))
         elif isinstance(key, ConsumerGroupMetadataKey):
             if value is None:
                 self._consumer.pop(key.group_id, None)
@@ -254,12 +316,6 @@ class GroupState:
         elif isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
             self._replay_member(key, value, 'targets')
 
-    def _replay_share(self, key: Any, value: Any) -> None:
-        if value is None and (isinstance(key, ShareGroupMetadataKey) or key.group_id not in self._share):
-            self._share.pop(key.group_id, None)
-        else:
-            self._share.setdefault(key.group_id, _ShareGroup()).put(key, value)
-
     def _replay_member(self, key: Any, value: Any, rows: str) -> None:
         group = self._consumer.get(key.group_id)
         if value is None:
@@ -272,7 +328,8 @@ class GroupState:
     # ---- queries ----
 
     def group_ids(self) -> set[str]:
-        return self._classic.keys() | self._consumer.keys() | self._share.keys() | self._offsets.group_ids()
+        return (self._classic.keys() | self._consumer.keys() | self._share.keys() | self._streams.keys()
+                | self._offsets.group_ids())
 
     def share_partitions(self, group_id: str) -> list[tuple[bytes, str, int]]:
         """Return (topic id, topic, partition) of all that a share group has begun to read."""
@@ -297,9 +354,19 @@ class GroupState:
             return _consumer_group(group_id, self._consumer[group_id], coordinator_id, topic_name)
         if group_id in self._share:
             return _share_group(group_id, self._share[group_id], coordinator_id, topic_name)
+        if group_id in self._streams:
+            return _streams_group(group_id, self._streams[group_id], coordinator_id)
         if group_id in self._offsets.group_ids():
             return GroupInfo(group_id, 'Empty', '', '', coordinator_id, ())
         return None
+
+
+def _replay(groups: dict[str, Any], group_class: Callable[[], Any], key: Any, value: Any, *, ends: bool) -> None:
+    """Apply a row of a share or streams group. Its tombstone ends the group if `ends`."""
+    if value is None and (ends or key.group_id not in groups):
+        groups.pop(key.group_id, None)
+    else:
+        groups.setdefault(key.group_id, group_class()).put(key, value)
 
 
 def _classic_group(group_id: str, value: Any, coordinator_id: int) -> GroupInfo:
@@ -342,6 +409,16 @@ def _share_group(group_id: str, group: _ShareGroup, coordinator_id: int,
             _named(current.assigned_partitions if current is not None else (), topic_name),
             current.member_epoch if current is not None else 0))
     return GroupInfo(group_id, group.state, SHARE_PROTOCOL_TYPE, SHARE_ASSIGNOR, coordinator_id, tuple(members),
+                     group.epoch, group.assignment_epoch)
+
+
+def _streams_group(group_id: str, group: _StreamsGroup, coordinator_id: int) -> GroupInfo:
+    members = []
+    for member_id, member in group.members.items():
+        current = group.assignments.get(member_id)
+        members.append(GroupMember(member_id, member.instance_id, member.client_id, member.client_host,
+                                   group.partitions(member_id), current.member_epoch if current is not None else 0))
+    return GroupInfo(group_id, group.state, STREAMS_PROTOCOL_TYPE, STREAMS_ASSIGNOR, coordinator_id, tuple(members),
                      group.epoch, group.assignment_epoch)
 
 

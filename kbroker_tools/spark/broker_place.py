@@ -301,8 +301,10 @@ class BrokerPlace:
 
     def refresh(self) -> None:
         """Request the partitions and offsets again. KafkaError, ClientError."""
-        self._partitions = sorted((topic.name, partition) for topic in self._cluster.topics().values()
+        topics = self._cluster.topics()
+        self._partitions = sorted((topic.name, partition) for topic in topics.values()
                                   for partition in topic.partitions)
+        self._topic_names = {topic.topic_id: topic.name for topic in topics.values()}
         self._known: dict[Partition, Bounds] = {}
 
     def partitions(self) -> list[Partition]:
@@ -379,6 +381,9 @@ class BrokerPlace:
                 for header, batch in iter_batches(records):
                     if each.holds(header):
                         yield None, None, header, batch
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        return self._topic_names.get(topic_id)
 
     def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
         rows = self._admin.describe_producers([(topic, partition)])[topic, partition]

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -226,6 +227,17 @@ class FilePlace:
             with storage.open(segment.name('log')) as file:
                 for position, header, batch in read_batches(file, start, end):
                     yield segment.base_offset, position, header, batch
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        return self._topic_names.get(topic_id)
+
+    @cached_property
+    def _topic_names(self) -> dict[bytes, str]:
+        from kbroker.metadata.directory import parse_uuid
+        from kbroker_tools.spark.identity import topic_id_in
+        first_of_topic = {topic: storage for (topic, _), storage in sorted(self._directories.items(), reverse=True)}
+        return {parse_uuid(text): topic for topic, storage in first_of_topic.items()
+                for text in topic_id_in(topic, storage).values()}
 
     def producers(self, topic: str, partition: int) -> list[ActiveProducer]:
         return self.state(topic, partition).producers

@@ -50,7 +50,7 @@ def _of_directories(directories: Sequence[Storage], topics: Sequence[str]) -> Id
             if facts is None and (found := parse_directory_name(name))}
         for (topic, _), storage in partitions.items():
             if topic in topics and topic not in topic_ids:
-                topic_ids |= _topic_id(topic, storage)
+                topic_ids |= topic_id_in(topic, storage)
     return Identity(cluster_ids.pop() if len(cluster_ids) == 1 else None, topic_ids)
 
 
@@ -62,7 +62,8 @@ def _cluster_id(directory: Storage) -> set[str]:
     return {found['cluster.id']} if 'cluster.id' in found else set()
 
 
-def _topic_id(topic: str, directory: Storage) -> dict[str, str]:
+def topic_id_in(topic: str, directory: Storage) -> dict[str, str]:
+    """Return the id of the topic by its name, from the directory of a partition; nothing if the file lacks it."""
     try:
         text = directory.read(PARTITION_METADATA).decode('utf-8', 'replace')
     except FileNotFoundError:

@@ -72,6 +72,9 @@ class Place(Protocol):
     def batches(self, topic: str, partition: int, piece: Any) -> Iterator[LocatedBatch]:
         """Yield every batch of a piece, or of the partition if it is None, with markers and open transactions."""
 
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """Return the name of the topic with this id; None if there is none, or if its id is not known."""
+
     def producers(self, topic: str, partition: int) -> list[Any]:
         """Return the producers, with the members of `kbroker_tools.view.ProducerInfo`."""
 

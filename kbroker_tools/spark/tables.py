@@ -15,10 +15,15 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kbroker.errors import KafkaError
-from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kbroker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kbroker.record.batch import BatchHeader, check_crc
 from kbroker.record.control import read_end_txn_marker
-from kbroker_tools.rows.coordinator_replay import replay_groups, replay_transactions, transaction_rows
+from kbroker_tools.rows.coordinator_replay import (
+    replay_groups,
+    replay_share_states,
+    replay_transactions,
+    transaction_rows,
+)
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.planning import Place, chosen_partitions
 from kbroker_tools.spark.schema import COMPRESSIONS, check_columns
@@ -26,6 +31,8 @@ from kbroker_tools.spark.tasks import TaskPartition, freeze_imports, open_place
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from kbroker.group.share_rows import ShareKey, ShareState
 
 ROWS_OF_A_BATCH = 5_000
 TASKS = 8
@@ -52,9 +59,9 @@ SCHEMAS = {
     'transactions': f'{TRANSACTION}, coordinator_partition int',
     'transaction_history': f'coordinator_partition int, offset bigint, timestamp timestamp, {TRANSACTION}',
     'aborted': f'{PARTITION}, producer_id bigint, first_offset bigint, last_offset bigint',
-    'offsets': 'group_id string, topic string, partition int, committed_offset bigint, leader_epoch int, '
-               'metadata string, last_stable_offset bigint, lag bigint',
-    'groups': 'group_id string, state string, protocol_type string, protocol string, members int, '
+    'offsets': 'group_id string, group_type string, topic string, partition int, committed_offset bigint, '
+               'leader_epoch int, metadata string, last_stable_offset bigint, lag bigint',
+    'groups': 'group_id string, group_type string, state string, protocol_type string, protocol string, members int, '
               'assignment array<struct<member_id:string,client_id:string,client_host:string,topic:string,'
               'partition:int>>',
     'producers': f'{PARTITION}, producer_id bigint, producer_epoch int, last_sequence int, last_timestamp timestamp, '
@@ -62,8 +69,9 @@ SCHEMAS = {
     'segments': f'{PARTITION}, base_offset bigint, size_bytes bigint, modified timestamp, has_index boolean, '
                 'has_transaction_index boolean, is_active boolean',
 }
-BY_COORDINATOR = {'transactions': TRANSACTION_STATE, 'transaction_history': TRANSACTION_STATE,
-                  'offsets': CONSUMER_OFFSETS, 'groups': CONSUMER_OFFSETS}
+BY_COORDINATOR = {'transactions': (TRANSACTION_STATE,), 'transaction_history': (TRANSACTION_STATE,),
+                  'offsets': (CONSUMER_OFFSETS, SHARE_GROUP_STATE), 'groups': (CONSUMER_OFFSETS,)}
+"""The topics whose rows make a table."""
 
 Row = tuple[Any, ...]
 
@@ -89,18 +97,18 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         place, least = open_place(self.options), self.options['minPartitions']
-        topic = BY_COORDINATOR.get(self.table)
-        if topic is not None:
-            return [TaskPartition(pieces) for pieces in self._packed(place, topic, least)]
+        topics = BY_COORDINATOR.get(self.table)
+        if topics is not None:
+            return [TaskPartition(pieces) for pieces in self._packed(place, topics, least)]
         pieces = self._pieces(place)
         cuts = len(pieces) - len({(piece.topic, piece.partition) for piece in pieces})
         tasks = min(len(pieces), (least or TASKS) + cuts)
         return [TaskPartition(tuple(pieces[number::tasks])) for number in range(tasks)]
 
-    def _packed(self, place: Place, topic: str, least: int | None) -> list[tuple[TablePiece, ...]]:
+    def _packed(self, place: Place, topics: tuple[str, ...], least: int | None) -> list[tuple[TablePiece, ...]]:
         """Pack a coordinator's partitions, most of which are empty, into tasks of about equally many bytes."""
         sized = [(sum(part.size_bytes for part in place.pieces(*each)), TablePiece(*each))
-                 for each in place.partitions() if each[0] == topic]
+                 for each in place.partitions() if each[0] in topics]
         sized = sorted((each for each in sized if each[0]), key=lambda each: each[0], reverse=True)
         total = sum(size_bytes for size_bytes, _ in sized)
         tasks = min(len(sized), least or min(TASKS, -(-total // BYTES_OF_A_TASK)))
@@ -211,25 +219,45 @@ def aborted(place: Place, piece: TablePiece) -> Iterator[Row]:
 
 
 def offsets(place: Place, piece: TablePiece) -> Iterator[Row]:
+    if piece.topic == SHARE_GROUP_STATE:
+        yield from _share_offsets(place, piece)
+        return
     state = replay_groups(_plain(place, piece))
     present = set(place.partitions())
     for group_id in sorted(state.group_ids()):
+        group = state.group(group_id, -1, place.topic_name)
         for row in state.offsets(group_id):
             at = (row.topic, row.partition)
             end = place.bounds(*at).end_offset if at in present else None
-            yield (group_id, *at, row.offset, row.leader_epoch, row.metadata, end,
-                   None if end is None else max(0, end - row.offset))
+            yield (group_id, None if group is None else group.group_type, *at, row.offset, row.leader_epoch,
+                   row.metadata, end, None if end is None else max(0, end - row.offset))
+
+
+def _share_offsets(place: Place, piece: TablePiece) -> Iterator[Row]:
+    """Yield where share groups begin. Their lag leaves out the records behind the start that are finished."""
+    states: dict[ShareKey, ShareState] = {}
+    replay_share_states(_plain(place, piece), None, states)
+    present = set(place.partitions())
+    for key, state in sorted(states.items()):
+        topic, start = place.topic_name(key.topic_id) or key.topic_id.hex(), state.start_offset
+        end = place.bounds(topic, key.partition).end_offset if (topic, key.partition) in present else None
+        lag = None
+        if end is not None and start >= 0:
+            lag = max(0, end - start - max(0, state.delivery_complete_count))
+        yield (key.group_id, 'share', topic, key.partition, None if start < 0 else start,
+               None if start < 0 else state.leader_epoch, None, end, lag)
 
 
 def groups(place: Place, piece: TablePiece) -> Iterator[Row]:
     state = replay_groups(_plain(place, piece))
     for group_id in sorted(state.group_ids()):
-        group = state.group(group_id, -1, lambda topic_id: None)
+        group = state.group(group_id, -1, place.topic_name)
         if group is not None:
             assignment = [{'member_id': member.member_id, 'client_id': member.client_id,
                            'client_host': member.client_host, 'topic': topic, 'partition': partition}
                           for member in group.members for topic, partition in member.assignment]
-            yield group_id, group.state, group.protocol_type, group.protocol, len(group.members), assignment
+            yield (group_id, group.group_type, group.state, group.protocol_type, group.protocol, len(group.members),
+                   assignment)
 
 
 def producers(place: Place, piece: TablePiece) -> Iterator[Row]:
