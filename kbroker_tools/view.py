@@ -113,9 +113,9 @@ class GroupInfo:
     @property
     def group_type(self) -> str:
         """Kafka's type of a group that was described: classic, consumer, share or streams."""
-        if self.epoch is None:
-            return 'classic'
-        return self.protocol_type
+        if self.protocol_type in ('share', 'streams'):
+            return self.protocol_type
+        return 'classic' if self.epoch is None else 'consumer'
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from kbroker_tools.view import GroupInfo, GroupMember, PartitionOffsets, View
 MISSING = '-'
 STATES = ('Empty', 'Stable', 'PreparingRebalance', 'CompletingRebalance', 'Assigning', 'Reconciling', 'Dead')
 TYPES = ('Classic', 'Consumer')
+CONSUMER_TYPES = frozenset(('classic', 'consumer'))
+COMMAND_OF_TYPE = {'share': 'kbroker-share-groups', 'streams': 'kafka-streams-groups'}
 REBALANCING = frozenset(('PreparingRebalance', 'CompletingRebalance', 'Assigning', 'Reconciling'))
 CONSUMER_PROTOCOL_TYPES = ('consumer', '')
 """The protocol types of consumer groups, and of groups that only committed offsets."""
@@ -52,8 +54,6 @@ def show(output: Output, cells: Sequence[Cell], rows: Sequence[Sequence[Any]], e
 
 def list_groups(view: View, output: Output, options: dict[str, Any]) -> None:
     states, types = state_words(options['state'], STATES), _words('type', options['type'], TYPES)
-    if options['type'] is not None and not view.is_live:
-        raise click.UsageError('--type needs a broker: give --bootstrap-server, not --data-dir')
     rows = sorted(_listed(view, states, types))
     cells = [cell('GROUP', max([15, *(len(group) for group, _, _ in rows)]) + 10)]
     if options['type'] is not None:
@@ -95,8 +95,9 @@ def _listed(view: Any, states: Collection[str] = (), types: Collection[str] = ()
         return
     for group_id in view.groups():
         group = view.group(group_id)
-        if group is not None and group.protocol_type in CONSUMER_PROTOCOL_TYPES and group.state in (states or STATES):
-            yield group_id, '', group.state
+        if (group is not None and group.protocol_type in CONSUMER_PROTOCOL_TYPES and group.state in (states or STATES)
+                and group.group_type.capitalize() in (types or TYPES)):
+            yield group_id, group.group_type.capitalize(), group.state
 
 
 def consumer_groups(view: View) -> list[str]:
@@ -110,12 +111,15 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
     group_ids = consumer_groups(view) if options['all_groups'] else sorted(set(options['group']))
     if not group_ids:
         raise ToolError(f'{view.place}: there are no groups')
-    missing = []
+    missing, others = [], []
     holders = Holders(view)
     for group_id in group_ids:
         group = view.group(group_id)
         if group is None:
             missing.append(group_id)
+            continue
+        if group.group_type not in CONSUMER_TYPES:
+            others.append(group)
             continue
         note_state(output, group)
         if not (output.as_json or output.is_terminal):
@@ -127,8 +131,12 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
         else:
             show_offsets(view, output, group, options['verbose'],
                          holders if options['isolation_level'] == 'read_committed' else None)
+    problems = [f'group {group.group_id} is a {group.protocol_type} group, see {COMMAND_OF_TYPE[group.group_type]}'
+                for group in others]
     if missing:
-        raise ToolError(f'{view.place}: there is no group {", ".join(missing)}; --list shows the existing ones')
+        problems.append(f'there is no group {", ".join(missing)}; --list shows the existing ones')
+    if problems:
+        raise ToolError(f'{view.place}: {"; ".join(problems)}')
 
 
 def note_state(output: Output, group: GroupInfo) -> None:

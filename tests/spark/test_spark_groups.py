@@ -5,6 +5,7 @@ import time
 import pytest
 from spark_rows import rows
 from support.broker_process import BrokerProcess
+from support.command_runner import run_in_process
 from support.streams_groups import topology
 
 from kbroker.client.admin import Admin, NewTopic
@@ -116,3 +117,9 @@ def test_a_directory_has_the_groups_of_its_broker(lived_in):
     assert {group.group_id: (group.group_type, group.state) for group in view.listed_groups()} == {
         'classic': ('classic', 'Stable'), 'consumer': ('consumer', 'Stable'), 'share': ('share', 'Stable'),
         'counts': ('streams', 'Stable')}
+    places = [('--data-dir', lived_in.directory), ('--bootstrap-server', lived_in.address)]
+    for more, expected in (([], [['GROUP', 'TYPE'], ['classic', 'Classic'], ['consumer', 'Consumer']]),
+                           (['consumer'], [['GROUP', 'TYPE'], ['consumer', 'Consumer']])):
+        for place in places:
+            listed = run_in_process('groups', *place, '--list', '--type', *more)
+            assert [line.split() for line in listed.stdout.splitlines()] == expected, listed.stderr

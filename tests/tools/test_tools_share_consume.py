@@ -108,6 +108,11 @@ def test_an_interrupt_ends_the_membership(place):
     assert json.loads(described.stdout)['state'] == 'Empty'
 
 
+def test_the_command_for_consumer_groups_names_the_one_for_share_groups(place):
+    found = run_in_process('groups', *place[:2], '--describe', *place[4:])
+    assert found.returncode == 1 and f'group {place[5]} is a share group, see kbroker-share-groups' in found.stderr
+
+
 def test_a_missing_topic_is_reported(broker):
     missing = consume(('--bootstrap-server', broker.address, '--topic', 'nowhere'))
     assert missing.returncode == 1 and 'topic nowhere' in missing.stderr

@@ -1,0 +1,162 @@
+"""Share consumers with one script on Apache Kafka and on kbroker, and kbroker-share-consume beside Kafka's tool."""
+import contextlib
+import json
+import subprocess
+import time
+
+import pytest
+from support.apache_kafka import KafkaProcess, java, run_tools
+from support.broker_process import BrokerProcess
+from support.command_runner import command_line, run_in_process
+
+from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import ClientConfig
+from kbroker.client.producer import Producer
+from kbroker.client.stream_settings import ProducerSettings
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(400)]
+
+CONSOLE = 'org.apache.kafka.tools.consumer.ConsoleShareConsumer'
+GROUPS = 'org.apache.kafka.tools.consumer.group.ShareGroupCommand'
+VERIFIABLE = 'org.apache.kafka.tools.VerifiableShareConsumer'
+LIMIT_S = 90
+SETTINGS = {
+    'share.coordinator.state.topic.replication.factor': '1', 'share.coordinator.state.topic.min.isr': '1',
+    'group.share.heartbeat.interval.ms': '200', 'group.share.min.heartbeat.interval.ms': '200',
+}
+PARTS = [option for name in ('partition', 'offset', 'delivery')
+         for option in ('--formatter-property', f'print.{name}=true')]
+
+
+@pytest.fixture(scope='module')
+def brokers(tmp_path_factory):
+    """Apache Kafka, then kbroker."""
+    directory = tmp_path_factory.mktemp('beside')
+    found = [KafkaProcess(directory / 'kafka', SETTINGS), BrokerProcess(directory / 'kbroker', SETTINGS)]
+    with contextlib.ExitStack() as stack:
+        for broker in found:
+            stack.callback(broker.kill9)
+            broker.start()
+        yield found
+        assert found[1].tracebacks() == []
+
+
+def prepared(broker, topic, partitions=1, texts=(), **settings):
+    """Create a topic and a group of this name that begins at its start, and write. Return the options of the tools."""
+    cluster = Cluster(ClientConfig.load(broker.address))
+    assert Admin(cluster).create_topics([NewTopic(topic, partitions)]) == {topic: None}
+    write(cluster, topic, texts, partitions)
+    cluster.close()
+    options = ['--bootstrap-server', broker.address, '--topic', topic, '--group', topic]
+    reset = run_in_process('share-groups', *options, '--reset-offsets', '--to-earliest', '--execute')
+    assert reset.returncode == 0, reset.stderr
+    return options
+
+
+def write(cluster, topic, texts, partitions=1, transactional_id=None, commits=True):
+    producer = Producer(cluster, ProducerSettings(transactional_id=transactional_id))
+    if transactional_id is not None:
+        producer.init_transactions()
+        producer.begin_transaction()
+    for number, text in enumerate(texts):
+        producer.send(topic, text.encode(), partition=number % partitions)
+    producer.flush()
+    if transactional_id is not None:
+        producer.commit_transaction() if commits else producer.abort_transaction()
+
+
+def lines(text):
+    return sorted(line.split() for line in text.splitlines() if line.strip())
+
+
+def lag(options):
+    described = run_in_process('share-groups', *options[:2], *options[4:], '--describe', '--json')
+    return sum(json.loads(line)['lag'] for line in described.stdout.splitlines())
+
+
+@pytest.mark.parametrize('outcome', [(), ('--release',), ('--reject',)])
+def test_both_tools_print_the_same_on_both_brokers(brokers, outcome):
+    """A released record comes five times: group.share.delivery.count.limit."""
+    texts = [f'v{number}' for number in range(4)]
+    count = str(len(texts) * (5 if '--release' in outcome else 1))
+    found = []
+    for broker in brokers:
+        for tool in ('java', 'kbroker'):
+            topic = f'printed-{tool}{"".join(outcome)}'
+            options = prepared(broker, topic, texts=texts)
+            more = [*PARTS, *outcome, '--max-messages', count, '--timeout-ms', '30000']
+            command = (java(CONSOLE, *options, *more) if tool == 'java'
+                       else command_line('share-consume', *options, *more))
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+                                  check=True)
+            found.append((lines(done.stdout), lag(options)))
+    assert all(each == found[0] for each in found), found
+    assert len(found[0][0]) == int(count) and found[0][1] == 0
+
+
+def settled(ask, is_settled):
+    deadline = time.monotonic() + LIMIT_S
+    while not is_settled(found := ask()):
+        assert time.monotonic() < deadline, found
+    return found
+
+
+def test_members_in_java_accept_each_record_once_on_both_brokers(brokers):
+    """Three verifiable consumers, one for each way of acknowledging."""
+    texts = [f'v{number}' for number in range(600)]
+    for broker in brokers:
+        options = prepared(broker, 'members', 3)
+        members = [subprocess.Popen(java(VERIFIABLE, *options[:4], '--group-id', 'members', '--acknowledgement-mode',
+                                         mode), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+                   for mode in ('auto', 'sync', 'async')]
+        try:
+            settled(lambda options=options: run_in_process('share-groups', *options[:2], *options[4:], '--describe',
+                                                           '--members', '--json').stdout.splitlines(),
+                    lambda found: len(found) == 3 and all(json.loads(line)['partitions'] for line in found))
+            cluster = Cluster(ClientConfig.load(broker.address))
+            write(cluster, 'members', texts, 3)
+            cluster.close()
+            settled(lambda options=options: lag(options), lambda found: found == 0)
+            accepted = []
+            for member in members:
+                member.terminate()
+                output, _ = member.communicate(timeout=LIMIT_S)
+                events = [json.loads(line) for line in output.splitlines() if line.startswith('{')]
+                accepted.append(sum(event['count'] for event in events if event['name'] == 'offsets_acknowledged'))
+            assert sum(accepted) == len(texts), accepted
+        finally:
+            for member in members:
+                member.kill()
+                member.communicate()
+
+
+def test_read_committed_hides_aborted_records_on_both_brokers(brokers):
+    found = []
+    for broker in brokers:
+        options = prepared(broker, 'committed')
+        isolated = run_in_process('configs', *options[:2], '--alter', '--entity-type', 'groups', '--entity-name',
+                                  'committed', '--add-config', 'share.isolation.level=read_committed')
+        assert isolated.returncode == 0, isolated.stderr
+        cluster = Cluster(ClientConfig.load(broker.address))
+        for number, commits in enumerate((True, False, True)):
+            write(cluster, 'committed', [f'{number}a', f'{number}b'], transactional_id='writer', commits=commits)
+        cluster.close()
+        done = subprocess.run(java(CONSOLE, *options, *PARTS, '--max-messages', '4', '--timeout-ms', '30000'),
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+        found.append(lines(done.stdout))
+    assert found[0] == found[1]
+    assert [line[-1] for line in found[0]] == ['0a', '0b', '2a', '2b']
+
+
+def test_resets_of_both_tools_print_the_same_on_both_brokers(brokers):
+    runs = [('--to-earliest', '--dry-run'), ('--to-latest', '--execute'),
+            ('--to-datetime', '2999-01-01T00:00:00.000', '--execute'),
+            ('--to-datetime', '1999-01-01T00:00:00.000', '--execute')]
+    for broker in brokers:
+        options = prepared(broker, 'reset', 2, ['a', 'b', 'c'])
+        for run, theirs in zip(runs, run_tools(GROUPS, *[[*options, '--reset-offsets', *run] for run in runs]),
+                               strict=True):
+            ours = run_in_process('share-groups', *options, '--reset-offsets', *run)
+            table = [line for line in lines(theirs.output) if line[0] in ('GROUP', 'reset')]
+            assert lines(ours.stdout) == table != [], (run, theirs)
