@@ -51,6 +51,12 @@ def test_the_bench_of_groups_measures_rebalances_and_idle_members():
     assert len(row) == 4 and 0 < float(row[1]) < 60
 
 
+def test_the_bench_of_share_groups_reads_everything():
+    lines = run(['bench/shares.py', '--quick', '--peers', 'kbroker-disk']).splitlines()
+    (row,) = [line.split('|')[1:-1] for line in lines if line.startswith('| kbroker-disk')]
+    assert len(row) == 3 and float(row[1]) > 0
+
+
 def test_the_bench_of_dump_log_prints_its_table():
     lines = run(['bench/dump_log.py', '--quick']).splitlines()
     table = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]

@@ -18,9 +18,6 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ApiVersionsResponse
 from kbroker.security.session import LoginState
 
-API_OF_FEATURE = {'group.version': 68, 'share.version': 76, 'streams.version': 88}
-"""The key of the API without which a level of a feature would promise what is not served: the heartbeats of groups."""
-
 SOFTWARE = re.compile(r'[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?')
 
 
@@ -34,22 +31,17 @@ def handle(request: Request, body: Any) -> Any:
     response.supported_features = [
         ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
         for name, (lowest, highest) in sorted(request.node.metadata.supported_features.items())
-        if (lowest > 0 or request.version >= 4) and is_served(name)
+        if lowest > 0 or request.version >= 4
     ]
     response.finalized_features_epoch = image.metadata_offset
     response.finalized_features = [
         ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-        for name, level in sorted(image.finalized_features.items()) if is_served(name)
+        for name, level in sorted(image.finalized_features.items())
     ]
     session = request.connection.session
     if session is not None and session.state == LoginState.UNKNOWN:
         session.move(LoginState.INTRODUCED)
     return response
-
-
-def is_served(feature: str) -> bool:
-    """Return whether clients can use a feature. The metadata log may have finalized it for Apache Kafka."""
-    return API_OF_FEATURE.get(feature) in (None, *(api.key for api in served_apis()))
 
 
 def with_ranges(code: ErrorCode) -> Any:

@@ -167,6 +167,16 @@ cdef class Request:
             response.throttle_time_ms = self.throttle_ms
         return 0
 
+    @property
+    def most_fetched_bytes(self):
+        """The most bytes of records that the client's quota allows in all its windows. None: no quota."""
+        return None if self.meter is None else self.meter.most_fetched_bytes
+
+    def charge_fetched(self, int64_t size_bytes):
+        """Record the bytes of an answer that is sent however many they are. The client is throttled afterwards."""
+        if self.meter is not None:
+            self.throttle(self.meter.record_fetched(size_bytes))
+
     def charge_mutations(self, int strict_since):
         """Return a function that is called with each number of partitions to be created or deleted.
 

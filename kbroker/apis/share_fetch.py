@@ -10,6 +10,9 @@ the group has too many records in flight.
 
 Membership is not checked: any member id may fetch a share partition whose state was initialized. An unknown topic id is
 an error of its partitions, where Apache Kafka fails the request as a whole.
+
+A client above its quota of fetched bytes gets its answer, and is throttled afterwards. Apache Kafka answers it with
+nothing, and the records that it has acquired stay locked until their locks end.
 """
 from __future__ import annotations
 
@@ -40,6 +43,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.topics.partition import FetchWaiter, Partition
 
 BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
+ANSWER_BYTES, PARTITION_BYTES = 30, 50
+"""The size of an answer without records and partitions, and of a partition: about, for quotas."""
 
 
 class Wake(FetchWaiter):
@@ -96,6 +101,9 @@ class ShareFetch(Waiter):
         self.key = key
         self.body = body
         self.max_bytes = max(0, min(body.max_bytes, request.node.config.fetch_max_bytes))
+        if request.most_fetched_bytes is not None:
+            self.max_bytes = min(self.max_bytes, request.most_fetched_bytes)
+        self.min_bytes = min(max(1, body.min_bytes), max(1, self.max_bytes))
         self.is_exact = request.version >= VERSION_WITH_RENEWAL and body.share_acquire_mode == RECORD_LIMIT
         self.wanted: list[WantedPartition] = []
         self.time_is_over = body.max_wait_ms <= 0
@@ -137,7 +145,7 @@ class ShareFetch(Waiter):
             yield from self._look(self.wanted, pace)
             while not self.has_ended:
                 if not self._loading and (
-                        self.time_is_over or self._failed or self._size_bytes >= max(1, self.body.min_bytes)):
+                        self.time_is_over or self._failed or self._size_bytes >= self.min_bytes):
                     yield from self._take(pace)
                     if self.has_acquired or self._failed or self.time_is_over:
                         break
@@ -300,6 +308,8 @@ def answer(fetch: ShareFetch, acknowledgements: Acknowledgements, pace: Pace) ->
         add(topics, place, acknowledged, None)
         if pace.spend():
             yield
+    fetch.request.charge_fetched(ANSWER_BYTES + PARTITION_BYTES * len(fetch.wanted) + sum(
+        wanted.fetched.records.size_bytes for wanted in fetch.wanted if wanted.fetched is not None))
     return messages.ShareFetchResponse(responses=list(topics.values()), node_endpoints=[],
                                        acquisition_lock_timeout_ms=lock_timeout_ms(fetch.request, fetch.key))
 

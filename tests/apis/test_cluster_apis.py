@@ -2,7 +2,6 @@
 
 import pytest
 
-from kbroker.apis.api_versions import API_OF_FEATURE, is_served
 from kbroker.apis.served import served_apis
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
@@ -54,12 +53,8 @@ def test_features_are_those_of_the_metadata_log(client):
     answer = ask_versions(client, 4)
     finalized = {feature.name: feature.max_version_level for feature in answer.finalized_features}
     image = client.broker.metadata.image
-    not_served = {feature for feature in API_OF_FEATURE if not is_served(feature)}
-    assert set(API_OF_FEATURE) <= set(image.features), 'Apache Kafka finds them when it takes over the directory'
-    assert finalized['group.version'] == 1
-    assert finalized == {name: level for name, level in {**image.features, 'kraft.version': 1}.items()
-                         if name not in not_served} and finalized['transaction.version'] == 2
-    assert not not_served & {feature.name for feature in answer.supported_features}
+    assert finalized == {**image.features, 'kraft.version': 1} and finalized['transaction.version'] == 2
+    assert [finalized[f'{kind}.version'] for kind in ('group', 'share', 'streams')] == [1, 1, 1]
     assert answer.finalized_features_epoch >= 0
     assert {'metadata.version', 'transaction.version'} <= {feature.name for feature in answer.supported_features}
     lowest = {feature.min_version for feature in ask_versions(client, 3).supported_features}

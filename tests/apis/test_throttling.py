@@ -1,5 +1,6 @@
 """Throttling: what the answers of clients above their quotas say, and for how long the connection is muted."""
 import pytest
+from share_client import ACCEPT, ShareClient, ranges
 from support.message_builder import build
 
 from kbroker.errors import ErrorCode
@@ -211,3 +212,39 @@ def test_auto_created_topics_are_counted_and_not_refused(client, node):
             {'name': f'{name}{number}'} for number in range(20)], allow_auto_topic_creation=True))
         assert {topic.error_code for topic in parked.answer.topics} == {0}
     assert parked.answer.throttle_time_ms == 31000
+
+
+@pytest.fixture
+def member(client, node):
+    member = ShareClient(node, node.topics.topic('orders').topic_id)
+    member.initialize()
+    return member
+
+
+def test_a_share_fetch_above_the_quota_has_its_records_and_is_throttled_afterwards(client, member, node):
+    client.produce(client.batch(*(b'v' * 1000 for _ in range(20))))
+    node.quotas.put(CLIENT, FETCHED, 500)
+    parked = member.begin_fetch_shares()
+    member.advance(parked.answer)
+    assert ranges(parked.answer) == [(0, 19, 1)]
+    size_bytes = len(encode(parked.answer, 2))
+    assert throttled(parked)[0] == throttled(parked)[1] == pytest.approx(size_bytes * 2 - 10_000, abs=100)
+    node.clock.advance(throttled(parked)[0] + 11_000)
+    assert member.fetch_shares().throttle_time_ms == 0
+
+
+def test_a_share_fetch_asks_for_no_more_than_the_quota_allows(client, member, node):
+    for _ in range(20):
+        client.produce(client.batch(b'v' * 1000))
+    node.quotas.put(CLIENT, FETCHED, 500)
+    parked = member.begin_fetch_shares()
+    assert ranges(parked.answer) == [(0, 3, 1)]
+    assert throttled(parked) == (0, 0)
+
+
+def test_share_requests_are_charged_the_time_of_the_loop(client, member, node):
+    client.produce(client.batch(b'v'))
+    node.quotas.put(CLIENT, TIME, TINY)
+    assert throttled(member.begin_fetch_shares()) == (1000, 1000)
+    member.epoch = 1
+    assert member.acknowledge((0, 0, 0, ACCEPT)).throttle_time_ms == 1000

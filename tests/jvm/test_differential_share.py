@@ -27,8 +27,7 @@ from kbroker.record.records import decode_records
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
-SETTINGS = {'share.coordinator.state.topic.num.partitions': '1', 'share.coordinator.state.topic.min.isr': '1',
-            'share.coordinator.state.topic.replication.factor': '1', 'offsets.topic.num.partitions': '1'}
+SETTINGS = {'share.coordinator.state.topic.num.partitions': '1', 'offsets.topic.num.partitions': '1'}
 WAIT_MS = 400
 GROUP_RESOURCE = 32
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)

@@ -148,7 +148,9 @@ class KafkaProcess(Process):
             'controller.quorum.voters': f'1@{self._controller}', 'controller.listener.names': 'CONTROLLER',
             'listeners': f'PLAINTEXT://{self.address},CONTROLLER://{self._controller}',
             'log.dirs': str(self.directory), 'offsets.topic.replication.factor': '1',
-            'transaction.state.log.replication.factor': '1', 'transaction.state.log.min.isr': '1', **self.settings,
+            'transaction.state.log.replication.factor': '1', 'transaction.state.log.min.isr': '1',
+            'share.coordinator.state.topic.replication.factor': '1', 'share.coordinator.state.topic.min.isr': '1',
+            **self.settings,
         }
 
     def is_ready_line(self, line: str) -> bool:
