@@ -24,8 +24,8 @@ Steps = Generator[Any, None, Any]
 
 VERSION_WITH_RENEWAL = 2
 RENEW = 4
-MOST_BATCHES = 20_000
-"""The batches of a partition that one request acknowledges: more than there are records in flight."""
+MOST_ACKNOWLEDGED = 20_000
+"""The batches and types for a partition in one request: as many as there are records in flight at most."""
 AT_ONCE = 64
 """The partitions of an answer that is encoded at once."""
 
@@ -100,35 +100,38 @@ class Acknowledgements:
         for topic in topics:
             for partition in topic.partitions:
                 if partition.acknowledgement_batches:
-                    self._begin_partition((topic.topic_id, partition.partition_index),
-                                          partition.acknowledgement_batches)
-                    pace.spend(len(partition.acknowledgement_batches))
+                    yield from self._begin_partition((topic.topic_id, partition.partition_index),
+                                                     partition.acknowledgement_batches, pace)
                 if pace.spend():
                     yield
 
-    def _begin_partition(self, place: SessionPartition, batches: Sequence[Any]) -> None:
+    def _begin_partition(self, place: SessionPartition, batches: Sequence[Any], pace: Pace) -> Steps:
         node, key = self._request.node, ShareKey(self._key.group_id, *place)
         self._missing += 1
         done = self._done_with(place)
         try:
-            self._check(batches)
+            checked = yield from self._checked(batches, pace)
             partition_of(self._request, *place)
             live = node.share_partitions.find(key)
         except KafkaError as error:
             done(error)
         else:
-            node.share_partitions.acknowledge(
-                live, self._key.member_id,
-                [(batch.first_offset, batch.last_offset, batch.acknowledge_types) for batch in batches], done)
+            node.share_partitions.acknowledge(live, self._key.member_id, checked, done)
 
-    def _check(self, batches: Sequence[Any]) -> None:
-        """Raise KafkaError INVALID_REQUEST unless the batches of a partition are well formed."""
-        if len(batches) > MOST_BATCHES:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f'found {len(batches)} batches of a partition, expected '
-                             f'{MOST_BATCHES} at most')
+    def _checked(self, batches: Sequence[Any], pace: Pace) -> Steps:
+        """Return (first offset, last offset, types) of the batches of a partition.
+
+        Raises KafkaError INVALID_REQUEST unless they are well formed.
+        """
+        left = MOST_ACKNOWLEDGED
         previous = -1
+        checked = []
         for batch in batches:
             first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
+            left -= max(1, len(types))
+            if left < 0:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f'found more than {MOST_ACKNOWLEDGED} acknowledgements of '
+                                 'a partition')
             if first > last or first < previous:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'found the batch {first}-{last} behind {previous}, '
                                  'expected sorted batches that end behind their first offset')
@@ -140,6 +143,10 @@ class Acknowledgements:
             if RENEW in types:
                 self._check_renewal()
             previous = last
+            checked.append((first, last, types))
+            if pace.spend(1 + len(types) // 8):
+                yield
+        return checked
 
     def _check_renewal(self) -> None:
         limits = self._request.node.share_partitions.limits_of(self._key.group_id)

@@ -21,7 +21,7 @@ class Wanted(NamedTuple):
     """One acquisition: what the fetch asks for and what the group allows.
 
     `is_exact`: never more than `max_records` (acquire mode record_limit). Otherwise whole batches are acquired until
-    there are at least as many. `batch_size`: an acquired range ends at the end of a batch once it has so many records.
+    there are at least as many, and an acquired range ends at the end of a batch once it has `batch_size` records.
     """
 
     max_records: int

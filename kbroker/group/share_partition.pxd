@@ -45,7 +45,8 @@ cdef class SharePartition:
     cdef int skip_hole(self, int64_t first, int64_t base_offset) except -1
     cdef int archive(self, int64_t first, int64_t last) except -1
     cdef list segments_of(self, batches)
-    cdef int check_owned(self, str member_id, int64_t first, int64_t last) except -1
+    cdef int check_owned(self, str member_id, list segments) except -1
+    cdef Py_ssize_t split_along(self, list segments) except -1
     cdef Change begin(self, bint holds_anyway, int delivery_count_limit)
     cdef Change begun(self, Change change)
     cdef int begin_transition(self, Change change, Run run, int state) except -1
@@ -53,6 +54,7 @@ cdef class SharePartition:
     cdef list runs_of(self, Change change)
     cdef Py_ssize_t find(self, int64_t offset) except -1
     cdef Py_ssize_t split_at(self, int64_t offset) except -1
+    cdef Run rest_of(self, Run run, int64_t offset)
     cdef list cut_out(self, int64_t first, int64_t last)
     cdef int settle(self) except -1
 

@@ -246,7 +246,7 @@ cdef class SharePartition:
         `batches` are (first offset, last offset, types): one type for all records or one for each. A renewed lock ends
         at `deadline_ms`. Return the Change, or None if there is nothing to write. Raises KafkaError:
 
-        - INVALID_RECORD_STATE: a record is not acquired by this member, or has a change under way
+        - INVALID_RECORD_STATE: a record is not acquired by this member, or has a change under way, or is named twice
         - INVALID_REQUEST: a record is past everything that is tracked
         """
         cdef Change change
@@ -254,21 +254,30 @@ cdef class SharePartition:
         cdef int64_t first, last
         cdef int kind
         cdef list segments = self.segments_of(batches)
-        for first, last, kind in segments:
-            self.check_owned(member_id, first, last)
+        cdef Py_ssize_t i
+        if not segments:
+            return None
+        self.check_owned(member_id, segments)
+        i = self.split_along(segments)
         change = self.begin(False, delivery_count_limit)
         for first, last, kind in segments:
-            for run in self.cut_out(first, last):
+            while (<Run>self.runs[i]).last < first:
+                i += 1
+            while i < len(self.runs):
+                run = self.runs[i]
+                if run.first > last:
+                    break
                 if kind == RENEW:
                     run.deadline_ms = deadline_ms
                 else:
                     self.begin_transition(change, run, STATE_AFTER[kind])
+                i += 1
         return self.begun(change)
 
     cdef list segments_of(self, batches):
         """Return (first offset, last offset, type) of each stretch with one type. Records below the start are done."""
         cdef list segments = []
-        cdef int64_t first, last, offset, begin
+        cdef int64_t first, last, begin, end = self.start_offset
         cdef Py_ssize_t i, count
         for first, last, types in batches:
             if last < self.start_offset:
@@ -279,6 +288,9 @@ cdef class SharePartition:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'found an acknowledgement of {first}-{last}, expected '
                                  f'one below {self.next_offset}')
             begin = max(first, self.start_offset)
+            if begin < end:
+                raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'record {begin} is acknowledged twice')
+            end = last + 1
             count = len(types)
             if count == 1:
                 segments.append((begin, last, types[0]))
@@ -292,18 +304,54 @@ cdef class SharePartition:
                 segments.append((begin, first + i - 1, kind))
         return segments
 
-    cdef int check_owned(self, str member_id, int64_t first, int64_t last) except -1:
+    cdef int check_owned(self, str member_id, list segments) except -1:
+        """Raise KafkaError INVALID_RECORD_STATE unless all records of the sorted segments are the member's."""
         cdef Run run
-        cdef Py_ssize_t i = self.find(first)
-        while i < len(self.runs):
-            run = self.runs[i]
-            if run.first > last:
-                break
-            if run.state != ACQUIRED or run.change != NO_CHANGE or run.member_id != member_id:
-                raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'records {max(first, run.first)}-'
-                                 f'{min(last, run.last)} are not acquired by member {member_id}')
-            i += 1
+        cdef int64_t first, last
+        cdef Py_ssize_t i = self.find(segments[0][0])
+        for first, last, _ in segments:
+            while (<Run>self.runs[i]).last < first:
+                i += 1
+            while True:
+                run = self.runs[i]
+                if run.state != ACQUIRED or run.change != NO_CHANGE or run.member_id != member_id:
+                    raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'records {max(first, run.first)}-'
+                                     f'{min(last, run.last)} are not acquired by member {member_id}')
+                if run.last >= last:
+                    break
+                i += 1
         return 0
+
+    cdef Py_ssize_t split_along(self, list segments) except -1:
+        """Let runs begin and end where the sorted segments do. Return the position of the first segment's run.
+
+        Thousands of segments may lie in one run, so the runs are rebuilt once. To insert each would take their square.
+        """
+        cdef Run run
+        cdef int64_t first, last
+        cdef Py_ssize_t low = self.split_at(segments[0][0]), i = low
+        cdef list rebuilt = []
+        run = self.runs[i]
+        for first, last, _ in segments:
+            while run.last < first:
+                rebuilt.append(run)
+                i += 1
+                run = self.runs[i]
+            if run.first < first:
+                rest = self.rest_of(run, first)
+                rebuilt.append(run)
+                run = rest
+            while run.last < last:
+                rebuilt.append(run)
+                i += 1
+                run = self.runs[i]
+            if run.last > last:
+                rest = self.rest_of(run, last + 1)
+                rebuilt.append(run)
+                run = rest
+        rebuilt.append(run)
+        self.runs[low:i + 1] = rebuilt
+        return low
 
     def release(self, str member_id not None, int delivery_count_limit):
         """Begin to free everything that a member has acquired. Return the Change, or None if there is nothing."""
@@ -445,20 +493,24 @@ cdef class SharePartition:
     cdef Py_ssize_t split_at(self, int64_t offset) except -1:
         """Let a run begin at `offset`, and return its position."""
         cdef Py_ssize_t i = self.find(offset)
-        cdef Run run, rest
+        cdef Run run
         if i == len(self.runs):
             return i
         run = self.runs[i]
         if run.first >= offset:
             return i
-        rest = Run.__new__(Run)
+        self.runs.insert(i + 1, self.rest_of(run, offset))
+        return i + 1
+
+    cdef Run rest_of(self, Run run, int64_t offset):
+        """End a run below `offset`, and return another one of the rest of its records."""
+        cdef Run rest = Run.__new__(Run)
         rest.first, rest.last = offset, run.last
         rest.state, rest.count, rest.size = run.state, run.count, run.size
         rest.member_id, rest.deadline_ms = run.member_id, run.deadline_ms
         rest.change, rest.next_state, rest.lock_ended = run.change, run.next_state, run.lock_ended
         run.last = offset - 1
-        self.runs.insert(i + 1, rest)
-        return i + 1
+        return rest
 
     cdef list cut_out(self, int64_t first, int64_t last):
         """Return the runs of the records `first` to `last`, split so that they hold no others."""
@@ -584,7 +636,7 @@ cdef class Acquisition:
         if self.throttled == 0 or (self.is_exact and self.budget <= 0):
             self.is_full = True
         if (previous is not None and previous[1] + 1 == run.first and previous[2] == run.count
-                and (not is_first or previous[1] - previous[0] + 1 < self.batch_size)):
+                and (self.is_exact or not is_first or previous[1] - previous[0] + 1 < self.batch_size)):
             self.ranges[len(self.ranges) - 1] = (previous[0], run.last, previous[2])
         else:
             self.ranges.append((run.first, run.last, run.count))

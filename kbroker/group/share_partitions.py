@@ -17,7 +17,7 @@ from kbroker.group.memory import GroupMemory
 from kbroker.group.share_batches import read_batches
 from kbroker.group.share_limits import ShareLimits, Wanted
 from kbroker.group.share_partition import RUN_BYTES, Change, SharePartition
-from kbroker.group.share_rows import UNKNOWN_COUNT, UNKNOWN_OFFSET, Changes, ShareKey, ShareState, StateBatch
+from kbroker.group.share_rows import UNKNOWN_COUNT, UNKNOWN_OFFSET, Changes, ShareKey, ShareState
 from kbroker.group.share_sessions import ShareSession, ShareSessions
 from kbroker.group.share_state import ShareStates
 from kbroker.log.log_slice import LogSlice
@@ -323,7 +323,7 @@ class SharePartitions:
     def _write(self, live: LivePartition, change: Change, done: Done) -> None:
         """Make a change durable, then adopt it. A change that could not be written is abandoned."""
         changes = Changes(live.state_epoch, live.partition.leader_epoch, change.start_offset,
-                          change.delivery_complete_count, [StateBatch(*batch) for batch in change.batches])
+                          change.delivery_complete_count, change.batches)
 
         def landed(error: KafkaError | None) -> None:
             if live.is_dropped or live.records is None:

@@ -48,6 +48,9 @@ SNAPSHOT_INTERVAL_MS = 300_000
 ROWS_TOGETHER = 32
 """The rows of one batch, and of one part of long work."""
 
+BATCHES_TOGETHER = 2_000
+"""The batches in the snapshots of one part, unless a single one has more."""
+
 Done = Callable[[KafkaError | None], object]
 
 
@@ -420,8 +423,8 @@ class ShareStates:
             quiet_since_ms = self._clock.wall_ms() - SNAPSHOT_INTERVAL_MS
             quiet = [key for key, state in shard.states.items()
                      if state.updates and state.written_ms <= quiet_since_ms and shard.is_settled(key)]
-            for start in range(0, len(quiet), ROWS_TOGETHER):
-                self._append_snapshots(shard, quiet[start:start + ROWS_TOGETHER])
+            for keys in in_parts(quiet, shard.states):
+                self._append_snapshots(shard, keys)
                 yield
             if not quiet:
                 shard.prune()
@@ -474,6 +477,20 @@ class ShareStates:
     def _log_failure(self, error: KafkaError | None) -> None:
         if error is not None:
             logger.error('rows of %s were not stored: %s', SHARE_GROUP_STATE, error)
+
+
+def in_parts(keys: Sequence[ShareKey], states: Mapping[ShareKey, ShareState]) -> Iterable[list[ShareKey]]:
+    """Yield the keys in parts whose snapshots have few rows and few batches."""
+    part: list[ShareKey] = []
+    batches = 0
+    for key in keys:
+        part.append(key)
+        batches += len(states[key].batches) if key in states else 0
+        if len(part) >= ROWS_TOGETHER or batches >= BATCHES_TOGETHER:
+            yield part
+            part, batches = [], 0
+    if part:
+        yield part
 
 
 def client_error(error: KafkaError) -> KafkaError:

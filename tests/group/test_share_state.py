@@ -9,12 +9,11 @@ from support.held_partitions import HeldRegistry
 from kbroker.clock import ManualClock, Timers
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.memory import GroupMemory
+from kbroker.group.share_merge import merge_batches
 from kbroker.group.share_rows import (
     Changes,
     ShareKey,
     ShareState,
-    StateBatch,
-    merge_batches,
     parse_coordinator_key,
     snapshot_row,
     update_row,
@@ -53,7 +52,7 @@ def test_the_first_snapshot_has_kafkas_bytes():
 
 
 def test_a_snapshot_of_acknowledged_records_has_kafkas_bytes():
-    batches = StateBatch(5, 6, AVAILABLE, 1), StateBatch(7, 8, ACKNOWLEDGED, 1)
+    batches = (5, 6, AVAILABLE, 1), (7, 8, ACKNOWLEDGED, 1)
     _, value = snapshot_row(KEY, ShareState(1, 2, 0, 5, 2, T, batches, written_ms=T))
     assert value.hex() == (
         '000000000001000000020000000000000000000000050000018bcfe56800'
@@ -61,7 +60,7 @@ def test_a_snapshot_of_acknowledged_records_has_kafkas_bytes():
 
 
 def test_an_update_has_kafkas_bytes():
-    key, value = update_row(KEY, 0, Changes(2, 0, 0, 10, [StateBatch(10, 19, ACKNOWLEDGED, 1)]))
+    key, value = update_row(KEY, 0, Changes(2, 0, 0, 10, [(10, 19, ACKNOWLEDGED, 1)]))
     assert key.hex() == '0001' + KEY_HEX[4:]
     assert value.hex() == '00000000000000000000000000000000000002000000000000000a0000000000000013020001000100040000000a'
 
@@ -79,7 +78,7 @@ def test_an_update_has_kafkas_bytes():
     ([(0, 0, 0, 1)], [(5, 5, 0, 1)], 0, [(0, 0, 0, 1), (5, 5, 0, 1)]),
 ])
 def test_batches_are_merged_by_count_then_state(old, new, start, expected):
-    merged = merge_batches(tuple(StateBatch(*batch) for batch in old), [StateBatch(*batch) for batch in new], start)
+    merged = merge_batches(tuple(old), new, start)
     assert list(merged) == expected
 
 
@@ -109,7 +108,7 @@ class Coordinator:
               leader_epoch: int = 0) -> list[Any]:
         answers: list[Any] = []
         self.states.write(self.key, Changes(state_epoch, leader_epoch, start, complete,
-                                            [StateBatch(*batch) for batch in batches]), answers.append)
+                                            batches), answers.append)
         return answers
 
     def read(self, leader_epoch: int = 0) -> list[Any]:

@@ -35,6 +35,8 @@ LIMIT_S = 30
 
 DIFFERENCES = {
     'deleted_records': 'Apache Kafka answers a fetch below the log start with nothing; kbroker goes on from there',
+    'soft_limits': 'with whole batches, Apache Kafka takes together again what it has delivered together, whatever '
+                   'MaxRecords says; kbroker goes on to the end of the batch of the log',
     'unknown_topics': 'Apache Kafka fails the whole request; kbroker names the topic whose id is unknown',
 }
 
@@ -307,6 +309,15 @@ def few_record_locks(peer: Peer) -> None:
     m2.fetch(max_wait_ms=100)
 
 
+def soft_limits(peer: Peer) -> None:
+    peer.produce(b'a', b'b')
+    peer.produce(b'c', b'd')
+    m1 = peer.member('m1')
+    m1.fetch()
+    m1.say((0, 3, RELEASE))
+    peer.member('m2').fetch(max_records=1)
+
+
 def unknown_topics(peer: Peer) -> None:
     m1 = peer.member('m1')
     m1.fetch(topics=[{'topic_id': bytes(15) + b'x', 'partitions': [{'partition_index': 0}]}])
@@ -373,7 +384,7 @@ def read_committed(peer: Peer) -> None:
 SCRIPTS: list[Callable[[Peer], None]] = [
     each_type, riding_acknowledgements, whole_batches, record_limit, malformed_acknowledgements, session_epochs,
     ended_sessions, bad_records, a_higher_delivery_limit, renewed_locks, renewal_that_is_off, deleted_records,
-    few_record_locks, first_answers, read_committed, unknown_topics, unknown_partitions]
+    few_record_locks, soft_limits, first_answers, read_committed, unknown_topics, unknown_partitions]
 
 
 # ---- the brokers

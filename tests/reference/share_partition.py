@@ -264,7 +264,8 @@ class Giving:
         if self.ranges:
             first, last, previous = self.ranges[-1]
             if last + 1 == offset and previous == count and (
-                    not self.is_first_of_batch or last - first + 1 < self.wanted.batch_size):
+                    self.wanted.is_exact or not self.is_first_of_batch
+                    or last - first + 1 < self.wanted.batch_size):
                 self.ranges[-1] = (first, offset, count)
                 self.is_first_of_batch = False
                 return

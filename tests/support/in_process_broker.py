@@ -21,6 +21,7 @@ from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import decode, encode
 from kbroker.security.session import Session
+from kbroker.turn_watch import TurnWatch
 
 
 class InProcessConnection:
@@ -81,10 +82,10 @@ class InProcessBroker(Node):
 
     def __init__(self, directory: pathlib.Path | str, settings: Mapping[str, str] | None = None, *,
                  clock: ManualClock | None = None, fs: FileSystem | None = None,
-                 sync: Sync = sync_inline):
+                 sync: Sync = sync_inline, watch: TurnWatch | None = None):
         clock = clock or ManualClock()
         config = Config({'log.dirs': str(directory), **(settings or {})})
-        super().__init__(config, clock, Timers(clock), fs or FileSystem(), sync)
+        super().__init__(config, clock, Timers(clock, watch), fs or FileSystem(), sync)
         self._dispatcher = Dispatcher(self, served_apis(), self.tick)
         self.quotas.on_switch.append(self._dispatcher.apply_quotas)
         self._connection_ids = count(1)

@@ -1,0 +1,7 @@
+"""Types of share_merge.pyx; the documentation stands there."""
+from collections.abc import Sequence
+
+_Batch = tuple[int, int, int, int]
+
+def merge_batches(old: tuple[_Batch, ...], new: Sequence[_Batch], start_offset: int) -> tuple[_Batch, ...]: ...
+def encode_batches(batches: Sequence[_Batch], delivery_complete_count: int) -> bytes: ...

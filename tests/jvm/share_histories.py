@@ -1,0 +1,367 @@
+"""Histories of a share partition: operations that run on two brokers, and what is compared after each of them.
+
+A history has a group, a topic of one partition, and members A to C. Each member has a session on a connection of its
+own. After each operation the answers are compared, and the state that the rows in `__share_group_state` add up to.
+"""
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from raw_peer import DAY_MS, NOW_MS, RawPeer
+from support.message_builder import batch_of, build
+from support.raw_client import RawClient
+
+from kbroker.errors import ErrorCode
+from kbroker.group.share_rows import ShareKey, ShareState, read_row
+from kbroker.internal_topics import SHARE_GROUP_STATE
+from kbroker.record.batch import iter_batches
+from kbroker.record.records import decode_records
+
+SETTINGS = {
+    'share.coordinator.state.topic.num.partitions': '1',
+    'share.coordinator.append.linger.ms': '0',
+    'offsets.topic.num.partitions': '1',
+    'group.coordinator.append.linger.ms': '0',
+}
+GROUP_RESOURCE = 32
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+FIRST, LAST = 0, -1
+WAIT_LIMIT_S = 30
+READY_WAIT_S = 0.1
+MOMENT_MS = 100
+SETTLE_LIMIT_S = 5
+
+_numbers = itertools.count()
+
+
+class Session:
+    """What a member knows: its epoch, and the ranges that it has acquired and not given back."""
+
+    def __init__(self, address: str):
+        host, port = address.split(':')
+        self.client = RawClient(host, int(port))
+        self.epoch = 0
+        self.held: list[tuple[int, int]] = []
+
+    def give_back(self, first: int, last: int) -> None:
+        left = []
+        for low, high in self.held:
+            if high < first or low > last:
+                left.append((low, high))
+                continue
+            if low < first:
+                left.append((low, first - 1))
+            if high > last:
+                left.append((last + 1, high))
+        self.held = left
+
+
+class Side:
+    """One broker in a history."""
+
+    def __init__(self, address: str, name: str):
+        self.address, self.name = address, name
+        self.peer = RawPeer(address, name)
+        self.sessions: dict[str, Session] = {}
+        self.states: dict[ShareKey, ShareState] = {}
+        self.topic_id = self.peer.create_topic(name)
+        self.peer.prepare('FindCoordinator', coordinator_keys=[name], key_type=0)
+        self._next_offset = self._end_of_states()
+        self._begin_at_0()
+
+    def _end_of_states(self) -> int:
+        """Return the end of the log of states. Its topic does not exist before the first share group."""
+        answer = self.ask('ListOffsets', 7, replica_id=-1, topics=[
+            {'name': SHARE_GROUP_STATE, 'partitions': [{'partition_index': 0, 'timestamp': -1}]}])
+        return max(0, int(answer.topics[0].partitions[0].offset))
+
+    def _begin_at_0(self) -> None:
+        """Initialize the state of the group at offset 0, as soon as the coordinators are ready."""
+        deadline = time.monotonic() + WAIT_LIMIT_S
+        while set(codes(self.alter(0))) != {'NONE'}:
+            assert time.monotonic() < deadline, f'the state of {self.name} cannot be initialized'
+            time.sleep(READY_WAIT_S)
+
+    def alter(self, offset: int) -> Any:
+        return self.ask('AlterShareGroupOffsets', 0, group_id=self.name, topics=[
+            {'topic_name': self.name, 'partitions': [{'partition_index': 0, 'start_offset': offset}]}])
+
+    def ask(self, api: str, version: int, **fields: Any) -> Any:
+        answer = self.peer.ask(api, version, **fields)
+        self.peer.steps.clear()
+        return answer
+
+    def session(self, slot: str) -> Session:
+        if slot not in self.sessions:
+            self.sessions[slot] = Session(self.address)
+        return self.sessions[slot]
+
+    def close(self) -> None:
+        for session in self.sessions.values():
+            session.client.close()
+        self.ask('DeleteTopics', 5, topic_names=[self.name], timeout_ms=30_000)
+        self.peer.close()
+
+    # ---- rows
+
+    def state(self) -> Any:
+        """Return what the rows until now say of the share partition: start, finished records, batches."""
+        self.collect()
+        state = self.states.get(ShareKey(self.name, self.topic_id, 0))
+        return None if state is None else (
+            state.start_offset, state.delivery_complete_count, [tuple(batch) for batch in state.batches])
+
+    def collect(self) -> int:
+        """Replay the rows that have come. Return how many there were of this share partition."""
+        count = 0
+        while True:
+            partition = {'partition': 0, 'fetch_offset': self._next_offset, 'partition_max_bytes': 1 << 24}
+            answer = self.ask('Fetch', 12, replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 24, topics=[
+                {'topic': SHARE_GROUP_STATE, 'partitions': [partition]}])
+            records = answer.responses[0].partitions[0].records
+            if not records:
+                return count
+            for header, batch in iter_batches(records):
+                self._next_offset = header.last_offset + 1
+                for record in () if header.is_control else decode_records(batch):
+                    found = read_row(self.states, record)
+                    if found is not None and found[1] is not None:
+                        self.states[found[0]] = found[1]
+                        count += found[0].group_id == self.name
+
+    def await_rows(self) -> None:
+        deadline = time.monotonic() + WAIT_LIMIT_S
+        while not self.collect():
+            assert time.monotonic() < deadline, 'no row was written'
+            self.peer._wait_for_a_record()
+
+    # ---- requests of members
+
+    def said(self, slot: str, said: tuple[Said, ...]) -> list[dict[str, Any]]:
+        """Return the batches that a member acknowledges, in the order of their offsets."""
+        held = self.session(slot).held
+        found = [each.batch(held) for each in said]
+        return sorted((batch for batch in found if batch is not None), key=lambda batch: batch['first_offset'])
+
+    def adopt(self, slot: str, batches: list[dict[str, Any]], epoch: int, code: int, is_ok: bool) -> None:
+        session = self.session(slot)
+        if code == 0:
+            session.epoch = 0 if epoch == LAST else epoch + 1
+            if epoch == LAST:
+                session.held = []
+        if is_ok:
+            for batch in batches:
+                if RENEW not in batch['acknowledge_types']:
+                    session.give_back(batch['first_offset'], batch['last_offset'])
+
+
+def codes(answer: Any) -> Iterator[str]:
+    yield ErrorCode(answer.error_code).name
+    for topic in answer.responses:
+        for partition in topic.partitions:
+            yield ErrorCode(partition.error_code).name
+
+
+# ---- operations
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """An acknowledgement of a part of one range that the member holds: from `first` on, of `count` records.
+
+    `shift` moves it away from what the member holds. With `varies`, each record has a type of its own.
+    """
+
+    kind: int
+    number: int
+    first: int
+    count: int
+    shift: int = 0
+    varies: bool = False
+
+    def batch(self, held: list[tuple[int, int]]) -> dict[str, Any] | None:
+        if not held:
+            return None
+        low, high = held[self.number % len(held)]
+        first = low + self.first % (high - low + 1)
+        last = min(high, first + self.count - 1)
+        count = last - first + 1
+        types = [(self.kind + number) % 4 for number in range(count)] if self.varies else [self.kind]
+        return {'first_offset': max(0, first + self.shift), 'last_offset': max(0, last + self.shift),
+                'acknowledge_types': types}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fetch:
+    """A member fetches, with an epoch `shift` away from its own, or the first or last one."""
+
+    slot: str
+    said: tuple[Said, ...] = ()
+    max_records: int = 500
+    batch_size: int = 500
+    mode: int = 0
+    shift: int = 0
+    epoch: int | None = None
+    version: int = 2
+
+    def run(self, side: Side) -> Any:
+        session = side.session(self.slot)
+        epoch = max(1, session.epoch + self.shift) if self.shift and session.epoch else session.epoch
+        epoch = epoch if self.epoch is None else self.epoch
+        batches = side.said(self.slot, self.said)
+        topics = [{'topic_id': side.topic_id, 'partitions': [
+            {'partition_index': 0, 'acknowledgement_batches': batches}]}] if epoch == 0 or batches else []
+        fields: dict[str, Any] = {'share_acquire_mode': self.mode} if self.version > 1 else {}
+        answer = session.client.ask(build(
+            'ShareFetchRequest', group_id=side.name, member_id=self.slot, share_session_epoch=epoch, topics=topics,
+            max_wait_ms=MOMENT_MS, min_bytes=1, max_bytes=1 << 20, max_records=self.max_records,
+            batch_size=self.batch_size, **fields), self.version)
+        found = []
+        is_ok = answer.error_code == 0
+        for partition in [partition for topic in answer.responses for partition in topic.partitions]:
+            acquired = joined((each.first_offset, each.last_offset, each.delivery_count)
+                              for each in partition.acquired_records)
+            is_ok = is_ok and partition.acknowledge_error_code == 0
+            found.append((ErrorCode(partition.error_code).name, ErrorCode(partition.acknowledge_error_code).name,
+                          acquired, values(partition.records)))
+        side.adopt(self.slot, batches, epoch, answer.error_code, is_ok)
+        session.held = sorted({*session.held, *((first, last) for each in found for first, last, _ in each[2])})
+        # An answer may name a partition that has nothing: Kafka depends on its timing there.
+        return ErrorCode(answer.error_code).name, [each for each in found if each != ('NONE', 'NONE', [], [])]
+
+
+@dataclasses.dataclass(frozen=True)
+class Say:
+    """A member acknowledges, with an epoch `shift` away from its own, or the first or last one."""
+
+    slot: str
+    said: tuple[Said, ...]
+    shift: int = 0
+    epoch: int | None = None
+    is_renewal: bool = False
+    member: str | None = None
+    """The member whose records these are, if they are not its own."""
+
+    def run(self, side: Side) -> Any:
+        session = side.session(self.slot)
+        epoch = max(1, session.epoch + self.shift) if self.shift and session.epoch else session.epoch
+        epoch = epoch if self.epoch is None else self.epoch
+        batches = side.said(self.member or self.slot, self.said)
+        topics = [{'topic_id': side.topic_id, 'partitions': [
+            {'partition_index': 0, 'acknowledgement_batches': batches}]}] if batches else []
+        answer = session.client.ask(build(
+            'ShareAcknowledgeRequest', group_id=side.name, member_id=self.slot, share_session_epoch=epoch,
+            topics=topics, is_renew_ack=self.is_renewal), 2)
+        found = list(codes(answer))
+        side.adopt(self.slot, batches, epoch, answer.error_code, set(found) == {'NONE'})
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Disconnect:
+    """The connection of a member closes, which frees what it holds."""
+
+    slot: str
+
+    def run(self, side: Side) -> Any:
+        session = side.sessions.pop(self.slot, None)
+        if session is None:
+            return None
+        side.collect()
+        session.client.close()
+        if session.held and session.epoch:
+            side.await_rows()
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Produce:
+    count: int
+
+    def run(self, side: Side) -> Any:
+        answer = side.ask('Produce', 12, acks=-1, timeout_ms=5000, topic_data=[
+            {'name': side.name, 'partition_data': [
+                {'index': 0, 'records': batch_of(NOW_MS, *(b'%d' % number for number in range(self.count)))}]}])
+        return answer.responses[0].partition_responses[0].error_code
+
+
+@dataclasses.dataclass(frozen=True)
+class Configure:
+    name: str
+    value: str
+
+    def run(self, side: Side) -> Any:
+        side.ask('IncrementalAlterConfigs', 1, resources=[{
+            'resource_type': GROUP_RESOURCE, 'resource_name': side.name,
+            'configs': [{'name': self.name, 'config_operation': 0, 'value': self.value}]}])
+        for _ in range(3):
+            side.peer._wait_for_a_record()
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Offsets:
+    """An administrator asks for the start and the lag, or moves the start."""
+
+    alter_to: int | None = None
+
+    def run(self, side: Side) -> Any:
+        if self.alter_to is not None:
+            return list(codes(side.alter(self.alter_to)))
+        answer = side.ask('DescribeShareGroupOffsets', 1, groups=[
+            {'group_id': side.name, 'topics': [{'topic_name': side.name, 'partitions': [0]}]}])
+        return [(partition.start_offset, partition.lag, ErrorCode(partition.error_code).name)
+                for topic in answer.groups[0].topics for partition in topic.partitions]
+
+
+Operation = Fetch | Say | Disconnect | Produce | Configure | Offsets
+
+
+def joined(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return ranges of records without the bounds between neighbours of equal delivery count.
+
+    Kafka divides records that come again as it has delivered them before.
+    """
+    found: list[tuple[int, int, int]] = []
+    for first, last, count in ranges:
+        if found and (found[-1][1] + 1, found[-1][2]) == (first, count):
+            found[-1] = found[-1][0], last, count
+        else:
+            found.append((first, last, count))
+    return found
+
+
+def values(records: Any) -> list[bytes]:
+    return [record.value for header, batch in iter_batches(records or b'') if not header.is_control
+            for record in decode_records(batch)]
+
+
+def settled_states(sides: list[Side]) -> list[Any]:
+    """Return the states once they are equal, or after a while: Kafka answers the end of a session before its row."""
+    deadline = time.monotonic() + SETTLE_LIMIT_S
+    while True:
+        states = [side.state() for side in sides]
+        if states[0] == states[1] or time.monotonic() > deadline:
+            return states
+        sides[0].peer._wait_for_a_record()
+
+
+def run(addresses: list[str], history: list[Operation]) -> list[str]:
+    """Run a history on both brokers, step by step. Return the differences of the first step that has any."""
+    name = f's{next(_numbers)}-{NOW_MS % DAY_MS}'
+    sides = [Side(address, name) for address in addresses]
+    try:
+        for operation in history:
+            answers = [operation.run(side) for side in sides]
+            states = settled_states(sides)
+            found = [f'{what}: Kafka {kafka!r}, kbroker {ours!r}'
+                     for what, (kafka, ours) in (('answer', answers), ('state', states)) if kafka != ours]
+            if found:
+                return [f'{operation}: {line}' for line in found]
+    finally:
+        for side in sides:
+            side.close()
+    return []

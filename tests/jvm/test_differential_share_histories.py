@@ -1,0 +1,124 @@
+"""Random histories of share partitions run on Apache Kafka 4.3 and on kbroker. Answers and states agree at each step.
+
+A history that fails shrinks to a short one. The default run repeats the same histories every time; the soak form runs
+others. Kafka is right in every difference that is not in DIFFERENCES with its reason.
+"""
+from __future__ import annotations
+
+import re
+
+import pytest
+import share_histories
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from share_histories import (
+    ACCEPT,
+    FIRST,
+    GAP,
+    LAST,
+    REJECT,
+    RELEASE,
+    RENEW,
+    Configure,
+    Disconnect,
+    Fetch,
+    Offsets,
+    Produce,
+    Said,
+    Say,
+)
+from support.apache_kafka import KafkaProcess
+from support.broker_process import BrokerProcess
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+DIFFERENCES: dict[str, str] = {}
+"""The reason for each accepted difference, by a pattern in its text."""
+
+SLOTS = st.sampled_from('AABC')
+KINDS = st.sampled_from([ACCEPT, ACCEPT, ACCEPT, RELEASE, RELEASE, REJECT, GAP])
+SHIFTS = st.sampled_from([0, 0, 0, 0, 0, 0, 1, -1])
+EPOCHS = st.sampled_from([None, None, None, None, None, FIRST, LAST])
+SAID = st.builds(Said, KINDS, st.integers(0, 3), st.integers(0, 20), st.sampled_from([1, 1, 2, 5, 30]), st.just(0),
+                 st.booleans())
+STRANGE = st.builds(Said, st.sampled_from([ACCEPT, RELEASE, RENEW, 5]), st.integers(0, 3), st.integers(0, 20),
+                    st.sampled_from([1, 5]), st.sampled_from([0, -3, 4, 50]))
+
+
+def said(most, strategy=SAID):
+    return st.lists(strategy, max_size=most).map(tuple)
+
+
+LIMITED = st.builds(Fetch, SLOTS, said(1), st.sampled_from([1, 3, 10, 500]), st.sampled_from([500, 1, 4]), st.just(1),
+                    SHIFTS)
+WHOLE = st.builds(Fetch, SLOTS, said(1), st.just(500), st.sampled_from([500, 500, 1, 4]), st.just(0), SHIFTS,
+                  st.just(None), st.sampled_from([2, 2, 1]))
+"""Whole batches are fetched where no limit is near: Kafka goes on to the end of what it delivered together before."""
+
+
+def operations(*fetches):
+    """Return operations, a third of which are these fetches."""
+    return st.one_of(*fetches, *fetches, *OTHERS)
+
+
+OTHERS = (
+    *[st.builds(Say, SLOTS, said(3))] * 4,
+    st.builds(Fetch, SLOTS, said(1), st.just(500), st.just(500), st.just(1), st.just(0), EPOCHS),
+    st.builds(Say, SLOTS, said(2), SHIFTS, EPOCHS),
+    st.builds(Say, SLOTS, said(2, STRANGE), st.just(0), st.just(None), st.booleans()),
+    st.builds(Say, SLOTS, said(2), st.just(0), st.just(None), st.just(False), SLOTS),
+    st.builds(Disconnect, SLOTS),
+    *[st.builds(Produce, st.integers(1, 12))] * 3,
+    st.builds(Configure, st.just('share.delivery.count.limit'), st.sampled_from(['2', '5', '10'])),
+    st.just(Offsets()),
+)
+"""The fetches among them begin or end sessions."""
+
+
+@st.composite
+def histories(draw):
+    first, fetches = draw(st.sampled_from([
+        ([], (WHOLE, LIMITED)), ([Configure('share.delivery.count.limit', '2')], (WHOLE, LIMITED)),
+        ([Configure('share.partition.max.record.locks', '100')], (LIMITED, LIMITED))]))
+    produced = draw(st.lists(st.builds(Produce, st.integers(1, 40)), min_size=1, max_size=6))
+    return [*first, *produced, *draw(st.lists(operations(*fetches), min_size=10, max_size=40))]
+
+
+@pytest.fixture(scope='module')
+def addresses(tmp_path_factory):
+    """The addresses of Kafka and kbroker."""
+    directory = tmp_path_factory.mktemp('shares')
+    brokers = (KafkaProcess(directory / 'kafka', share_histories.SETTINGS),
+               BrokerProcess(directory / 'kbroker', share_histories.SETTINGS))
+    try:
+        for broker in brokers:
+            broker.start()
+        yield [broker.address for broker in brokers]
+        assert brokers[1].tracebacks() == []
+    finally:
+        for broker in brokers:
+            broker.kill9()
+
+
+def unexplained(addresses, history):
+    """Run a history. Return the differences that DIFFERENCES does not explain."""
+    return [line for line in share_histories.run(addresses, history)
+            if not any(re.search(pattern, line, re.DOTALL) for pattern in DIFFERENCES)]
+
+
+PHASES = [Phase.explicit, Phase.generate, Phase.shrink]
+CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
+
+
+@settings(max_examples=30, derandomize=True, deadline=None, database=None, phases=PHASES, suppress_health_check=CHECKS)
+@given(histories())
+def test_kbroker_and_kafka_answer_a_share_history_alike(addresses, history):
+    assert unexplained(addresses, history) == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@settings(max_examples=500, deadline=None, database=None, phases=PHASES, suppress_health_check=CHECKS, print_blob=True)
+@given(histories())
+def test_many_share_histories_are_answered_alike(addresses, history):
+    assert unexplained(addresses, history) == []
