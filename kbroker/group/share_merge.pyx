@@ -5,7 +5,7 @@ disjoint, and neighbours differ in state or count. A request may change thousand
 
 The batches end the value of both kinds of rows in `__share_group_state`, by Kafka's schema ShareSnapshotValue and
 ShareUpdateValue: an unsigned varint with their number and 1; for each batch first offset (int64), last offset (int64),
-state (int8), count (int16) and no tagged fields (0); then the tagged field 0, the delivery complete count (int32), which
+state (int8), count (int16) and no tagged fields (0); then the tagged field 0, the delivery complete count (int32). It
 is left out if it is -1.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize

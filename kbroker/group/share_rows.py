@@ -23,7 +23,7 @@ NO_EPOCH = -1
 ROW_VERSION = 0
 SNAPSHOT_HEAD = struct.Struct('>hiiiqqq')
 UPDATE_HEAD = struct.Struct('>hiiq')
-"""What precedes the batches in the value of a row, with the version of the row in front."""
+"""The fields before the batches in the value of a row, with the version of the row in front."""
 STATE_BYTES = 900
 """More than a ShareState without batches takes, with its key in three dictionaries and its rows' keys."""
 BATCH_BYTES = 168

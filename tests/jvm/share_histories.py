@@ -39,7 +39,7 @@ _numbers = itertools.count()
 
 
 class Session:
-    """What a member knows: its epoch, and the ranges that it has acquired and not given back."""
+    """The knowledge of a member: its epoch, and the ranges that it has acquired and not given back."""
 
     def __init__(self, address: str):
         host, port = address.split(':')
