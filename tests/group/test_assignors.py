@@ -56,6 +56,9 @@ def assign(name, wanted):
         member('A', 'T1', 'T1:0-2'), member('B', 'T1 T2', 'T1:3 T2:0'),
         member('C', 'T1 T2 T3', 'T1:4-5 T2:1-3 T3:0-3')], T1=6, T2=4, T3=4),
         {'A': 'T1:0-2,5', 'B': 'T1:3 T2:0-3', 'C': 'T1:4 T3:0-3'}, id='uniform, different topics'),
+    pytest.param('uniform', spec([
+        member('A', 'T1', 'T1:0-5,7,9'), member('B', 'T1 T2', 'T1:6,8,10 T2:0-4'), member('C', 'T1 T2')], T1=11, T2=5),
+        {'A': 'T1:0-5', 'B': 'T2:0-4', 'C': 'T1:6-10'}, id='uniform, the last member of a level gives first'),
     pytest.param('uniform', Spec([member('A', 'T1 T2 T3', 'T1:0-1 T2:0-1 T3:0-1'), member('B', 'T1 T2 T3')],
                                  {b'T1': 2, b'T2': 2, b'T3': 2}, False),
                  {'A': 'T2:0 T3:0-1', 'B': 'T1:0-1 T2:1'}, id='uniform, all topics, as if different'),

@@ -90,7 +90,7 @@ class Side:
 
     def delete_topic(self, name: str) -> None:
         if self.topic_ids.pop(name, None) is not None:
-            self.peer.ask('DeleteTopics', 5, topic_names=[self.topic(name)], timeout_ms=30000)
+            self.peer.ask('DeleteTopics', 6, topics=[dict(name=self.topic(name), topic_id=bytes(16))], timeout_ms=30000)
             self._await(lambda: self._metadata_error(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def grow_topic(self, name: str) -> None:

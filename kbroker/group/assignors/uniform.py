@@ -6,9 +6,8 @@ then partitions move from the most loaded to the least loaded ones.
 """
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Generator
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import islice
 
 from kbroker.group.assignors.spec import Spec, Steps, frozen, members_in_order, subscribed_topics
@@ -138,23 +137,46 @@ class _Mixed:
                 yield
             if not free:
                 continue
-            least_loaded = self._in_rounds(self._subscribers[topic])
+            least_loaded = self._from_least(self._in_order(topic))
             for partition in free:
                 owners[partition] = number = next(least_loaded)
                 self._size[number] += 1
                 if self._pace.spend():
                     yield
 
-    def _in_rounds(self, subscribers: list[int]) -> Generator[int, None, None]:
+    def _in_order(self, topic: bytes) -> list[int]:
+        """Return the subscribers of a topic, the least loaded one first."""
+        return sorted(self._subscribers[topic], key=lambda number: (self._size[number], number))
+
+    def _from_least(self, order: list[int]) -> Generator[int, None, None]:
         """Yield the members of the lowest level in turn, then those of the next level with them, and so on."""
-        waiting = sorted(subscribers, key=lambda number: (self._size[number], number))
-        level = self._size[waiting[0]]
-        lowest = 0
+        level = self._size[order[0]]
+        end = 0
         while True:
-            while lowest < len(waiting) and self._size[waiting[lowest]] <= level:
-                lowest += 1
-            yield from waiting[:lowest]
+            while end < len(order) and self._size[order[end]] <= level:
+                end += 1
+            yield from order[:end]
             level += 1
+
+    def _from_most(self, order: list[int], has: dict[int, list[int]]) -> Generator[int, None, None]:
+        """Yield the members of the highest level in turn, the last one first, then those of the next level with them.
+
+        A member without a partition leaves its place to the last member of the level, as in Kafka: the order decides
+        which partitions move.
+        """
+        order = order.copy()
+        start = end = len(order)
+        level = 0
+        while end:
+            level = self._size[order[start - 1]] if start == end else level - 1
+            while start and self._size[order[start - 1]] == level:
+                start -= 1
+            for place in range(end - 1, start - 1, -1):
+                if has.get(order[place]):
+                    yield order[place]
+                else:
+                    end -= 1
+                    order[place], order[end] = order[end], order[place]
 
     def balance(self) -> Work:
         """Move partitions from the most to the least loaded subscribers of a topic, until no topic needs it."""
@@ -168,10 +190,10 @@ class _Mixed:
 
     def _balance(self, topic: bytes) -> Generator[None, None, bool]:
         """Balance the subscribers of one topic. Return whether a partition moved."""
-        sizes = [self._size[number] for number in self._subscribers[topic]]
-        if self._pace.spend(len(sizes) // 4 + 1):
+        order = self._in_order(topic)
+        if self._pace.spend(len(order) // 4 + 1):
             yield
-        if max(sizes) - min(sizes) <= 1:
+        if self._size[order[-1]] - self._size[order[0]] <= 1:
             return False
         owners = self._owners[topic]
         has: dict[int, list[int]] = {}
@@ -179,29 +201,16 @@ class _Mixed:
             has.setdefault(owners[partition], []).append(partition)
             if self._pace.spend():
                 yield
-        least = [(self._size[number], number) for number in self._subscribers[topic]]
-        most = [(-self._size[number], number) for number in has]
-        heapify(least)
-        heapify(most)
         moved = False
-        while most:
-            level, giver = -most[0][0], most[0][1]
-            low, taker = least[0]
-            if level != self._size[giver] or not has[giver]:
-                heappop(most)
-            elif low != self._size[taker]:
-                heappop(least)
-            elif level - low <= 1:
+        takers = self._from_least(order)
+        for giver in self._from_most(order, has):
+            taker = next(takers)
+            if self._size[giver] - self._size[taker] <= 1:
                 break
-            else:
-                partition = has[giver].pop()
-                owners[partition] = taker
-                insort(has.setdefault(taker, []), partition)
-                for number, change in ((giver, -1), (taker, 1)):
-                    self._size[number] += change
-                    heappush(least, (self._size[number], number))
-                    heappush(most, (-self._size[number], number))
-                moved = True
+            owners[has[giver].pop()] = taker
+            self._size[giver] -= 1
+            self._size[taker] += 1
+            moved = True
             if self._pace.spend():
                 yield
         return moved
