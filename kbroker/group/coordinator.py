@@ -21,6 +21,7 @@ from kbroker.group.idle_members import IdleMembers
 from kbroker.group.membership import Membership
 from kbroker.group.memory import GroupMemory
 from kbroker.group.migration import Migration
+from kbroker.group.modern import ModernGroup
 from kbroker.group.offsets import FetchedOffset, Offsets
 from kbroker.group.pending_members import PendingMembers
 from kbroker.group.regexes import Regexes
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from kbroker.group.records import OffsetKey
 
 log = logging.getLogger(__name__)
+
+DEADLINES_A_MEMBER = 4
+"""A session and a rebalance; the next join and the next sync of a member that speaks the classic protocol."""
 
 
 class Shared(NamedTuple):
@@ -136,6 +140,21 @@ class GroupCoordinator:
     @property
     def pending_members(self) -> PendingMembers:
         return self._shared.pending_members
+
+    @property
+    def regexes(self) -> Regexes:
+        return self._shared.regexes
+
+    @property
+    def deadlines_count(self) -> int:
+        """The deadlines of members of modern groups that are armed."""
+        return sum(len(part.deadlines) for part in self._parts)
+
+    @property
+    def most_deadlines(self) -> int:
+        """The deadlines that the members there are can have."""
+        return DEADLINES_A_MEMBER * sum(
+            len(group.members) for group in self.list_groups() if isinstance(group, ModernGroup))
 
     def group_config(self, group_id: str) -> GroupConfig:
         """Return the configs in force for a group, which need not exist. The next request asks again."""
