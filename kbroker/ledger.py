@@ -61,7 +61,7 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
         Line('member ids not used yet', '', lambda: len(node.groups.pending_members), lambda: MOST_PENDING_MEMBERS,
              'the oldest is forgotten'),
         Line('deadlines of members', '', lambda: node.groups.deadlines_count, lambda: node.groups.most_deadlines,
-             'four a member of a consumer, share or streams group'),
+             'one a group and four a member'),
         Line('groups whose regular expressions are resolved', '', lambda: len(node.groups.regexes),
              lambda: len(node.groups.list_groups()), 'one at a time'),
         Line('share sessions', '', lambda: len(node.share_sessions), lambda: node.share_sessions.most,

@@ -229,7 +229,7 @@ class LinearPattern:
         """Append the states of `node`; it continues with the state appended next."""
         self._emitted += 1                                    # counts empty nodes too: (){1000}
         if self._emitted > MAX_STATES:
-            raise PatternError(f'the pattern needs more than {MAX_STATES} states')
+            raise _too_many_states()
         match node:
             case _One() | _Assertion():
                 self._steps.append(node)
@@ -287,6 +287,7 @@ class _Parser:
         self._depth = 0
         self._flags: frozenset[str] = frozenset()
         self._names: set[str] = set()
+        self._atoms = 0
 
     def parse(self) -> _Node:
         node = self._alternatives()
@@ -338,6 +339,9 @@ class _Parser:
             elif parts and self._is_repetition():             # behind flags: it repeats what is before them
                 parts.append(self._repeated(parts.pop()))
             elif not self._accept('\\E') and (atom := self._atom()) is not None:
+                self._atoms += 1
+                if self._atoms > MAX_STATES:                  # each takes one; the rest need not be parsed
+                    raise _too_many_states()
                 parts.append(self._repeated(atom))
         return _Sequence(parts)
 
@@ -505,6 +509,10 @@ class _Parser:
         if found is None or found[2] not in _NAMED_CLASSES:
             raise self._error('an unknown named class')
         return _negated(self._folded(_NAMED_CLASSES[found[2]].__contains__), bool(found[1]))
+
+
+def _too_many_states() -> PatternError:
+    return PatternError(f'the pattern needs more than {MAX_STATES} states')
 
 
 def _always(char: str) -> bool:

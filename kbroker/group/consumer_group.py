@@ -78,18 +78,16 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
 
     def names_with(self, before: ConsumerMember | None, after: ConsumerMember | None) -> Iterable[str]:
         names = super().names_with(before, after)
-        dropped = self.dropped_regex(before, after)
-        resolved = self.resolved.get(dropped or '')
-        if resolved is None:
+        resolved = self.resolved.get(self.dropped_regex(before, after) or '')
+        if resolved is None or before is None:
             return names
-        kept = set(names)
-        for name in resolved.topics:
-            others = self.names[name] - 1
-            if before is not None and name in before.names and self.subscriptions[before.names] == 1:
-                others -= 1
-            if others <= 0 and (after is None or name not in after.names):
-                kept.discard(name)
-        return kept
+        is_alone = self.subscriptions[before.names] == 1
+
+        def is_kept(name: str) -> bool:
+            others = self.names.get(name, 0) - 1 - (is_alone and name in before.names)
+            return name not in resolved.topics or others > 0 or (after is not None and name in after.names)
+
+        return filter(is_kept, names)
 
     def dropped_regex(self, before: ConsumerMember | None, after: ConsumerMember | None) -> str | None:
         """Return the regular expression without a subscriber once `after` stands for `before`, if there is one."""

@@ -46,7 +46,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEADLINES_A_MEMBER = 4
-"""A session and a rebalance; the next join and the next sync of a member that speaks the classic protocol."""
+"""A session and a rebalance; the next join and the next sync of a member that speaks the classic protocol.
+
+A streams group has one besides: until its first assignment.
+"""
 
 
 class Shared(NamedTuple):
@@ -152,9 +155,9 @@ class GroupCoordinator:
 
     @property
     def most_deadlines(self) -> int:
-        """The deadlines that the members there are can have."""
-        return DEADLINES_A_MEMBER * sum(
-            len(group.members) for group in self.list_groups() if isinstance(group, ModernGroup))
+        """The deadlines that the groups there are and their members can have."""
+        return sum(1 + DEADLINES_A_MEMBER * len(group.members)
+                   for group in self.list_groups() if isinstance(group, ModernGroup))
 
     def group_config(self, group_id: str) -> GroupConfig:
         """Return the configs in force for a group, which need not exist. The next request asks again."""

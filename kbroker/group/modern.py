@@ -207,16 +207,15 @@ class ModernGroup(Group, Generic[M, T]):
                 del self.names[name]
 
     def names_with(self, before: M | None, after: M | None) -> Iterable[str]:
-        """Return the topics with a subscription once `after` stands for `before`; None: there is no such member."""
-        if before is not None and after is not None and before.names == after.names:
-            return self.names
-        counts = self.names.copy()
-        if before is not None and self.subscriptions[before.names] == 1:
-            for name in before.names:
-                counts[name] -= 1
-                if not counts[name]:
-                    del counts[name]
-        return counts if after is None else counts.keys() | after.names
+        """Yield the topics with a subscription once `after` stands for `before`; None: there is no such member."""
+        dropped = before is not None and self.subscriptions[before.names] == 1
+        for name, count in self.names.items():
+            if count > 1 or not dropped or before is None or name not in before.names or (
+                    after is not None and name in after.names):
+                yield name
+        for name in () if after is None else after.names:
+            if name not in self.names:
+                yield name
 
 
 def subscription_bytes(names: frozenset[str]) -> int:

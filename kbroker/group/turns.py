@@ -168,7 +168,7 @@ class _Turn:
                 outcome = yield from outcome
             encoded = yield from self._encode(outcome.rows)
         except KafkaError as error:
-            return _Ended(done, Outcome(), error)
+            return _Ended(done, Outcome(), error.with_traceback(None))
         except Exception as error:
             log.exception('an operation on group %s failed', shown(self._group_id))
             return _Ended(done, Outcome(), KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))

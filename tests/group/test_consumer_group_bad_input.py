@@ -181,4 +181,4 @@ def test_deadlines_end_with_their_members(world):
             member.leave()
     assert world.groups.deadlines_count <= world.groups.most_deadlines
     world.advance(200_000)
-    assert world.groups.deadlines_count == world.groups.most_deadlines == 0
+    assert world.groups.deadlines_count == 0
