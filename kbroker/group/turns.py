@@ -200,6 +200,7 @@ class _Turn:
         made = ended.outcome.group
         if made is None and ended.encoded and not self.rows and self._group is not None:
             self._group = self._group.copy()
+            yield
         self.rows += ended.encoded
         self._left_bytes -= sum(map(row_bytes, ended.encoded))
         if made is not None:
