@@ -34,6 +34,8 @@ EncodedRow = tuple[bytes, bytes | None]
 ROWS_A_PART = 16
 """The rows that are encoded or applied between two yields."""
 ANSWERS_A_PART = 16
+LARGE_GROUP_BYTES = 1_000_000
+"""The memory of a group whose copy is a part of its own."""
 ROW_VERSION = 0
 """The version of the values of all rows that operations write, but for those of classic groups."""
 
@@ -200,7 +202,8 @@ class _Turn:
         made = ended.outcome.group
         if made is None and ended.encoded and not self.rows and self._group is not None:
             self._group = self._group.copy()
-            yield
+            if self._group.held_bytes > LARGE_GROUP_BYTES:
+                yield
         self.rows += ended.encoded
         self._left_bytes -= sum(map(row_bytes, ended.encoded))
         if made is not None:
