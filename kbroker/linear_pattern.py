@@ -145,12 +145,15 @@ class LinearPattern:
     """A compiled pattern that matches whole texts. Raises PatternError."""
 
     def __init__(self, text: str):
+        self._sets: dict[tuple[frozenset[int], _Kind], _Set] = {}
         self._steps: list[_Step] = []
         self._emitted = 0
         self._emit(_Parser(text).parse())
         self._end = self._reserve()
-        self._sets: dict[tuple[frozenset[int], _Kind], _Set] = {}
         self.remembered = 0
+
+    def __del__(self) -> None:
+        self._forget()
 
     def matches(self, text: str) -> bool:
         """Return whether all of `text` matches, in time proportional to len(text) times the pattern's states."""
