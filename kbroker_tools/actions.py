@@ -1,10 +1,17 @@
 """Actions named by options (`--list`, `--describe` ...), as in Kafka's older tools, and the options that fit them."""
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+
+F = TypeVar('F', bound=Callable[..., Any])
+
+OFFSET_SPECIFICATIONS = ('to_earliest', 'to_latest', 'to_current', 'to_offset', 'shift_by', 'to_datetime',
+                         'by_duration', 'from_file')
+"""The options that say where the offsets of a reset come from: those of `offset_options`."""
 
 
 def spelled(name: str) -> str:
@@ -54,3 +61,23 @@ def listed(words: Iterable[str], last: str = 'and') -> str:
     """Join words: `a, b and c`."""
     *most, end = words
     return f'{", ".join(most)} {last} {end}' if most else end
+
+
+def offset_options(function: F) -> F:
+    """Add the options of OFFSET_SPECIFICATIONS."""
+    for option in reversed((
+        click.option('--to-earliest', is_flag=True, help='Reset to the start of the log.'),
+        click.option('--to-latest', is_flag=True, help='Reset to the end of the log.'),
+        click.option('--to-current', is_flag=True,
+                     help='Keep the current offsets; a partition without one gets the end.'),
+        click.option('--to-offset', type=int, metavar='OFFSET', help='Reset to this offset.'),
+        click.option('--shift-by', type=int, metavar='N', help='Move by this many offsets, backwards if negative.'),
+        click.option('--to-datetime', metavar='TIME', help='Reset to the first record at or after a time, '
+                     'YYYY-MM-DDThh:mm:ss.sss, which is UTC unless it ends with an offset.'),
+        click.option('--by-duration', metavar='DURATION',
+                     help='Reset to the first record of the last PnDTnHnMnS, as in PT1H30M.'),
+        click.option('--from-file', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
+                     help='Reset to the offsets in a file of topic,partition,offset rows, as --export prints it.')
+    )):
+        function = option(function)
+    return function

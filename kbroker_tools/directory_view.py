@@ -29,6 +29,7 @@ from kbroker_tools.view import (
     PartitionOffsets,
     ProducerInfo,
     ShareOffset,
+    StreamsGroupInfo,
     TopicInfo,
     TransactionInfo,
     TransactionListing,
@@ -298,6 +299,11 @@ class DirectoryView:
             found += [group for group_id in state.group_ids()
                       if (group := state.group(group_id, leader, self._topic_name)) is not None]
         return found
+
+    def streams_group(self, group_id: str) -> StreamsGroupInfo | None:
+        """Return a streams group with the state that its last rows imply."""
+        return next((found for partition, state in self._group_states(group_id) if (
+            found := state.streams_group(group_id, self._leader(CONSUMER_OFFSETS, partition))) is not None), None)
 
     def share_offsets(self, group_id: str) -> list[ShareOffset]:
         """Return the offsets of a share group's partitions, by the last rows of `__share_group_state`."""

@@ -1,7 +1,6 @@
 """kbroker-groups: the options and columns of kafka-consumer-groups, and lag in records that will be delivered."""
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,15 +18,13 @@ from kbroker_tools.command import (
 from kbroker_tools.render import Output
 
 ACTIONS = ('list', 'describe', 'delete', 'reset_offsets', 'delete_offsets')
-SPECIFICATIONS = ('to_earliest', 'to_latest', 'to_current', 'to_offset', 'shift_by', 'to_datetime', 'by_duration',
-                  'from_file')
 GOES_WITH = {
     'group': ('describe', 'delete', 'reset_offsets', 'delete_offsets'),
     'all_groups': ('describe', 'delete', 'reset_offsets'), 'topic': ('reset_offsets', 'delete_offsets'),
     'all_topics': ('reset_offsets',), 'members': ('describe',), 'offsets': ('describe',),
     'state': ('list', 'describe'), 'type': ('list',), 'verbose': ('describe',), 'isolation_level': ('describe',),
     'dry_run': ('reset_offsets',), 'execute': ('reset_offsets',), 'export': ('reset_offsets',),
-    **{name: ('reset_offsets',) for name in SPECIFICATIONS},
+    **{name: ('reset_offsets',) for name in actions.OFFSET_SPECIFICATIONS},
 }
 
 
@@ -53,17 +50,7 @@ GOES_WITH = {
 @click.option('--isolation-level', type=click.Choice(['read_uncommitted', 'read_committed']),
               help='With read_committed, also describe the records that a read_committed consumer has yet to read, and '
               'the transactions that hold back the rest. This reads the partitions from the offset of the group on.')
-@click.option('--to-earliest', is_flag=True, help='Reset to the start of the log.')
-@click.option('--to-latest', is_flag=True, help='Reset to the end of the log.')
-@click.option('--to-current', is_flag=True, help='Keep the current offsets; a partition without one gets the end.')
-@click.option('--to-offset', type=int, metavar='OFFSET', help='Reset to this offset.')
-@click.option('--shift-by', type=int, metavar='N', help='Move by this many offsets, backwards if negative.')
-@click.option('--to-datetime', metavar='TIME', help='Reset to the first record at or after a time, '
-              'YYYY-MM-DDThh:mm:ss.sss, which is UTC unless it ends with an offset.')
-@click.option('--by-duration', metavar='DURATION', help='Reset to the first record of the last PnDTnHnMnS, as in '
-              'PT1H30M.')
-@click.option('--from-file', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
-              help='Reset to the offsets in a file of topic,partition,offset rows, as --export prints it.')
+@actions.offset_options
 @click.option('--dry-run', is_flag=True, help='Print the new offsets and change nothing. This is the default.')
 @click.option('--execute', is_flag=True, help='Change the offsets.')
 @click.option('--export', is_flag=True, help='Print the new offsets as CSV.')
@@ -115,7 +102,7 @@ def check_options(action: str, options: dict[str, Any]) -> None:
             raise click.UsageError('--delete-offsets takes one --group')
     if action == 'reset_offsets':
         actions.check_at_most_one(options, ('dry_run', 'execute'))
-        actions.chosen_action(options, SPECIFICATIONS)
+        actions.chosen_action(options, actions.OFFSET_SPECIFICATIONS)
         actions.check_at_most_one(options, ('topic', 'all_topics'))
         if not options['topic'] and not options['all_topics'] and options['from_file'] is None:
             raise click.UsageError('--reset-offsets needs --topic or --all-topics')

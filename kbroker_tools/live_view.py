@@ -1,7 +1,7 @@
 """The view of a live cluster of Kafka or kbroker, read over the network."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel
@@ -21,6 +21,9 @@ from kbroker_tools.view import (
     PartitionOffsets,
     ProducerInfo,
     ShareOffset,
+    StreamsGroupInfo,
+    StreamsMemberInfo,
+    SubtopologyInfo,
     TopicInfo,
     TransactionInfo,
     TransactionListing,
@@ -145,6 +148,22 @@ class LiveView:
                             None if row.start_offset < 0 else row.start_offset, None if row.lag < 0 else row.lag)
                 for (topic, _), row in sorted(self.admin.list_share_group_offsets(group_id).items())]
 
+    def streams_group(self, group_id: str) -> StreamsGroupInfo | None:
+        found = _if_served(self.admin.describe_streams_groups, group_id)
+        if found is None:
+            return None
+        node_id, row = found
+        parts = () if row.topology is None else row.topology.subtopologies or ()
+        return StreamsGroupInfo(
+            group_id, row.group_state, node_id, row.group_epoch, row.assignment_epoch,
+            tuple(SubtopologyInfo(
+                part.subtopology_id, tuple(part.source_topics), _names(part.repartition_source_topics),
+                _names(part.state_changelog_topics)) for part in parts),
+            tuple(StreamsMemberInfo(
+                member.member_id, member.process_id, member.client_id, member.client_host, member.member_epoch,
+                member.topology_epoch, member.is_classic, _tasks(member.assignment), _tasks(member.target_assignment))
+                for member in row.members))
+
     def _share_group(self, group_id: str) -> GroupInfo | None:
         found = _if_served(self.admin.describe_share_groups, group_id)
         if found is None:
@@ -185,6 +204,15 @@ def _unless_missing(found: tuple[int, Message] | KafkaError) -> tuple[int, Messa
     if found.code == ErrorCode.GROUP_ID_NOT_FOUND:
         return None
     raise found
+
+
+def _names(topics: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(topic.name for topic in topics)
+
+
+def _tasks(assignment: Any) -> dict[str, dict[str, list[int]]]:
+    return {role: {tasks.subtopology_id: sorted(tasks.partitions) for tasks in getattr(assignment, f'{role}_tasks')}
+            for role in ('active', 'standby', 'warmup')}
 
 
 def _partitions(assignment: Any) -> tuple[tuple[str, int], ...]:

@@ -130,6 +130,42 @@ class ShareOffset:
     """The offsets from the start to the end of the log that no member has finished; None if it is not known."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamsMemberInfo:
+    """A member of a streams group (KIP-1071). Tasks are numbers by role and by subtopology."""
+
+    member_id: str
+    process_id: str
+    client_id: str
+    client_host: str
+    epoch: int
+    topology_epoch: int
+    is_classic: bool
+    tasks: dict[str, dict[str, list[int]]]
+    target: dict[str, dict[str, list[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class SubtopologyInfo:
+    """The topics of a subtopology."""
+
+    subtopology_id: str
+    sources: tuple[str, ...]
+    repartition_sources: tuple[str, ...]
+    changelogs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsGroupInfo:
+    group_id: str
+    state: str
+    coordinator_id: int
+    epoch: int
+    assignment_epoch: int
+    subtopologies: tuple[SubtopologyInfo, ...]
+    members: tuple[StreamsMemberInfo, ...]
+
+
 class View(Protocol):
     """A source of cluster state: a broker or a directory.
 
@@ -166,6 +202,8 @@ class View(Protocol):
         """Return all groups, of a broker without their members."""
 
     def group_offsets(self, group_id: str) -> list[GroupOffset]: ...
+
+    def streams_group(self, group_id: str) -> StreamsGroupInfo | None: ...
 
     def share_offsets(self, group_id: str) -> list[ShareOffset]:
         """Return the offsets of a share group, sorted by topic and partition."""

@@ -50,6 +50,10 @@ EXAMPLES: dict[str, list[Example]] = {
         ('Print all share groups and their states:',
          'kbroker-share-groups --bootstrap-server localhost:9092 --list --state'),
     ],
+    'kbroker-streams-groups': [
+        ('Print the applications that wait for topics or move tasks:',
+         'kbroker-streams-groups --bootstrap-server localhost:9092 --list --state NotReady,Assigning,Reconciling'),
+    ],
     'kbroker-share-consume': [
         ('Read three records as a member of a share group, and show how often each was delivered:',
          'kbroker-share-consume --bootstrap-server localhost:9092 --topic orders --group workers \\\n'

@@ -410,6 +410,10 @@ class Admin:
         """Return (coordinator, ShareGroupDescribeResponse.DescribedGroup) or KafkaError (KIP-932)."""
         return self._describe_groups(messages.ShareGroupDescribeRequest, 'group_ids', group_ids)
 
+    def describe_streams_groups(self, group_ids: Collection[str]) -> dict[str, Any]:
+        """Return (coordinator, StreamsGroupDescribeResponse.DescribedGroup) or KafkaError (KIP-1071)."""
+        return self._describe_groups(messages.StreamsGroupDescribeRequest, 'group_ids', group_ids)
+
     def list_share_group_offsets(self, group_id: str) -> dict[Partition, Any]:
         """Return the row of DescribeShareGroupOffsetsResponse for each partition that the share group knows."""
         request = messages.DescribeShareGroupOffsetsRequest

@@ -1,7 +1,7 @@
 """The changes of kbroker-groups: offset resets, and deletion of offsets and groups."""
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import click
@@ -53,8 +53,12 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
     """Reset the groups without members, then raise ToolError for those that have members."""
     if not options['dry_run'] and not options['execute']:
         output.note(NEITHER)
+    reset_groups(view, output, options, sorted(set(options['group'])) or consumer_groups(view))
+
+
+def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: Sequence[str]) -> None:
+    """Reset these groups."""
     reset = specification(view, options)
-    group_ids = sorted(set(options['group'])) or consumer_groups(view)
     from_file = _read_file(options, group_ids) if options['from_file'] is not None else None
     active, rows = [], []
     for group_id in group_ids:

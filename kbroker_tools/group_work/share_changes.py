@@ -6,7 +6,7 @@ from typing import Any
 from kbroker_tools.command import ToolError
 from kbroker_tools.group_work.changes import LiveOffsets, in_scope, raise_first, show_plan, specification
 from kbroker_tools.group_work.offset_resets import plan
-from kbroker_tools.group_work.share_tables import SHARE, share_groups
+from kbroker_tools.group_work.share_tables import SHARE
 from kbroker_tools.group_work.tables import cell, show
 from kbroker_tools.render import Output
 
@@ -21,7 +21,7 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
     assert reset is not None
     group_id, = options['group']
     group = view.group(group_id)
-    if group is not None and group.protocol_type != SHARE:
+    if group is not None and group.protocol_type != SHARE.protocol_type:
         raise ToolError(f"group '{group_id}' is not a share group")
     if group is not None and group.state not in INACTIVE:
         raise ToolError(f"group '{group_id}' is {group.state}: offsets can be reset only while no member is active")
@@ -41,21 +41,7 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 # ---- delete
 
-def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
-    known = {group.group_id for group in share_groups(view)}
-    wanted = sorted(set(options['group'])) or sorted(known)
-    errors = [f'there is no share group {group_id}' for group_id in wanted if group_id not in known]
-    results = view.admin.delete_groups([group_id for group_id in wanted if group_id in known])
-    errors += [str(error) for error in results.values() if error is not None]
-    deleted = [group_id for group_id, error in results.items() if error is None]
-    if output.as_json:
-        for group_id in wanted:
-            output.row({'group': group_id, 'deleted': group_id in deleted})
-    elif deleted:
-        names = "', '".join(deleted)
-        output.line(f"Deletion of requested share groups ('{names}') was successful.")
-    if errors:
-        raise ToolError('; '.join(errors))
+delete = SHARE.delete
 
 
 def delete_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:

@@ -3,42 +3,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker_tools.command import ToolError
-from kbroker_tools.group_work.tables import assignment_text, cell, show, state_words
+from kbroker_tools.group_work.group_kind import GroupKind
+from kbroker_tools.group_work.tables import assignment_text, cell, show
 from kbroker_tools.render import Output
 from kbroker_tools.view import GroupInfo, View
 
-SHARE = 'share'
-"""The protocol type of share groups."""
-STATES = ('Empty', 'Stable', 'Dead')
-
-
-def list_groups(view: View, output: Output, options: dict[str, Any]) -> None:
-    states = state_words(options['state'], STATES) or STATES
-    rows = [[group.group_id, group.state] for group in share_groups(view) if group.state in states]
-    if options['state'] is not None:
-        show(output, [cell('GROUP'), cell('STATE', None)], rows)
-    elif output.as_json:
-        show(output, [cell('GROUP')], [[group_id] for group_id, _ in rows])
-    else:
-        for group_id, _ in rows:
-            output.line(group_id)
-
-
-def share_groups(view: View) -> list[GroupInfo]:
-    """Return the share groups by name. Those of a broker are as ListGroups lists them, without members."""
-    return sorted((group for group in view.listed_groups() if group.protocol_type == SHARE),
-                  key=lambda group: group.group_id)
+SHARE = GroupKind('share', ('Empty', 'Stable', 'Dead'))
+list_groups = SHARE.list_groups
 
 
 def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None:
-    wanted = sorted(set(options['group'])) or [group.group_id for group in share_groups(view)]
-    if not wanted:
-        raise ToolError(f'{view.place}: there are no share groups')
     missing = []
-    for group_id in wanted:
+    for group_id in SHARE.wanted(view, options):
         group = view.group(group_id)
-        if group is None or group.protocol_type != SHARE:
+        if group is None or group.protocol_type != SHARE.protocol_type:
             missing.append(group_id)
             continue
         if group.state == 'Empty' and (options['members'] or options['state'] is not None):
@@ -52,8 +30,7 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
             show_state(view, output, group, options['verbose'])
         else:
             show_offsets(view, output, group, options['verbose'])
-    if missing:
-        raise ToolError(f'{view.place}: there is no share group {", ".join(missing)}; --list shows the existing ones')
+    SHARE.check_missing(view, missing)
 
 
 def show_state(view: Any, output: Output, group: GroupInfo, verbose: bool) -> None:

@@ -191,7 +191,7 @@ def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, ho
     """Show each partition with an offset of the group or a member, then the members without a partition."""
     offsets = {(offset.topic, offset.partition): offset for offset in view.group_offsets(group.group_id)}
     owners = {at: member for member in group.members for at in member.assignment}
-    log_ends = _log_offsets(view, sorted(offsets.keys() | owners.keys()))
+    log_ends = log_offsets(view, sorted(offsets.keys() | owners.keys()))
     rows: list[list[Any]] = []
     for at in sorted(offsets.keys() | owners.keys()):
         committed, log = offsets.get(at), log_ends.get(at)
@@ -220,17 +220,18 @@ def _member_cells(member: GroupMember | None) -> list[str | None]:
 HELD_CELLS = (cell('LAST-STABLE-OFFSET'), cell('RECORDS-LEFT'), cell('HELD'), cell('UNDECIDED'), cell('HELD-BY', None))
 
 
-def _log_offsets(view: Any, partitions: list[tuple[str, int]]) -> dict[tuple[str, int], PartitionOffsets]:
+def log_offsets(view: Any, partitions: list[tuple[str, int]]) -> dict[tuple[str, int], PartitionOffsets]:
     """Return the offsets of the existing partitions: a group may have offsets in deleted topics."""
     topics = view.topics()
     there = [(topic, partition) for topic, partition in partitions
              if topic in topics and any(row.partition == partition for row in topics[topic].partitions)]
     if not view.is_live:
         return {at: found for at in there if (found := _offline_offsets(view, at)) is not None}
-    from kbroker.client.admin import LATEST, IsolationLevel
+    from kbroker.client.admin import EARLIEST, LATEST, IsolationLevel
+    starts = view.admin.list_offsets(dict.fromkeys(there, EARLIEST))
     stable = view.admin.list_offsets(dict.fromkeys(there, LATEST), IsolationLevel.READ_COMMITTED)
     ends = view.admin.list_offsets(dict.fromkeys(there, LATEST))
-    return {at: PartitionOffsets(-1, ends[at].offset, stable[at].offset) for at in there}
+    return {at: PartitionOffsets(starts[at].offset, ends[at].offset, stable[at].offset) for at in there}
 
 
 def _offline_offsets(view: View, at: tuple[str, int]) -> PartitionOffsets | None:

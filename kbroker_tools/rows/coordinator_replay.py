@@ -35,14 +35,6 @@ from kbroker.protocol.messages import (
     ShareGroupStatePartitionMetadataKey,
     ShareGroupStatePartitionMetadataValue,
     ShareGroupTargetAssignmentMetadataKey,
-    StreamsGroupCurrentMemberAssignmentKey,
-    StreamsGroupCurrentMemberAssignmentValue,
-    StreamsGroupMemberMetadataKey,
-    StreamsGroupMemberMetadataValue,
-    StreamsGroupMetadataKey,
-    StreamsGroupTargetAssignmentMetadataKey,
-    StreamsGroupTopologyKey,
-    StreamsGroupTopologyValue,
     TransactionLogKey,
 )
 from kbroker.protocol.rows import RowError, encode_row_key
@@ -51,15 +43,14 @@ from kbroker.record.control import ControlType, read_end_txn_marker
 from kbroker.record.records import Record, decode_records
 from kbroker.transaction.state import TransactionRow
 from kbroker.transaction.state_log import decode_row
-from kbroker_tools.view import GroupInfo, GroupMember, GroupOffset
+from kbroker_tools.rows.streams_groups import StreamsGroups
+from kbroker_tools.view import GroupInfo, GroupMember, GroupOffset, StreamsGroupInfo
 
 Batches = Iterable[tuple[BatchHeader, memoryview]]
 TopicPartition = tuple[str, int]
 
 CONSUMER_PROTOCOL_TYPE = 'consumer'
 SHARE_PROTOCOL_TYPE, SHARE_ASSIGNOR = 'share', 'simple'
-STREAMS_PROTOCOL_TYPE, STREAMS_ASSIGNOR = 'streams', 'sticky'
-STABLE_STREAMS_MEMBER = 1
 STABLE_MEMBER = 0
 """The state of a member that has no partition to revoke or to wait for."""
 
@@ -184,53 +175,6 @@ class _ShareGroup:
         return 'Stable' if self.members else 'Empty'
 
 
-@dataclass
-class _StreamsGroup:
-    """A streams group (KIP-1071), as its rows describe it."""
-
-    epoch: int = 0
-    validated_topology_epoch: int = -1
-    assignment_epoch: int = 0
-    topology: StreamsGroupTopologyValue | None = None
-    members: dict[str, StreamsGroupMemberMetadataValue] = field(default_factory=dict)
-    assignments: dict[str, StreamsGroupCurrentMemberAssignmentValue] = field(default_factory=dict)
-
-    def put(self, key: Any, value: Any) -> None:
-        """Apply a row with a value, or the tombstone of a member."""
-        if isinstance(key, StreamsGroupMetadataKey):
-            self.epoch, self.validated_topology_epoch = value.epoch, value.validated_topology_epoch
-        elif isinstance(key, StreamsGroupTargetAssignmentMetadataKey):
-            self.assignment_epoch = 0 if value is None else value.assignment_epoch
-        elif isinstance(key, StreamsGroupTopologyKey):
-            self.topology = value
-        elif isinstance(key, StreamsGroupMemberMetadataKey):
-            _put(self.members, key.member_id, value)
-        elif isinstance(key, StreamsGroupCurrentMemberAssignmentKey):
-            _put(self.assignments, key.member_id, value)
-
-    @property
-    def state(self) -> str:
-        """The state by Kafka's rule."""
-        if not self.members:
-            return 'Empty'
-        if self.topology is None or self.validated_topology_epoch != self.topology.epoch:
-            return 'NotReady'
-        if self.epoch > self.assignment_epoch:
-            return 'Assigning'
-        if all((current := self.assignments.get(member_id)) is not None and current.state == STABLE_STREAMS_MEMBER
-               and current.member_epoch == self.assignment_epoch for member_id in self.members):
-            return 'Stable'
-        return 'Reconciling'
-
-    def partitions(self, member_id: str) -> tuple[TopicPartition, ...]:
-        """Return the source partitions of the member's active tasks. A topic may have fewer partitions than tasks."""
-        current = self.assignments.get(member_id)
-        sources = {part.subtopology_id: [*part.source_topics, *(row.name for row in part.repartition_source_topics)]
-                   for part in (self.topology.subtopologies if self.topology is not None else ())}
-        return tuple(sorted((topic, partition) for task in (current.active_tasks if current is not None else ())
-                            for topic in sources.get(task.subtopology_id, ()) for partition in task.partitions))
-
-
 def _put(rows: dict[str, Any], member_id: str, value: Any) -> None:
     if value is None:
         rows.pop(member_id, None)
@@ -240,8 +184,6 @@ def _put(rows: dict[str, Any], member_id: str, value: Any) -> None:
 
 _SHARE_KEYS = (ShareGroupMetadataKey, ShareGroupTargetAssignmentMetadataKey, ShareGroupStatePartitionMetadataKey,
                ShareGroupMemberMetadataKey, ShareGroupCurrentMemberAssignmentKey)
-_STREAMS_KEYS = (StreamsGroupMetadataKey, StreamsGroupTargetAssignmentMetadataKey, StreamsGroupTopologyKey,
-                 StreamsGroupMemberMetadataKey, StreamsGroupCurrentMemberAssignmentKey)
 
 
 class GroupState:
@@ -253,7 +195,7 @@ class GroupState:
         self._classic: dict[str, Any] = {}
         self._consumer: dict[str, _ConsumerGroup] = {}
         self._share: dict[str, _ShareGroup] = {}
-        self._streams: dict[str, _StreamsGroup] = {}
+        self._streams = StreamsGroups()
 
     def replay(self, header: BatchHeader, batch: memoryview) -> None:
         """Apply one batch. Offsets in a transaction stay pending until its marker.
@@ -299,8 +241,8 @@ class GroupState:
             return
         elif isinstance(key, _SHARE_KEYS):
             _replay(self._share, _ShareGroup, key, value, ends=isinstance(key, ShareGroupMetadataKey))
-        elif isinstance(key, _STREAMS_KEYS):
-            _replay(self._streams, _StreamsGroup, key, value, ends=isinstance(key, StreamsGroupMetadataKey))
+        elif self._streams.has_row(key):
+            self._streams.replay(key, value)
         elif isinstance(key, ConsumerGroupMetadataKey):
             if value is None:
                 self._consumer.pop(key.group_id, None)
@@ -328,8 +270,11 @@ class GroupState:
     # ---- queries ----
 
     def group_ids(self) -> set[str]:
-        return (self._classic.keys() | self._consumer.keys() | self._share.keys() | self._streams.keys()
+        return (self._classic.keys() | self._consumer.keys() | self._share.keys() | self._streams.group_ids()
                 | self._offsets.group_ids())
+
+    def streams_group(self, group_id: str, coordinator_id: int) -> StreamsGroupInfo | None:
+        return self._streams.streams_group(group_id, coordinator_id)
 
     def share_partitions(self, group_id: str) -> list[tuple[bytes, str, int]]:
         """Return (topic id, topic, partition) of all that a share group has begun to read."""
@@ -354,15 +299,15 @@ class GroupState:
             return _consumer_group(group_id, self._consumer[group_id], coordinator_id, topic_name)
         if group_id in self._share:
             return _share_group(group_id, self._share[group_id], coordinator_id, topic_name)
-        if group_id in self._streams:
-            return _streams_group(group_id, self._streams[group_id], coordinator_id)
+        if group_id in self._streams.group_ids():
+            return self._streams.group(group_id, coordinator_id)
         if group_id in self._offsets.group_ids():
             return GroupInfo(group_id, 'Empty', '', '', coordinator_id, ())
         return None
 
 
 def _replay(groups: dict[str, Any], group_class: Callable[[], Any], key: Any, value: Any, *, ends: bool) -> None:
-    """Apply a row of a share or streams group. Its tombstone ends the group if `ends`."""
+    """Apply a row of a share group. Its tombstone ends the group if `ends`."""
     if value is None and (ends or key.group_id not in groups):
         groups.pop(key.group_id, None)
     else:
@@ -409,16 +354,6 @@ def _share_group(group_id: str, group: _ShareGroup, coordinator_id: int,
             _named(current.assigned_partitions if current is not None else (), topic_name),
             current.member_epoch if current is not None else 0))
     return GroupInfo(group_id, group.state, SHARE_PROTOCOL_TYPE, SHARE_ASSIGNOR, coordinator_id, tuple(members),
-                     group.epoch, group.assignment_epoch)
-
-
-def _streams_group(group_id: str, group: _StreamsGroup, coordinator_id: int) -> GroupInfo:
-    members = []
-    for member_id, member in group.members.items():
-        current = group.assignments.get(member_id)
-        members.append(GroupMember(member_id, member.instance_id, member.client_id, member.client_host,
-                                   group.partitions(member_id), current.member_epoch if current is not None else 0))
-    return GroupInfo(group_id, group.state, STREAMS_PROTOCOL_TYPE, STREAMS_ASSIGNOR, coordinator_id, tuple(members),
                      group.epoch, group.assignment_epoch)
 
 

@@ -191,6 +191,10 @@ class StreamsSide(Side):
         answer = self.peer.ask('Metadata', topics=[dict(name=topic)], allow_auto_topic_creation=False)
         return int(answer.topics[0].error_code)
 
+    def await_end_of_topic(self, topic: str) -> None:
+        """Wait until the broker does not know a topic that was deleted."""
+        self._await(lambda: self.error_of(topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
     def internal_topics(self) -> set[str]:
         """Return the internal topics of the topologies of this history that may exist."""
         return {topic['name'] for parts in self.shapes.values() for each in parts
@@ -357,7 +361,7 @@ class DeleteInternal:
         topic = side.topic(self.name)
         if side.error_of(topic) == ErrorCode.NONE:
             side.peer.ask('DeleteTopics', 5, topic_names=[topic], timeout_ms=30000)
-            side._await(lambda: side.error_of(topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            side.await_end_of_topic(topic)
         side.let_metadata_settle()
 
 

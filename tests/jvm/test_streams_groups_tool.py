@@ -1,0 +1,123 @@
+"""kbroker-streams-groups prints what kafka-streams-groups prints about groups of either broker, and of a directory."""
+import pytest
+from streams_histories import (
+    SETTINGS,
+    SHAPES,
+    Standbys,
+    StreamsBeat,
+    StreamsJoin,
+    StreamsLeave,
+    StreamsSide,
+    internal,
+    part,
+)
+from support.apache_kafka import KafkaProcess, run_tools
+from support.broker_process import BrokerProcess
+from support.command_runner import run_in_process
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import ClientConfig
+from kbroker.client.producer import Producer
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+
+TOOL = 'org.apache.kafka.tools.streams.StreamsGroupCommand'
+NAME = 'counting'
+GROUP = ('--group', NAME)
+TABLES = [('--describe', *GROUP), ('--describe', *GROUP, '--offsets', '--verbose'), ('--describe', *GROUP, '--members'),
+          ('--describe', *GROUP, '--members', '--verbose'), ('--describe', '--all-groups')]
+"""The questions that a directory answers like its broker."""
+QUESTIONS = [('--list',), ('--list', '--state'), ('--list', '--state', 'stable'), ('--list', '--state', 'NotReady'),
+             *TABLES, ('--describe', *GROUP, '--state'), ('--describe', *GROUP, '--state', '--verbose')]
+RESETS = [('--reset-offsets', *GROUP, '--all-input-topics', '--to-earliest', '--dry-run'),
+          ('--reset-offsets', *GROUP, '--input-topic', f'{NAME}-a:0', '--to-offset', '2', '--dry-run', '--export'),
+          ('--reset-offsets', *GROUP, '--all-input-topics', '--to-latest', '--execute')]
+NO_MEMBERS = f"Error: Streams group '{NAME}' has no active members."
+"""A note, which kbroker-streams-groups prints on stderr."""
+
+
+@pytest.fixture(params=[KafkaProcess, BrokerProcess], ids=['kafka', 'kbroker'])
+def broker(request, tmp_path):
+    process = request.param(tmp_path / 'data', SETTINGS)
+    try:
+        process.start()
+        yield process
+    finally:
+        process.kill9()
+
+
+def counting(topic):
+    """Return a topology whose internal topics have the names that Kafka Streams gives them."""
+    return [part('0', [topic('a')], sinks=[topic('x-repartition')]),
+            part('1', [], reads=[internal(topic('x-repartition'))], logs=[internal(topic('x-changelog'))])]
+
+
+def words(text):
+    """Return the lines that are not empty, as words. Kafka pads them to other widths, and sorts the lines and the
+    tasks of a member by hash codes."""
+    lines = [line.split() for line in text.splitlines() if line.strip() and line.strip() != NO_MEMBERS]
+    return lines[:1] + sorted(map(sorted, lines[1:]))
+
+
+def test_the_tables_and_resets_are_those_of_kafkas_tool(broker, monkeypatch):
+    def ours(*arguments):
+        return run_in_process('streams_groups', *arguments)
+
+    def compare(questions):
+        for question, theirs in zip(questions, run_tools(TOOL, *[[*server, *each] for each in questions]), strict=True):
+            assert words(ours(*server, *question).stdout) == words(theirs.output), question
+
+    server = ('--bootstrap-server', broker.address)
+    monkeypatch.setitem(SHAPES, 'counting', counting)
+    side = StreamsSide(broker.address, NAME)
+    cluster = Cluster(ClientConfig.load(broker.address))
+    producer = Producer(cluster)
+    for number in range(20):
+        producer.send(f'{NAME}-a', b'%d' % number, partition=number % 3)
+    producer.flush()
+    cluster.close()
+    for operation in [Standbys(1), StreamsJoin('A', 'counting'), StreamsBeat('A'), StreamsJoin('B', 'counting'),
+                      *[StreamsBeat(slot, 'last') for slot in 'AABABAB']]:
+        operation.run(side)
+    side.peer.ask('OffsetCommit', 9, group_id=NAME, member_id='A', generation_id_or_member_epoch=side.epochs['A'],
+                  topics=[dict(name=f'{NAME}-a', partitions=[
+                      dict(partition_index=number, committed_offset=number + 1, committed_metadata='')
+                      for number in range(3)])])
+    compare(QUESTIONS)
+    live = [ours(*server, *question).stdout for question in TABLES]
+    assert all(live)
+    broker.restart()
+    assert [words(ours(*server, *question).stdout) for question in TABLES] == list(map(words, live))
+    broker.stop()
+    assert [ours('--data-dir', str(broker.directory), *question).stdout for question in TABLES] == live
+    broker.start()
+    for slot in 'AB':
+        StreamsLeave(slot).run(StreamsSide(broker.address, NAME))
+    compare([*QUESTIONS, *RESETS])
+
+
+def test_offsets_and_a_group_are_deleted_with_the_topics_of_the_application(broker, monkeypatch):
+    def ours(*arguments):
+        return run_in_process('streams_groups', '--bootstrap-server', broker.address, *arguments, *GROUP)
+
+    monkeypatch.setitem(SHAPES, 'counting', counting)
+    side = StreamsSide(broker.address, NAME)
+    for operation in [StreamsJoin('A', 'counting'), StreamsBeat('A')]:
+        operation.run(side)
+    refused = ours('--delete')
+    assert refused.returncode == 1 and 'NON_EMPTY_GROUP' in refused.stderr, refused
+    StreamsLeave('A').run(side)
+    side.peer.ask('OffsetCommit', 9, group_id=NAME, member_id='', generation_id_or_member_epoch=-1, topics=[
+        dict(name=f'{NAME}-a', partitions=[dict(partition_index=0, committed_offset=1, committed_metadata='')])])
+    assert 'Successful' in ours('--delete-offsets', '--all-input-topics').stdout
+    refused = ours('--reset-offsets', '--input-topic', f'{NAME}-b', '--to-latest', '--dry-run')
+    assert refused.returncode == 1 and 'is not an input topic' in refused.stderr, refused
+    one = ours('--reset-offsets', '--input-topic', f'{NAME}-a', '--to-latest', '--execute', '--delete-internal-topic',
+               f'{NAME}-x-repartition')
+    assert one.returncode == 0 and one.stdout.split()[4:8] == [NAME, f'{NAME}-a', '0', '0'], one
+    side.await_end_of_topic(f'{NAME}-x-repartition')
+    deleted = ours('--delete', '--delete-all-internal-topics')
+    assert deleted.returncode == 1 and f'{NAME}-x-repartition' in deleted.stderr, deleted
+    side.await_end_of_topic(f'{NAME}-x-changelog')
+    missing = ours('--describe')
+    assert missing.returncode == 1 and f'there is no streams group {NAME}' in missing.stderr
