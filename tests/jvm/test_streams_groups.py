@@ -1,4 +1,5 @@
-"""Kafka Streams counts exactly once with the broker's streams groups (KIP-1071), while an instance is killed."""
+"""Kafka Streams counts exactly once with the broker's streams groups (KIP-1071), while instances and the broker are
+killed and restarted."""
 import collections
 import contextlib
 import random
@@ -16,9 +17,11 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 APPLICATION, WORDS, COUNTS = 'counting', 'words', 'counts'
 PARTITIONS = 4
 WAIT_S = 180
+MOST_LOOKS = 20
+"""The times that the tool is asked until members have standby tasks, which they get after the active ones."""
 SETTINGS = {'group.streams.min.session.timeout.ms': 5000, 'group.streams.session.timeout.ms': 6000,
             'group.streams.min.heartbeat.interval.ms': 500, 'group.streams.heartbeat.interval.ms': 1000,
-            'group.streams.initial.rebalance.delay.ms': 500}
+            'group.streams.initial.rebalance.delay.ms': 500, 'group.streams.num.standby.replicas': 1}
 
 
 @pytest.fixture
@@ -54,6 +57,11 @@ class Instance:
     def kill(self):
         self._process.kill()
         self._process.wait()
+
+    def stop(self):
+        """Let the application close, which leaves the group."""
+        self._process.terminate()
+        self._process.wait(WAIT_S)
 
     @property
     def output(self):
@@ -115,3 +123,38 @@ def test_words_are_counted_exactly_once_while_an_instance_is_killed(broker, tmp_
         assert 'Stable' in state
     assert {f'{APPLICATION}-words-repartition', f'{APPLICATION}-KSTREAM-AGGREGATE-STATE-STORE-0000000002-changelog'
             } <= set(admin.list_topics(timeout=60).topics)
+
+
+def test_words_are_counted_exactly_once_by_instances_with_standbys_while_the_broker_is_killed(broker, tmp_path):
+    """The broker is killed, and then each of three instances is replaced by another one on the same directory."""
+    admin = AdminClient({'bootstrap.servers': broker.address})
+    for future in admin.create_topics([NewTopic(name, PARTITIONS) for name in (WORDS, COUNTS)]).values():
+        future.result(60)
+    rng = random.Random(8)
+    words = [f'word{rng.randrange(50)}' for _ in range(6000)]
+    with contextlib.ExitStack() as ends:
+        def start(number):
+            instance = Instance(broker.address, tmp_path / f'state{number}')
+            ends.callback(instance.kill)
+            return instance
+
+        instances = [start(number) for number in range(3)]
+        for instance in instances:
+            instance.wait_until_running()
+        consumer = Consumer({'bootstrap.servers': broker.address, 'group.id': 'reader',
+                             'isolation.level': 'read_committed', 'auto.offset.reset': 'earliest'})
+        ends.callback(consumer.close)
+        consumer.subscribe([COUNTS])
+        produce(broker.address, words[:2000])
+        broker.kill9()
+        broker.start()
+        produce(broker.address, words[2000:4000])
+        read_counts(consumer, collections.Counter(words[:4000]), instances)
+        assert any('STANDBY:' in tool(broker, '--members') for _ in range(MOST_LOOKS))
+        for number in range(3):
+            instances[number].stop()
+            produce(broker.address, words[4000 + 600 * number:4600 + 600 * number])
+            instances[number] = start(number)
+            instances[number].wait_until_running()
+        produce(broker.address, words[5800:])
+        read_counts(consumer, collections.Counter(words), instances)

@@ -40,6 +40,7 @@ public final class StreamsCount {
                     ended.countDown();
                 }
             });
+            Runtime.getRuntime().addShutdownHook(new Thread(streams::close));
             streams.start();
             ended.await();
         }
