@@ -16,6 +16,7 @@ cdef class Commit:
     cdef readonly str member_id
     cdef readonly str group_instance_id
     cdef readonly int64_t retention_ms
+    cdef readonly bint is_transactional
     cdef list keys                      # OffsetKeys of the rows; None until the rows are made
     cdef list rows                      # CommittedOffset for each key
     cdef dict results                   # an error code for each partition

@@ -138,6 +138,7 @@ cdef class Offsets:
         expire_timestamp_ms = None
         if commit.retention_ms != -1:
             expire_timestamp_ms = now_ms + min(commit.retention_ms, INT64_MAX - now_ms)
+        keeps_topic_id = expire_timestamp_ms is None and not commit.is_transactional
         for partition, new in offsets.items():
             metadata = new.metadata or ''
             if len(metadata) > self._longest_metadata:
@@ -149,9 +150,10 @@ cdef class Offsets:
             committed.metadata = metadata
             committed.commit_timestamp_ms = now_ms
             committed.expire_timestamp_ms = expire_timestamp_ms
-            # A row with an expiry has no room for these two: memory is what a replay would come to.
+            # A row with an expiry has no room for the epoch and the topic id, and rows of a transaction have no topic id:
+            # memory is what a replay would come to.
             committed.leader_epoch = new.leader_epoch if expire_timestamp_ms is None else -1
-            committed.topic_id = new.topic_id if expire_timestamp_ms is None else NO_TOPIC_ID
+            committed.topic_id = new.topic_id if keeps_topic_id else NO_TOPIC_ID
             commit.keys.append(offset_key(group_id, partition[0], partition[1]))
             commit.rows.append(committed)
 

@@ -6,6 +6,9 @@ from support.group_coordinator import GROUP, World
 
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.commits import NO_TOPIC_ID
+from kbroker.group.records import OffsetRow, read_row
+from kbroker.record.records import decode_records
 
 T0, T1 = ('t', 0), ('t', 1)
 DAY_MS = 24 * 60 * 60_000
@@ -64,6 +67,15 @@ def test_a_commit_names_a_member_and_an_epoch_since_which_it_has_the_partition(w
 ])
 def test_a_commit_in_a_transaction_may_name_no_member(world, member, epoch, member_id, code):
     assert commit_transactional(world, epoch, member_id) is code
+
+
+def test_rows_of_plain_commits_alone_have_a_topic_id(world, member):
+    assert commit(world, 3, 'a') is commit_transactional(world, 3, 'a') is ErrorCode.NONE
+    rows = [read_row(record.key, record.value, record.offset)
+            for batch in world.partition.stored for record in decode_records(batch)]
+    plain, transactional = [row.committed for row in rows if isinstance(row, OffsetRow)]
+    assert plain.topic_id == world.topics.topic('t').topic_id
+    assert transactional.topic_id == NO_TOPIC_ID
 
 
 def test_an_older_epoch_does_not_do_for_a_partition_that_came_later(world):

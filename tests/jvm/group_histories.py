@@ -31,6 +31,7 @@ REGEX_INTERVAL_S = 8
 """Kafka resolves the regular expressions of a group again after 10 s. A history that takes longer is not judged."""
 SETTINGS = {
     'offsets.topic.num.partitions': '1',
+    'offsets.retention.check.interval.ms': '86400000',      # a check ends a group without members, amid its history
     'group.coordinator.append.linger.ms': '0',
     'group.consumer.assignment.interval.ms': '0',
     'group.consumer.min.assignment.interval.ms': '0',

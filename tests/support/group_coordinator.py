@@ -133,7 +133,8 @@ class World:
     ) -> Answer:
         answer = Answer()
         commit = Commit(
-            group_id, {partition: NewOffset(offset, topic_id=self.topics.topic(partition[0]).topic_id)}, **member
+            group_id, {partition: NewOffset(offset, topic_id=self.topics.topic(partition[0]).topic_id)},
+            is_transactional=True, **member
         )
         answer.attempt(
             lambda: self.groups.commit_transactional(
