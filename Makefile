@@ -54,6 +54,7 @@ bench-peers: $(VENV)/installed-for-tests build  ## Measure beside Apache Kafka a
 	$(PY) bench/peers.py $(BENCH_ARGS)
 	$(PY) bench/transaction_cost.py
 	$(PY) bench/groups.py
+	$(PY) bench/shares.py
 
 docs: $(VENV)/installed-for-tests  ## Build the pages as a site, in build/site.
 	$(PY) docs/build.py build/site

@@ -10,22 +10,17 @@ cdef class Run:
     cdef int64_t first
     cdef int64_t last
     cdef int64_t deadline_ms    # of the lock of ACQUIRED records
-    cdef int64_t change
     cdef str member_id          # the owner of ACQUIRED records
+    cdef int32_t change
     cdef int32_t size
     cdef int16_t count          # of deliveries
     cdef int8_t state
     cdef int8_t next_state
-    cdef bint lock_ended        # during the Change
-
-    cdef bint is_free(self) noexcept
-    cdef bint is_finished(self) noexcept
-    cdef bint is_like(self, Run other) noexcept
-    cdef int go_to(self, int state) except -1
+    cdef int8_t lock_ended      # during the Change
 
 
 cdef class Change:
-    cdef readonly int64_t number
+    cdef readonly int32_t number
     cdef readonly int64_t start_offset
     cdef readonly int32_t delivery_complete_count
     cdef readonly bint holds_anyway
@@ -39,12 +34,12 @@ cdef class SharePartition:
     cdef readonly int64_t start_offset
     cdef readonly int64_t next_offset
     cdef list runs              # of the tracked records, without gaps
-    cdef int64_t changes        # begun so far
+    cdef int32_t last_change    # the number of the last one that was begun
 
     cdef int64_t first_free(self) except -1
     cdef int skip_hole(self, int64_t first, int64_t base_offset) except -1
     cdef int archive(self, int64_t first, int64_t last) except -1
-    cdef list segments_of(self, batches)
+    cdef list segments_of(self, str member_id, batches)
     cdef int check_owned(self, str member_id, list segments) except -1
     cdef Py_ssize_t split_along(self, list segments) except -1
     cdef Change begin(self, bint holds_anyway, int delivery_count_limit)

@@ -8,10 +8,10 @@ durable is begun, and adopted or abandoned when the caller knows the outcome of 
 - ACQUIRED becomes AVAILABLE, ACKNOWLEDGED or ARCHIVED by a `Change`. Until it is adopted, its records have no other
   transition
 
-A run takes 80 bytes. `MOST_PAST_LIMIT` bounds the tracked records, and so the runs.
+A run takes 64 bytes. `MOST_PAST_LIMIT` bounds the tracked records, and so the runs.
 """
 cimport cython
-from libc.stdint cimport INT64_MAX, int32_t, int64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
 
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -36,7 +36,7 @@ cdef enum:
     # From this delivery count on, a record is delivered alone in its last try.
     LEAST_LIMIT_WITH_LAST_TRY = 3
 
-RUN_BYTES = 88
+RUN_BYTES = 72
 """The memory of a run with its place in the list."""
 MOST_PAST_LIMIT = PAST_LIMIT
 ACKNOWLEDGE_TYPES = frozenset({GAP, ACCEPT, RELEASE, REJECT, RENEW})
@@ -61,33 +61,39 @@ cdef class Run:
     `size` is the number of records of the batch that they were first acquired with, `change` the number of the Change
     under way, and `next_state` the state after it.
     """
-    cdef bint is_free(self) noexcept:
-        return self.state == AVAILABLE and self.change == NO_CHANGE
+    # It has no methods, and so no pointer to a table of them: there may be thousands of runs.
 
-    cdef bint is_finished(self) noexcept:
-        return self.change == NO_CHANGE and (self.state == ACKNOWLEDGED or self.state == ARCHIVED)
 
-    cdef bint is_like(self, Run other) noexcept:
-        return (self.state == other.state and self.count == other.count and self.change == other.change
-                and self.next_state == other.next_state and self.deadline_ms == other.deadline_ms
-                and self.lock_ended == other.lock_ended and self.size == other.size
-                and (self.member_id is other.member_id or self.member_id == other.member_id))
+cdef bint is_free(Run run) noexcept:
+    return run.state == AVAILABLE and run.change == NO_CHANGE
 
-    cdef int go_to(self, int state) except -1:
-        if state not in TRANSITIONS[self.state]:
-            raise ValueError(f'{STATE_NAMES[self.state]} records {self.first}-{self.last} cannot become '
-                             f'{STATE_NAMES[state]}')
-        self.state = state
-        self.change = NO_CHANGE
-        self.next_state = AVAILABLE
-        self.lock_ended = False
-        if state != ACQUIRED:
-            self.member_id = None
-            self.deadline_ms = 0
-        if state == ACKNOWLEDGED or state == ARCHIVED:
-            self.count = 0
-            self.size = 0
-        return 0
+
+cdef bint is_finished(Run run) noexcept:
+    return run.change == NO_CHANGE and (run.state == ACKNOWLEDGED or run.state == ARCHIVED)
+
+
+cdef bint is_like(Run run, Run other) noexcept:
+    return (run.state == other.state and run.count == other.count and run.change == other.change
+            and run.next_state == other.next_state and run.deadline_ms == other.deadline_ms
+            and run.lock_ended == other.lock_ended and run.size == other.size
+            and (run.member_id is other.member_id or run.member_id == other.member_id))
+
+
+cdef int go_to(Run run, int state) except -1:
+    if state not in TRANSITIONS[run.state]:
+        raise ValueError(f'{STATE_NAMES[run.state]} records {run.first}-{run.last} cannot become '
+                         f'{STATE_NAMES[state]}')
+    run.state = state
+    run.change = NO_CHANGE
+    run.next_state = AVAILABLE
+    run.lock_ended = False
+    if state != ACQUIRED:
+        run.member_id = None
+        run.deadline_ms = 0
+    if state == ACKNOWLEDGED or state == ARCHIVED:
+        run.count = 0
+        run.size = 0
+    return 0
 
 
 cdef Run new_run(int64_t first, int64_t last, int state, int count):
@@ -107,7 +113,7 @@ cdef class Change:
     the write fails.
     """
 
-    def __init__(self, int64_t number, bint holds_anyway, int delivery_count_limit):
+    def __init__(self, int32_t number, bint holds_anyway, int delivery_count_limit):
         self.number = number
         self.holds_anyway = holds_anyway
         self.delivery_count_limit = delivery_count_limit
@@ -175,7 +181,7 @@ cdef class SharePartition:
     cdef int64_t first_free(self) except -1:
         cdef Run run
         for run in self.runs:
-            if run.is_free():
+            if is_free(run):
                 return run.first
         return self.next_offset
 
@@ -231,8 +237,8 @@ cdef class SharePartition:
         cdef Run run
         if first < self.next_offset:
             for run in self.cut_out(first, min(last, self.next_offset - 1)):
-                if run.is_free():
-                    run.go_to(ARCHIVED)
+                if is_free(run):
+                    go_to(run, ARCHIVED)
         if last >= self.next_offset:
             self.runs.append(new_run(self.next_offset, last, ARCHIVED, 0))
             self.next_offset = last + 1
@@ -253,7 +259,7 @@ cdef class SharePartition:
         cdef Run run
         cdef int64_t first, last
         cdef int kind
-        cdef list segments = self.segments_of(batches)
+        cdef list segments = self.segments_of(member_id, batches)
         cdef Py_ssize_t i
         if not segments:
             return None
@@ -274,7 +280,7 @@ cdef class SharePartition:
                 i += 1
         return self.begun(change)
 
-    cdef list segments_of(self, batches):
+    cdef list segments_of(self, str member_id, batches):
         """Return (first offset, last offset, type) of each stretch with one type. Records below the start are done."""
         cdef list segments = []
         cdef int64_t first, last, begin, end = self.start_offset
@@ -285,6 +291,8 @@ cdef class SharePartition:
             if not self.runs:
                 raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'records {first}-{last} are not acquired')
             if last >= self.next_offset:
+                if segments:
+                    self.check_owned(member_id, segments)       # the first fault is the one that is reported
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'found an acknowledgement of {first}-{last}, expected '
                                  f'one below {self.next_offset}')
             begin = max(first, self.start_offset)
@@ -387,13 +395,14 @@ cdef class SharePartition:
     # ---- changes
 
     cdef Change begin(self, bint holds_anyway, int delivery_count_limit):
-        return Change(self.changes + 1, holds_anyway, delivery_count_limit)
+        cdef int32_t number = 1 if self.last_change == INT32_MAX else self.last_change + 1
+        return Change(number, holds_anyway, delivery_count_limit)
 
     cdef Change begun(self, Change change):
         if not change.batches:
             self.settle()
             return None
-        self.changes = change.number
+        self.last_change = change.number
         change.start_offset = self.start_offset
         change.delivery_complete_count = self.count_finished()
         self.settle()
@@ -427,7 +436,7 @@ cdef class SharePartition:
         """Adopt a change that is durable."""
         cdef Run run
         for run in self.runs_of(change):
-            run.go_to(run.next_state)
+            go_to(run, run.next_state)
         self.settle()
 
     def abandon(self, Change change not None):
@@ -435,7 +444,7 @@ cdef class SharePartition:
         cdef Run run
         for run in self.runs_of(change):
             if change.holds_anyway or run.lock_ended:
-                run.go_to(ARCHIVED if run.count >= change.delivery_count_limit else AVAILABLE)
+                go_to(run, ARCHIVED if run.count >= change.delivery_count_limit else AVAILABLE)
             else:
                 run.change = NO_CHANGE
                 run.next_state = AVAILABLE
@@ -524,10 +533,10 @@ cdef class SharePartition:
         cdef Py_ssize_t i, kept = 0, count = len(self.runs)
         for i in range(count):
             run = self.runs[i]
-            if kept == 0 and run.is_finished():
+            if kept == 0 and is_finished(run):
                 self.start_offset = run.last + 1
                 continue
-            if previous is not None and previous.is_like(run):
+            if previous is not None and is_like(previous, run):
                 previous.last = run.last
                 continue
             self.runs[kept] = run
@@ -573,7 +582,7 @@ cdef class Acquisition:
             run = owner.runs[i]
             if run.first > tracked_last:
                 break
-            if run.is_free():
+            if is_free(run):
                 i = self.take_run(max(first, run.first), min(tracked_last, run.last), run, is_first)
                 is_first = False
             i += 1
@@ -626,7 +635,7 @@ cdef class Acquisition:
         """Let the member own a free run."""
         cdef int64_t size = run.last - run.first + 1
         cdef tuple previous = self.ranges[len(self.ranges) - 1] if self.ranges else None
-        run.go_to(ACQUIRED)
+        go_to(run, ACQUIRED)
         run.count += 1
         run.member_id = self.member_id
         run.deadline_ms = self.deadline_ms

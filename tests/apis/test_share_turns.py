@@ -112,3 +112,12 @@ def test_an_acknowledgement_that_names_a_record_twice_changes_nothing(member):
                {'first_offset': 1, 'last_offset': 1, 'acknowledge_types': [RELEASE]}]
     assert acknowledged_code(member, batches) == ErrorCode.INVALID_RECORD_STATE
     assert member.say(0, LOCKS - 1) == 0
+
+
+def test_the_first_fault_of_an_acknowledgement_is_answered(member):
+    other = ShareClient(member.broker, member.topic_id, 'm2')
+    other.fetch_shares()
+    batches = [{'first_offset': offset, 'last_offset': offset, 'acknowledge_types': [ACCEPT]}
+               for offset in (0, 2 * LOCKS)]
+    assert acknowledged_code(other, batches) == ErrorCode.INVALID_RECORD_STATE
+    assert acknowledged_code(member, batches) == ErrorCode.INVALID_REQUEST

@@ -33,6 +33,7 @@ FIRST, LAST = 0, -1
 WAIT_LIMIT_S = 30
 READY_WAIT_S = 0.1
 MOMENT_MS = 100
+LOAD_MS = 3_000
 SETTLE_LIMIT_S = 5
 
 _numbers = itertools.count()
@@ -99,6 +100,11 @@ class Side:
         if slot not in self.sessions:
             self.sessions[slot] = Session(self.address)
         return self.sessions[slot]
+
+    @property
+    def has_sessions(self) -> bool:
+        """A session has begun. Otherwise the broker has to load the state of the share partition first."""
+        return any(session.epoch for session in self.sessions.values())
 
     def close(self) -> None:
         for session in self.sessions.values():
@@ -208,6 +214,7 @@ class Fetch:
     version: int = 2
 
     def run(self, side: Side) -> Any:
+        wait_ms = MOMENT_MS if side.has_sessions else LOAD_MS
         session = side.session(self.slot)
         epoch = max(1, session.epoch + self.shift) if self.shift and session.epoch else session.epoch
         epoch = epoch if self.epoch is None else self.epoch
@@ -217,7 +224,7 @@ class Fetch:
         fields: dict[str, Any] = {'share_acquire_mode': self.mode} if self.version > 1 else {}
         answer = session.client.ask(build(
             'ShareFetchRequest', group_id=side.name, member_id=self.slot, share_session_epoch=epoch, topics=topics,
-            max_wait_ms=MOMENT_MS, min_bytes=1, max_bytes=1 << 20, max_records=self.max_records,
+            max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, max_records=self.max_records,
             batch_size=self.batch_size, **fields), self.version)
         found = []
         is_ok = answer.error_code == 0

@@ -139,11 +139,11 @@ class ReferenceSharePartition:
             if last >= self.next_offset:
                 raise KafkaError(ErrorCode.INVALID_REQUEST)
             for offset in range(max(first, self.start_offset), last + 1):
+                record = self.records[offset]
+                if (offset in said or record.state != ACQUIRED or record.next_state is not None
+                        or record.member_id != member_id):
+                    raise KafkaError(ErrorCode.INVALID_RECORD_STATE)
                 said[offset] = types[0 if len(types) == 1 else offset - first]
-        for offset in said:
-            record = self.records[offset]
-            if record.state != ACQUIRED or record.next_state is not None or record.member_id != member_id:
-                raise KafkaError(ErrorCode.INVALID_RECORD_STATE)
         for offset, kind in said.items():
             if kind == RENEW:
                 self.records[offset].deadline_ms = deadline_ms
