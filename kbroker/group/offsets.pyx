@@ -150,7 +150,7 @@ cdef class Offsets:
             committed.metadata = metadata
             committed.commit_timestamp_ms = now_ms
             committed.expire_timestamp_ms = expire_timestamp_ms
-            # A row with an expiry has no room for the epoch and the topic id, and rows of a transaction have no topic id:
+            # A row with an expiry has no room for the epoch and the topic id, and rows of a transaction have no id:
             # memory is what a replay would come to.
             committed.leader_epoch = new.leader_epoch if expire_timestamp_ms is None else -1
             committed.topic_id = new.topic_id if keeps_topic_id else NO_TOPIC_ID
