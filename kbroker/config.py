@@ -4,11 +4,11 @@ import fnmatch
 import ipaddress
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kbroker.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.group_settings import AT_MOST, LESS_THAN
+from kbroker.lean_dataclasses import dataclass, field
 from kbroker.listener_settings import (
     PREFIX,
     SECURITY_PROTOCOLS,

@@ -5,8 +5,8 @@ within `least` and `most`, two settings of the broker.
 """
 import itertools
 import re
-from dataclasses import dataclass
 
+from kbroker.lean_dataclasses import dataclass
 from kbroker.setting_rows import (
     INT_MAX,
     MIN_SEGMENT_BYTES,

@@ -3,8 +3,9 @@ import enum
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from kbroker.lean_dataclasses import dataclass
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

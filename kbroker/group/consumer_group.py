@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -12,6 +11,7 @@ from kbroker.group.consumer_member import NOTHING, ConsumerMember, Resolved, Tar
 from kbroker.group.group import Group
 from kbroker.group.modern import ModernGroup, Row, RowHandler, Steps, subscription_bytes
 from kbroker.group.reconcile import FREE, Assigned
+from kbroker.lean_dataclasses import replace
 
 GONE_EPOCH = -1
 """The epoch of a member whose assignment has a tombstone."""

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -31,6 +30,7 @@ from kbroker.group.modern import ModernGroup, Row, Steps
 from kbroker.group.reconcile import Assigned, reconcile
 from kbroker.group.regexes import Regexes, compiled
 from kbroker.group.turns import Outcome
+from kbroker.lean_dataclasses import replace
 from kbroker.long_work import Pace
 from kbroker.protocol import messages
 

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import NamedTuple
 
 from kbroker.group.modern import PARTITION_BYTES, TOPIC_BYTES, ModernMember
 from kbroker.group.reconcile import Assigned
+from kbroker.lean_dataclasses import dataclass, field
 
 Target = Mapping[bytes, frozenset[int]]
 """The partitions that a member is meant to have, by topic id."""

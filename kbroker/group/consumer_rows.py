@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kbroker.group.consumer_member import ClassicFields, ConsumerMember, Resolved, Target
 from kbroker.group.modern import Row
 from kbroker.group.reconcile import Assigned, Numbers, State
+from kbroker.lean_dataclasses import replace
 from kbroker.protocol import messages  # whose classes are built at their first use
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -23,6 +22,7 @@ from kbroker.group.reconcile import State
 from kbroker.group.shard import Shard
 from kbroker.group.topic_changes import TopicChanges
 from kbroker.group.turns import Outcome, Turns
+from kbroker.lean_dataclasses import dataclass, field
 
 log = logging.getLogger(__name__)
 

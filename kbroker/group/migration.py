@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
@@ -20,6 +19,7 @@ from kbroker.group.modern import Row, Steps
 from kbroker.group.reconcile import Assigned
 from kbroker.group.shard import coordinator_error
 from kbroker.group.topic_changes import TopicChanges
+from kbroker.lean_dataclasses import replace
 from kbroker.long_work import LongWork, Pace
 from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import decode_message, encode_message, version_of

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass
 from sys import getsizeof
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from kbroker.group.group import Group
+from kbroker.lean_dataclasses import dataclass
 
 FIRST_EPOCH = 1
 """The epochs of a group that has no rows of its epochs yet."""

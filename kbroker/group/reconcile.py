@@ -9,11 +9,11 @@ the id of a topic and a number is a partition. For streams groups, a key is (rol
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Generator, Mapping
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Generic, TypeVar
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.lean_dataclasses import dataclass, field, replace
 from kbroker.long_work import Pace
 
 Key = TypeVar('Key')

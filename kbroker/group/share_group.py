@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -12,6 +11,7 @@ from kbroker.group.group import Group
 from kbroker.group.modern import NEVER_LOOKED, TOPIC_BYTES, ModernGroup, Row, RowHandler, Steps
 from kbroker.group.reconcile import Assigned
 from kbroker.group.share_member_rows import ShareMember, States, Target
+from kbroker.lean_dataclasses import replace
 from kbroker.long_work import Pace
 
 GONE_EPOCH = -1

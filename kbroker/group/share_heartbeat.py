@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -24,6 +23,7 @@ from kbroker.group.share_member_rows import NOTHING, ShareMember, States, Target
 from kbroker.group.share_rows import UNKNOWN_OFFSET, ShareKey
 from kbroker.group.share_state import ShareStates
 from kbroker.group.turns import Outcome
+from kbroker.lean_dataclasses import replace
 from kbroker.long_work import Pace, Pause
 from kbroker.protocol import messages
 from kbroker.security.escape import shown

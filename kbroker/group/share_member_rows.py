@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from kbroker.group.modern import PARTITION_BYTES, TOPIC_BYTES, ModernMember, Row
 from kbroker.group.reconcile import NO_EPOCH, Assigned, State
+from kbroker.lean_dataclasses import dataclass, field, replace
 from kbroker.protocol import messages
 
 Target = Mapping[bytes, frozenset[int]]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.share_merge import encode_batches, merge_batches
 from kbroker.internal_topics import SHARE_GROUP_STATE
+from kbroker.lean_dataclasses import dataclass, replace
 from kbroker.metadata.directory import format_uuid, parse_uuid
 from kbroker.protocol import messages
 from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value, encode_row_key

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kbroker.clock import Clock, Timers
@@ -33,6 +32,7 @@ from kbroker.group.share_rows import (
     with_changes,
 )
 from kbroker.internal_topics import SHARE_GROUP_STATE
+from kbroker.lean_dataclasses import replace
 from kbroker.long_work import LongWork, Pace
 from kbroker.metadata.changes import Steps
 from kbroker.protocol.rows import RowError

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -14,6 +13,7 @@ from kbroker.group.modern import ModernGroup, Row, RowHandler
 from kbroker.group.reconcile import Assigned
 from kbroker.group.streams_member import NO_TOPOLOGY_EPOCH, StreamsMember, Target, Topology, read_topology
 from kbroker.group.topology import ConfiguredTopology, required_topics
+from kbroker.lean_dataclasses import replace
 
 GONE_EPOCH = -1
 """The epoch of a member whose assignment has a tombstone."""

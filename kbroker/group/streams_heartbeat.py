@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,6 +28,7 @@ from kbroker.group.streams_member import (
 )
 from kbroker.group.topology import ConfiguredTopology, InternalTopic, Status, configure, required_topics
 from kbroker.group.turns import Outcome
+from kbroker.lean_dataclasses import dataclass, field, replace
 from kbroker.long_work import Pace
 from kbroker.protocol import messages
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from kbroker.group.assignors.sticky import Key
 from kbroker.group.modern import NAME_BYTES, PARTITION_BYTES, TOPIC_BYTES, ModernMember
 from kbroker.group.reconcile import Assigned
 from kbroker.group.topology import InternalTopic, Subtopology
+from kbroker.lean_dataclasses import dataclass, field
 
 Target = Mapping[Key, frozenset[int]]
 """The tasks that a member is meant to have."""

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kbroker.group.assignors.sticky import Key, Role
 from kbroker.group.modern import Row
 from kbroker.group.reconcile import NO_EPOCH, Assigned, Numbers, State
 from kbroker.group.streams_member import Endpoint, StreamsMember, Target
+from kbroker.lean_dataclasses import replace
 from kbroker.protocol import messages
 
 

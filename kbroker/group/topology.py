@@ -7,12 +7,12 @@ internal topics that the broker still has to create.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from heapq import heappop, heappush
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.modern import Steps
+from kbroker.lean_dataclasses import dataclass, field, replace
 from kbroker.long_work import Pace
 
 Counts = Mapping[str, int]

@@ -10,13 +10,13 @@ import contextlib
 import logging
 import os
 from collections.abc import Generator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from kbroker.clock import Clock, Timer, Timers
 from kbroker.config import Config, LogConfig
 from kbroker.errors import CorruptLogError, KafkaError
+from kbroker.lean_dataclasses import dataclass
 from kbroker.log.checkpoints import CLEANER_FILE, PartitionOffsets, read_partition_offsets, write_partition_offsets
 from kbroker.log.cleaned_transactions import CleanedTransactions
 from kbroker.log.compaction import LastRecord, Retention, SegmentWriter, index_batches

@@ -9,9 +9,9 @@ from __future__ import annotations
 import enum
 import json
 import os
-from dataclasses import astuple, dataclass, field
 
 from kbroker.errors import LogDirectoryError
+from kbroker.lean_dataclasses import astuple, dataclass, field
 from kbroker.log.fs import FileSystem
 from kbroker.log.inventory import Damage, PartitionKey
 

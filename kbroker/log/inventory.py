@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kbroker.errors import CorruptLogError
+from kbroker.lean_dataclasses import dataclass, field
 from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LEADER_EPOCH_FILE,

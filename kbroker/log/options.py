@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
 
 from kbroker.errors import KafkaError
+from kbroker.lean_dataclasses import dataclass
 from kbroker.log.producer_state import ProducerRoom
 from kbroker.log.removals import Removals
 from kbroker.long_work import run_to_end

@@ -14,12 +14,12 @@ cut took them is a warning.
 """
 import logging
 import os
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.errors import CorruptLogError
+from kbroker.lean_dataclasses import dataclass, field
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs

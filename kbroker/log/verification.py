@@ -13,10 +13,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kbroker.lean_dataclasses import dataclass
 from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,

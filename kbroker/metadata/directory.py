@@ -5,10 +5,10 @@ import os
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kbroker.errors import LogDirectoryError
+from kbroker.lean_dataclasses import dataclass
 from kbroker.log.fs import FileSystem
 from kbroker.metadata.features import DEFAULT_FEATURES, KRAFT_VERSION, METADATA_VERSION, SUPPORTED_FEATURES
 from kbroker.metadata.image import MetadataImage, TopicImage

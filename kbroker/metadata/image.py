@@ -9,11 +9,11 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, NoReturn
 
 from kbroker.errors import CorruptLogError
+from kbroker.lean_dataclasses import dataclass, field, replace
 from kbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS_VERSION, KRAFT_VERSION, METADATA_VERSION
 from kbroker.metadata.topic_names import flat_name_of
 from kbroker.protocol import messages

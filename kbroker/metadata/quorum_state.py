@@ -6,9 +6,9 @@ log.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from kbroker.errors import CorruptLogError
+from kbroker.lean_dataclasses import dataclass
 
 FILE_NAME = 'quorum-state'
 NO_DIRECTORY = 'A' * 22

@@ -21,10 +21,11 @@ names it.
 
 Parsing is lazy: the first access splits the files by their header lines; a message is parsed on demand.
 """
-import dataclasses
 import functools
 import pathlib
 import re
+
+from kbroker.lean_dataclasses import dataclass, replace
 
 TABLES = pathlib.Path(__file__).with_name('tables')
 NEVER = 32767       # above every version of a message
@@ -60,7 +61,7 @@ class TableError(Exception):
     """A table violates the syntax above. The message names the line."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Versions:
     """An inclusive range of versions."""
     first: int = 0
@@ -70,7 +71,7 @@ class Versions:
         return self.first <= version <= self.last
 
 
-@dataclasses.dataclass
+@dataclass
 class Field:
     name: str
     type: str                   # a key of PRIMITIVES, or 'struct'
@@ -86,13 +87,13 @@ class Field:
         return self.null_versions is not None and version in self.null_versions
 
 
-@dataclasses.dataclass
+@dataclass
 class Struct:
     name: str
     fields: list[Field]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Declaration:
     """A header line, with the lines below it unparsed."""
     kind: str                   # api, row, record, message
@@ -104,7 +105,7 @@ class Declaration:
     lines: list[tuple[str, str]]        # (where, line)
 
 
-@dataclasses.dataclass
+@dataclass
 class Message:
     declaration: Declaration
     struct: Struct
@@ -173,8 +174,8 @@ def _split(file: str, text: str) -> list[Declaration]:
 def _section(header: Declaration, section: str) -> Declaration:
     name = header.name + SECTIONS[header.kind][section]
     if section == 'key':                # the keys of rows have only version 0
-        return dataclasses.replace(header, name=name, lines=[], versions=Versions(0, 0), flexible_from=NEVER)
-    return dataclasses.replace(header, name=name, lines=[])
+        return replace(header, name=name, lines=[], versions=Versions(0, 0), flexible_from=NEVER)
+    return replace(header, name=name, lines=[])
 
 
 def _header(where: str, line: str) -> Declaration:

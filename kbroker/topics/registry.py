@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from kbroker.config import Config, LogConfig
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GROUP_STATE
+from kbroker.lean_dataclasses import dataclass, field
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
 from kbroker.long_work import run_to_end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import pathlib
@@ -55,9 +54,8 @@ def content(image: MetadataImage) -> dict[str, Any]:
     """Return the parts of an image that a snapshot has to restore."""
     return {
         name: value
-        for name in (field.name for field in dataclasses.fields(image))
+        for name, value in vars(image).items()
         if name not in PLACE | NOT_IN_A_SNAPSHOT
-        for value in (getattr(image, name),)
     }
 
 

@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
 
+from kbroker.lean_dataclasses import dataclass, field
 from kbroker.long_work import Pace
 
 Assignment = dict[bytes, frozenset[int]]

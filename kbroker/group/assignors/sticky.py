@@ -6,10 +6,10 @@ state have standby tasks as well, on processes that do not have the task already
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 
+from kbroker.lean_dataclasses import dataclass, field
 from kbroker.long_work import Pace
 
 NAME = 'sticky'
