@@ -21,7 +21,7 @@ from support.broker_process import BrokerProcess
 from support.in_process_broker import frame_of, read_answer
 from support.machine_requirements import do_without
 
-COUNT = 50
+COUNT = 200
 SYSTEM_CALL_COUNT = 200
 BURST = 20
 ATTEMPTS = 3

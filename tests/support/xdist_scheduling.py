@@ -7,7 +7,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 SESSION = tuple(f'tests/spark/test_spark_{name}.py' for name in ('session', 'ingest', 'judged', 'secured', 'protobuf'))
 """The files that share a Spark session. One process runs them all."""
-LONGEST = (*SESSION, 'tests/spark/', 'tests/jvm/', 'tests/crash/', 'tests/test_benches.py', 'tests/gates/')
+LONGEST = (*SESSION, 'tests/spark/', 'tests/jvm/', 'tests/crash/', 'tests/test_examples.py', 'tests/test_benches.py',
+           'tests/gates/', 'tests/node/', 'tests/hostile/', 'tests/clients/')
 """The slowest places, which run first: started late, they would keep one process busy after the other has ended."""
 
 
