@@ -1,0 +1,104 @@
+"""StreamsGroupHeartbeat over the wire: topologies that are refused, and internal topics that cannot be created."""
+import pytest
+from api_client import ApiClient
+
+from kbroker.errors import ErrorCode
+from kbroker.group.topology import Status
+
+TASKS = {'active_tasks': [], 'standby_tasks': [], 'warmup_tasks': []}
+JOIN = {'group_id': 'g', 'member_id': 'm', 'member_epoch': 0, 'rebalance_timeout_ms': 1000, 'process_id': 'p', **TASKS}
+BEAT = {'group_id': 'g', 'member_id': 'm', 'member_epoch': 2}
+INVALID = ErrorCode.STREAMS_INVALID_TOPOLOGY
+
+
+def part(**fields):
+    """Return a subtopology that reads the topic `orders`."""
+    return {'subtopology_id': '0', 'source_topics': ['orders'], 'source_topic_regex': [], 'repartition_sink_topics': [],
+            'state_changelog_topics': [], 'repartition_source_topics': [], 'copartition_groups': [], **fields}
+
+
+def internal(name, partitions=0, replication_factor=0, **configs):
+    return {'name': name, 'partitions': partitions, 'replication_factor': replication_factor, 'topic_configs': [
+        {'key': key.replace('_', '.'), 'value': value} for key, value in configs.items()]}
+
+
+def together(*indexes, repartition=()):
+    return {'source_topics': list(indexes), 'source_topic_regex': [], 'repartition_source_topics': list(repartition)}
+
+
+@pytest.fixture
+def beat(start_node):
+    """A function that starts a broker with these settings, and returns one that sends a heartbeat there."""
+    def start(**settings):
+        client = ApiClient(start_node(group_streams_initial_rebalance_delay_ms='0',
+                                      group_streams_assignment_interval_ms='0',
+                                      group_streams_min_assignment_interval_ms='0', **settings))
+        client.create_topic()
+        client.ask('FindCoordinator', coordinator_keys=['g'])
+
+        def send(**fields):
+            return client.ask('StreamsGroupHeartbeat', 0, endpoint_information_epoch=0, shutdown_application=False,
+                              **fields)
+        return send
+    return start
+
+
+def topology(*parts):
+    return {'epoch': 0, 'subtopologies': list(parts)}
+
+
+@pytest.mark.parametrize(('parts', 'code'), [
+    pytest.param([part(source_topic_regex=['x.*'])], ErrorCode.INVALID_REQUEST, id='an expression'),
+    pytest.param([part(), part()], INVALID, id='one id twice'),
+    pytest.param([part(source_topics=[])], INVALID, id='no source'),
+    pytest.param([part(source_topics=['__consumer_offsets'])], INVALID, id='an internal topic of Kafka'),
+    pytest.param([part(source_topics=['a b'])], INVALID, id='an invalid name'),
+    pytest.param([part(state_changelog_topics=[internal('log', 2)])], INVALID, id='a changelog with a number'),
+    pytest.param([part(repartition_source_topics=[internal('r', -1)])], INVALID, id='a negative number'),
+    pytest.param([part(repartition_source_topics=[internal('r')])], INVALID, id='a number that cannot be found'),
+    pytest.param([part(repartition_source_topics=[internal('r', 100_001)])], INVALID, id='too many tasks'),
+    pytest.param([part(copartition_groups=[together(1)])], INVALID, id='a source that is not there'),
+    pytest.param([part(copartition_groups=[together(-1)])], INVALID, id='a source before the first one'),
+    pytest.param([part(copartition_groups=[together(0, repartition=[0])])], INVALID, id='no such repartition topic'),
+    pytest.param([part(subtopology_id=str(number)) for number in range(2_501)], INVALID, id='too many subtopologies'),
+])
+def test_a_malformed_topology_is_refused_and_changes_nothing(beat, parts, code):
+    send = beat()
+    assert send(**JOIN, topology=topology(*parts)).error_code == code
+    assert send(**BEAT).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def statuses(answer):
+    assert answer.error_code == 0, answer.error_message
+    return {status.status_code: status.status_detail for status in answer.status}
+
+
+@pytest.mark.parametrize(('topic', 'reason'), [
+    pytest.param(internal('log', cleanup_policy='nonsense'), 'cleanup.policy', id='a value that is invalid'),
+    pytest.param(internal('log', no_such='1'), 'no.such', id='a config that does not exist'),
+    pytest.param(internal('log', 0, 3), 'replication factor 3', id='more replicas than brokers'),
+])
+def test_a_creation_that_fails_is_told_with_the_next_heartbeat_and_tried_again(beat, topic, reason):
+    send = beat(kbroker_replication_factor_accept='strict')
+    missing = 'Internal topics are missing: log'
+    joined = send(**JOIN, topology=topology(part(state_changelog_topics=[topic])))
+    assert statuses(joined) == {Status.MISSING_INTERNAL_TOPICS: missing}
+    for _ in range(2):
+        detail = statuses(send(**BEAT))[Status.MISSING_INTERNAL_TOPICS]
+        assert detail.startswith(f'{missing}; Creation failed: log (') and reason in detail
+
+
+def test_missing_internal_topics_are_created_with_their_configs(beat):
+    send = beat()
+    log = internal('log', cleanup_policy='compact')
+    joined = send(**JOIN, topology=topology(part(state_changelog_topics=[log])))
+    assert Status.MISSING_INTERNAL_TOPICS in statuses(joined)
+    answer = send(**BEAT)
+    assert statuses(answer) == {}
+    assert [(tasks.subtopology_id, tasks.partitions) for tasks in answer.active_tasks] == [('0', [0])]
+
+
+def test_a_group_whose_internal_topic_has_another_number_of_partitions_waits(beat):
+    send = beat()
+    taken = part(repartition_source_topics=[internal('orders', 2)], source_topics=[])
+    assert Status.INCORRECTLY_PARTITIONED_TOPICS in statuses(send(**JOIN, topology=topology(taken)))
