@@ -88,11 +88,15 @@ def configure(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[C
                                   detail=f'Source topics {", ".join(missing)} are missing.')
     try:
         counts = yield from _decide_repartition_topics(subtopologies, existing)
-        yield
+        pace = Pace()
         for part in subtopologies:
+            own = _own_counts(part)
             for group in part.copartition_groups:
-                _copartition(group, _own_counts(part), existing, counts)
-        yield
+                _copartition(group, own, existing, counts)
+                if pace.spend(len(group) + 1):
+                    yield
+            if pace.spend(len(own) + 1):
+                yield
         tasks = {part.subtopology_id: _task_count(part, counts, existing) for part in subtopologies}
         wanted = yield from _internal_topics(subtopologies, counts, tasks)
         yield

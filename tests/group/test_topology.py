@@ -115,3 +115,14 @@ def test_a_long_chain_of_repartition_topics_is_followed_in_short_parts():
     work.finish()
     assert found == [dict.fromkeys([*(str(number) for number in range(last, 0, -1)), '0'], 3)]
     work.assert_parts_were_short()
+
+
+def test_many_copartition_groups_of_one_subtopology_are_checked_in_short_parts():
+    """Once, each group cost a look at all repartition topics of its subtopology."""
+    topics = [InternalTopic(f'r{number}', 3) for number in range(1_600)]
+    topology = [Subtopology('0', ['a'], topics, copartition_groups=[[topic.name] for topic in topics])]
+    work, found = StepwiseWork(), []
+    work.start(configure(topology, {'a': 3}), lambda error, configured: found.append(error or configured.tasks))
+    work.finish()
+    assert found == [{'0': 3}]
+    work.assert_parts_were_short()
