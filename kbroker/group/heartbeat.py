@@ -223,9 +223,8 @@ class Heartbeats(ABC, Generic[G, M]):
         assert draft.before is not None
         draft.rows += self.rows.member_tombstones(group_id, draft.before.member_id)
         draft.rows.append(self.rows.member_row(group_id, origin))
-        target = draft.group.targets.get(draft.before.member_id)
-        if target is not None:
-            draft.rows.append(self.rows.target_row(group_id, origin.member_id, target))
+        draft.rows.append(self.rows.target_row(
+            group_id, origin.member_id, draft.group.targets.get(draft.before.member_id, {})))
         draft.rows.append(self.rows.current_row(group_id, origin.member_id, origin.held))   # type: ignore[attr-defined]
 
     def check_memory(self, draft: Draft[G, M]) -> None:

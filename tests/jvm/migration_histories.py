@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import select
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import group_histories
@@ -183,10 +184,15 @@ class MixedSide(Side):
 
     def join(self, slot: str) -> list[tuple[str, Any]]:
         """Let a member join. If a classic group waits for the others, they join, too. Return the answers."""
+        self.member(slot).send(self.join_request(self.member(slot)), JOIN_VERSION)
+        return self.receive_joins(slot)
+
+    def receive_joins(self, slot: str) -> list[tuple[str, Any]]:
         answers: list[tuple[str, Any]] = []
         waiting = [slot]
-        self.member(slot).send(self.join_request(self.member(slot)), JOIN_VERSION)
+        deadline_s = time.monotonic() + group_histories.WAIT_LIMIT_S
         while waiting:
+            assert time.monotonic() < deadline_s, f'{waiting} wait for a member that the history has lost'
             came = [each for each in waiting if self.member(each).has_answer()]
             for each in came:
                 answer = self.receive_join(self.member(each))
@@ -349,23 +355,29 @@ class JoinDuringRebalance:
         if not members or self.slot in members:
             return None
         prepare(side, ClassicJoin(self.slot, self.topics))
-        if self.awaits == 'others':
-            waiting = [self.slot]
-            joined = self._park_join(side, len(members))
-        else:
-            joined = side.join(self.slot)
-            waiting = [slot for slot, answer in dict(joined).items()
-                       if not answer.members and answer.error_code == ErrorCode.NONE]
-            for slot in waiting:
-                side.member(slot).send(side.sync_request(slot, {}), SYNC_VERSION)
-            side.let_requests_pass()
+        return self._join_during_joins(side) if self.awaits == 'others' else self._join_during_syncs(side)
+
+    def _join_during_joins(self, side: MixedSide) -> Any:
+        joined = self._park_join(side)
         answer = self.join.run(side)
-        receive: Callable[[str], Any] = (
-            side.receive_sync if self.awaits != 'others' else lambda slot: side.receive_join(side.member(slot)))
-        late = [(slot, receive(slot)) for slot in waiting if side.member(slot).request is not None]
+        # A group that was not upgraded waits for the others still.
+        late = side.receive_joins(self.slot)
+        return [all_comparable(side, joined), answer, all_comparable(side, late),
+                all_comparable(side, side.sync(late))]
+
+    def _join_during_syncs(self, side: MixedSide) -> Any:
+        joined = side.join(self.slot)
+        last = {slot: answer for slot, answer in joined if answer.error_code == ErrorCode.NONE}
+        waiting = [slot for slot, answer in last.items() if not answer.members]
+        for slot in waiting:
+            side.member(slot).send(side.sync_request(slot, {}), SYNC_VERSION)
+        side.let_requests_pass()
+        answer = self.join.run(side)
+        leaders = [(slot, answer) for slot, answer in last.items() if answer.members]
+        late = side.sync(leaders) + [(slot, side.receive_sync(slot)) for slot in waiting]
         return [all_comparable(side, joined), answer, all_comparable(side, late)]
 
-    def _park_join(self, side: MixedSide, others: int) -> list[tuple[str, Any]]:
+    def _park_join(self, side: MixedSide) -> list[tuple[str, Any]]:
         """Send the join, and again with the id that the broker gives. Return the answers until it waits."""
         answers: list[tuple[str, Any]] = []
         member = side.member(self.slot)
@@ -421,10 +433,11 @@ class ClassicLeave:
                            else side.member(slot).member_id or slot,
                            group_instance_id=side.member(slot).instance_id) for slot in self.slots]
         identities += [dict(member_id=slot, group_instance_id=None) for slot in self.consumers]
-        answer = side.comparable(side.peer.ask('LeaveGroup', LEAVE_VERSION, group_id=side.group, members=identities))
-        for slot in self.slots:
-            side.member(slot).member_id = ''
-        return answer
+        answer = side.peer.ask('LeaveGroup', LEAVE_VERSION, group_id=side.group, members=identities)
+        for slot, left in zip(self.slots, answer.members, strict=False):
+            if left.error_code == ErrorCode.NONE:
+                side.member(slot).member_id = ''
+        return side.comparable(answer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -455,12 +468,14 @@ class Convert:
 
     def run(self, side: MixedSide) -> Any:
         member = side.member(self.slot)
-        if member.member_id:
-            side.converted[self.slot], member.member_id = member.member_id, ''
-        return side.heartbeat(
-            self.slot, member_epoch=0, topic_partitions=[], instance_id=member.instance_id,
+        member_id = member.member_id or side.converted.get(self.slot, self.slot)
+        answer = side.heartbeat(
+            self.slot, member_id=member_id, member_epoch=0, topic_partitions=[], instance_id=member.instance_id,
             rebalance_timeout_ms=group_histories.REBALANCE_TIMEOUT_MS,
             subscribed_topic_names=list(map(side.topic, self.topics)))
+        if answer['error_code'] == 'NONE':
+            side.converted[self.slot], member.member_id = member_id, ''
+        return answer
 
 
 @dataclasses.dataclass(frozen=True)
