@@ -121,7 +121,7 @@ class ShareConsumer:
                     answer, sent = session.receive(self._limit_ms)
                     self._check_acknowledged(answer, sent)
             except ClientError as error:
-                self._lose(session, error)
+                self._drop(session, error)      # an interrupt may have left half a frame behind
             session.connection.close()
         self._sessions.clear()
         try:
@@ -257,7 +257,14 @@ class ShareConsumer:
                     self._on_refused(place, error_of(code, f'{place.topic}-{place.partition}', message))
 
     def _lose(self, session: ShareSession, error: ClientError) -> None:
-        """Drop a session whose connection broke. The leader has released its records, or will."""
+        """Drop a session whose connection broke. Raises the error if it is lasting."""
+        self._drop(session, error)
+        if error.is_lasting:
+            raise error
+        self._cluster.forget()
+
+    def _drop(self, session: ShareSession, error: ClientError) -> None:
+        """Forget a session whose connection broke. The leader has released its records, or will."""
         session.connection.close()
         self._sessions.pop(session.connection, None)
         for partition in self._delivered:
@@ -265,9 +272,6 @@ class ShareConsumer:
                                           if place[0] is not session}
         for at in session.unanswered():
             self._on_refused(at, KafkaError(ErrorCode.NETWORK_EXCEPTION, str(error)))
-        if error.is_lasting:
-            raise error
-        self._cluster.forget()
 
 
 def _note_gap(session: ShareSession, at: SharedPartition, first_offset: int, last_offset: int) -> None:

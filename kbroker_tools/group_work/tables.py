@@ -16,7 +16,7 @@ MISSING = '-'
 STATES = ('Empty', 'Stable', 'PreparingRebalance', 'CompletingRebalance', 'Assigning', 'Reconciling', 'Dead')
 TYPES = ('Classic', 'Consumer')
 CONSUMER_TYPES = frozenset(('classic', 'consumer'))
-COMMAND_OF_TYPE = {'share': 'kbroker-share-groups', 'streams': 'kafka-streams-groups'}
+COMMAND_OF_TYPE = {'share': 'kbroker-share-groups', 'streams': 'kbroker-streams-groups'}
 REBALANCING = frozenset(('PreparingRebalance', 'CompletingRebalance', 'Assigning', 'Reconciling'))
 CONSUMER_PROTOCOL_TYPES = ('consumer', '')
 """The protocol types of consumer groups, and of groups that only committed offsets."""

@@ -96,11 +96,13 @@ def test_properties_of_the_formatter_come_from_a_file_too(place, tmp_path):
 
 
 def test_an_interrupt_ends_the_membership(place):
-    process = subprocess.Popen(command_line('share-consume', *place), stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen(command_line('share-consume', *place), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, cwd=ROOT)
     try:
         assert [process.stdout.readline() for _ in range(4)] == [f'v{number}\n' for number in range(4)]
         process.send_signal(signal.SIGINT)
-        assert process.wait(LIMIT_S) == 130
+        _, complaints = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 130, complaints
     finally:
         process.kill()
         process.communicate()
