@@ -16,8 +16,10 @@ from kbroker.apis.served import served_apis
 from kbroker.clock import Clock, Timers
 from kbroker.config import Config, Listener, addresses_for_clients, check_exposure
 from kbroker.garbage import YoungSearch, log_garbage
+from kbroker.group.share_holds import Wanted, describe_holds
 from kbroker.ledger import Line, ledger_of
 from kbroker.log.fs import FileSystem, shared_open_files
+from kbroker.metadata.changes import Steps
 from kbroker.network.admission import ListenerLimits
 from kbroker.network.connection import Connection
 from kbroker.network.limits import UNBOUNDED, Limits, SocketOptions
@@ -119,7 +121,17 @@ class Broker:
             self.reactor.on_signal(signal.SIGUSR2, log_garbage)
         self._ledger = ledger_of(self.node, self.server)
         self._started_ms = self.reactor.clock.monotonic_ms()
-        self._status_socket = StatusSocket(self.reactor, self.directory, self.report)
+        self._status_socket = StatusSocket(self.reactor, self.node.long_work, self.directory, self._answer)
+
+    def _answer(self, question: Report) -> Steps[Report]:
+        """Return the records that share groups hold if the question names `holds`, and `report` otherwise."""
+        wanted = question.get('holds')
+        if not isinstance(wanted, dict):
+            return self.report()
+        node = self.node
+        holds = yield from describe_holds(node.share_partitions, node.clock, Wanted(
+            wanted.get('topic'), wanted.get('partition'), wanted.get('group_id')))
+        return {'cluster_id': node.metadata.cluster_id, **holds}
 
     def report(self) -> Report:
         """Return what `kbroker status` prints."""

@@ -1,7 +1,8 @@
-"""`kbroker status`: a running broker describes itself on a Unix socket in its log directory.
+"""The status socket: a running broker describes itself on a Unix socket in its log directory.
 
-The broker's user and root may open the socket, and each user that may open it may ask. The answer is one JSON object;
-then the broker closes the connection. Kafka ignores the file.
+The broker's user and root may open the socket, and each user that may open it may ask. The question is one JSON object,
+which ends where the process that asks ends its side of the connection. The answer is another one; then the broker
+closes the connection. Kafka ignores the file.
 """
 from __future__ import annotations
 
@@ -11,13 +12,23 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from kbroker.network.reactor import Reactor
+if TYPE_CHECKING:
+    from kbroker.long_work import LongWork
+    from kbroker.metadata.changes import Steps
+    from kbroker.network.reactor import EventHandler, Reactor
 
 SOCKET_NAME = '.kbroker-status'
-ANSWERS_PER_TICK = 4
+ACCEPTED_PER_TICK = 4
 BACKLOG = 128
+MOST_PEERS = 64
+"""The processes that ask at a time. Another one takes the place of the oldest."""
+MOST_QUESTION_BYTES = 1 << 16
+READ_BYTES = 1 << 14
+SEND_BUFFER_BYTES = 1 << 17
+"""An answer has at most 64 KiB. Linux counts the memory around the bytes as well."""
 LIMIT_S = 10
 """The time that `read_status` waits for a broker that is busy."""
 
@@ -26,14 +37,31 @@ logger = logging.getLogger('kbroker')
 Report = dict[str, Any]
 
 
-class StatusSocket:
-    """Answers each connection with `report()`, as JSON."""
+class NoBrokerError(OSError):
+    """No broker runs on a directory."""
 
-    def __init__(self, reactor: Reactor, directory: str, report: Callable[[], Report]):
+
+class Peer:
+    """A connection of a process that asks. `handler` waits for its question."""
+
+    handler: EventHandler
+
+    def __init__(self, connection: socket.socket):
+        self.connection = connection
+        self.question = b''
+
+
+class StatusSocket:
+    """Answers the question of each connection with what `answer(question)` returns."""
+
+    def __init__(self, reactor: Reactor, long_work: LongWork, directory: str,
+                 answer: Callable[[Report], Steps[Report]]):
         """Listen. A file system without sockets costs a warning: the broker serves without them."""
         self._reactor = reactor
+        self._long_work = long_work
         self._directory = directory
-        self._report = report
+        self._answer = answer
+        self._peers: dict[Peer, None] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             with short_path(directory) as path:
@@ -51,6 +79,8 @@ class StatusSocket:
 
     def close(self) -> None:
         """Listen no more, and remove the socket from the directory."""
+        for peer in list(self._peers):
+            self._drop(peer)
         if self._listener.fileno() < 0:
             return
         self._reactor.unregister(self._handler)
@@ -59,34 +89,87 @@ class StatusSocket:
             os.unlink(path)
 
     def _accept(self) -> None:
-        for _ in range(ANSWERS_PER_TICK):
+        for _ in range(ACCEPTED_PER_TICK):
             try:
                 accepted, _ = self._listener.accept()
             except OSError:
                 return
-            with accepted, contextlib.suppress(OSError):
-                accepted.setblocking(False)
-                accepted.send(json.dumps(self._report()).encode())     # shorter than the smallest socket buffer
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            if len(self._peers) == MOST_PEERS:
+                self._drop(next(iter(self._peers)))
+            peer = Peer(accepted)
+            peer.handler = self._reactor.watch(accepted.fileno(), partial(self._read, peer))
+            self._peers[peer] = None
+
+    def _read(self, peer: Peer) -> None:
+        try:
+            data = peer.connection.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(peer)
+            return
+        peer.question += data
+        if len(peer.question) > MOST_QUESTION_BYTES:
+            self._drop(peer)
+        elif not data:
+            self._reactor.unregister(peer.handler)
+            self._begin_answer(peer)
+
+    def _begin_answer(self, peer: Peer) -> None:
+        try:
+            question = json.loads(peer.question or b'{}')
+        except (ValueError, RecursionError):
+            question = None
+        if isinstance(question, dict):
+            self._long_work.start(self._answer(question), partial(self._send, peer))
+        else:
+            self._drop(peer)
+
+    def _send(self, peer: Peer, error: Exception | None, report: Report) -> None:
+        """Send an answer. It fits into the socket's buffer, so nothing waits for the peer."""
+        if error is not None:
+            raise error
+        if peer not in self._peers:
+            return
+        answer = json.dumps(report).encode()
+        with contextlib.suppress(OSError):
+            sent = peer.connection.send(answer)
+            if sent < len(answer):
+                logger.warning('an answer of the status socket was cut: found room for %d of %d bytes; raise '
+                               'net.core.wmem_max', sent, len(answer))
+        self._drop(peer)
+
+    def _drop(self, peer: Peer) -> None:
+        del self._peers[peer]
+        self._reactor.unregister(peer.handler)
+        peer.connection.close()
 
 
-def read_status(directory: str) -> Report:
-    """Return the report of the broker that runs on `directory`. Raises OSError with a text for the operator."""
+def read_status(directory: str, question: Report | None = None) -> Report:
+    """Return the answer of the broker that runs on `directory`. Without a question it describes the broker.
+
+    Raises OSError with a text for the operator, NoBrokerError if there is no broker.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(LIMIT_S)
         try:
             with short_path(directory) as path:
                 connection.connect(path)
+            connection.sendall(json.dumps(question or {}).encode())
+            connection.shutdown(socket.SHUT_WR)
             with connection.makefile('rb') as answer:
                 report: Report = json.load(answer)
         except (FileNotFoundError, ConnectionRefusedError):
-            raise OSError(f'no broker runs on {directory}') from None
+            raise NoBrokerError(f'no broker runs on {directory}') from None
         except PermissionError:
             raise OSError(f'the broker on {directory} only answers its own user and root') from None
         except BlockingIOError:
             raise OSError(f'more than {BACKLOG} processes ask the broker on {directory} at once') from None
         except TimeoutError:
             raise OSError(f'the broker on {directory} did not answer within {LIMIT_S} s') from None
-        except ValueError:
+        except (ValueError, ConnectionResetError, BrokenPipeError):
             raise OSError(f'the broker on {directory} ended while it answered') from None
     return report
 

@@ -25,7 +25,10 @@ from kbroker_tools.view import ProducerInfo, TransactionInfo, View
 
 if TYPE_CHECKING:
     from kbroker_tools.live_view import LiveView
+    from kbroker_tools.stuck.causes import Verdict
+    from kbroker_tools.stuck.facts import Facts
     from kbroker_tools.stuck.gatherer import Gatherer
+    from kbroker_tools.stuck.holds import Holds
 
 ELSEWHERE = {'timeline': 'kbroker_tools.timeline.command', 'history': 'kbroker_tools.history.command'}
 """Commands in their own modules, imported when they are called."""
@@ -344,7 +347,9 @@ def why_stuck(context: click.Context, /, where: str | None, group_id: str | None
 
     The report names the transaction that holds the last stable offset, up to which read_committed consumers read. It
     shows since when, why, and who is waiting; what will happen next and when; and the command to run. The exit code is
-    0 if nothing is held, and 1 otherwise.
+    0 if no transaction holds anything, and 1 otherwise.
+
+    On the machine of a kbroker, it also lists the records that members of share groups hold.
     """
     if (where is None) == (group_id is None):
         raise click.UsageError('give one of TOPIC, TOPIC:PARTITION and --group GROUP')
@@ -355,7 +360,12 @@ def why_stuck(context: click.Context, /, where: str | None, group_id: str | None
                           command_config=place['command_config'])
     gatherer = Gatherer(view, repair, lambda node: _expiry_interval(view, node))
     partitions = _partitions_named(view, gatherer, *wanted) if wanted else _partitions_of_group(gatherer, group_id)
-    if _explain(Output(as_json), gatherer, where or f'group {group_id}', partitions):
+    seen, unseen = _judge(gatherer, partitions)
+    from kbroker_tools.stuck.holds import Wanted, find_holds
+    topic, partition = wanted or (None, None)
+    holds = find_holds(view, place['data_dir'], Wanted(topic, partition, group_id))
+    _explain(Output(as_json), where or f'group {group_id}', seen, unseen, holds)
+    if unseen or any(verdict.is_stuck for _, verdict in seen):
         context.exit(1)
 
 
@@ -399,11 +409,11 @@ def _partitions_of_group(gatherer: Gatherer, group_id: str | None) -> list[Topic
     return found
 
 
-def _explain(output: Output, gatherer: Gatherer, where: str, partitions: list[TopicPartition]) -> bool:
-    """Show the report. Return True if a partition is held or could not be checked."""
+def _judge(gatherer: Gatherer,
+           partitions: list[TopicPartition]) -> tuple[list[tuple[Facts, Verdict]], dict[str, str]]:
+    """Return the facts and the verdict of each partition, and what is wrong with those that could not be checked."""
     from kbroker_tools.stuck.causes import judge
-    from kbroker_tools.stuck.report import as_json, show, show_many
-    seen, unseen = [], []
+    seen, unseen = [], {}
     for topic, partition in partitions:
         try:
             facts = gatherer.facts(topic, partition)
@@ -411,21 +421,30 @@ def _explain(output: Output, gatherer: Gatherer, where: str, partitions: list[To
         except KafkaError as error:
             if len(partitions) == 1:
                 raise
-            unseen.append((f'{topic}-{partition}', str(error)))
+            unseen[f'{topic}-{partition}'] = str(error)
+    return seen, unseen
+
+
+def _explain(output: Output, where: str, seen: list[tuple[Facts, Verdict]], unseen: dict[str, str],
+             holds: Holds) -> None:
+    """Show the report of one partition, or of several."""
+    from kbroker_tools.stuck.holds import holds_as_json, show_holds
+    from kbroker_tools.stuck.report import as_json, show, show_many
     stuck = [(facts, verdict) for facts, verdict in seen if verdict.is_stuck]
     if output.as_json:
         output.row({'is_stuck': bool(stuck), 'partitions': [as_json(*each) for each in seen],
-                    'not_seen': dict(unseen)})
-    elif len(partitions) == 1:
+                    'not_seen': unseen, 'share_groups': holds_as_json(holds)})
+        return
+    if len(seen) + len(unseen) == 1:
         show(output, *seen[0])
     else:
         held = f'{len(stuck)} of {len(seen)} partitions are held' if stuck else 'no partition is held'
         missed = f', and {len(unseen)} could not be checked' if unseen else ''
         output.line(f'{where}: {held}{missed}', style='bold red' if stuck or unseen else 'bold green')
         show_many(output, stuck)
-        for name, problem in unseen:
+        for name, problem in unseen.items():
             output.line(f'\n{name} could not be checked: {problem}')
-    return bool(stuck or unseen)
+    show_holds(output, holds)
 
 
 if __name__ == '__main__':

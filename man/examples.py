@@ -80,6 +80,8 @@ EXAMPLES: dict[str, list[Example]] = {
     'kbroker-transactions': [
         ('Find out what holds back the consumers of a topic:',
          'kbroker-transactions --bootstrap-server localhost:9092 why-stuck orders'),
+        ('The same from the log directory, with the records that members of share groups hold:',
+         'kbroker-transactions --data-dir /var/lib/kbroker why-stuck orders'),
         ('Show the life of a transactional id from the log directory:',
          'kbroker-transactions --data-dir /var/lib/kbroker history loader'),
         ('Draw a partition as a picture for a browser:',

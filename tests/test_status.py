@@ -9,7 +9,7 @@ import sys
 import pytest
 from support.broker_process import ROOT, BrokerProcess
 
-from kbroker.status import SOCKET_NAME, duration, read_status, size
+from kbroker.status import MOST_PEERS, MOST_QUESTION_BYTES, SOCKET_NAME, duration, read_status, size
 
 
 def run_status(*arguments):
@@ -74,6 +74,50 @@ def test_a_peer_that_connects_and_leaves_does_no_harm(broker, directory):
             peer.connect(f'/proc/self/fd/{descriptor}/{SOCKET_NAME}')
             os.close(descriptor)
     assert read_status(str(directory))['pid'] == broker.pid
+
+
+def connected(directory):
+    peer = socket.socket(socket.AF_UNIX)
+    descriptor = os.open(directory, os.O_RDONLY)
+    peer.connect(f'/proc/self/fd/{descriptor}/{SOCKET_NAME}')
+    os.close(descriptor)
+    return peer
+
+
+def test_more_silent_peers_than_the_bound_do_not_keep_others_from_asking(broker, directory):
+    silent = [connected(directory) for _ in range(MOST_PEERS + 1)]
+    assert silent[0].recv(1) == b''     # the oldest one gave way
+    assert read_status(str(directory))['pid'] == broker.pid
+    for peer in silent:
+        peer.close()
+
+
+@pytest.mark.parametrize('question', [b'{', b'[]', b'7', b'\xff', b'[' * 60_000])
+def test_a_question_that_is_no_object_is_not_answered(broker, directory, question):
+    with connected(directory) as peer:
+        peer.sendall(question)
+        peer.shutdown(socket.SHUT_WR)
+        assert peer.recv(1) == b''
+    assert read_status(str(directory))['pid'] == broker.pid
+
+
+def test_a_question_that_is_too_long_is_not_read_to_its_end(broker, directory):
+    with connected(directory) as peer, pytest.raises((BrokenPipeError, ConnectionResetError)):
+        while True:
+            peer.sendall(b' ' * MOST_QUESTION_BYTES)
+    assert read_status(str(directory))['pid'] == broker.pid
+
+
+def test_a_question_for_holds_is_answered_with_the_cluster(broker, directory):
+    assert read_status(str(directory), {'holds': {'topic': 'orders'}}) == {
+        'cluster_id': meta_properties(directory)['cluster.id'], 'records': 0, 'ranges': [], 'left_out': 0}
+    for odd in (None, [], 7, 'orders'):
+        assert read_status(str(directory), {'holds': odd})['pid'] == broker.pid
+    assert read_status(str(directory), {'holds': {'topic': [], 'partition': {}, 'x': 1}})['records'] == 0
+
+
+def meta_properties(directory):
+    return dict(line.split('=', 1) for line in (directory / 'meta.properties').read_text().splitlines() if '=' in line)
 
 
 def test_sizes_and_times_are_written_for_people():

@@ -233,6 +233,14 @@ class Admin:
         check(answer.error_code, 'listing configurations')
         return [(row.resource_type, row.resource_name) for row in answer.config_resources]
 
+    def list_log_directories(self) -> list[str]:
+        """Return the paths of the log directories of all brokers. They are paths on the brokers' machines."""
+        found = []
+        for node_id, answer in self._ask_all(messages.DescribeLogDirsRequest(topics=[]), 'listing directories', 1):
+            check(answer.error_code, f'listing directories of broker {node_id}')
+            found += [row.log_dir for row in answer.results]
+        return found
+
     # ---- access control
 
     def describe_acls(self, wanted: Acl) -> list[Acl]:

@@ -172,6 +172,26 @@ cdef class SharePartition:
         cdef Run run
         return [(run.first, run.last, run.state, run.count, run.member_id) for run in self.runs]
 
+    def held(self, Py_ssize_t most):
+        """Return the number of acquired records, the number of their runs, and the first `most` of these runs.
+
+        A run is (first offset, last offset, delivery count, member id, deadline, whether a change is under way). The
+        deadline is None if the lock has ended.
+        """
+        cdef Run run
+        cdef int64_t records = 0
+        cdef Py_ssize_t runs = 0
+        cdef list listed = []
+        for run in self.runs:
+            if run.state != ACQUIRED:
+                continue
+            records += run.last - run.first + 1
+            runs += 1
+            if runs <= most:
+                listed.append((run.first, run.last, run.count, run.member_id,
+                               None if run.lock_ended else run.deadline_ms, run.change != NO_CHANGE))
+        return records, runs, listed
+
     # ---- what can be fetched
 
     def next_fetch_offset(self):

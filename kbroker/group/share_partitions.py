@@ -107,6 +107,10 @@ class SharePartitions:
     def __len__(self) -> int:
         return len(self._live)
 
+    def all(self) -> list[LivePartition]:
+        """Return the share partitions in memory, in the order of their loading."""
+        return list(self._live.values())
+
     def start(self) -> None:
         self._states.on_reset.append(self._on_reset)
         self._sessions.on_end.append(lambda session: self.release_session(session, nothing_more))

@@ -260,14 +260,18 @@ class Gatherer:
         return group.members if group else ()
 
     def group_partitions(self, group_id: str) -> list[tuple[str, int]]:
-        """Return the partitions that the group reads, and the one with its offsets; [] if there is no such group."""
+        """Return the partitions that the group reads, and the one with its offsets; [] if there is no such group.
+
+        The offsets of a share group are not in `__consumer_offsets`, and no transaction commits them.
+        """
         group: GroupInfo | None = self._view.group(group_id)
-        offsets = self._view.group_offsets(group_id)
-        if group is None and not offsets:
+        is_share = group is not None and group.group_type == 'share'
+        found = {(offset.topic, offset.partition) for offset in
+                 (self._view.share_offsets(group_id) if is_share else self._view.group_offsets(group_id))}
+        if group is None and not found:
             return []
-        found = {(offset.topic, offset.partition) for offset in offsets}
         found.update(pair for member in (group.members if group else ()) for pair in member.assignment)
-        if CONSUMER_OFFSETS in self.topics:
+        if CONSUMER_OFFSETS in self.topics and not is_share:
             from kbroker.topics.partitioner import partition_for
             found.add((CONSUMER_OFFSETS, partition_for(group_id, len(self.topics[CONSUMER_OFFSETS].partitions))))
         return sorted((topic, partition) for topic, partition in found

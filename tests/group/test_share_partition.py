@@ -47,6 +47,30 @@ def refusal(partition: SharePartition, first: int, last: int, *types: int, membe
     return raised.value.code
 
 
+# ---- what is held
+
+def test_held_records_are_counted_and_the_first_runs_are_listed():
+    partition = SharePartition(0)
+    assert partition.held(9) == (0, 0, [])
+    acquire(partition, log(0, 4))
+    acquire(partition, log(4, 6), member='m2', now=5)
+    say(partition, 1, 1, RELEASE)
+    listed = [(0, 0, 1, 'm1', LOCK_MS, False), (2, 3, 1, 'm1', LOCK_MS, False), (4, 5, 1, 'm2', LOCK_MS + 5, False)]
+    assert partition.held(9) == (5, 3, listed)
+    assert partition.held(2) == (5, 3, listed[:2])
+
+
+def test_records_with_a_change_under_way_are_held_until_it_is_adopted():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 2))
+    change = partition.acknowledge('m1', [(0, 1, [ACCEPT])], LIMIT, LOCK_MS)
+    assert partition.held(9) == (2, 1, [(0, 1, 1, 'm1', LOCK_MS, True)])
+    assert partition.expire(LOCK_MS, LIMIT) is None
+    assert partition.held(9) == (2, 1, [(0, 1, 1, 'm1', None, True)])
+    partition.adopt(change)
+    assert partition.held(9) == (0, 0, [])
+
+
 # ---- acquire
 
 def test_whole_batches_are_acquired_until_there_are_enough_records():
