@@ -136,7 +136,7 @@ PHASES = [Phase.explicit, Phase.generate]
 CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
 
 
-@settings(max_examples=30, derandomize=True, deadline=None, database=None, phases=PHASES, suppress_health_check=CHECKS)
+@settings(max_examples=12, derandomize=True, deadline=None, database=None, phases=PHASES, suppress_health_check=CHECKS)
 @given(histories())
 def test_kbroker_and_kafka_answer_a_history_alike(addresses, history):
     assert unexplained(addresses, history) == []

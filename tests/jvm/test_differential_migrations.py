@@ -43,7 +43,7 @@ DIFFERENCES = {
     r"^ClassicBeat\(.*answer\.error_code: Kafka 'NONE', kbroker 'REBALANCE_IN_PROGRESS'$":
         'in a consumer group of classic members alone, Kafka assigns what a gone member had when some member joins; '
         'kbroker asks them to',
-    r"^Join\(slot='.', topics='', .*batch 0: Kafka .*ConsumerGroupTargetAssignmentMember":
+    r"^(Classic)?Join\(slot='.', topics='', .*batch 0: Kafka .*ConsumerGroupTargetAssignmentMember":
         'a member that joins without topics while a target is due is assigned topics of the other members by Kafka',
 }
 """The reason for each accepted difference, by a pattern in its text."""
