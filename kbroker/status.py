@@ -42,9 +42,7 @@ class NoBrokerError(OSError):
 
 
 class Peer:
-    """A connection of a process that asks. `handler` waits for its question."""
-
-    handler: EventHandler
+    """A connection of a process that asks, with the part of its question that has arrived."""
 
     def __init__(self, connection: socket.socket):
         self.connection = connection
@@ -61,7 +59,7 @@ class StatusSocket:
         self._long_work = long_work
         self._directory = directory
         self._answer = answer
-        self._peers: dict[Peer, None] = {}
+        self._peers: dict[Peer, EventHandler] = {}      # a peer that had its handler would be a cycle
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             with short_path(directory) as path:
@@ -99,8 +97,7 @@ class StatusSocket:
             if len(self._peers) == MOST_PEERS:
                 self._drop(next(iter(self._peers)))
             peer = Peer(accepted)
-            peer.handler = self._reactor.watch(accepted.fileno(), partial(self._read, peer))
-            self._peers[peer] = None
+            self._peers[peer] = self._reactor.watch(accepted.fileno(), partial(self._read, peer))
 
     def _read(self, peer: Peer) -> None:
         try:
@@ -114,7 +111,7 @@ class StatusSocket:
         if len(peer.question) > MOST_QUESTION_BYTES:
             self._drop(peer)
         elif not data:
-            self._reactor.unregister(peer.handler)
+            self._reactor.unregister(self._peers[peer])
             self._begin_answer(peer)
 
     def _begin_answer(self, peer: Peer) -> None:
@@ -142,8 +139,7 @@ class StatusSocket:
         self._drop(peer)
 
     def _drop(self, peer: Peer) -> None:
-        del self._peers[peer]
-        self._reactor.unregister(peer.handler)
+        self._reactor.unregister(self._peers.pop(peer))
         peer.connection.close()
 
 
