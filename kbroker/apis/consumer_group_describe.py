@@ -10,7 +10,7 @@ from typing import Any
 from kbroker.apis.authorization import require
 from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
 from kbroker.apis.group_protocols import require_group_protocol
-from kbroker.apis.group_topics import GroupTopics
+from kbroker.apis.group_topics import GroupTopics, member_elements
 from kbroker.apis.long_answers import Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -64,6 +64,8 @@ class Description:
             authorized_operations=NOT_ASKED)
         for member in list(group.members.values()):
             described.members.append((yield from self._member(group, member)))
+            if self.pace.spend(member_elements(len(member.names))):
+                yield
         return described
 
     def _member(self, group: ConsumerGroup, member: ConsumerMember) -> Steps:

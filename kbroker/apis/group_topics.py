@@ -9,6 +9,16 @@ from kbroker.apis.request import Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.security.acl_codes import Operation, ResourceType
 
+MEMBER_ELEMENTS = 4
+"""The description of a member without an assignment costs about as much as this many elements."""
+NAMES_AN_ELEMENT = 8
+"""The topic names of a member that cost about as much as an element, sorted and counted."""
+
+
+def member_elements(names: int) -> int:
+    """Return the elements that a member counts for, with so many topic names."""
+    return MEMBER_ELEMENTS + names // NAMES_AN_ELEMENT
+
 
 class GroupTopics:
     """The topics in one answer. `response` is its message class, with an Assignment of TopicPartitions."""

@@ -10,7 +10,7 @@ from typing import Any
 from kbroker.apis.authorization import require
 from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
 from kbroker.apis.group_protocols import require_group_protocol
-from kbroker.apis.group_topics import GroupTopics
+from kbroker.apis.group_topics import GroupTopics, member_elements
 from kbroker.apis.long_answers import Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -51,6 +51,8 @@ def describe(request: Request, topics: GroupTopics, group_id: str) -> Steps:
         assignment_epoch=group.assignment_epoch, assignor_name=ASSIGNOR, authorized_operations=NOT_ASKED)
     for member in list(group.members.values()):
         described.members.append((yield from describe_member(topics, member)))
+        if topics.pace.spend(member_elements(len(member.names))):
+            yield
     return described
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from kbroker.apis.authorization import require
 from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
 from kbroker.apis.group_protocols import require_group_protocol
+from kbroker.apis.group_topics import member_elements
 from kbroker.apis.long_answers import Pace, ReplyRoom, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -62,6 +63,8 @@ class Description:
             authorized_operations=NOT_ASKED)
         for member in list(group.members.values()):
             described.members.append((yield from self._member(group, member)))
+            if self.pace.spend(member_elements(len(member.tags))):
+                yield
         return described
 
     def _check_topics(self, group: StreamsGroup) -> Steps:
