@@ -44,30 +44,33 @@ def matching(authorizer: Authorizer, wanted: AclFilter, pace: Pace, room: ReplyR
     """
     generation = authorizer.generation
     found: list[Entry] = []
+    string_bytes = 0
     for entry in authorizer.index.candidates(wanted):
         if wanted.matches(entry):
             found.append(entry)
+            string_bytes += bytes_of_strings(entry)
         if pace.spend():
             yield
             if authorizer.generation != generation:
                 break
     else:
-        return checked(found, room)
-    found.clear()
+        return checked(found, string_bytes, room)
+    found, string_bytes = [], 0
     for entry in list(authorizer.index.candidates(wanted)):
         if wanted.matches(entry):
             found.append(entry)
+            string_bytes += bytes_of_strings(entry)
         if pace.spend():
             yield
-    return checked(found, room)
+    return checked(found, string_bytes, room)
 
 
-def checked(found: list[Entry], room: ReplyRoom) -> list[Entry]:
+def checked(found: list[Entry], string_bytes: int, room: ReplyRoom) -> list[Entry]:
     """Return the entries if there is room for them in the answer."""
-    room.take(len(found), sum(string_bytes(entry) for entry in found))
+    room.take(len(found), string_bytes)
     room.check(ErrorCode.INVALID_REQUEST)
     return found
 
 
-def string_bytes(entry: Entry) -> int:
+def bytes_of_strings(entry: Entry) -> int:
     return len(entry.resource_name) + len(entry.principal) + len(entry.host)

@@ -29,37 +29,40 @@ def handle(request: Request, body: Any) -> Steps:
         if pace.spend():
             yield
     authorizer = authorizer_for(request, Operation.ALTER)
-    results: dict[AclFilter, Any] = {}
+    results: list[Any] = []
+    known: dict[AclFilter, Any] = {}
     doomed: dict[bytes, Entry] = {}
     for wanted in filters:
-        if wanted in results:
-            room.take(1 + len(results[wanted].matching_acls), 128 * len(results[wanted].matching_acls))
+        result = known.get(wanted)
+        if result is not None:
+            room.take(1 + len(result.matching_acls), 128 * len(result.matching_acls))
             room.check(ErrorCode.INVALID_REQUEST)
         elif (reason := unknown_code(codes_of(wanted), LEAST_OF_A_FILTER)) is not None:
-            results[wanted] = failed(ErrorCode.INVALID_REQUEST, reason)
+            result = known[wanted] = failed(ErrorCode.INVALID_REQUEST, reason)
         else:
-            results[wanted] = Result(error_message=None)
+            result = known[wanted] = Result(error_message=None)
             for entry in (yield from matching(authorizer, wanted, pace, room)):
                 doomed[entry.id] = entry
-                results[wanted].matching_acls.append(match_of(entry))
+                result.matching_acls.append(match_of(entry))
                 if pace.spend():
                     yield
+        results.append(result)
         if pace.spend():
             yield
     if len(doomed) > MAX_RECORDS:
         raise KafkaError(ErrorCode.INVALID_REQUEST,
                          f'the filters match {len(doomed)} ACLs, expected at most {MAX_RECORDS}')
     yield from delete(request.node, doomed)
-    return DeleteAclsResponse(filter_results=[results[wanted] for wanted in filters])
+    return DeleteAclsResponse(filter_results=results)
 
 
 def delete(node: Any, doomed: dict[bytes, Entry]) -> Steps:
-    """Remove the entries that still exist."""
+    """Remove the entries that still exist. Their records are made one by one, as they are written."""
     yield from node.metadata.turns.take()
     try:
         existing = node.metadata.image.access_control_entries
-        yield from node.metadata.write([RemoveAccessControlEntryRecord(id=entry_id) for entry_id in doomed
-                                        if entry_id in existing])
+        yield from node.metadata.write(RemoveAccessControlEntryRecord(id=entry_id) for entry_id in doomed
+                                       if entry_id in existing)
         yield from node.acls.settle()
     finally:
         node.metadata.turns.end()

@@ -40,21 +40,24 @@ class AclFollower:
         return len(self._pending)
 
     def _adopt(self, records: Sequence[Any]) -> None:
-        if not any(isinstance(record, ACL_RECORDS) for record in records):
-            return
-        self._pending += self._in_order(records)
-        self._long_work.start(self.settle())
+        ordered = self._in_order(records)
+        if ordered:
+            self._pending += ordered
+            self._long_work.start(self.settle())
 
-    def _in_order(self, records: Iterable[Any]) -> Iterable[Any]:
+    def _in_order(self, records: Iterable[Any]) -> list[Any]:
         """Return the records on ACLs, each denial first if it is added and last if it is removed."""
-        entries = self._authorizer.index.entries
-
-        def place(record: Any) -> int:
-            if isinstance(record, AccessControlEntryRecord):
-                return 0 if record.permission_type == Permission.DENY else 1
-            found = entries.get(record.id)
-            return 3 if found is not None and found.permission_type == Permission.DENY else 2
-        return sorted((record for record in records if isinstance(record, ACL_RECORDS)), key=place)
+        find, deny = self._authorizer.index.entries.get, Permission.DENY
+        added: dict[bool, list[Any]] = {True: [], False: []}
+        removed: dict[bool, list[Any]] = {True: [], False: []}
+        for record in records:
+            kind = type(record)
+            if kind is AccessControlEntryRecord:
+                added[record.permission_type == deny].append(record)
+            elif kind is RemoveAccessControlEntryRecord:
+                found = find(record.id)
+                removed[found is not None and found.permission_type == deny].append(record)
+        return [*added[True], *added[False], *removed[False], *removed[True]]
 
     def settle(self) -> Steps[None]:
         """Bring all changes so far into force."""
@@ -67,9 +70,6 @@ class AclFollower:
                     self._authorizer.remove(record.id)
             if self._pending:
                 yield
-
-
-ACL_RECORDS = (AccessControlEntryRecord, RemoveAccessControlEntryRecord)
 
 
 def may_be_administered(authorizer: Authorizer) -> bool:

@@ -7,8 +7,11 @@ from typing import Any, TypeVar
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.long_work import Pause
-from kbroker.metadata.batches import MAX_BATCH_BYTES, MAX_RECORDS, Row, encode_row
+from kbroker.metadata.batches import MAX_BATCH_BYTES, MAX_RECORDS
+from kbroker.metadata.features import record_version
 from kbroker.metadata.image import MetadataImage
+from kbroker.protocol.metadata_records import encode_metadata_record
+from kbroker.record.batch import BatchEncoder
 
 Result = TypeVar('Result')
 Steps = Generator[Any, None, Result]
@@ -76,22 +79,22 @@ class Change:
         self.image = image.copy()
         self.timestamp_ms = timestamp_ms
         self.records: list[Any] = []
-        self.rows: list[Row] = []
+        self.batch = BatchEncoder(timestamp_ms)
         self._metadata_version = metadata_version
         self._size_bytes = 0
 
     def has_room(self, records_count: int, size_bytes: int) -> bool:
         """Return whether so many more records, of so many bytes encoded, fit into the batch."""
-        return len(self.rows) + records_count <= MAX_RECORDS and self._size_bytes + size_bytes <= MAX_BATCH_BYTES
+        return len(self.records) + records_count <= MAX_RECORDS and self._size_bytes + size_bytes <= MAX_BATCH_BYTES
 
     def add(self, record: Any) -> None:
         """Encode and replay a record. Raises KafkaError POLICY_VIOLATION if the batch becomes too large."""
-        check_batch_length(len(self.rows) + 1)
-        row = encode_row(record, self.timestamp_ms, self._metadata_version)
-        self._size_bytes += len(row[2])
+        check_batch_length(len(self.records) + 1)
+        value = encode_metadata_record(record, record_version(record, self._metadata_version))
+        self._size_bytes += len(value)
         check_batch_size(self._size_bytes)
         self.image.replay_record(record)
-        self.rows.append(row)
+        self.batch.add(value)
         self.records.append(record)
 
 

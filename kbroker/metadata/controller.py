@@ -79,7 +79,6 @@ from kbroker.protocol.messages import (
     TopicRecord,
     VotersRecord,
 )
-from kbroker.record.batch import encode_batch
 from kbroker.settings import TOPIC_SETTINGS
 
 PRODUCER_ID_BLOCK = 1000
@@ -386,7 +385,7 @@ class MetadataController:
                     refused[name] = error.with_traceback(None)
                     yield
                 else:
-                    check_batch_length(len(change.rows) + count - found)
+                    check_batch_length(len(change.records) + count - found)
                     yield from self._add(change, self._partition_records(topic.topic_id, range(found, count)))
             after = self._validated(change) if validate_only else (yield from self._commit_change(change))
         return [refused.get(name) or after.topics[name] for name in counts]
@@ -608,7 +607,7 @@ class MetadataController:
 
     def _commit_change(self, change: Change) -> Steps[MetadataImage]:
         """Write the change as one batch, and wait until it is durable and adopted. No records, no batch."""
-        if not change.rows:
+        if not change.records:
             return self.image
         yield from self._wait_for_flight()
         return (yield from self._durable(self._begin_change(change)))
@@ -633,8 +632,8 @@ class MetadataController:
     def _begin_change(self, change: Change) -> Commit:
         """Write a change, which gets no records of others from now on: they would come behind it."""
         self._changes.remove(change)
-        batch = encode_batch(change.rows, base_offset=self._log.end_offset, partition_leader_epoch=self._log.epoch)
-        change.image.end_batch(self._log.end_offset + len(change.rows) - 1, self._log.epoch, change.timestamp_ms)
+        batch = change.batch.finish(base_offset=self._log.end_offset, partition_leader_epoch=self._log.epoch)
+        change.image.end_batch(self._log.end_offset + len(change.records) - 1, self._log.epoch, change.timestamp_ms)
         return self._begin(batch, Commit(change.records, change.image))
 
     def _begin(self, batch: bytearray, commit: Commit) -> Commit:

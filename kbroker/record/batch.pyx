@@ -370,6 +370,48 @@ def encode_batch(records, *, int64_t base_offset=0, int32_t partition_leader_epo
     return batch
 
 
+cdef class BatchEncoder:
+    """A batch that is encoded record by record, so that a long one is no long work at its end.
+
+    Its records have values only, and one timestamp. It has no producer and no compression.
+    """
+    cdef _RecordWriter writer
+    cdef int64_t timestamp_ms
+    cdef int32_t records_count
+
+    def __init__(self, int64_t timestamp_ms):
+        self.writer = _RecordWriter(HEADER_BYTES)
+        self.timestamp_ms = timestamp_ms
+
+    def __len__(self):
+        """Return the number of records."""
+        return self.records_count
+
+    def add(self, bytes value not None):
+        """Encode one record."""
+        self.writer.write(0, self.records_count, None, value, [])
+        self.records_count += 1
+
+    def finish(self, *, int64_t base_offset, int32_t partition_leader_epoch):
+        """Return the batch as a bytearray; nothing may be added afterwards. Raises ValueError without a record."""
+        cdef BatchFields fields
+        cdef bytearray batch
+        if not self.records_count:
+            raise ValueError('found no record, expected one or more')
+        batch = self.writer.finish()
+        fields.base_offset = base_offset
+        fields.partition_leader_epoch = partition_leader_epoch
+        fields.attributes = 0
+        fields.last_offset_delta = self.records_count - 1
+        fields.base_timestamp_ms = fields.max_timestamp_ms = self.timestamp_ms
+        fields.producer_id = NO_PRODUCER_ID
+        fields.producer_epoch = NO_PRODUCER_EPOCH
+        fields.base_sequence = NO_SEQUENCE
+        fields.records_count = self.records_count
+        write_header(<uint8_t *>PyByteArray_AS_STRING(batch), PyByteArray_GET_SIZE(batch), &fields)
+        return batch
+
+
 cdef int write_header(uint8_t *at, Py_ssize_t size_bytes, const BatchFields *fields) except -1:
     """Write length, header and CRC before the records, which must be in place."""
     if size_bytes - LOG_OVERHEAD_BYTES > 0x7fffffff:

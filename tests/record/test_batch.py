@@ -8,6 +8,7 @@ from reference import record as reference
 from kbroker.errors import ErrorCode
 from kbroker.record.batch import (
     HEADER_BYTES,
+    BatchEncoder,
     CorruptBatchError,
     check_crc,
     encode_batch,
@@ -176,6 +177,22 @@ def test_what_was_read_is_written_again_to_the_byte():
         )
         == DATA_BATCH
     )
+
+
+@given(timestamp_ms=st.integers(0, 2**45), values=st.lists(st.binary(max_size=300), min_size=1, max_size=150),
+       base_offset=st.integers(0, 2**60), epoch=int32)
+def test_a_batch_that_is_encoded_record_by_record_is_that_of_all_records(timestamp_ms, values, base_offset, epoch):
+    encoder = BatchEncoder(timestamp_ms)
+    for value in values:
+        encoder.add(value)
+    assert len(encoder) == len(values)
+    assert encoder.finish(base_offset=base_offset, partition_leader_epoch=epoch) == encode_batch(
+        [(timestamp_ms, None, value) for value in values], base_offset=base_offset, partition_leader_epoch=epoch)
+
+
+def test_a_batch_that_is_encoded_record_by_record_has_a_record():
+    with pytest.raises(ValueError, match='found no record'):
+        BatchEncoder(T).finish(base_offset=0, partition_leader_epoch=0)
 
 
 @given(
