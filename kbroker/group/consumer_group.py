@@ -18,6 +18,7 @@ GONE_EPOCH = -1
 VERSION_WITH_MEMBER_EPOCHS = 9
 """The version of OffsetCommit whose clients know member epochs."""
 MEMBERS_A_PART = 64
+NO_TOPICS: frozenset[str] = frozenset()
 
 
 class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
@@ -205,14 +206,17 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
         return self
 
     def apply_regex(self, key: Any, value: Any) -> Group | None:
-        before = self.resolved.pop(key.regular_expression, None)
+        before = after = NO_TOPICS
+        resolved = self.resolved.pop(key.regular_expression, None)
+        if resolved is not None:
+            before = resolved.topics
         if value is not None:
-            after = self.resolved[key.regular_expression] = rows.read_regex(value)
-            self.count_names(after.topics, 1)
-            self.hold(subscription_bytes(after.topics))
-        if before is not None:
-            self.count_names(before.topics, -1)
-            self.hold(-subscription_bytes(before.topics))
+            resolved = self.resolved[key.regular_expression] = rows.read_regex(value)
+            after = resolved.topics
+        added, removed = after - before, before - after
+        self.count_names(added, 1)
+        self.count_names(removed, -1)
+        self.hold(subscription_bytes(added) - subscription_bytes(removed))
         return self
 
     def put_member(self, member_id: str, member: ConsumerMember | None) -> None:

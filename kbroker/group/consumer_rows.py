@@ -95,10 +95,11 @@ def _read_topics(topics: Iterable[Any], member_epoch: int) -> Numbers[bytes]:
     return found
 
 
-def regex_row(group_id: str, regex: str, resolved: Resolved) -> Row:
+def regex_row(group_id: str, regex: str, resolved: Resolved, topics: list[str]) -> Row:
+    """Return the row of an expression. `topics` has its topics, sorted: the caller may do so in parts."""
     return (messages.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
             messages.ConsumerGroupRegularExpressionValue(
-                topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.at_ms))
+                topics=topics, version=resolved.version, timestamp=resolved.at_ms))
 
 
 def read_regex(value: Any) -> Resolved:

@@ -19,8 +19,9 @@ from collections.abc import Generator, Iterable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
+from kbroker.group.sorted_names import sorted_in_parts
 from kbroker.long_work import Pace
 
 INT32 = Struct('<i')
@@ -47,8 +48,12 @@ def metadata_hash(topics: Iterable[tuple[bytes, str, int, Sequence[str]]]) -> Ge
             yield
     if not hashes:
         return 0
-    found = xxh3_64_intdigest(b''.join(hashes[name] for name in sorted(hashes)))
-    signed: int = INT64.unpack(UNSIGNED_INT64.pack(found))[0]
+    digest = xxh3_64()
+    for name in (yield from sorted_in_parts(hashes)):
+        digest.update(hashes[name])
+        if pace.spend():
+            yield
+    signed: int = INT64.unpack(UNSIGNED_INT64.pack(digest.intdigest()))[0]
     return signed
 
 

@@ -5,7 +5,7 @@ A member is a frozen value. A group changes by rows only. `copy` costs a few dic
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from sys import getsizeof
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -197,14 +197,18 @@ class ModernGroup(Group, Generic[M, T]):
             self.count_names(names, sign)
             self.hold(sign * subscription_bytes(names))
 
-    def count_names(self, names: Iterable[str], sign: int) -> None:
+    def count_names(self, names: Collection[str], sign: int) -> None:
         """Count one subscription to these topics, or count it out."""
+        known = self.names
+        if sign == 1 and known.keys().isdisjoint(names):
+            known.update(dict.fromkeys(names, 1))
+            return
         for name in names:
-            count = self.names.get(name, 0) + sign
+            count = known.get(name, 0) + sign
             if count:
-                self.names[name] = count
+                known[name] = count
             else:
-                del self.names[name]
+                del known[name]
 
     def names_with(self, before: M | None, after: M | None) -> Iterable[str]:
         """Yield the topics with a subscription once `after` stands for `before`; None: there is no such member."""

@@ -19,6 +19,7 @@ from kbroker.group.consumer_member import Resolved
 from kbroker.group.group import Group
 from kbroker.group.modern import Row, Steps
 from kbroker.group.shard import Shard
+from kbroker.group.sorted_names import sorted_in_parts
 from kbroker.group.topic_changes import TopicChanges
 from kbroker.group.turns import Outcome, Turns
 from kbroker.long_work import LongWork, Pace
@@ -113,7 +114,8 @@ class Regexes:
         for regex, resolved in found.items():
             if regex not in group.regexes:
                 continue
-            rows.append(consumer_rows.regex_row(group.group_id, regex, resolved))
+            topics = yield from sorted_in_parts(resolved.topics)
+            rows.append(consumer_rows.regex_row(group.group_id, regex, resolved, topics))
             before = group.resolved.get(regex)
             bumps = bumps or (frozenset() if before is None else before.topics) != resolved.topics
             yield

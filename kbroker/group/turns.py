@@ -21,7 +21,7 @@ from kbroker.group.kinds import apply_row
 from kbroker.group.modern import Row, Steps
 from kbroker.group.records import GROUP_VERSION, row_bytes
 from kbroker.group.shard import Shard, coordinator_error
-from kbroker.long_work import LongWork, Pause
+from kbroker.long_work import LongWork, Pace, Pause
 from kbroker.protocol.messages import GroupMetadataKey
 from kbroker.protocol.rows import encode_row_key, encode_row_value
 from kbroker.record.batch import HEADER_BYTES
@@ -31,8 +31,10 @@ log = logging.getLogger(__name__)
 
 EncodedRow = tuple[bytes, bytes | None]
 
-ROWS_A_PART = 16
-"""The rows that are encoded or applied between two yields."""
+ROW_ELEMENTS = 4
+"""A row costs about as much as this many elements of long work, to encode or to apply."""
+BYTES_AN_ELEMENT = 256
+"""The bytes of a long row that cost about as much as an element."""
 ANSWERS_A_PART = 16
 LARGE_GROUP_BYTES = 1_000_000
 """The memory of a group whose copy is a part of its own."""
@@ -64,6 +66,11 @@ class _Ended(NamedTuple):
     outcome: Outcome
     error: KafkaError | None = None
     encoded: Sequence[EncodedRow] = ()
+
+
+def row_elements(row: EncodedRow) -> int:
+    """Return the elements of long work that a row counts for."""
+    return ROW_ELEMENTS + row_bytes(row) // BYTES_AN_ELEMENT
 
 
 class Turns:
@@ -178,10 +185,9 @@ class _Turn:
 
     def _encode(self, rows: Sequence[Row]) -> Steps[list[EncodedRow]]:
         encoded: list[EncodedRow] = []
+        pace = Pace()
         left_bytes = self._shard.partition.max_message_bytes - HEADER_BYTES
-        for number, (key, value) in enumerate(rows):
-            if number and number % ROWS_A_PART == 0:
-                yield
+        for key, value in rows:
             if value is not None and not isinstance(value, bytes):
                 value = encode_row_value(value, GROUP_VERSION if type(key) is GroupMetadataKey else ROW_VERSION)
             row = encode_row_key(key), value
@@ -191,6 +197,8 @@ class _Turn:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR,
                                  f'group {self._group_id}: {len(rows)} rows exceed max.message.bytes='
                                  f'{self._shard.partition.max_message_bytes}')
+            if pace.spend(row_elements(row)):
+                yield
         return encoded
 
     def has_room_for(self, ended: _Ended) -> bool:
@@ -209,10 +217,11 @@ class _Turn:
         if made is not None:
             self._group = made
             return
-        for number, (key, value) in enumerate(ended.outcome.rows):
-            if number and number % ROWS_A_PART == 0:
-                yield
+        pace = Pace()
+        for (key, value), encoded in zip(ended.outcome.rows, ended.encoded, strict=True):
             self._group = apply_row(self._group, key, value)
+            if pace.spend(row_elements(encoded)):
+                yield
 
     def adopt(self) -> None:
         self._shard.adopt_group(self._group_id, self._group)

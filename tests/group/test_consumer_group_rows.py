@@ -55,7 +55,7 @@ def since(epoch, *partitions):
      '00080002673100026d31',
      '000000000002000000020102000102030405060708090a0b0c0d0e0f0200000000010005020000000202000102030405060708090a0b0c0d'
      '0e0f03000000010000000201000903000000020000000200'),
-    (rows.regex_row('g1', '^t.*', Resolved(frozenset({'t'}), 100, T)), '00100002673100045e742e2a',
+    (rows.regex_row('g1', '^t.*', Resolved(frozenset({'t'}), 100, T), ['t']), '00100002673100045e742e2a',
      '000002027400000000000000640000018bcfe5680000'),
 ])
 def test_rows_have_kafkas_bytes(row, key, value):
@@ -69,7 +69,7 @@ ALL_ROWS = [
     rows.member_row('g1', with_fields(instance_id='i1', regex='t.*')),
     rows.target_row('g1', 'm1', {TOPIC: frozenset({0, 1})}),
     rows.current_row('g1', 'm1', Assigned(State.STABLE, 3, 2, since(2, 0, 1))),
-    rows.regex_row('g1', 't.*', Resolved(frozenset({'t', 't2'}), 100, T)),
+    rows.regex_row('g1', 't.*', Resolved(frozenset({'t', 't2'}), 100, T), ['t', 't2']),
 ]
 
 
@@ -167,3 +167,24 @@ def test_the_indexes_are_those_of_the_members(changes):
     for member_id in list(group.members):
         group.apply(*rows.member_tombstone('g1', member_id))
     assert group.held_bytes == ConsumerGroup('g1').held_bytes
+
+
+@given(st.lists(st.tuples(st.sampled_from(['t', '.*']), st.none() | NAMES)), NAMES)
+def test_the_topics_that_expressions_match_are_counted_beside_those_that_members_name(changes, names):
+    group = ConsumerGroup('g1')
+    empty_bytes = group.held_bytes
+    group.apply(*rows.member_row('g1', ConsumerMember(member_id='a', names=names)))
+    matched = {}
+    for regex, topics in changes:
+        if topics is None:
+            matched.pop(regex, None)
+            group.apply(*rows.regex_tombstone('g1', regex))
+        else:
+            matched[regex] = topics
+            group.apply(*rows.regex_row('g1', regex, Resolved(topics, 1, T), sorted(topics)))
+    counted = [name for topics in (names, *matched.values()) for name in topics]
+    assert group.names == {name: counted.count(name) for name in counted}
+    for regex in matched:
+        group.apply(*rows.regex_tombstone('g1', regex))
+    group.apply(*rows.member_tombstone('g1', 'a'))
+    assert (group.names, group.held_bytes) == ({}, empty_bytes)

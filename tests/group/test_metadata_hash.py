@@ -2,6 +2,7 @@
 import pytest
 
 from kbroker.group.metadata_hash import HashedTopic, metadata_hash, topic_hash
+from kbroker.group.sorted_names import RUN_NAMES, sorted_in_parts
 from kbroker.long_work import run_to_end
 
 T = HashedTopic(bytes(range(16)), 't', 3)
@@ -23,6 +24,17 @@ def test_hash_of_a_topic(topic, expected):
 ])
 def test_hash_of_a_group(topics, expected):
     assert run_to_end(metadata_hash(topics)) % 2 ** 64 == expected
+
+
+def test_the_order_of_very_many_topics_does_not_count():
+    topics = [HashedTopic(bytes(16), f'topic-{number}', 1) for number in range(5_000)]
+    assert run_to_end(metadata_hash(topics)) == run_to_end(metadata_hash(sorted(topics)))
+
+
+@pytest.mark.parametrize('count', [0, 1, RUN_NAMES, RUN_NAMES + 1, 5 * RUN_NAMES])
+def test_names_are_sorted_in_parts(count):
+    names = {f'{number * 7919 % 10_007}' for number in range(count)}
+    assert run_to_end(sorted_in_parts(names)) == sorted(names)
 
 
 def test_the_hash_is_signed():
