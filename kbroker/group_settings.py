@@ -51,6 +51,8 @@ def duration_ms(text: str) -> int:
     if (match['seconds'] or '').startswith('-'):
         nanoseconds = -nanoseconds
     seconds = ((parts['days'] * 24 + parts['hours']) * 60 + parts['minutes']) * 60 + parts['seconds']
+    if not -2**63 <= seconds < 2**63:
+        raise ValueError('a duration as PnDTnHnMn.nS of at most 2**63 - 1 seconds')
     nanoseconds += seconds * 1_000_000_000
     return (-nanoseconds if match['sign'] == '-' else nanoseconds) // 1_000_000
 

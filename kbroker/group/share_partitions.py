@@ -7,7 +7,6 @@ member has fetched for a while is dropped; the next fetch loads it again.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -20,6 +19,7 @@ from kbroker.group.share_partition import RUN_BYTES, Change, SharePartition
 from kbroker.group.share_rows import UNKNOWN_COUNT, UNKNOWN_OFFSET, Changes, ShareKey, ShareState
 from kbroker.group.share_sessions import ShareSession, ShareSessions
 from kbroker.group.share_state import ShareStates
+from kbroker.group_settings import BY_DURATION, duration_ms
 from kbroker.log.log_slice import LogSlice
 from kbroker.long_work import LongWork
 from kbroker.metadata.changes import Steps
@@ -438,23 +438,12 @@ def start_offset_of(reset: str, partition: Partition, now_ms: int) -> int:
     """Return where a group begins with a `share.auto.offset.reset`: latest, earliest, by_duration:<ISO 8601>."""
     if reset == 'earliest':
         return partition.log_start_offset
-    if reset.startswith('by_duration:'):
-        found = partition.offset_for_timestamp(now_ms - duration_ms(reset.removeprefix('by_duration:')))
+    if reset.startswith(BY_DURATION):
+        age_ms = duration_ms(reset.removeprefix(BY_DURATION))
+        found = partition.offset_for_timestamp(max(0, now_ms - age_ms))
         if found is not None:
             return min(found[1], partition.high_watermark)
     return partition.high_watermark
-
-
-DURATION = re.compile(r'P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?', re.IGNORECASE)
-
-
-def duration_ms(text: str) -> int:
-    """Return the milliseconds of an ISO 8601 duration of days, hours, minutes and seconds. Raises ValueError."""
-    found = DURATION.fullmatch(text)
-    if found is None or not any(found.groups()):
-        raise ValueError(f'a duration as P1DT2H3M4.5S expected, found {text!r}')
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    return int(1000 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds))
 
 
 def state_with_start(state: ShareState, start_offset: int) -> ShareState:
