@@ -8,6 +8,8 @@ member gives back, for the end of a lock. Nothing is written for an acquisition.
 have neither records nor an error nor an acknowledgement. The first answer of a session leaves out only those of which
 the group has too many records in flight.
 
+A fetch with MaxBytes 0 is answered at once, without records. A negative MaxBytes is an error of the partitions.
+
 Membership is not checked: any member id may fetch a share partition whose state was initialized. An unknown topic id is
 an error of its partitions, where Apache Kafka fails the request as a whole.
 
@@ -106,7 +108,7 @@ class ShareFetch(Waiter):
         self.min_bytes = min(max(1, body.min_bytes), max(1, self.max_bytes))
         self.is_exact = request.version >= VERSION_WITH_RENEWAL and body.share_acquire_mode == RECORD_LIMIT
         self.wanted: list[WantedPartition] = []
-        self.time_is_over = body.max_wait_ms <= 0
+        self.time_is_over = body.max_wait_ms <= 0 or body.max_bytes == 0
         self.has_acquired = False
         self.has_ended = False
         self._moved: dict[WantedPartition, None] = {}
@@ -183,6 +185,10 @@ class ShareFetch(Waiter):
     def _acquirable_bytes(self, wanted: WantedPartition) -> int:
         node = self.request.node
         partition = partition_of(self.request, *wanted.place)
+        if self.body.max_bytes == 0:
+            return 0
+        if self.body.max_bytes < 0:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'found MaxBytes {self.body.max_bytes}')
         live = node.share_partitions.open(ShareKey(self.key.group_id, *wanted.place), partition)
         wanted.wait(partition, live)
         size_bytes: int = node.share_partitions.acquirable_bytes(live, self.max_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 from api_client import ApiClient
 from share_client import ACCEPT, REJECT, RELEASE, RENEW, ShareClient, ranges
+from support.message_builder import batch_of
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.share_rows import ShareKey
@@ -11,6 +12,7 @@ from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
 
 LOCK_MS = 30_000
+HOUR_MS = 3_600_000
 GROUP = 32
 
 
@@ -305,6 +307,25 @@ def test_unknown_topics_and_partitions_have_their_error(node, client, member):
     assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_a_fetch_of_no_bytes_is_answered_at_once_without_records(node, client, member):
+    client.produce(client.batch(b'a'))
+    answer = member.fetch_shares(max_bytes=0, max_wait_ms=1000)
+    assert answer.error_code == 0 and answer.responses == []
+    answer = other(member).fetch_shares(max_bytes=0, max_wait_ms=1000, partitions=[7])
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert member.acquired() == [(0, 0, 1)]
+    answer = member.fetch_shares(max_bytes=0, acknowledge=[(0, 0, 0)])
+    assert answer.responses[0].partitions[0].acknowledge_error_code == 0
+    assert other(member).acquired() == []
+
+
+def test_a_fetch_of_negative_bytes_is_an_error_of_the_partitions(client, member):
+    client.produce(client.batch(b'a'))
+    answer = member.fetch_shares(max_bytes=-1, max_wait_ms=1000)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert member.acquired() == [(0, 0, 1)]
+
+
 @pytest.mark.parametrize(('first', 'last', 'types', 'code'), [
     (1, 0, (ACCEPT,), ErrorCode.INVALID_REQUEST),
     (0, 1, (ACCEPT,) * 3, ErrorCode.INVALID_REQUEST),
@@ -379,6 +400,20 @@ def test_a_group_without_a_start_begins_at_the_end(node, client, topic_id):
     assert member.acquired() == []
     client.produce(client.batch(b'b'))
     assert member.acquired() == [(1, 1, 1)]
+
+
+@pytest.mark.parametrize(('reset', 'first_offset'), [
+    ('earliest', 0), ('by_duration:P99999999D', 0), ('by_duration:PT4H-90M', 1), ('by_duration:+PT1H', 2),
+    ('by_duration:PT3599,5S', 2), ('by_duration:PT0S', 3), ('latest', 3)])
+def test_a_group_begins_as_its_reset_says(client, node, topic_id, reset, first_offset):
+    for age_ms in (3 * HOUR_MS, 2 * HOUR_MS, HOUR_MS // 2):
+        client.produce(batch_of(client.now_ms - age_ms, b'old'))
+    assert client.alter(GROUP, 'g1', share_auto_offset_reset=reset) == 0
+    member = ShareClient(node, topic_id)
+    member.initialize(start_offset=-1)
+    acquired = member.acquired()
+    client.produce(client.batch(b'new'))
+    assert (acquired + member.acquired())[0][0] == first_offset
 
 
 def test_records_that_were_acquired_at_a_crash_are_delivered_again(start_node, member, client):

@@ -218,6 +218,22 @@ def malformed_acknowledgements(peer: Peer) -> None:
     m1.say((0, 0, RELEASE))
 
 
+def no_bytes(peer: Peer) -> None:
+    m1 = peer.member('m1')
+    m1.fetch(max_bytes=0, max_wait_ms=0)
+    m1.fetch(max_bytes=0)
+    m1.fetch(max_bytes=0, min_bytes=0)
+    peer.produce(b'a', b'b')
+    m1.fetch(max_bytes=0)
+    m1.fetch(max_bytes=-1)
+    m1.fetch(max_bytes=0, min_bytes=0, max_records=0, max_wait_ms=0)
+    m1.fetch(max_bytes=1)
+    m1.fetch((0, 0, ACCEPT), max_bytes=0)
+    m1.say((1, 1, RELEASE))
+    m1.fetch((1, 1, RELEASE), max_bytes=0)
+    m1.fetch(max_bytes=0, epoch=-1)
+
+
 def session_epochs(peer: Peer) -> None:
     m1 = peer.member('m1')
     m1.fetch(epoch=3, max_wait_ms=0)
@@ -382,9 +398,9 @@ def read_committed(peer: Peer) -> None:
 
 
 SCRIPTS: list[Callable[[Peer], None]] = [
-    each_type, riding_acknowledgements, whole_batches, record_limit, malformed_acknowledgements, session_epochs,
-    ended_sessions, bad_records, a_higher_delivery_limit, renewed_locks, renewal_that_is_off, deleted_records,
-    few_record_locks, soft_limits, first_answers, read_committed, unknown_topics, unknown_partitions]
+    each_type, riding_acknowledgements, whole_batches, record_limit, malformed_acknowledgements, no_bytes,
+    session_epochs, ended_sessions, bad_records, a_higher_delivery_limit, renewed_locks, renewal_that_is_off,
+    deleted_records, few_record_locks, soft_limits, first_answers, read_committed, unknown_topics, unknown_partitions]
 
 
 # ---- the brokers
