@@ -24,7 +24,9 @@ LIMIT_S = 90
 SETTINGS = {
     'share.coordinator.state.topic.replication.factor': '1', 'share.coordinator.state.topic.min.isr': '1',
     'group.share.heartbeat.interval.ms': '200', 'group.share.min.heartbeat.interval.ms': '200',
+    'group.share.min.record.lock.duration.ms': '1000',
 }
+LOCK_MS = 4_000
 PARTS = [option for name in ('partition', 'offset', 'delivery')
          for option in ('--formatter-property', f'print.{name}=true')]
 
@@ -160,3 +162,29 @@ def test_resets_of_both_tools_print_the_same_on_both_brokers(brokers):
             ours = run_in_process('share-groups', *options, '--reset-offsets', *run)
             table = [line for line in lines(theirs.output) if line[0] in ('GROUP', 'reset')]
             assert lines(ours.stdout) == table != [], (run, theirs)
+
+
+def test_a_java_consumer_that_renews_its_locks_keeps_its_records_on_both_brokers(brokers):
+    """The locks are renewed until they would have ended, if they were not."""
+    runs = []
+    for broker in brokers:
+        options = prepared(broker, 'renewed', texts=['a', 'b', 'c'])
+        locked = run_in_process('configs', *options[:2], '--alter', '--entity-type', 'groups', '--entity-name',
+                                'renewed', '--add-config', f'share.record.lock.duration.ms={LOCK_MS}')
+        assert locked.returncode == 0, locked.stderr
+        runs.append((options, subprocess.Popen(
+            java('kbroker.Renewals', broker.address, 'renewed', '3', str(LOCK_MS + LOCK_MS // 2)),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)))
+    found = []
+    try:
+        for options, process in runs:
+            output, errors = process.communicate(timeout=LIMIT_S)
+            assert process.returncode == 0, errors
+            found.append((output.splitlines(), lag(options)))
+    finally:
+        for _, process in runs:
+            process.kill()
+            process.communicate()
+    assert found[0] == found[1]
+    assert found[1] == ([f'lock: {LOCK_MS} ms', 'renewed: true', 'deliveries: a 1, b 1, c 1', 'accepted: a, b, c',
+                         'failures: '], 0)
