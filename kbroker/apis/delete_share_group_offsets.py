@@ -56,7 +56,8 @@ def respond(topic_ids: dict[str, bytes], refused: dict[str, KafkaError], deleted
     for name, topic_id in topic_ids.items():
         error = None if topic_id in deleted else refused.get(name, unknown)
         response.responses.append(messages.DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic(
-            topic_name=name, topic_id=topic_id, error_code=ErrorCode.NONE if error is None else error.code,
+            topic_name=name, topic_id=topic_id if error is None else NO_TOPIC_ID,
+            error_code=ErrorCode.NONE if error is None else error.code,
             error_message=None if error is None else str(error)))
         if pace.spend():
             yield

@@ -1,0 +1,190 @@
+"""Histories of the members and the offsets of share groups run on Apache Kafka 4.3 and on kbroker. They agree.
+
+Answers and rows are compared after each step. The default run repeats the same histories every time; the soak form runs
+others, and shrinks one that fails. Kafka is right in every difference that is not in DIFFERENCES with its reason.
+"""
+from __future__ import annotations
+
+import re
+
+import group_histories
+import pytest
+import share_member_histories
+from group_histories import Ask, ChangeTopic, Commit, FetchOffsets, Join, Leave
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from share_member_histories import (
+    AlterOffsets,
+    DeleteRecords,
+    DeleteShareOffsets,
+    DescribeShareOffsets,
+    Fill,
+    FirstFetch,
+    OddShareBeat,
+    Reset,
+    ShareBeat,
+    ShareCrash,
+    ShareJoin,
+    ShareLeave,
+    ShareSide,
+)
+from support.apache_kafka import KafkaProcess
+from support.broker_process import BrokerProcess
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+DIFFERENCES = {
+    "^FirstFetch.*Kafka .*OFFSET_NOT_AVAILABLE":
+        'Kafka does not let a group begin whose records are all older than by_duration says; kbroker begins at the end',
+}
+"""The reason for each accepted difference, by a pattern in its text. The history ends with it."""
+
+SUBSCRIPTIONS = {
+    'one topic': {'A': ['a'], 'B': ['a'], 'C': ['a'], 'D': ['a']},
+    'one member': {'A': ['', 'a', 'b', 'ab', 'abc', 'z']},
+    'own topics': {'A': ['a'], 'B': ['ab'], 'C': ['abc']},
+}
+"""The subscriptions of the members. How many partitions of several topics equal members get has no order in Kafka."""
+SHIFTS = st.sampled_from([0, 0, 1, -1, -2])
+STARTS = st.tuples(st.sampled_from('aaabcz'), st.integers(0, 2), st.sampled_from([-2, -1, 0, 1, 7]))
+"""Start offsets. An unknown partition of a known topic is enough for Kafka to create a group."""
+ODD_FIELDS = st.fixed_dictionaries({
+    'member_epoch': st.sampled_from([-3, -2, -1, 0, 1]),
+    'rack_id': st.sampled_from([None, None, '', ' ', 'r']),
+    'subscribed_topic_names': st.sampled_from([None, '', 'a']),
+}, optional={
+    'group_id': st.sampled_from(['', ' ']),
+    'member_id': st.sampled_from(['', ' ', 'x' * 36, 'x' * 37]),
+})
+
+
+def operations(subscriptions):
+    """Return operations, about half of which are those of members that follow the protocol."""
+    slots = st.sampled_from(list(subscriptions))
+    pairs = st.sampled_from([(slot, topics) for slot, choices in subscriptions.items() for topics in choices])
+    questions = st.sampled_from(['describe', 'describe', 'describe as classic', 'delete', 'delete offsets', 'list ',
+                                 'list share', 'list Classic', 'list /stable', 'list SHARE/Empty', 'list /Dead'])
+    return st.one_of(
+        *[st.builds(ShareBeat, slots)] * 6,
+        *[st.builds(lambda pair: ShareJoin(*pair), pairs)] * 2,
+        st.builds(ShareBeat, slots, SHIFTS),
+        st.builds(lambda pair, shift: ShareBeat(pair[0], shift, pair[1]), pairs, SHIFTS),
+        st.builds(ShareLeave, slots),
+        st.just(ShareLeave(''.join(subscriptions))),
+        st.builds(ShareCrash, slots),
+        st.builds(ChangeTopic, st.sampled_from(['create', 'delete', 'grow']), st.sampled_from('abc')),
+        st.builds(lambda fields: OddShareBeat('A', tuple(fields.items())), ODD_FIELDS),
+        *[st.builds(AlterOffsets, st.lists(STARTS, min_size=1, max_size=3).map(tuple))] * 2,
+        *[st.builds(DeleteShareOffsets, st.sampled_from(['a', 'b', 'ab', 'z', 'az', 'c', 'aa', '']))] * 2,
+        *[st.builds(DescribeShareOffsets, st.sampled_from([None, 'a', 'ab', 'z', 'c', '']), st.integers(0, 1))] * 2,
+        st.builds(Fill, st.integers(0, 2), st.integers(1, 9)),
+        st.builds(Commit, st.sampled_from(['', 'A']), st.just('a'), st.integers(0, 2), st.just(0), st.just(9)),
+        st.just(FetchOffsets(None, 0, 9)),
+        st.builds(Ask, questions))
+
+
+@st.composite
+def histories(draw):
+    subscriptions = SUBSCRIPTIONS[draw(st.sampled_from(list(SUBSCRIPTIONS)))]
+    return draw(st.lists(operations(subscriptions), min_size=10, max_size=40))
+
+
+@pytest.fixture(scope='module')
+def addresses(tmp_path_factory):
+    """The addresses of Kafka and kbroker."""
+    directory = tmp_path_factory.mktemp('share-members')
+    brokers = (KafkaProcess(directory / 'kafka', share_member_histories.SETTINGS),
+               BrokerProcess(directory / 'kbroker', share_member_histories.SETTINGS))
+    try:
+        for broker in brokers:
+            broker.start()
+        yield [broker.address for broker in brokers]
+        assert brokers[1].tracebacks() == []
+    finally:
+        for broker in brokers:
+            broker.kill9()
+
+
+def unexplained(addresses, history):
+    """Run a history. Return the differences of a step, unless DIFFERENCES explains one of them."""
+    found = group_histories.run(addresses, history, ShareSide)
+    explained = any(re.search(pattern, line, re.DOTALL) for line in found for pattern in DIFFERENCES)
+    return [] if explained else found
+
+
+PHASES = [Phase.explicit, Phase.generate]
+CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
+
+
+@settings(max_examples=6, derandomize=True, deadline=None, database=None, phases=PHASES, suppress_health_check=CHECKS)
+@given(histories())
+def test_kbroker_and_kafka_answer_a_history_of_share_members_alike(addresses, history):
+    assert unexplained(addresses, history) == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@settings(max_examples=500, deadline=None, database=None, phases=[*PHASES, Phase.shrink],
+          suppress_health_check=CHECKS, print_blob=True)
+@given(histories())
+def test_many_histories_of_share_members_are_answered_alike(addresses, history):
+    assert unexplained(addresses, history) == []
+
+
+JOINED = [ShareJoin('A', 'a'), ShareJoin('B', 'a'), ShareBeat('A'), ShareBeat('B'), ShareBeat('A'), ShareBeat('B')]
+EVERYWHERE = tuple((topic, partition, 1) for topic in 'abcz' for partition in (0, 4))
+
+
+@pytest.mark.parametrize('history', [
+    pytest.param([*JOINED, Ask('describe'), ShareLeave('A'), ShareBeat('B'), Ask('describe'), ShareLeave('B'),
+                  Ask('describe'), Ask('list '), DescribeShareOffsets(None), Ask('delete'), Ask('describe')],
+                 id='members come and go'),
+    pytest.param([*JOINED, ShareBeat('A', -1), ShareBeat('A', 1), ShareBeat('A', -2), ShareBeat('C'),
+                  ShareLeave('C'), ShareJoin('A', 'a'), ShareJoin('A', 'b'), ShareBeat('A'), ShareBeat('A', -1)],
+                 id='wrong epochs'),
+    pytest.param([ShareJoin('A', 'ac'), ShareBeat('A'), ChangeTopic('create', 'c'), ShareBeat('A'), ShareBeat('A'),
+                  ChangeTopic('grow', 'a'), ShareBeat('A'), ShareBeat('A'), Ask('describe'),
+                  ChangeTopic('delete', 'c'), ShareBeat('A'), ShareBeat('A'), Ask('describe'),
+                  DescribeShareOffsets(None)], id='topics that come, grow and go'),
+    pytest.param([*JOINED, Fill(0, 5), DescribeShareOffsets('az'), AlterOffsets((('a', 0, 1),)),
+                  DeleteShareOffsets('a'), Ask('delete'), ShareLeave('AB'), AlterOffsets(EVERYWHERE),
+                  DescribeShareOffsets('abz'), DescribeShareOffsets(None), DeleteShareOffsets('az'),
+                  DeleteShareOffsets('az'), DescribeShareOffsets('a', 0), ShareJoin('A', 'a'), ShareBeat('A'),
+                  Ask('describe')], id='offsets of a group with members, and without'),
+    pytest.param([DeleteShareOffsets('a'), DescribeShareOffsets('a'), DescribeShareOffsets(None),
+                  AlterOffsets((('z', 0, 0),)), Ask('describe'), Ask('delete'), AlterOffsets((('a', 0, 3),)),
+                  Ask('describe'), Ask('list '), DeleteShareOffsets('a'), Ask('describe'), Ask('delete')],
+                 id='offsets of no group'),
+    pytest.param([Join('A', 'a'), ShareJoin('B', 'a'), ShareBeat('B'), ShareLeave('B'), Ask('describe'),
+                  AlterOffsets((('a', 0, 3),)), DeleteShareOffsets('a'), DescribeShareOffsets('a'),
+                  DescribeShareOffsets(None), Leave('A'), ShareJoin('B', 'a'), AlterOffsets((('a', 0, 3),))],
+                 id='a consumer group of the name'),
+    pytest.param([ShareJoin('A', 'a'), Join('B', 'a'), Commit('', 'a', 0, 0, 9), Ask('describe as classic'),
+                  ShareLeave('A'), Join('B', 'a'), Commit('', 'a', 0, 0, 9), FetchOffsets(None, 0, 9)],
+                 id='a consumer in a share group'),
+])
+def test_an_everyday_history_of_share_members_is_answered_alike(addresses, history):
+    assert unexplained(addresses, history) == []
+
+
+HOUR_MS = 3_600_000
+RECORDS = [Fill(0, 3, 5 * HOUR_MS), Fill(0, 2, 2 * HOUR_MS), Fill(0, 4), DeleteRecords(1)]
+MEMBER = [ShareJoin('A', 'a'), ShareBeat('A'), ShareBeat('A')]
+
+
+@pytest.mark.parametrize('value', ['earliest', 'latest', 'by_duration:P1D', 'by_duration:PT3H', 'by_duration:PT1H',
+                                   'by_duration:PT4H-90M', 'by_duration:PT0S'])
+def test_a_group_starts_where_its_offset_reset_says(addresses, value):
+    """The records that come after the first fetch show the start of a group that found nothing."""
+    history = [*RECORDS, Reset(value), *MEMBER, FirstFetch('A'), Fill(0, 2), FirstFetch('B')]
+    assert unexplained(addresses, history) == []
+
+
+def test_offset_resets_are_valid_as_in_kafka(addresses):
+    assert unexplained(addresses, [Reset(value) for value in (
+        'none', 'EARLIEST', 'Latest', '', ' earliest', 'by_duration', 'by_duration:', 'by_duration:P', 'by_duration:PT',
+        'by_duration:1h', 'by_duration:P1W', 'by_duration:P1Y', 'by_duration:-PT1H', 'by_duration:PT-1H',
+        'by_duration:-PT-1H', 'by_duration:+PT1H', 'by_duration:PT2H-30M', 'by_duration:pt1.5s', 'by_duration:PT1,5S',
+        'by_duration:PT.5S', 'by_duration:PT1.S', 'by_duration:P1D', 'by_duration:P1DT', 'by_duration:PT0S',
+        'by_duration: PT1H', 'BY_DURATION:PT1H', 'by_duration:PT1M1H', 'by_duration:P1DT1H1M1S',
+        'by_duration:PT1H:PT2H', 'by_duration:PT1.1234567890S', 'by_duration:P99999999999999999999D')]) == []
