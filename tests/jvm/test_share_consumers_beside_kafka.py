@@ -26,7 +26,7 @@ SETTINGS = {
     'group.share.heartbeat.interval.ms': '200', 'group.share.min.heartbeat.interval.ms': '200',
     'group.share.min.record.lock.duration.ms': '1000',
 }
-LOCK_MS = 4_000
+LOCK_MS = 10_000
 PARTS = [option for name in ('partition', 'offset', 'delivery')
          for option in ('--formatter-property', f'print.{name}=true')]
 
