@@ -12,6 +12,8 @@ from kbroker_tools.spark.tasks import open_place
 
 WRITES = 1500
 KEYS = 12
+WRITES_BETWEEN_READS = 5
+"""Without them, the reader may keep the writer waiting for the interpreter, and read the same thousands of times."""
 
 
 class Writer(threading.Thread):
@@ -27,14 +29,22 @@ class Writer(threading.Thread):
         self.failure = None
         self._step = step
         self._stopped = threading.Event()
+        self._written = threading.Semaphore(0)
 
     def run(self):
         try:
             while not self._stopped.is_set():
                 self.write()
                 self._step(self)
+                self._written.release()
         except BaseException as error:
             self.failure = error
+            self._written.release(WRITES)
+
+    def wait_for_writes(self):
+        """Wait until as many records as WRITES_BETWEEN_READS were written since the last call."""
+        for _ in range(WRITES_BETWEEN_READS):
+            self._written.acquire()
 
     def write(self):
         key = self.random.randrange(KEYS)
@@ -75,6 +85,7 @@ def test_compaction_beside_the_reader_takes_only_what_is_superseded(tmp_path):
     answers, chance = [], random.Random(3)
     try:
         while writer.count < WRITES and writer.failure is None:
+            writer.wait_for_writes()
             options = parse_options({'path': str(log.path)})
             end = open_place(options).bounds('topic', 0).end_offset
             found = rows(path=log.path, endingOffsets=f'{{"topic":{{"0":{end}}}}}',
@@ -118,6 +129,7 @@ def test_deletion_beside_the_reader_takes_only_what_is_reported(tmp_path, caplog
     answers, losses, chance = [], 0, random.Random(4)
     try:
         while writer.count < WRITES and writer.failure is None:
+            writer.wait_for_writes()
             try:
                 found = rows(path=log.path, splitBytes=chance.choice([1, 500, 1 << 30]),
                              failOnDataLoss=fail_on_data_loss)
