@@ -17,7 +17,7 @@ WRITES_BETWEEN_READS = 5
 
 
 class Writer(threading.Thread):
-    """Appends to a log until it is stopped. Each value contains its key and its number."""
+    """Appends WRITES times to a log, or until it is stopped. Each value contains its key and its number."""
 
     def __init__(self, log: LogFiles, seed: int, step):
         super().__init__(daemon=True)
@@ -33,13 +33,14 @@ class Writer(threading.Thread):
 
     def run(self):
         try:
-            while not self._stopped.is_set():
+            while self.count < WRITES and not self._stopped.is_set():
                 self.write()
                 self._step(self)
                 self._written.release()
         except BaseException as error:
             self.failure = error
-            self._written.release(WRITES)
+        finally:
+            self._written.release(WRITES_BETWEEN_READS)
 
     def wait_for_writes(self):
         """Wait until as many records as WRITES_BETWEEN_READS were written since the last call."""
