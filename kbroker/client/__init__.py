@@ -1,0 +1,54 @@
+"""kbroker's client for Kafka's protocol: a producer, a consumer and an admin, for any broker that speaks it.
+
+The names below are the public interface. They are loaded when they are first used; the modules behind them are private.
+"""
+from typing import TYPE_CHECKING
+
+__all__ = [
+    'Admin',
+    'Consumer',
+    'Delivery',
+    'FatalProducerError',
+    'KafkaError',
+    'PreparedTransaction',
+    'Producer',
+    'ProducerFencedError',
+    'Record',
+    'TransactionError',
+]
+
+if TYPE_CHECKING:
+    from kbroker.client.admin import Admin
+    from kbroker.client.consumer import Consumer
+    from kbroker.client.producer import Delivery, Producer
+    from kbroker.client.transaction_state import (
+        FatalProducerError,
+        PreparedTransaction,
+        ProducerFencedError,
+        TransactionError,
+    )
+    from kbroker.errors import KafkaError
+    from kbroker.record.records import Record
+else:
+    _HOMES = {
+        'Admin': 'kbroker.client.admin',
+        'Consumer': 'kbroker.client.consumer',
+        'Delivery': 'kbroker.client.producer',
+        'FatalProducerError': 'kbroker.client.transaction_state',
+        'KafkaError': 'kbroker.errors',
+        'PreparedTransaction': 'kbroker.client.transaction_state',
+        'Producer': 'kbroker.client.producer',
+        'ProducerFencedError': 'kbroker.client.transaction_state',
+        'Record': 'kbroker.record.records',
+        'TransactionError': 'kbroker.client.transaction_state',
+    }
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+        from importlib import import_module
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return found
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -7,14 +7,21 @@ are retried; all others are raised.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from kbroker.client.cluster import RETRIED, Cluster, KeyType, OutOfDate
+from kbroker.client.cluster import RETRIED, KeyType, OutOfDate
 from kbroker.client.connection import Connection
 from kbroker.client.errors import check, error_of
+from kbroker.client.opening import Servers, open_cluster
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kbroker.client.options import ConnectionOptions
 
 Partition = tuple[str, int]
 """(topic, partition)"""
@@ -94,11 +101,43 @@ class Acl(NamedTuple):
     permission_type: int
 
 
-class Admin:
-    """Kafka's Admin API over a Cluster. Raises KafkaError and ClientError."""
+@dataclass(frozen=True, slots=True)
+class AdminSettings:
+    """The settings of an Admin besides those of its connections: none."""
 
-    def __init__(self, cluster: Cluster):
-        self.cluster = cluster
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> AdminSettings:
+        """Ignore the properties, which are those of other clients of the same cluster."""
+        return cls()
+
+    @classmethod
+    def defaults(cls) -> dict[str, str]:
+        return {}
+
+
+class Admin:
+    """Kafka's Admin API. Raises KafkaError and ClientError.
+
+    `servers` is the value of bootstrap.servers, or a cluster that clients share. `settings` and `options` are settings
+    under Kafka's names, as those of a Producer. An Admin belongs to one thread and one process.
+    """
+
+    def __init__(self, servers: Servers = None, settings: Mapping[str, object] | None = None,
+                 **options: Unpack[ConnectionOptions]):
+        opening = open_cluster(servers, settings, options, AdminSettings)
+        self.cluster = opening.cluster
+        self._owns_cluster = opening.is_owned
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections, unless other clients share them."""
+        if self._owns_cluster:
+            self.cluster.close()
 
     # ---- topics
 

@@ -43,6 +43,20 @@ UNUSED_OAUTH_SETTINGS = (
     'sasl.login.retry.backoff.max.ms', 'sasl.oauthbearer.scope.claim.name', 'sasl.oauthbearer.sub.claim.name')
 """Settings of Kafka's clients that have no effect here: a login asks for a token when it needs one."""
 
+CONNECTION_SETTINGS = (
+    'bootstrap.servers', 'client.id', 'security.protocol', 'request.timeout.ms', 'default.api.timeout.ms',
+    'socket.connection.setup.timeout.ms', 'retry.backoff.ms', 'retry.backoff.max.ms')
+"""The settings of every client."""
+SECURITY_SETTINGS = (
+    'sasl.mechanism', 'sasl.jaas.config', 'sasl.username', 'sasl.password', 'sasl.login.callback.handler.class',
+    'sasl.login.read.timeout.ms', 'sasl.oauthbearer.token.endpoint.url', 'sasl.oauthbearer.jwt.retriever.class',
+    'sasl.oauthbearer.client.credentials.client.id', 'sasl.oauthbearer.client.credentials.client.secret',
+    'sasl.oauthbearer.scope', 'sasl.oauthbearer.header.urlencode', 'ssl.truststore.location', 'ssl.truststore.type',
+    'ssl.truststore.certificates', 'ssl.keystore.location', 'ssl.keystore.type', 'ssl.keystore.key',
+    'ssl.keystore.certificate.chain', 'ssl.key.password', 'ssl.ca.location', 'ssl.certificate.location',
+    'ssl.key.location', 'ssl.crl.location', 'ssl.enabled.protocols', 'ssl.endpoint.identification.algorithm')
+"""The settings that security.protocol can call for."""
+
 # As in Kafka's clients, a protocol before the address is allowed and ignored.
 ADDRESS = re.compile(r'(?:[\w.%-]*://)?(?:\[([\w.%:-]+)\]|([\w.%-]+)):(\d+)')
 

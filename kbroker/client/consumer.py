@@ -7,30 +7,56 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel, OffsetAndMetadata
 from kbroker.client.assignor import TopicPartition
 from kbroker.client.classic_member import ClassicMember
-from kbroker.client.cluster import RETRIED, Cluster
+from kbroker.client.cluster import RETRIED
 from kbroker.client.consumer_member import ConsumerMember
 from kbroker.client.errors import ClientError, error_of, known_code
+from kbroker.client.exclusive_use import ExclusiveUse
 from kbroker.client.fetcher import ConsumedBatch, FetchedPartition, Fetcher, consumed_batches, next_offset
 from kbroker.client.group_member import GroupMember
+from kbroker.client.opening import Servers, open_cluster
 from kbroker.client.stream_settings import ConsumerSettings
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.clock import Clock
 from kbroker.errors import ConfigError, ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kbroker.client.options import ConsumerOptions
+
 _RESET_TIMESTAMPS = {'earliest': EARLIEST, 'latest': LATEST}
+ITERATION_POLL_MS = 60_000
+
+
+class _Fetched(NamedTuple):
+    """A batch that was fetched. A consumer that never saw it resumes at `start_offset`."""
+
+    start_offset: int
+    batch: ConsumedBatch
 
 
 class Consumer:
-    """A consumer. Call `assign` or `subscribe`, then `poll`. Raises KafkaError and ClientError."""
+    """A consumer. Call `assign` or `subscribe`, then `poll`, or iterate. Raises KafkaError and ClientError.
 
-    def __init__(self, cluster: Cluster, settings: ConsumerSettings | None = None, clock: Clock | None = None,
-                 sleep: Callable[[float], None] = time.sleep):
-        self.settings = settings or ConsumerSettings.from_properties(cluster.config.properties)
+    `servers` is the value of bootstrap.servers, or a cluster that clients share. `options` are settings under Kafka's
+    names, written with underscores (`group_id='g'`); `settings` takes them as they are (`{'group.id': 'g'}`). An
+    unknown name raises ValueError. A consumer of `topics` subscribes to them. It belongs to one thread and one
+    process, and is closed as a context manager or by `close`.
+    """
+
+    def __init__(self, servers: Servers = None, settings: ConsumerSettings | Mapping[str, object] | None = None,
+                 clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep,
+                 topics: Iterable[str] = (), **options: Unpack[ConsumerOptions]):
+        opening = open_cluster(servers, settings, options, ConsumerSettings, clock, sleep)
+        cluster, self.settings, self._owns_cluster = opening
+        self._use = ExclusiveUse('consumer')
         self._cluster = cluster
         self._clock = clock or Clock()
         self._fetcher = Fetcher(cluster, self.settings, self._clock, sleep)
@@ -43,6 +69,23 @@ class Consumer:
         self._commit_due_ms = 0
         self._positions: dict[TopicPartition, int | None] = {}
         """None: not yet known, from the group or from auto.offset.reset."""
+        self._waiting: deque[_Fetched] = deque()
+        """The batches that were fetched and that an iteration has not reached. Their offsets are not yet consumed."""
+        self._topics = frozenset([topics] if isinstance(topics, str) else topics)
+        if self._topics:
+            self._group()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        """Close the consumer. After an error of the block, the positions are not committed."""
+        try:
+            self.close(commits=None if error is None else False)
+        except Exception as second:
+            if error is None:
+                raise
+            error.add_note(f'The consumer could not be closed: {second}')
 
     def _make_member(self, group_id: str, sleep: Callable[[float], None]) -> GroupMember:
         if self.settings.group_protocol == 'consumer':
@@ -62,7 +105,9 @@ class Consumer:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions, independent of any group."""
+        self._use.check()
         self._topics, self._pattern, self._regex = frozenset(), None, None
+        self._forget_waiting()
         self._positions = {partition: self._positions.get(partition) for partition in partitions}
 
     def subscribe(self, topics: Iterable[str] = (), pattern: re.Pattern[str] | None = None,
@@ -72,6 +117,7 @@ class Consumer:
         The consumer evaluates `pattern`, without internal topics. The broker evaluates `regex`, with the syntax of RE2,
         and finds internal topics, too; this needs group.protocol=consumer.
         """
+        self._use.check()
         self._group()
         if regex is not None and self.settings.group_protocol != 'consumer':
             raise ConfigError('group.protocol', 'found an expression for the broker, which needs '
@@ -81,18 +127,41 @@ class Consumer:
 
     def position(self, topic: str, partition: int) -> int | None:
         """Return the offset of the next record; None before the first poll."""
+        for waiting in self._waiting:
+            if (waiting.batch.topic, waiting.batch.partition) == (topic, partition):
+                return waiting.start_offset
         return self._positions[topic, partition]
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Set the next offset to read. Raises KeyError if the partition is not assigned."""
+        self._use.check()
         if (topic, partition) not in self._positions:
             raise KeyError((topic, partition))
+        self._forget_waiting()
         self._positions[topic, partition] = offset
 
     # ---- reading
 
     def poll(self, timeout_ms: int) -> list[ConsumedBatch]:
         """Return records as soon as there are any, [] after `timeout_ms`; the next fetch is then in flight."""
+        self._use.check()
+        if not self._waiting:
+            self._fetch(timeout_ms)
+        batches = [fetched.batch for fetched in self._waiting]
+        self._waiting.clear()
+        return batches
+
+    def __iter__(self) -> Iterator[ConsumedBatch]:
+        """Yield batches without end, until the consumer is closed. The position follows the yielded batches."""
+        while not self._use.is_refused:
+            self._use.check()
+            if not self._waiting:
+                self._fetch(ITERATION_POLL_MS)
+            if self._waiting:
+                yield self._waiting.popleft().batch
+
+    def _fetch(self, timeout_ms: int) -> None:
+        """Wait for records, and add them to those that wait."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while True:
             self._keep_membership()
@@ -102,12 +171,22 @@ class Consumer:
             wait_ms = max(deadline_ms - now_ms, 0)
             if self._member is not None:
                 wait_ms = min(wait_ms, max(self._member.next_heartbeat_ms() - now_ms, 0))
-            batches = [batch for fetched in self._fetcher.receive(wait_ms) for batch in self._take(fetched)]
-            if batches:
+            for fetched in self._fetcher.receive(wait_ms):
+                start_offset = fetched.fetch_offset
+                for batch in self._take(fetched):
+                    self._waiting.append(_Fetched(start_offset, batch))
+                    start_offset = batch.header.last_offset + 1
+            if self._waiting:
                 self._send_fetches()
-                return batches
+                return
             if self._clock.monotonic_ms() >= deadline_ms:
-                return []
+                return
+
+    def _forget_waiting(self) -> None:
+        """Return to the position before the batches that no iteration has reached."""
+        for waiting in reversed(self._waiting):
+            self._positions[waiting.batch.topic, waiting.batch.partition] = waiting.start_offset
+        self._waiting.clear()
 
     def _send_fetches(self) -> None:
         positions = {partition: offset for partition, offset in self._positions.items() if offset is not None}
@@ -157,19 +236,39 @@ class Consumer:
 
     # ---- the group
 
+    def offsets_to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the positions after the records that the consumer has returned."""
+        found = {partition: OffsetAndMetadata(offset) for partition, offset in self._positions.items()
+                 if offset is not None}
+        for waiting in reversed(self._waiting):
+            found[waiting.batch.topic, waiting.batch.partition] = OffsetAndMetadata(waiting.start_offset)
+        return found
+
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata] | None = None) -> None:
         """Commit the positions, or these offsets. Raises KafkaError(ILLEGAL_GENERATION ...) after a rebalance."""
-        if offsets is None:
-            offsets = {partition: OffsetAndMetadata(offset) for partition, offset in self._positions.items()
-                       if offset is not None}
-        self._group().commit(offsets)
+        self._use.check()
+        self._group().commit(self.offsets_to_commit() if offsets is None else offsets)
 
     def close(self, commits: bool | None = None) -> None:
-        """Commit the positions if `commits` (default: enable.auto.commit) is true, and leave the group."""
+        """Commit the positions if `commits` (default: enable.auto.commit) is true, and leave the group.
+
+        In a process that was forked, the connections are closed without sending anything.
+        """
+        if not self._use.is_refused:
+            self._use.check()
+            try:
+                self._leave(self.settings.enable_auto_commit if commits is None else commits)
+            finally:
+                self._use.end()
+        self._fetcher.close()
+        if self._owns_cluster:
+            self._cluster.close()
+
+    def _leave(self, commits: bool) -> None:
         self._fetcher.close()
         if self._member is None:
             return
-        if self.settings.enable_auto_commit if commits is None else commits:
+        if commits:
             self._commit_if_still_member()
         if self._is_subscribed():
             try:

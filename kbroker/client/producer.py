@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Self
 
 from kbroker.client.accumulator import PartitionQueue, ProducerBatch, record_bytes
 from kbroker.client.admin import OffsetAndMetadata
-from kbroker.client.cluster import Cluster, TopicMetadata
+from kbroker.client.cluster import TopicMetadata
 from kbroker.client.errors import ClientError, error_of, known_code
+from kbroker.client.exclusive_use import ExclusiveUse
+from kbroker.client.opening import Servers, open_cluster
 from kbroker.client.partitioner import StickyPartitions, partition_for_key
 from kbroker.client.produce_requests import ProduceRequests
 from kbroker.client.stream_settings import ProducerSettings
+from kbroker.client.transaction import Transaction
+from kbroker.client.transaction_handle import end_by_handle
 from kbroker.client.transaction_manager import GroupMetadata, TransactionManager
 from kbroker.client.transaction_state import (
     IllegalProducerState,
+    PreparedTransaction,
     ProducerState,
     Severity,
     severity_at_partition,
@@ -28,6 +34,11 @@ from kbroker.client.transaction_state import (
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kbroker.client.options import ProducerOptions
 
 Headers = Sequence[tuple[str, bytes | None]]
 TopicPartition = tuple[str, int]
@@ -40,6 +51,7 @@ _E = ErrorCode
 _WRITTEN = frozenset({_E.NONE, _E.DUPLICATE_SEQUENCE_NUMBER})
 # Errors about the position of a batch's sequence numbers, not about its content.
 _OUT_OF_PLACE = frozenset({_E.OUT_OF_ORDER_SEQUENCE_NUMBER, _E.UNKNOWN_PRODUCER_ID})
+_OPEN = frozenset({ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR})
 _STALE_METADATA = frozenset({
     _E.NOT_LEADER_OR_FOLLOWER, _E.LEADER_NOT_AVAILABLE, _E.UNKNOWN_TOPIC_OR_PARTITION, _E.UNKNOWN_TOPIC_ID,
     _E.KAFKA_STORAGE_ERROR, _E.FENCED_LEADER_EPOCH, _E.REPLICA_NOT_AVAILABLE,
@@ -74,15 +86,22 @@ class Producer:
     """A producer that calls `on_delivery` for every batch, including failed ones. Without it, the next call raises the
     first failure as a KafkaError.
 
-    With a transactional.id: `init_transactions` once, then `begin_transaction`, `send` ..., `commit_transaction` or
-    `abort_transaction`. After TransactionError, abort. After FatalProducerError, close.
+    `servers` is the value of bootstrap.servers, or a cluster that clients share. `options` are settings under Kafka's
+    names, written with underscores (`linger_ms=20`); `settings` takes them as they are (`{'linger.ms': 20}`). An
+    unknown name raises ValueError. A producer belongs to one thread and one process, and is closed as a context
+    manager or by `close`.
+
+    With transactional_id, records are sent in a `transaction`. After TransactionError, abort. After FatalProducerError,
+    close. With two_phase_commit, a transaction can be prepared, and outlives the producer until `complete`.
     """
 
-    def __init__(self, cluster: Cluster, settings: ProducerSettings | None = None,
+    def __init__(self, servers: Servers = None, settings: ProducerSettings | Mapping[str, object] | None = None,
                  on_delivery: Callable[[Delivery], None] | None = None, clock: Clock | None = None,
-                 sleep: Callable[[float], None] = time.sleep):
-        self.settings = settings or ProducerSettings.from_properties(cluster.config.properties)
+                 sleep: Callable[[float], None] = time.sleep, **options: Unpack[ProducerOptions]):
+        opening = open_cluster(servers, settings, options, ProducerSettings, clock, sleep)
+        cluster, self.settings, self._owns_cluster = opening
         self.transactions = TransactionManager(cluster, self.settings, clock, sleep)
+        self._use = ExclusiveUse('producer')
         self._cluster = cluster
         self._clock = clock or Clock()
         self._sleep = sleep
@@ -94,6 +113,30 @@ class Producer:
         self._buffered_bytes = 0
         self._largest_record_bytes = self.settings.max_request_size_bytes - HEADER_BYTES
         self._requests = ProduceRequests(cluster, self.settings, self._clock)
+        if self.settings.two_phase_commit:
+            self._check_two_phase_commit()
+
+    def _check_two_phase_commit(self) -> None:
+        try:
+            self.transactions.check_two_phase_commit()
+        except BaseException:
+            if self._owns_cluster:
+                self._cluster.close()
+            raise
+
+    def __enter__(self) -> Self:
+        if self.transactions.is_transactional:
+            self._ensure_initialized()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        """Close the producer. An error of the block is not replaced by a later one."""
+        try:
+            self.close()
+        except Exception as second:
+            if error is None:
+                raise
+            error.add_note(f'The producer could not be closed: {second}')
 
     # ---- records
 
@@ -104,6 +147,8 @@ class Producer:
         Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE (over max.request.size); TransactionError,
         FatalProducerError; and IllegalProducerState if a transactional producer is outside a transaction.
         """
+        if self._use.thread != get_ident():
+            self._use.claim()
         if self.transactions.is_transactional:
             self.transactions.lifecycle.check_can_send()
         if self._failure is not None:
@@ -123,6 +168,7 @@ class Producer:
 
     def flush(self) -> None:
         """Send everything and wait until each batch has been written or has failed."""
+        self._use.check()
         while self._close_open_batches():
             self.poll(self.settings.max_block_ms)
         if self._failure is not None:
@@ -133,6 +179,7 @@ class Producer:
 
         Waits at most `timeout_ms`; None waits until there is something to do. Returns True if `wake_on` is readable.
         """
+        self._use.check()
         self._send_due()
         now_ms = self._clock.monotonic_ms()
         delays = [due_ms - now_ms for due_ms in self._next_times()]
@@ -143,37 +190,66 @@ class Producer:
         return woken
 
     def close(self) -> None:
-        """Wait for batches in flight and close. An open transaction is aborted."""
-        if self.transactions.state in (ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR):
-            self.abort_transaction()
-        elif self.transactions.state is not ProducerState.FATAL_ERROR:
-            self.flush()
+        """Wait for batches in flight and close. An open transaction is aborted, and a prepared one stays prepared.
+
+        In a process that was forked, the connections are closed without sending anything.
+        """
+        if self._use.is_refused:
+            self._close_cluster()
+            return
+        self._use.check()
+        try:
+            if self.transactions.state in _OPEN:
+                self.abort_transaction()
+            elif self.transactions.state is not ProducerState.FATAL_ERROR:
+                self.flush()
+        finally:
+            self._use.end()
+            self._close_cluster()
+
+    def _close_cluster(self) -> None:
+        if self._owns_cluster:
+            self._cluster.close()
 
     # ---- transactions
 
-    def init_transactions(self) -> None:
-        """Claim the transactional.id: fences its previous user and aborts that user's open transaction."""
+    def init_transactions(self, keep: bool | None = None) -> None:
+        """Claim the transactional.id: fences its previous user and aborts that user's open transaction.
+
+        With `keep`, which two_phase_commit implies, that transaction is kept and becomes `prepared` (KIP-939). A call
+        that timed out may only be repeated.
+        """
+        self._use.check()
         if not self.transactions.is_transactional:
             raise IllegalProducerState('found a producer without transactional.id, expected one')
-        self.transactions.initialize()
+        self.transactions.initialize(self.settings.two_phase_commit if keep is None else keep)
+
+    def transaction(self) -> Transaction:
+        """Return a transaction for a `with` block, which is committed at its end, or aborted by an exception."""
+        self._ensure_initialized()
+        return Transaction(self)
 
     def begin_transaction(self) -> None:
+        self._use.check()
         self.transactions.begin()
 
     def send_offsets_to_transaction(self, offsets: dict[TopicPartition, OffsetAndMetadata],
                                     group: GroupMetadata) -> None:
         """Commit these offsets for a group as part of the transaction (consume, transform, produce)."""
+        self._use.check()
         if offsets:
             self.transactions.send_offsets(offsets, group)
 
     def commit_transaction(self) -> None:
         """Commit; returns when the coordinator has decided. Raises TransactionError if a record was not written."""
+        self._use.check()
         if self.transactions.state is not ProducerState.COMMITTING:
             self.flush()
         self.transactions.end(committed=True)
 
     def abort_transaction(self) -> None:
         """Abort: drops unsent records; those already sent are marked as aborted."""
+        self._use.check()
         reason = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, 'the transaction was aborted')
         self._drop_waiting(reason)
         while any(queue.in_flight for queue in self._queues):
@@ -182,6 +258,50 @@ class Producer:
         self._failure = None
         self._lost_numbers.clear()
         self.transactions.end(committed=False)
+
+    def _ensure_initialized(self) -> None:
+        self._use.check()
+        if self.transactions.state in (ProducerState.UNINITIALIZED, ProducerState.INITIALIZING):
+            self.init_transactions()
+
+    # ---- prepared transactions
+
+    @property
+    def prepared(self) -> PreparedTransaction | None:
+        """The transaction that waits for `complete`: prepared here, or found when the transactional.id was claimed."""
+        self._ensure_initialized()
+        return self.transactions.prepared
+
+    def prepare_transaction(self) -> PreparedTransaction:
+        """Wait until each record is written, and freeze the transaction. `complete` ends it, in any later process.
+
+        Raises TransactionError if a record was not written.
+        """
+        self._use.check()
+        self.transactions.check_can_prepare()
+        self.flush()
+        return self.transactions.prepare()
+
+    def complete(self, decided: PreparedTransaction | str | None) -> bool:
+        """End the prepared transaction: commit it if it is the decided one, abort it if not. None decides for none.
+
+        Returns True if the transaction was ended, False if there is none: it was ended before. Raises ValueError for a
+        token that is malformed or of another transactional.id.
+        """
+        if isinstance(decided, str):
+            decided = PreparedTransaction.parse(decided) if decided else None
+        self._ensure_initialized()
+        return self.transactions.complete(decided)
+
+    def end_prepared(self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool = True) -> None:
+        """Commit or abort a transaction of any producer by its handle. To repeat the call changes nothing.
+
+        Needs transaction.version 2. Raises TransactionError if the transaction ended the other way, ProducerFencedError
+        if a newer producer has the transactional.id.
+        """
+        self._use.check()
+        end_by_handle(self._cluster, transactional_id, PreparedTransaction(producer_id, producer_epoch), commit,
+                      self.settings.max_block_ms)
 
     # ---- partitions
 
@@ -259,7 +379,7 @@ class Producer:
         """
         if self.transactions.is_transactional or not self.settings.enable_idempotence:
             return True
-        if self.transactions.state is ProducerState.UNINITIALIZED:
+        if self.transactions.state in (ProducerState.UNINITIALIZED, ProducerState.INITIALIZING):
             self.transactions.initialize()
         if queue in self._lost_numbers:
             if queue.in_flight:

@@ -1,6 +1,7 @@
 """Settings of producer and consumers, under Kafka's names and with its defaults, from `ClientConfig.properties`.
 
-Unknown names are ignored, as in Kafka's clients: one file may serve several programs.
+Unknown names are ignored here, as in Kafka's clients: one file may serve several programs. A client that is given
+settings by a program refuses them (`client/opening`).
 """
 from __future__ import annotations
 
@@ -49,35 +50,55 @@ class ProducerSettings:
     delivery_timeout_ms: int = 120_000
     max_block_ms: int = 60_000
     retries: int = INT32_MAX
+    two_phase_commit: bool = False
+    """Transactions have no timeout, and `init_transactions` keeps the one that it finds open (KIP-939)."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> ProducerSettings:
         """Build from properties. Raises ConfigError for a value that is invalid or contradicts another."""
-        read = _Reader(properties)
-        transactional_id = properties.get('transactional.id')
+        return cls._read(_Reader(properties))
+
+    @classmethod
+    def defaults(cls) -> dict[str, str]:
+        """Return the names of all settings with their defaults; '' is the default of one that is not set."""
+        read = _Reader({})
+        cls._read(read)
+        return read.defaults
+
+    @classmethod
+    def _read(cls, read: _Reader) -> ProducerSettings:
+        transactional_id = read.text('transactional.id')
         acks = {'all': -1, '-1': -1, '1': 1, '0': 0}[read.one_of('acks', ('all', '-1', '1', '0'), 'all')]
         max_in_flight = read.integer('max.in.flight.requests.per.connection', MOST_IN_FLIGHT, 1)
         retries = read.integer('retries', INT32_MAX, 0)
-        wanted = read.boolean('enable.idempotence')
+        wanted = read.boolean('enable.idempotence', None)
         could_be = acks == -1 and max_in_flight <= MOST_IN_FLIGHT and retries > 0
         if not could_be and (wanted or transactional_id is not None):
             name = 'transactional.id' if transactional_id is not None else 'enable.idempotence'
             raise ConfigError(name, f'{name} needs acks=all, retries above 0 and '
                               f'max.in.flight.requests.per.connection of {MOST_IN_FLIGHT} or less: found acks='
-                              f'{properties.get("acks", "all")}, retries={retries}, {max_in_flight} in flight')
+                              f'{read.text("acks") or "all"}, retries={retries}, {max_in_flight} in flight')
         if wanted is False and transactional_id is not None:
             raise ConfigError('enable.idempotence', 'found enable.idempotence=false, a transactional.id needs true')
+        two_phase_commit = read.boolean('transaction.two.phase.commit.enable', False)
+        timeout_ms = read.integer('transaction.timeout.ms', 60_000, 1)
+        if two_phase_commit and transactional_id is None:
+            raise ConfigError('transaction.two.phase.commit.enable', 'found transaction.two.phase.commit.enable=true '
+                              'without transactional.id, expected both')
+        if two_phase_commit and read.is_set('transaction.timeout.ms'):
+            raise ConfigError('transaction.timeout.ms', 'found transaction.timeout.ms with '
+                              'transaction.two.phase.commit.enable=true, expected one of them: a transaction of two '
+                              'phases has no timeout')
         codec = read.one_of('compression.type', [codec.name.lower() for codec in Compression], 'none')
-        compression = Compression[codec.upper()]
-        level = f'compression.{codec}.level'
+        levels = {name: read.optional_integer(f'compression.{name}.level', -131_072)
+                  for name in ('gzip', 'lz4', 'zstd')}
         return cls(
-            acks, could_be if wanted is None else wanted, transactional_id,
-            read.integer('transaction.timeout.ms', 60_000, 1), compression,
-            read.integer(level, 0, -131_072) if level in properties else None,
+            acks, could_be if wanted is None else wanted, transactional_id, timeout_ms, Compression[codec.upper()],
+            levels.get(codec),
             read.integer('linger.ms', 5, 0), read.integer('batch.size', 16_384, 0),
             read.integer('max.request.size', 1_048_576, 0), read.integer('buffer.memory', 33_554_432, 0, 2**63 - 1),
             max_in_flight, read.integer('delivery.timeout.ms', 120_000, 0),
-            read.integer('max.block.ms', 60_000, 0, 2**63 - 1), retries)
+            read.integer('max.block.ms', 60_000, 0, 2**63 - 1), retries, two_phase_commit or False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +125,20 @@ class ConsumerSettings:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> ConsumerSettings:
         """Build from properties. Raises ConfigError for a value that is invalid or contradicts another."""
-        read = _Reader(properties)
+        return cls._read(_Reader(properties))
+
+    @classmethod
+    def defaults(cls) -> dict[str, str]:
+        """Return the names of all settings with their defaults; '' is the default of one that is not set."""
+        read = _Reader({})
+        cls._read(read)
+        return read.defaults
+
+    @classmethod
+    def _read(cls, read: _Reader) -> ConsumerSettings:
         protocol = read.one_of('group.protocol', ('classic', 'consumer'), 'classic')
         for name in NOT_WITH[protocol]:
-            if name in properties:
+            if read.is_set(name):
                 raise ConfigError(name, f'found {name}, which cannot be set with group.protocol={protocol}')
         session_timeout_ms = read.integer('session.timeout.ms', 45_000, 1)
         heartbeat_interval_ms = read.integer('heartbeat.interval.ms', 3000, 1)
@@ -116,16 +147,15 @@ class ConsumerSettings:
                               f'expected less than session.timeout.ms ({session_timeout_ms})')
         reset: AutoOffsetReset = read.one_of('auto.offset.reset', ('earliest', 'latest', 'none'),
                                              'latest')  # type: ignore[assignment]
-        auto_commit, check_crcs = read.boolean('enable.auto.commit'), read.boolean('check.crcs')
         return cls(
-            properties.get('group.id') or None, properties.get('group.instance.id'),
+            read.text('group.id') or None, read.text('group.instance.id'),
             read.one_of('isolation.level', ISOLATION_LEVELS, 'read_uncommitted'), reset,
-            True if auto_commit is None else auto_commit, read.integer('auto.commit.interval.ms', 5000, 0),
+            read.boolean('enable.auto.commit', True) is True, read.integer('auto.commit.interval.ms', 5000, 0),
             read.integer('fetch.min.bytes', 1, 0), read.integer('fetch.max.wait.ms', 500, 0),
             read.integer('fetch.max.bytes', 52_428_800, 0), read.integer('max.partition.fetch.bytes', 1_048_576, 0),
             session_timeout_ms, heartbeat_interval_ms, read.integer('max.poll.interval.ms', 300_000, 1),
-            read.integer('metadata.max.age.ms', 300_000, 0, 2**63 - 1), True if check_crcs is None else check_crcs,
-            protocol, properties.get('group.remote.assignor') or None)
+            read.integer('metadata.max.age.ms', 300_000, 0, 2**63 - 1), read.boolean('check.crcs', True) is True,
+            protocol, read.text('group.remote.assignor') or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,39 +182,56 @@ class ShareConsumerSettings:
             if name in properties:
                 raise ConfigError(name, f'found {name}, which cannot be set for a share consumer')
         mode = read.one_of('share.acknowledgement.mode', ('implicit', 'explicit'), 'implicit')
-        check_crcs = read.boolean('check.crcs')
         return cls(
             group_id, mode == 'explicit', read.one_of('share.acquire.mode', ACQUIRE_MODES, ACQUIRE_MODES[0]),
             read.integer('max.poll.records', 500, 1), read.integer('fetch.min.bytes', 1, 0),
             read.integer('fetch.max.wait.ms', 500, 0), read.integer('fetch.max.bytes', 52_428_800, 0),
-            True if check_crcs is None else check_crcs, properties.get('client.rack') or None)
+            read.boolean('check.crcs', True) is True, properties.get('client.rack') or None)
 
 
 class _Reader:
+    """A reader of properties, which keeps the name and the default of each setting that was read."""
+
     def __init__(self, properties: Mapping[str, str]):
         self._properties = properties
+        self.defaults: dict[str, str] = {}
+
+    def is_set(self, name: str) -> bool:
+        return name in self._properties
+
+    def text(self, name: str) -> str | None:
+        """Return the value, or None if it is not set."""
+        self.defaults.setdefault(name, '')
+        return self._properties.get(name)
 
     def integer(self, name: str, default: int, least: int, most: int = INT32_MAX) -> int:
-        text = self._properties.get(name)
-        if text is None:
-            return default
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if not least <= value <= most:
-            raise ConfigError(name, f'{name}: found {text!r}, expected a number from {least} to {most}')
-        return value
+        text = self.text(name)
+        self.defaults[name] = str(default)
+        return default if text is None else _integer(name, text, least, most)
 
-    def boolean(self, name: str) -> bool | None:
-        """Return the value, or None if it is not set."""
-        text = self._properties.get(name)
-        if text is None:
-            return None
-        return self.one_of(name, ('true', 'false'), 'false') == 'true'
+    def optional_integer(self, name: str, least: int) -> int | None:
+        text = self.text(name)
+        return None if text is None else _integer(name, text, least, INT32_MAX)
+
+    def boolean(self, name: str, default: bool | None) -> bool | None:
+        """Return the value, or `default` if it is not set."""
+        text = self.text(name)
+        self.defaults[name] = '' if default is None else str(default).lower()
+        return default if text is None else self.one_of(name, ('true', 'false'), self.defaults[name]) == 'true'
 
     def one_of(self, name: str, values: tuple[str, ...] | list[str], default: str) -> str:
+        self.defaults[name] = default
         text = self._properties.get(name, default).strip()
         if text.lower() not in values:
             raise ConfigError(name, f'{name}: found {text!r}, expected {" or ".join(values)}')
         return text.lower()
+
+
+def _integer(name: str, text: str, least: int, most: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise ConfigError(name, f'{name}: found {text!r}, expected a number from {least} to {most}')
+    return value

@@ -8,6 +8,9 @@ The cluster's finalized feature transaction.version selects one of two protocols
     offsets   AddOffsetsToTxn, then TxnOffsetCommit               TxnOffsetCommit v5 adds the group itself
     end       EndTxn v4; the epoch stays, and after a batch was   EndTxn v5; its answer has the epoch of the next
               lost InitProducerId bumps it (KIP-360)              transaction
+
+With two-phase commit (KIP-939), InitProducerId v6 returns the transaction that the previous user of the id left open.
+It counts as started: an EndTxn ends it. To prepare a transaction sends nothing.
 """
 from __future__ import annotations
 
@@ -23,21 +26,28 @@ from kbroker.client.connection import Connection
 from kbroker.client.errors import ClientError, error_of, known_code
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.transaction_state import (
-    FatalProducerError,
+    IllegalProducerState,
     Lifecycle,
+    PreparedTransaction,
     ProducerState,
     Severity,
     TransactionError,
+    fatal_error,
     severity_at_coordinator,
 )
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
 
 LAST_EPOCH = 32767
 FIRST_BACKOFF_MS = 20
 """Errors like CONCURRENT_TRANSACTIONS end as soon as the markers of the previous transaction are written."""
 EPOCH_BUMPS_FROM = 2
+LAST_ORDINARY_INIT_VERSION = 5
+TWO_PHASE_INIT_VERSION = 6
+ROTATION_EPOCH = LAST_EPOCH - 2
+"""From this epoch on, the coordinator may continue with a new producer id."""
 
 
 class GroupMetadata(NamedTuple):
@@ -67,8 +77,13 @@ class TransactionManager:
         self.is_version_2 = False
         self.has_lost_sequence = False
         """A numbered batch was not written. Partitions expect its sequence, so only a new epoch lets them continue."""
+        self.prepared: PreparedTransaction | None = None
+        """The transaction that was prepared, or found by `initialize`, until its end."""
         self._partitions: set[TopicPartition] = set()
         self._is_started = False
+        """The coordinator knows the transaction, so only an EndTxn ends it."""
+        self._unfinished: tuple[str, bool] | None = None
+        """The call with its argument that has not succeeded yet: only the same call may follow."""
 
     @property
     def is_transactional(self) -> bool:
@@ -80,11 +95,31 @@ class TransactionManager:
 
     # ---- producer id and epoch
 
-    def initialize(self) -> None:
-        """Get a producer id, or a newer epoch of the transactional.id, which fences its previous user."""
-        self.lifecycle.enter(ProducerState.INITIALIZING)
-        self._initialize(ProducerIdAndEpoch())
-        self.lifecycle.enter(ProducerState.READY)
+    def initialize(self, keep: bool = False) -> None:
+        """Get a producer id, or a newer epoch of the transactional.id, which fences its previous user.
+
+        The coordinator aborts the transaction of the previous user. With `keep` it is kept, and becomes `prepared`.
+        A call that timed out may only be repeated.
+        """
+        self._begin_call(('init_transactions', keep), ProducerState.INITIALIZING)
+        found = self._initialize(ProducerIdAndEpoch(), keep)
+        if self.is_transactional:
+            self._choose_version()
+        self._unfinished = None
+        if found is None:
+            self.lifecycle.enter(ProducerState.READY)
+            return
+        self.prepared, self._is_started = found, True
+        self.lifecycle.enter(ProducerState.PREPARED_TRANSACTION)
+
+    def check_two_phase_commit(self) -> None:
+        """Raise KafkaError(UNSUPPORTED_VERSION) unless the coordinator serves two-phase commit."""
+        connection = self._cluster.retrying(self._coordinator, self._words('finding the coordinator'),
+                                            timeout_ms=self._settings.max_block_ms)
+        served = connection.api_versions.get(ApiKey.INIT_PRODUCER_ID, (0, -1))[1]
+        if served < TWO_PHASE_INIT_VERSION:
+            raise _no_two_phase_commit(f'broker {connection.address} serves InitProducerId up to version {served}, '
+                                       f'expected {TWO_PHASE_INIT_VERSION}')
 
     def bump_epoch(self) -> None:
         """Raise the epoch locally, as a producer without a transactional.id may; get a new id when epochs run out."""
@@ -93,23 +128,85 @@ class TransactionManager:
         else:
             self._initialize(ProducerIdAndEpoch())
 
-    def _initialize(self, current: ProducerIdAndEpoch) -> None:
-        answer = self._ask(messages.InitProducerIdRequest(
-            transactional_id=self._settings.transactional_id,
-            transaction_timeout_ms=self._settings.transaction_timeout_ms if self.is_transactional else 2**31 - 1,
-            producer_id=current.producer_id, producer_epoch=current.producer_epoch), 'InitProducerId', max_version=5)
+    def _initialize(self, current: ProducerIdAndEpoch, keep: bool = False) -> PreparedTransaction | None:
+        """Adopt a new pair, the successor of `current`. Return the transaction that the coordinator kept."""
+        two_phase_commit = self._settings.two_phase_commit
+        needs_version_6 = keep or two_phase_commit
+        try:
+            answer = self._ask(messages.InitProducerIdRequest(
+                transactional_id=self._settings.transactional_id,
+                transaction_timeout_ms=self._settings.transaction_timeout_ms if self.is_transactional else 2**31 - 1,
+                producer_id=current.producer_id, producer_epoch=current.producer_epoch,
+                enable2_pc=two_phase_commit, keep_prepared_txn=keep), 'InitProducerId',
+                TWO_PHASE_INIT_VERSION if needs_version_6 else LAST_ORDINARY_INIT_VERSION,
+                TWO_PHASE_INIT_VERSION if needs_version_6 else 0)
+        except KafkaError as error:
+            if needs_version_6 and error.code is ErrorCode.UNSUPPORTED_VERSION:
+                raise _no_two_phase_commit(str(error)) from error
+            raise
         self.producer = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
         self.has_lost_sequence = False
+        if answer.ongoing_txn_producer_id < 0:
+            return None
+        return PreparedTransaction(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch,
+                                   self._settings.transactional_id)
+
+    def _choose_version(self) -> None:
+        features = self._cluster.retrying(self._coordinator, self._words('finding the coordinator'),
+                                          timeout_ms=self._settings.max_block_ms).finalized_features
+        self.is_version_2 = features.get('transaction.version', 0) >= EPOCH_BUMPS_FROM
+
+    def _begin_call(self, call: tuple[str, bool], state: ProducerState) -> None:
+        """Enter `state`, unless this call repeats the one that timed out. Raises IllegalProducerState."""
+        if self._unfinished is None or self.lifecycle.state is ProducerState.FATAL_ERROR:
+            self.lifecycle.enter(state)
+            self._unfinished = call
+        elif self._unfinished != call:
+            raise IllegalProducerState(f'found {_call_in_words(self._unfinished)} without a result, expected the same '
+                                       f'call again instead of {_call_in_words(call)}')
 
     # ---- a transaction
 
     def begin(self) -> None:
-        features = self._cluster.retrying(self._coordinator, self._words('finding the coordinator'),
-                                          timeout_ms=self._settings.max_block_ms).finalized_features
+        self.lifecycle.check_can_enter(ProducerState.IN_TRANSACTION)
+        self._choose_version()
         self.lifecycle.enter(ProducerState.IN_TRANSACTION)
         self._partitions.clear()
         self._is_started = False
-        self.is_version_2 = features.get('transaction.version', 0) >= EPOCH_BUMPS_FROM
+
+    def check_can_prepare(self) -> None:
+        """Raise IllegalProducerState unless a transaction of a producer with two-phase commit is open."""
+        if not self._settings.two_phase_commit:
+            raise IllegalProducerState('found a producer without transaction.two.phase.commit.enable, expected true')
+        self.lifecycle.check_can_send()
+
+    def prepare(self) -> PreparedTransaction:
+        """Freeze the transaction, whose batches must have been written. Return its identity."""
+        self.check_can_prepare()
+        self.lifecycle.enter(ProducerState.PREPARED_TRANSACTION)
+        self.prepared = PreparedTransaction(*self.producer, self._settings.transactional_id)
+        return self.prepared
+
+    def complete(self, decided: PreparedTransaction | None) -> bool:
+        """Commit the prepared transaction if it is the decided one, abort it if not. Return False if there is none."""
+        if self.prepared is None:
+            if self.lifecycle.state is ProducerState.READY:
+                return False
+            raise self.lifecycle.refusal(ProducerState.PREPARED_TRANSACTION)
+        if decided is not None:
+            self._check_is_own(decided, self.prepared)
+        self.end(committed=decided == self.prepared)
+        return True
+
+    def _check_is_own(self, decided: PreparedTransaction, prepared: PreparedTransaction) -> None:
+        """Raise ValueError for a token of another transactional.id: to abort for its sake would lose data."""
+        if decided.transactional_id not in (None, self._settings.transactional_id):
+            raise ValueError(f'found the token {decided} of transactional.id {decided.transactional_id!r}, expected '
+                             f'one of {self._settings.transactional_id!r}')
+        if decided.producer_id != prepared.producer_id and decided.producer_epoch < ROTATION_EPOCH:
+            raise ValueError(f'found the token {decided} of another producer id than that of the prepared transaction, '
+                             f'{prepared}: is it of another transactional.id? `abort_transaction` aborts without a '
+                             'token')
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions before the first batch to each. Raises TransactionError or FatalProducerError."""
@@ -156,22 +253,27 @@ class TransactionManager:
         repeated.
         """
         ending = ProducerState.COMMITTING if committed else ProducerState.ABORTING
-        if self.lifecycle.state is not ending:
-            if committed:
-                self.lifecycle.check_can_send()
-            self.lifecycle.enter(ending)
-        if self._is_started:
-            answer = self._ask(messages.EndTxnRequest(
-                transactional_id=self._settings.transactional_id, producer_id=self.producer.producer_id,
-                producer_epoch=self.producer.producer_epoch, committed=committed), 'EndTxn',
-                max_version=5 if self.is_version_2 else 4)
-            if answer.producer_id >= 0:
-                self.producer = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
-                self.has_lost_sequence = False
-        if self.has_lost_sequence:
-            self.lifecycle.enter(ProducerState.INITIALIZING)
+        if committed and self._unfinished is None and self.prepared is None:
+            self.lifecycle.check_can_send()
+        self._begin_call(('commit_transaction' if committed else 'abort_transaction', committed), ending)
+        if self.lifecycle.state is ending:
+            if self._is_started:
+                self._send_end(committed)
+            if self.has_lost_sequence:
+                self.lifecycle.enter(ProducerState.INITIALIZING)
+        if self.lifecycle.state is ProducerState.INITIALIZING:
             self._initialize(self.producer)
+        self.prepared = self._unfinished = None
         self.lifecycle.enter(ProducerState.READY)
+
+    def _send_end(self, committed: bool) -> None:
+        answer = self._ask(messages.EndTxnRequest(
+            transactional_id=self._settings.transactional_id, producer_id=self.producer.producer_id,
+            producer_epoch=self.producer.producer_epoch, committed=committed), 'EndTxn',
+            max_version=5 if self.is_version_2 else 4)
+        if answer.producer_id >= 0:
+            self.producer = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+            self.has_lost_sequence = False
 
     def fail(self, error: KafkaError, severity: Severity) -> None:
         """Record that a batch of the transaction was not written. Ignored while aborting, where it is irrelevant."""
@@ -189,14 +291,15 @@ class TransactionManager:
             return self._cluster.any()
         return self._cluster.coordinator(KeyType.TRANSACTION, str(self._settings.transactional_id))
 
-    def _ask(self, request: Any, name: str, max_version: int | None = None, group_id: str | None = None) -> Any:
+    def _ask(self, request: Any, name: str, max_version: int | None = None, min_version: int = 0,
+             group_id: str | None = None) -> Any:
         """Return the answer to `request`, repeated until it succeeds, has a lasting error, or max.block.ms is over."""
         deadline_ms = self._clock.monotonic_ms() + self._settings.max_block_ms
         backoff_ms = FIRST_BACKOFF_MS
         while True:
             error: KafkaError | ClientError
             try:
-                answer = self._coordinator(group_id).call(request, max_version=max_version)
+                answer = self._coordinator(group_id).call(request, max_version=max_version, min_version=min_version)
                 code = _worst_code(answer)
                 if code is ErrorCode.NONE:
                     return answer
@@ -222,6 +325,7 @@ class TransactionManager:
         if not isinstance(error, KafkaError):
             return
         if severity is Severity.ABORTABLE and self.lifecycle.can_enter(ProducerState.ABORTABLE_ERROR):
+            self._unfinished = None
             self.lifecycle.enter(ProducerState.ABORTABLE_ERROR, error)
             raise TransactionError(error.code, str(error))
         if severity in (Severity.ABORTABLE, Severity.FATAL):
@@ -229,12 +333,23 @@ class TransactionManager:
                 error = KafkaError(ErrorCode.PRODUCER_FENCED, f'{error} (another producer uses the transactional.id '
                                                               'now, or the transaction timed out)')
             self.lifecycle.enter(ProducerState.FATAL_ERROR, error)
-            raise FatalProducerError(error.code, str(error))
+            raise fatal_error(error.code, str(error))
 
     def _words(self, name: str) -> str:
         if not self.is_transactional:
             return name
         return f'{name} of transactional.id {self._settings.transactional_id!r}'
+
+
+def _no_two_phase_commit(found: str) -> KafkaError:
+    return KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'two-phase commit needs a broker with '
+                      f'transaction.two.phase.commit.enable=true that serves InitProducerId {TWO_PHASE_INIT_VERSION}: '
+                      f'{found}')
+
+
+def _call_in_words(call: tuple[str, bool]) -> str:
+    name, argument = call
+    return f'{name}(keep={argument})' if name == 'init_transactions' else name
 
 
 def _worst_code(answer: Any) -> ErrorCode:

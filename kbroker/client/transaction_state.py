@@ -1,21 +1,24 @@
 """The states of a transactional producer, and the severity of each error code.
 
-    state             entered from
-    UNINITIALIZED     (the start)
-    INITIALIZING      UNINITIALIZED, READY, COMMITTING, ABORTING
-    READY             INITIALIZING, COMMITTING, ABORTING
-    IN_TRANSACTION    READY
-    COMMITTING        IN_TRANSACTION
-    ABORTING          IN_TRANSACTION, ABORTABLE_ERROR
-    ABORTABLE_ERROR   IN_TRANSACTION, COMMITTING, ABORTABLE_ERROR
-    FATAL_ERROR       any
+    state                 entered from
+    UNINITIALIZED         (the start)
+    INITIALIZING          UNINITIALIZED, READY, COMMITTING, ABORTING
+    READY                 INITIALIZING, COMMITTING, ABORTING
+    IN_TRANSACTION        READY
+    PREPARED_TRANSACTION  IN_TRANSACTION, INITIALIZING
+    COMMITTING            IN_TRANSACTION, PREPARED_TRANSACTION
+    ABORTING              IN_TRANSACTION, PREPARED_TRANSACTION, ABORTABLE_ERROR
+    ABORTABLE_ERROR       IN_TRANSACTION, COMMITTING, ABORTABLE_ERROR
+    FATAL_ERROR           any
 
 INITIALIZING is entered again if an abort needs a new epoch that EndTxn did not return: before KIP-890 a producer bumps
-its epoch by InitProducerId (KIP-360).
+its epoch by InitProducerId (KIP-360). It leads to PREPARED_TRANSACTION if the coordinator kept a transaction (KIP-939).
 """
 from __future__ import annotations
 
 import enum
+import re
+from dataclasses import dataclass, field
 
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -25,6 +28,7 @@ class ProducerState(enum.Enum):
     INITIALIZING = enum.auto()
     READY = enum.auto()
     IN_TRANSACTION = enum.auto()
+    PREPARED_TRANSACTION = enum.auto()
     COMMITTING = enum.auto()
     ABORTING = enum.auto()
     ABORTABLE_ERROR = enum.auto()
@@ -38,8 +42,9 @@ ENTERED_FROM: dict[ProducerState, frozenset[ProducerState]] = {
     _S.INITIALIZING: frozenset({_S.UNINITIALIZED, _S.READY, _S.COMMITTING, _S.ABORTING}),
     _S.READY: frozenset({_S.INITIALIZING, _S.COMMITTING, _S.ABORTING}),
     _S.IN_TRANSACTION: frozenset({_S.READY}),
-    _S.COMMITTING: frozenset({_S.IN_TRANSACTION}),
-    _S.ABORTING: frozenset({_S.IN_TRANSACTION, _S.ABORTABLE_ERROR}),
+    _S.PREPARED_TRANSACTION: frozenset({_S.IN_TRANSACTION, _S.INITIALIZING}),
+    _S.COMMITTING: frozenset({_S.IN_TRANSACTION, _S.PREPARED_TRANSACTION}),
+    _S.ABORTING: frozenset({_S.IN_TRANSACTION, _S.PREPARED_TRANSACTION, _S.ABORTABLE_ERROR}),
     _S.ABORTABLE_ERROR: frozenset({_S.IN_TRANSACTION, _S.COMMITTING, _S.ABORTABLE_ERROR}),
     _S.FATAL_ERROR: frozenset(_S),
 }
@@ -96,15 +101,52 @@ def severity_at_partition(code: ErrorCode) -> Severity:
 
 
 class TransactionError(KafkaError):
-    """The transaction can only be aborted."""
+    """The transaction can only be aborted. After that, the producer may begin the next one."""
 
 
 class FatalProducerError(KafkaError):
     """The producer is unusable and must be closed."""
 
 
-class IllegalProducerState(Exception):
+class ProducerFencedError(FatalProducerError):
+    """Another producer has taken the transactional.id, or the coordinator has ended the transaction by its timeout."""
+
+
+class IllegalProducerState(RuntimeError):
     """A call that the state does not allow, such as begin within a transaction or commit without one."""
+
+
+def fatal_error(code: ErrorCode, message: str) -> FatalProducerError:
+    """Return a ProducerFencedError if another producer was the cause, else a FatalProducerError."""
+    kind = ProducerFencedError if code is _E.PRODUCER_FENCED else FatalProducerError
+    return kind(code, message)
+
+
+_TOKEN = re.compile(r'\+?([0-9]+):\+?([0-9]+)')
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTransaction:
+    """The identity of a prepared transaction (KIP-939). `str()` makes its token, which `parse` reads.
+
+    A program stores the token with its own decision. Two are equal if producer id and epoch are equal.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str | None = field(default=None, compare=False)
+    """None if the token came from a text, which does not contain it."""
+
+    def __str__(self) -> str:
+        return f'{self.producer_id}:{self.producer_epoch}'
+
+    @classmethod
+    def parse(cls, token: str) -> PreparedTransaction:
+        """Read a token, `<producer id>:<epoch>`. Raises ValueError."""
+        found = _TOKEN.fullmatch(token)
+        if found is None or int(found[1]) >= 2**63 or int(found[2]) >= 2**15:
+            raise ValueError(f'found the token {token!r}, expected <producer id>:<epoch>, two numbers from 0')
+        return cls(int(found[1]), int(found[2]))
 
 
 class Lifecycle:
@@ -117,25 +159,37 @@ class Lifecycle:
     def can_enter(self, state: ProducerState) -> bool:
         return self.state in ENTERED_FROM[state]
 
+    def check_can_enter(self, state: ProducerState) -> None:
+        """Raise IllegalProducerState unless the table allows the change. FATAL_ERROR is never left."""
+        if not self.can_enter(state) or (self.state is _S.FATAL_ERROR and state is not _S.FATAL_ERROR):
+            raise self.refusal(*ENTERED_FROM[state])
+
+    def refusal(self, *expected: ProducerState) -> FatalProducerError | IllegalProducerState:
+        """Return the error for a call that needs one of these states."""
+        if self.state is _S.FATAL_ERROR:
+            return self.fatal()
+        return IllegalProducerState(f'found a producer that is {_words(self.state)}, expected one that is '
+                                    + ' or '.join(sorted(map(_words, expected))))
+
     def enter(self, state: ProducerState, error: KafkaError | None = None) -> None:
-        """Change to `state`. Raises IllegalProducerState unless the table allows it. FATAL_ERROR is never left."""
-        if self.state is _S.FATAL_ERROR and state is not _S.FATAL_ERROR:
-            raise FatalProducerError(self._code(), f'the producer has failed for good: {self.error}')
-        if not self.can_enter(state):
-            raise IllegalProducerState(f'found a producer that is {_words(self.state)}, expected one that is '
-                                       + ' or '.join(sorted(map(_words, ENTERED_FROM[state]))))
+        """Change to `state`. Raises as `check_can_enter` does."""
+        self.check_can_enter(state)
         self.state = state
         if state is _S.FATAL_ERROR or (state is _S.ABORTABLE_ERROR and self.error is None):
             self.error = error
         elif state in (_S.READY, _S.IN_TRANSACTION):
             self.error = None
 
+    def fatal(self) -> FatalProducerError:
+        """Return the error for a call to a producer that has failed for good."""
+        return fatal_error(self._code(), f'the producer has failed for good: {self.error}')
+
     def check_can_send(self) -> None:
         """Raise TransactionError after an abortable error, FatalProducerError after a fatal one."""
         if self.state is _S.ABORTABLE_ERROR:
             raise TransactionError(self._code(), f'the transaction can only be aborted: {self.error}')
         if self.state is _S.FATAL_ERROR:
-            raise FatalProducerError(self._code(), f'the producer has failed for good: {self.error}')
+            raise self.fatal()
         if self.state is not _S.IN_TRANSACTION:
             raise IllegalProducerState(f'found a producer that is {_words(self.state)}, expected a transaction')
 

@@ -1,126 +1,13 @@
 """The producer with scripted brokers: order, retries, lost sequence numbers, transactions."""
-import os
-from collections import deque
-
 import pytest
+from support.fake_cluster import FakeCluster
 
-from kbroker.client.cluster import PartitionMetadata, TopicMetadata
-from kbroker.client.config import ClientConfig
-from kbroker.client.errors import ClientError
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.transaction_manager import GroupMetadata, OffsetAndMetadata
 from kbroker.client.transaction_state import FatalProducerError, IllegalProducerState, TransactionError
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol import messages
-from kbroker.record.batch import read_header
-from kbroker.record.records import decode_records
-
-
-class FakeConnection:
-    """A connection that keeps the requests. It answers Produce with `codes` by partition, then with NONE."""
-
-    def __init__(self, cluster):
-        self.cluster = cluster
-        self.finalized_features = {'transaction.version': 2}
-        self.is_open = True
-        self.answers = deque()
-        self.sent = []
-        self._pipe = os.pipe()
-
-    @property
-    def has_buffered(self):
-        return bool(self.answers) and self.cluster.answers_flow
-
-    def fileno(self):
-        return self._pipe[0]
-
-    def close(self):
-        self.is_open = False
-
-    def call(self, request, timeout_ms=None, max_version=None):
-        name = type(request).__name__.removesuffix('Request')
-        self.cluster.calls.append((name, request))
-        code = self.cluster.next_code(name)
-        if name == 'InitProducerId':
-            return messages.InitProducerIdResponse(error_code=code, producer_id=7,
-                                                   producer_epoch=request.producer_epoch + 1)
-        if name == 'EndTxn':
-            bumped = {'producer_id': 7, 'producer_epoch': request.producer_epoch + 1} if max_version == 5 else {}
-            return messages.EndTxnResponse(error_code=code, **bumped)
-        if name == 'AddPartitionsToTxn':
-            response = messages.AddPartitionsToTxnResponse
-            return response(results_by_topic_v3_and_below=[response.AddPartitionsToTxnTopicResult(
-                name=topic.name, results_by_partition=[response.AddPartitionsToTxnPartitionResult(
-                    partition_index=index, partition_error_code=code) for index in topic.partitions])
-                for topic in request.v3_and_below_topics])
-        if name == 'TxnOffsetCommit':
-            return messages.TxnOffsetCommitResponse(topics=[])
-        return messages.AddOffsetsToTxnResponse(error_code=code)
-
-    def send(self, request, max_version=None, expect_response=True):
-        if self.cluster.breaks:
-            self.cluster.breaks -= 1
-            raise ClientError('the connection broke')
-        response = messages.ProduceResponse
-        topics = []
-        for topic in request.topic_data:
-            rows = []
-            for part in topic.partition_data:
-                header = read_header(bytes(part.records))
-                values = [record.value for record in decode_records(bytes(part.records))]
-                self.sent.append((part.index, header.producer_epoch, header.base_sequence, values))
-                code = self.cluster.next_code(part.index)
-                rows.append(response.PartitionProduceResponse(index=part.index, error_code=code, base_offset=0))
-            topics.append(response.TopicProduceResponse(name=topic.name, partition_responses=rows))
-        if expect_response:
-            self.answers.append(response(responses=topics))
-
-    def receive(self, timeout_ms=None):
-        return self.answers.popleft()
-
-
-class FakeCluster:
-    """A cluster of one broker. `codes` are its next answers by partition or API name."""
-
-    def __init__(self, partitions=1):
-        self.config = ClientConfig((('localhost', 9092),), retry_backoff_ms=0)
-        self.codes = {}
-        self.breaks = 0
-        self.answers_flow = True
-        self.calls = []
-        self.forgotten = 0
-        self.broker = FakeConnection(self)
-        self.rows = {index: PartitionMetadata(index, 1, 0, (1,), (1,), (), ErrorCode.NONE)
-                     for index in range(partitions)}
-
-    def next_code(self, what):
-        queue = self.codes.get(what)
-        return queue.pop(0) if queue else ErrorCode.NONE
-
-    def forget(self):
-        self.forgotten += 1
-
-    def any(self):
-        return self.broker
-
-    def node(self, node_id, purpose=''):
-        if not self.broker.is_open:
-            self.broker.is_open = True
-        return self.broker
-
-    def coordinator(self, key_type, key, purpose='coordinator'):
-        return self.broker
-
-    def partition(self, topic, partition):
-        return self.rows[partition]
-
-    def topics(self, names, allow_auto_topic_creation=False):
-        return {name: TopicMetadata(name, bytes(16), False, self.rows) for name in names}
-
-    def retrying(self, operation, what, also=(), timeout_ms=None):
-        return operation()
 
 
 def started(cluster, **settings):

@@ -5,6 +5,7 @@ from kbroker.client.transaction_state import (
     FatalProducerError,
     IllegalProducerState,
     Lifecycle,
+    PreparedTransaction,
     ProducerState,
     Severity,
     TransactionError,
@@ -32,10 +33,32 @@ def test_a_transaction_goes_round():
 
 @pytest.mark.parametrize('states', [
     (S.READY,), (S.INITIALIZING, S.READY, S.COMMITTING), (*BEGUN, S.IN_TRANSACTION), (*BEGUN, S.READY),
-    (*BEGUN, S.ABORTABLE_ERROR, S.COMMITTING)])
+    (*BEGUN, S.ABORTABLE_ERROR, S.COMMITTING), (*BEGUN, S.PREPARED_TRANSACTION, S.IN_TRANSACTION),
+    (*BEGUN, S.PREPARED_TRANSACTION, S.READY), (S.INITIALIZING, S.READY, S.PREPARED_TRANSACTION)])
 def test_a_step_out_of_order_is_refused(states):
     with pytest.raises(IllegalProducerState, match='found a producer that is'):
         in_state(*states)
+
+
+def test_a_prepared_transaction_is_committed_or_aborted():
+    for end in (S.COMMITTING, S.ABORTING):
+        in_state(*BEGUN, S.PREPARED_TRANSACTION, end, S.READY, S.IN_TRANSACTION)
+        in_state(S.INITIALIZING, S.PREPARED_TRANSACTION, end, S.READY)
+
+
+@pytest.mark.parametrize('token', [
+    '', '5', '5:', ':5', '5:6:7', '-1:-1', '5:-1', 'a:1', ' 5:1', '5:1\n', '9223372036854775808:0', '5:32768',
+    '\u0665:1'])
+def test_a_malformed_token_is_refused(token):
+    with pytest.raises(ValueError, match='expected <producer id>:<epoch>'):
+        PreparedTransaction.parse(token)
+
+
+@pytest.mark.parametrize('token', ['0:0', '9223372036854775807:32767', '+5:+1'])
+def test_a_token_is_read_with_the_rules_of_the_java_client(token):
+    found = PreparedTransaction.parse(token)
+    assert str(found) == token.replace('+', '')
+    assert found == PreparedTransaction(found.producer_id, found.producer_epoch, 'the id is not compared')
 
 
 def test_after_an_error_a_transaction_can_only_be_aborted():

@@ -1,0 +1,102 @@
+"""The construction of a client: its cluster and its settings, from an address and settings under Kafka's names."""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar, cast
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import CONNECTION_SETTINGS, SECURITY_SETTINGS, ClientConfig
+from kbroker.clock import Clock
+from kbroker.errors import ConfigError
+
+Servers = str | Sequence[str] | Cluster | None
+"""The value of bootstrap.servers, its parts, or a cluster whose connections several clients share."""
+
+CLIENT_ID = 'kbroker-client'
+SHORT_NAMES = {'two_phase_commit': 'transaction.two.phase.commit.enable'}
+"""Parameters that are not the name of a setting with underscores."""
+
+
+class InvalidSetting(ConfigError, ValueError):
+    """A setting that a program gave to a client is unknown, or its value is not valid."""
+
+
+class ClientSettings(Protocol):
+    """The settings of one kind of client."""
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self: ...
+
+    @classmethod
+    def defaults(cls) -> dict[str, str]:
+        """Return the names of all settings with their defaults."""
+
+
+S = TypeVar('S', bound=ClientSettings)
+
+
+class Opening(NamedTuple, Generic[S]):
+    cluster: Cluster
+    settings: S
+    is_owned: bool
+    """True if the client has to close the cluster."""
+
+
+def open_cluster(servers: Servers, settings: S | Mapping[str, object] | None, options: Mapping[str, object],
+                 kind: type[S], clock: Clock | None = None,
+                 sleep: Callable[[float], None] = time.sleep) -> Opening[S]:
+    """Return the cluster and the settings of a client. `options` take precedence over `settings`.
+
+    A new cluster connects when it is first used. Settings that are neither those of a connection nor of this kind of
+    client are refused. A cluster that is passed keeps its own settings, unknown names included. Raises InvalidSetting.
+    """
+    known = kind.defaults()
+    given = as_properties({setting_name(name): value for name, value in options.items()})
+    if isinstance(settings, kind):
+        if used := given.keys() & known.keys():
+            raise TypeError(f'found {min(used)} beside {kind.__name__}, expected it to contain all settings')
+    else:
+        given = as_properties(cast(Mapping[str, object], settings or {})) | given
+    try:
+        if servers is None or isinstance(servers, Sequence):
+            if servers is not None:
+                given['bootstrap.servers'] = servers if isinstance(servers, str) else ','.join(servers)
+            config = ClientConfig.from_settings({'client.id': CLIENT_ID, **given})
+            _refuse_unknown(config.properties, known)
+            cluster, properties = Cluster(config, clock, sleep), dict(config.properties)
+        else:
+            _refuse_unknown(given, known)
+            cluster, properties = servers, {**servers.config.properties, **given}
+        chosen = settings if isinstance(settings, kind) else kind.from_properties(properties)
+    except ConfigError as error:
+        raise InvalidSetting(error.name, str(error)) from None
+    return Opening(cluster, chosen, cluster is not servers)
+
+
+def setting_name(parameter: str) -> str:
+    """Return the name of the setting: `linger_ms` is `linger.ms`."""
+    return SHORT_NAMES.get(parameter, parameter.replace('_', '.'))
+
+
+def as_properties(settings: Mapping[str, object]) -> dict[str, str]:
+    """Return the settings as texts, as a file has them. A setting that is None counts as not set."""
+    return {name: _text(value) for name, value in settings.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _refuse_unknown(given: Mapping[str, str], known: Collection[str]) -> None:
+    unknown = sorted(given.keys() - set(known))
+    if not unknown:
+        return
+    name = unknown[0]
+    if name in SECURITY_SETTINGS:
+        part = name.partition('.')[0].upper()
+        raise ConfigError(name, f'found {name}, which has no effect unless security.protocol contains {part}')
+    from difflib import get_close_matches
+    nearest = get_close_matches(name, [*known, *CONNECTION_SETTINGS, *SECURITY_SETTINGS], 1)
+    hint = f': did you mean {nearest[0]}?' if nearest else ''
+    raise ConfigError(name, f'{name}: this client does not have this setting{hint}')

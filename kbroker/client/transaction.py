@@ -1,0 +1,76 @@
+"""A transaction as a `with` block."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from kbroker.client.admin import OffsetAndMetadata
+from kbroker.client.assignor import TopicPartition
+from kbroker.client.transaction_manager import GroupMetadata
+from kbroker.client.transaction_state import PreparedTransaction, ProducerState
+
+if TYPE_CHECKING:
+    from kbroker.client.consumer import Consumer
+    from kbroker.client.producer import Producer
+
+_ABORTABLE = (ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR)
+
+
+class Transaction:
+    """The transaction of a `with` block. It begins with the block and is committed at its end.
+
+    An exception in the block, or a TransactionError of the commit, aborts it and is raised on. A prepared transaction
+    is left as it is, in both cases.
+    """
+
+    def __init__(self, producer: Producer):
+        self._producer = producer
+
+    def __enter__(self) -> Transaction:
+        self._producer.begin_transaction()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if error is None:
+            if self._producer.transactions.state in _ABORTABLE:
+                self._commit()
+        else:
+            self._abort_after(error)
+
+    def send_offsets(self, consumer: Consumer | Mapping[TopicPartition, OffsetAndMetadata],
+                     group: GroupMetadata | str | None = None) -> None:
+        """Commit the consumer's positions as part of the transaction, or these offsets for a group.
+
+        The positions follow the records that the consumer has returned. Raises TransactionError if the group has
+        given a partition to another member.
+        """
+        if isinstance(consumer, Mapping):
+            if group is None:
+                raise TypeError('found offsets without a group, expected its name or its metadata')
+            offsets = consumer
+        else:
+            offsets, group = consumer.offsets_to_commit(), group or consumer.group_metadata
+        self._producer.send_offsets_to_transaction(
+            dict(offsets), GroupMetadata(group) if isinstance(group, str) else group)
+
+    def prepare(self) -> PreparedTransaction:
+        """Wait until each record is written, and freeze the transaction. `Producer.complete` ends it (KIP-939)."""
+        return self._producer.prepare_transaction()
+
+    def _commit(self) -> None:
+        try:
+            self._producer.commit_transaction()
+        except BaseException as error:
+            self._abort_after(error)
+            raise
+
+    def _abort_after(self, error: BaseException) -> None:
+        """Abort because of this error, which an error of the abort does not replace."""
+        if self._producer.transactions.state not in _ABORTABLE:
+            return
+        try:
+            self._producer.abort_transaction()
+        except Exception as second:
+            error.add_note(f'The transaction could not be aborted: {second}')

@@ -1,0 +1,175 @@
+"""The public interface of the client: its names, its settings, and the uses that it refuses."""
+import multiprocessing
+import subprocess
+import sys
+import threading
+import typing
+
+import pytest
+from support.fake_cluster import FakeCluster
+
+import kbroker.client
+from kbroker.client import Admin, Consumer, KafkaError, Producer
+from kbroker.client.config import CONNECTION_SETTINGS, SECURITY_SETTINGS, ClientConfig
+from kbroker.client.opening import InvalidSetting, setting_name
+from kbroker.client.options import ConnectionOptions, ConsumerOptions, ProducerOptions
+from kbroker.client.stream_settings import ConsumerSettings, ProducerSettings
+from kbroker.errors import ErrorCode
+
+
+def test_the_names_of_the_client_are_those_of_its_list():
+    assert sorted(kbroker.client.__all__) == [
+        'Admin', 'Consumer', 'Delivery', 'FatalProducerError', 'KafkaError', 'PreparedTransaction', 'Producer',
+        'ProducerFencedError', 'Record', 'TransactionError']
+    for name in kbroker.client.__all__:
+        assert getattr(kbroker.client, name).__name__ == name
+        assert name in dir(kbroker.client)
+    with pytest.raises(AttributeError, match="has no attribute 'Cluster'"):
+        _ = kbroker.client.Cluster
+
+
+def test_a_name_is_loaded_when_it_is_used():
+    program = ('import sys, kbroker.client; before = {name for name in sys.modules if name.startswith("kbroker")};'
+               'kbroker.client.KafkaError; print(sorted(before), "kbroker.client.producer" in sys.modules)')
+    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=True)
+    assert done.stdout == "['kbroker', 'kbroker.client'] False\n"
+
+
+def test_settings_have_kafkas_names_with_dots_or_underscores():
+    producer = Producer('one:1,two:2', linger_ms=20, settings={'compression.type': 'lz4', 'linger.ms': 3}, acks='all',
+                        enable_idempotence=True, request_timeout_ms=7)
+    assert (producer.settings.linger_ms, producer.settings.compression.name) == (20, 'LZ4')
+    consumer = Consumer(['one:1', 'two:2'], group_id='g', topics=['t'], isolation_level='read_committed')
+    assert (consumer.settings.group_id, consumer.settings.isolation_level) == ('g', 'read_committed')
+    admin = Admin(bootstrap_servers='[::1]:9', client_id='me')
+    assert (admin.cluster.config.bootstrap, admin.cluster.config.client_id) == ((('::1', 9),), 'me')
+
+
+@pytest.mark.parametrize(('make', 'message'), [
+    (lambda: Producer('h:1', lingerms=1), 'lingerms: this client does not have this setting: did you mean linger.ms?'),
+    (lambda: Producer('h:1', settings={'group.id': 'g'}), 'group.id: this client does not have this setting'),
+    (lambda: Consumer('h:1', settings={'isolation.levle': 'x'}), 'did you mean isolation.level?'),
+    (lambda: Consumer('h:1', settings={'transactional.id': 'x'}), 'transactional.id: this client does not have'),
+    (lambda: Admin('h:1', linger_ms=3), 'linger.ms: this client does not have this setting'),
+    (lambda: Producer('h:1', sasl_username='u'), 'no effect unless security.protocol contains SASL'),
+    (lambda: Producer(FakeCluster(), client_id='x'), 'client.id: this client does not have this setting'),
+    (lambda: Producer('h:1', acks='2'), "acks: found '2', expected all or -1 or 1 or 0"),
+    (lambda: Producer('h'), "bootstrap server: found 'h', expected HOST:PORT"),
+    (Producer, 'bootstrap server: found none, expected HOST:PORT')])
+def test_a_setting_that_is_unknown_or_wrong_is_refused_by_the_constructor(make, message):
+    with pytest.raises(InvalidSetting) as raised:
+        make()
+    assert message in str(raised.value)
+    assert isinstance(raised.value, ValueError)
+
+
+def test_a_file_for_several_programs_may_hold_other_settings():
+    """The commands read such files, and pass a cluster."""
+    cluster = FakeCluster()
+    cluster.config = ClientConfig.from_settings({'bootstrap.servers': 'h:1', 'interceptor.classes': 'x',
+                                                 'linger.ms': '8'})
+    assert Producer(cluster).settings.linger_ms == 8
+    assert Producer(cluster, {'linger.ms': 9}).settings.linger_ms == 9
+    with pytest.raises(TypeError, match=r'found linger\.ms beside ProducerSettings'):
+        Producer(cluster, ProducerSettings(), linger_ms=3)
+
+
+@pytest.mark.parametrize(('options', 'settings'), [(ProducerOptions, ProducerSettings),
+                                                   (ConsumerOptions, ConsumerSettings)])
+def test_the_typed_parameters_are_the_settings(options, settings):
+    names = {setting_name(name) for name in typing.get_type_hints(options)}
+    connection = {setting_name(name) for name in typing.get_type_hints(ConnectionOptions)}
+    assert names - connection == settings.defaults().keys()
+    assert set(CONNECTION_SETTINGS) <= connection <= {*CONNECTION_SETTINGS, *SECURITY_SETTINGS}
+
+
+def test_the_defaults_of_the_settings_are_valid_values():
+    for settings in (ProducerSettings, ConsumerSettings):
+        given = {name: default for name, default in settings.defaults().items() if default}
+        del given['group.protocol' if settings is ConsumerSettings else 'transaction.timeout.ms']
+        assert settings.from_properties(given) == settings()
+
+
+# ---- uses that are refused
+
+USES = {
+    Producer: [lambda client: client.send('t', b'a'), lambda client: client.flush(), lambda client: client.poll(0),
+               lambda client: client.prepared, lambda client: client.end_prepared('x', 1, 1)],
+    Consumer: [lambda client: client.poll(0), lambda client: client.assign([]), lambda client: client.commit({}),
+               lambda client: client.subscribe(['t'])]}
+
+
+@pytest.mark.parametrize('make', [Producer, Consumer])
+def test_a_closed_client_is_refused(make):
+    with make(FakeCluster()) as client:
+        pass
+    for use in USES[make]:
+        with pytest.raises(RuntimeError, match='that was closed, expected an open one'):
+            use(client)
+    client.close()
+
+
+@pytest.mark.parametrize('make', [Producer, Consumer])
+def test_a_second_thread_is_refused(make):
+    client = make(FakeCluster())
+    client.poll(0)
+    raised = []
+
+    def run():
+        for use in [*USES[make], lambda client: client.close()]:
+            try:
+                use(client)
+            except RuntimeError as error:
+                raised.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert len(raised) == len(USES[make]) + 1
+    assert all('is used by two threads, expected one' in text for text in raised)
+    client.poll(0)
+
+
+def test_a_client_may_be_made_in_one_thread_and_used_in_another():
+    producer = Producer(FakeCluster(), linger_ms=0)
+    thread = threading.Thread(target=lambda: producer.send('t', b'a'))
+    thread.start()
+    thread.join()
+    with pytest.raises(RuntimeError, match='it belongs to the thread that used it first'):
+        producer.flush()
+
+
+def use_after_fork(clients, results):
+    for client in clients:
+        try:
+            client.poll(0)
+        except RuntimeError as error:
+            results.put(str(error))
+        client.close()
+
+
+def test_a_forked_process_is_refused_and_closes_without_a_word():
+    cluster = FakeCluster()
+    clients = [Producer(cluster, linger_ms=0), Consumer(cluster)]
+    context = multiprocessing.get_context('fork')
+    results = context.SimpleQueue()
+    process = context.Process(target=use_after_fork, args=(clients, results))
+    process.start()
+    process.join()
+    assert [results.get() for _ in clients] == [
+        f'found a {name} that was made before a fork, expected one that this process made: both would share its '
+        'connections' for name in ('producer', 'consumer')]
+    clients[0].send('t', b'a')
+    clients[0].flush()
+
+
+def test_an_error_of_the_block_is_not_replaced_by_one_of_the_end():
+    cluster = FakeCluster()
+    cluster.codes[0] = [ErrorCode.INVALID_RECORD]
+    with pytest.raises(ZeroDivisionError) as raised, Producer(cluster) as producer:
+        producer.send('t', b'a')
+        raise ZeroDivisionError
+    assert 'The producer could not be closed: t-0: INVALID_RECORD' in raised.value.__notes__[0]
+    cluster.codes[0] = [ErrorCode.INVALID_RECORD]
+    with pytest.raises(KafkaError, match='INVALID_RECORD'), Producer(cluster) as producer:
+        producer.send('t', b'a')
