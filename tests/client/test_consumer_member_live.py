@@ -4,7 +4,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from support.broker_process import BrokerProcess
+from support.broker_process import serving
 from support.command_runner import run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
@@ -25,13 +25,8 @@ SETTINGS = {
 
 @pytest.fixture(scope='module')
 def broker(tmp_path_factory):
-    process = BrokerProcess(tmp_path_factory.mktemp('consumer-members'), SETTINGS)
-    try:
-        process.start()
-        yield process
-        assert process.tracebacks() == []
-    finally:
-        process.kill9()
+    with serving(tmp_path_factory.mktemp('consumer-members'), SETTINGS) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 import time
 
 import pytest
-from support.broker_process import BrokerProcess
+from support.broker_process import serving
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
@@ -25,13 +25,8 @@ ACCEPT, GAP, REJECT, RELEASE = (AcknowledgeType.ACCEPT, AcknowledgeType.GAP, Ack
 
 @pytest.fixture(scope='module')
 def broker(tmp_path_factory):
-    process = BrokerProcess(tmp_path_factory.mktemp('share-consumers'), SETTINGS)
-    try:
-        process.start()
-        yield process
-        assert process.tracebacks() == []
-    finally:
-        process.kill9()
+    with serving(tmp_path_factory.mktemp('share-consumers'), SETTINGS) as broker:
+        yield broker
 
 
 @pytest.fixture

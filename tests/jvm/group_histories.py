@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from hypothesis import reject
 from raw_peer import DAY_MS, NOW_MS, RawPeer
 
 from kbroker.errors import ErrorCode
@@ -40,10 +41,6 @@ SETTINGS = {
     'group.consumer.heartbeat.interval.ms': '500',
     'group.initial.rebalance.delay.ms': '0',
 }
-
-
-class TooSlow(Exception):
-    """The history took so long that time has a part in it."""
 
 
 class Side:
@@ -414,7 +411,7 @@ def run(addresses: list[str], history: Sequence[Any], side_class: type[Side] = S
             answers = [operation.run(side) for side in sides]
             found = differences(*answers) + row_differences(*(side.rows() for side in sides))
             if any(side.resolved_s and time.monotonic() - side.resolved_s > REGEX_INTERVAL_S for side in sides):
-                raise TooSlow
+                reject()
             if found:
                 return [f'{operation}: {line}' for line in found]
     finally:

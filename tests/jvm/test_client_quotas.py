@@ -3,8 +3,9 @@ import time
 
 import pytest
 from raw_peer import RawPeer
-from support.apache_kafka import KafkaProcess, run_several_tools
-from support.broker_process import PROMPT, BrokerProcess
+from support.apache_kafka import run_several_tools
+from support.beside_kafka import both_brokers
+from support.broker_process import PROMPT
 from support.command_runner import run_in_process
 from support.message_builder import batch_of
 
@@ -25,16 +26,8 @@ SIZES = (1, 100_000, 999_000, 1_000_000, 1_040_000)
 @pytest.fixture(scope='module')
 def brokers(tmp_path_factory):
     """Apache Kafka and kbroker."""
-    directory = tmp_path_factory.mktemp('quotas')
-    found = [KafkaProcess(directory / 'kafka', PROMPT), BrokerProcess(directory / 'kbroker', PROMPT)]
-    try:
-        for broker in found:
-            broker.start()
-        yield found
-        assert found[1].tracebacks() == []
-    finally:
-        for broker in found:
-            broker.kill9()
+    with both_brokers(tmp_path_factory.mktemp('quotas'), PROMPT) as brokers:
+        yield brokers
 
 
 def limit(address, client_id, user=None, **quotas):

@@ -15,8 +15,8 @@ import cases_topics
 import cases_transactions
 import pytest
 from raw_peer import RawPeer, comparable, differences
-from support.apache_kafka import KafkaProcess
-from support.broker_process import ROOT, BrokerProcess
+from support.beside_kafka import both_brokers, unexplained_lines
+from support.broker_process import ROOT
 
 from kbroker import settings
 
@@ -154,16 +154,8 @@ UNKNOWN_TO_KAFKAS_TABLE = {'super.users', 'allow.everyone.if.no.acl.found', 'ssl
 @pytest.fixture(scope='module')
 def addresses(tmp_path_factory):
     """The addresses of Kafka and kbroker."""
-    directory = tmp_path_factory.mktemp('differential')
-    brokers = KafkaProcess(directory / 'kafka', SETTINGS), BrokerProcess(directory / 'kbroker', SETTINGS)
-    try:
-        for broker in brokers:
-            broker.start()
+    with both_brokers(tmp_path_factory.mktemp('differential'), SETTINGS) as brokers:
         yield [broker.address for broker in brokers]
-        assert brokers[1].tracebacks() == []
-    finally:
-        for broker in brokers:
-            broker.kill9()
 
 
 @pytest.mark.parametrize('name', CASES)
@@ -187,7 +179,7 @@ def unexplained(addresses, name):
         for kafka, ours in zip(*transcripts, strict=True)
         for line in differences(comparable(kafka.answer), comparable(ours.answer))
     ]
-    return [line for line in lines if not any(re.search(pattern, line, re.DOTALL) for pattern in reasons)]
+    return unexplained_lines(lines, reasons)
 
 
 def test_each_setting_of_the_broker_is_described_as_kafka_describes_it(addresses):

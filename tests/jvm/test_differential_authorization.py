@@ -5,6 +5,7 @@ field by field; Kafka is right in every difference without its reason here.
 """
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 
@@ -21,6 +22,7 @@ from support.authorization_cases import (
     users_of,
 )
 from support.authorized_kafka import AuthorizedBroker, AuthorizedKafka, password_of
+from support.beside_kafka import running
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -132,22 +134,13 @@ def sides(tmp_path_factory):
 def play_on_both(directory, runs):
     users = [ADMIN, SUPER_USER, *users_of(runs)]
     super_users = [ADMIN, SUPER_USER]
-    brokers = (AuthorizedKafka(directory / 'kafka', SETTINGS, users, super_users),
-               AuthorizedBroker(directory / 'kbroker', SETTINGS, users, super_users))
-    sides = []
-    try:
-        for broker in brokers:
-            broker.start()
-            sides.append(Side(broker.address))
+    kafka = AuthorizedKafka(directory / 'kafka', SETTINGS, users, super_users)
+    ours = AuthorizedBroker(directory / 'kbroker', SETTINGS, users, super_users)
+    with running(kafka, ours) as brokers, contextlib.ExitStack() as stack:
+        sides = [stack.enter_context(contextlib.closing(Side(broker.address))) for broker in brokers]
         for side in sides:
             side.play(runs)
         yield sides
-        assert brokers[1].tracebacks() == []
-    finally:
-        for side in sides:
-            side.close()
-        for broker in brokers:
-            broker.kill9()
 
 
 def unexplained(sides, runs):

@@ -5,15 +5,12 @@ to repeat it. Kafka is right in every difference that is not in DIFFERENCES with
 """
 from __future__ import annotations
 
-import re
-
 import group_histories
 import pytest
-from group_histories import Ask, Beat, ChangeTopic, Commit, Crash, FetchOffsets, Join, Leave, Odd, TooSlow
-from hypothesis import HealthCheck, Phase, given, reject, settings
+from group_histories import Ask, Beat, ChangeTopic, Commit, Crash, FetchOffsets, Join, Leave, Odd
+from hypothesis import given
 from hypothesis import strategies as st
-from support.apache_kafka import KafkaProcess
-from support.broker_process import BrokerProcess
+from support.beside_kafka import both_brokers, repeated, soaked, unexplained_lines
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -109,34 +106,19 @@ def histories(draw):
 @pytest.fixture(scope='module')
 def addresses(tmp_path_factory):
     """The addresses of Kafka and kbroker."""
-    directory = tmp_path_factory.mktemp('groups')
-    brokers = (KafkaProcess(directory / 'kafka', group_histories.SETTINGS),
-               BrokerProcess(directory / 'kbroker', group_histories.SETTINGS))
-    try:
-        for broker in brokers:
-            broker.start()
+    with both_brokers(tmp_path_factory.mktemp('groups'), group_histories.SETTINGS) as brokers:
         yield [broker.address for broker in brokers]
-        assert brokers[1].tracebacks() == []
-    finally:
-        for broker in brokers:
-            broker.kill9()
 
 
 def unexplained(addresses, history):
     """Run a history. Return the differences that DIFFERENCES does not explain."""
-    try:
-        found = group_histories.run(addresses, history)
-    except TooSlow:
-        reject()
-    return [line for line in found if not any(re.search(pattern, line, re.DOTALL) for pattern in DIFFERENCES)]
+    return unexplained_lines(group_histories.run(addresses, history), DIFFERENCES)
 
 
 SOAK_LIMIT_S = 7200
-PHASES = [Phase.explicit, Phase.generate]
-CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
 
 
-@settings(max_examples=12, derandomize=True, deadline=None, database=None, phases=PHASES, suppress_health_check=CHECKS)
+@repeated(12)
 @given(histories())
 def test_kbroker_and_kafka_answer_a_history_alike(addresses, history):
     assert unexplained(addresses, history) == []
@@ -144,8 +126,7 @@ def test_kbroker_and_kafka_answer_a_history_alike(addresses, history):
 
 @pytest.mark.soak
 @pytest.mark.timeout(SOAK_LIMIT_S)
-@settings(max_examples=1000, deadline=None, database=None, phases=[*PHASES, Phase.shrink],
-          suppress_health_check=CHECKS, print_blob=True)
+@soaked(1000)
 @given(histories())
 def test_many_histories_are_answered_alike(addresses, history):
     assert unexplained(addresses, history) == []

@@ -5,12 +5,10 @@ to repeat it. Kafka is right in every difference that is not in DIFFERENCES with
 """
 from __future__ import annotations
 
-import re
-
 import migration_histories
 import pytest
-from group_histories import Ask, Beat, ChangeTopic, Crash, Join, Leave, TooSlow
-from hypothesis import HealthCheck, Phase, given, reject, settings
+from group_histories import Ask, Beat, ChangeTopic, Crash, Join, Leave
+from hypothesis import given
 from hypothesis import strategies as st
 from migration_histories import (
     AskForId,
@@ -23,8 +21,7 @@ from migration_histories import (
     Convert,
     JoinDuringRebalance,
 )
-from support.apache_kafka import KafkaProcess
-from support.broker_process import BrokerProcess
+from support.beside_kafka import both_brokers, repeated, soaked, unexplained_lines
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 
@@ -96,35 +93,18 @@ def histories(draw):
 @pytest.fixture(scope='module')
 def addresses(tmp_path_factory, request):
     """The addresses of Kafka and kbroker with one migration policy."""
-    directory = tmp_path_factory.mktemp(request.param)
     chosen = {**migration_histories.SETTINGS, 'group.consumer.migration.policy': request.param}
-    brokers = KafkaProcess(directory / 'kafka', chosen), BrokerProcess(directory / 'kbroker', chosen)
-    try:
-        for broker in brokers:
-            broker.start()
+    with both_brokers(tmp_path_factory.mktemp(request.param), chosen) as brokers:
         yield [broker.address for broker in brokers]
-        assert brokers[1].tracebacks() == []
-    finally:
-        for broker in brokers:
-            broker.kill9()
 
 
 def unexplained(addresses, history):
     """Run a history. Return the differences that DIFFERENCES does not explain."""
-    try:
-        found = migration_histories.run(addresses, history)
-    except TooSlow:
-        reject()
-    return [line for line in found if not any(re.search(pattern, line, re.DOTALL) for pattern in DIFFERENCES)]
-
-
-PHASES = [Phase.explicit, Phase.generate]
-OPTIONS = dict(deadline=None, database=None, suppress_health_check=[
-    HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+    return unexplained_lines(migration_histories.run(addresses, history), DIFFERENCES)
 
 
 @pytest.mark.parametrize('addresses', ['bidirectional'], indirect=True)
-@settings(max_examples=12, derandomize=True, phases=PHASES, **OPTIONS)
+@repeated(12)
 @given(histories())
 def test_kbroker_and_kafka_answer_a_history_of_both_protocols_alike(addresses, history):
     assert unexplained(addresses, history) == []
@@ -133,7 +113,7 @@ def test_kbroker_and_kafka_answer_a_history_of_both_protocols_alike(addresses, h
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize('addresses', POLICIES, indirect=True)
-@settings(max_examples=250, print_blob=True, phases=[*PHASES, Phase.shrink], **OPTIONS)
+@soaked(250)
 @given(histories())
 def test_many_histories_of_both_protocols_are_answered_alike(addresses, history):
     assert unexplained(addresses, history) == []

@@ -5,11 +5,9 @@ right in every difference that is not in DIFFERENCES with its reason.
 """
 from __future__ import annotations
 
-import re
-
 import pytest
 import share_histories
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from share_histories import (
     ACCEPT,
@@ -27,8 +25,7 @@ from share_histories import (
     Said,
     Say,
 )
-from support.apache_kafka import KafkaProcess
-from support.broker_process import BrokerProcess
+from support.beside_kafka import both_brokers, repeated, soaked, unexplained_lines
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -94,30 +91,16 @@ def histories(draw):
 @pytest.fixture(scope='module')
 def addresses(tmp_path_factory):
     """The addresses of Kafka and kbroker."""
-    directory = tmp_path_factory.mktemp('shares')
-    brokers = (KafkaProcess(directory / 'kafka', share_histories.SETTINGS),
-               BrokerProcess(directory / 'kbroker', share_histories.SETTINGS))
-    try:
-        for broker in brokers:
-            broker.start()
+    with both_brokers(tmp_path_factory.mktemp('shares'), share_histories.SETTINGS) as brokers:
         yield [broker.address for broker in brokers]
-        assert brokers[1].tracebacks() == []
-    finally:
-        for broker in brokers:
-            broker.kill9()
 
 
 def unexplained(addresses, history):
     """Run a history. Return the differences that DIFFERENCES does not explain."""
-    return [line for line in share_histories.run(addresses, history)
-            if not any(re.search(pattern, line, re.DOTALL) for pattern in DIFFERENCES)]
+    return unexplained_lines(share_histories.run(addresses, history), DIFFERENCES)
 
 
-PHASES = [Phase.explicit, Phase.generate]
-CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
-
-
-@settings(max_examples=12, derandomize=True, deadline=None, database=None, phases=PHASES, suppress_health_check=CHECKS)
+@repeated(12)
 @given(histories())
 def test_kbroker_and_kafka_answer_a_share_history_alike(addresses, history):
     assert unexplained(addresses, history) == []
@@ -125,8 +108,7 @@ def test_kbroker_and_kafka_answer_a_share_history_alike(addresses, history):
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-@settings(max_examples=500, deadline=None, database=None, phases=[*PHASES, Phase.shrink],
-          suppress_health_check=CHECKS, print_blob=True)
+@soaked(500)
 @given(histories())
 def test_many_share_histories_are_answered_alike(addresses, history):
     assert unexplained(addresses, history) == []

@@ -5,13 +5,11 @@ others, and shrinks one that fails. Kafka is right in every difference that is n
 """
 from __future__ import annotations
 
-import re
-
 import group_histories
 import pytest
 import share_member_histories
 from group_histories import Ask, ChangeTopic, Commit, FetchOffsets, Join, Leave
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from share_member_histories import (
     AlterOffsets,
@@ -28,8 +26,7 @@ from share_member_histories import (
     ShareLeave,
     ShareSide,
 )
-from support.apache_kafka import KafkaProcess
-from support.broker_process import BrokerProcess
+from support.beside_kafka import both_brokers, repeated, soaked, unexplained_step
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -92,31 +89,16 @@ def histories(draw):
 @pytest.fixture(scope='module')
 def addresses(tmp_path_factory):
     """The addresses of Kafka and kbroker."""
-    directory = tmp_path_factory.mktemp('share-members')
-    brokers = (KafkaProcess(directory / 'kafka', share_member_histories.SETTINGS),
-               BrokerProcess(directory / 'kbroker', share_member_histories.SETTINGS))
-    try:
-        for broker in brokers:
-            broker.start()
+    with both_brokers(tmp_path_factory.mktemp('share-members'), share_member_histories.SETTINGS) as brokers:
         yield [broker.address for broker in brokers]
-        assert brokers[1].tracebacks() == []
-    finally:
-        for broker in brokers:
-            broker.kill9()
 
 
 def unexplained(addresses, history):
     """Run a history. Return the differences of a step, unless DIFFERENCES explains one of them."""
-    found = group_histories.run(addresses, history, ShareSide)
-    explained = any(re.search(pattern, line, re.DOTALL) for line in found for pattern in DIFFERENCES)
-    return [] if explained else found
+    return unexplained_step(group_histories.run(addresses, history, ShareSide), DIFFERENCES)
 
 
-PHASES = [Phase.explicit, Phase.generate]
-CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
-
-
-@settings(max_examples=6, derandomize=True, deadline=None, database=None, phases=PHASES, suppress_health_check=CHECKS)
+@repeated(6)
 @given(histories())
 def test_kbroker_and_kafka_answer_a_history_of_share_members_alike(addresses, history):
     assert unexplained(addresses, history) == []
@@ -124,8 +106,7 @@ def test_kbroker_and_kafka_answer_a_history_of_share_members_alike(addresses, hi
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-@settings(max_examples=500, deadline=None, database=None, phases=[*PHASES, Phase.shrink],
-          suppress_health_check=CHECKS, print_blob=True)
+@soaked(500)
 @given(histories())
 def test_many_histories_of_share_members_are_answered_alike(addresses, history):
     assert unexplained(addresses, history) == []

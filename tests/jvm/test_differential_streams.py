@@ -5,13 +5,11 @@ to repeat it. Kafka is right in every difference that is not in DIFFERENCES with
 """
 from __future__ import annotations
 
-import re
-
 import group_histories
 import pytest
 import streams_histories
-from group_histories import Ask, ChangeTopic, Commit, FetchOffsets, TooSlow
-from hypothesis import HealthCheck, Phase, given, reject, settings
+from group_histories import Ask, ChangeTopic, Commit, FetchOffsets
+from hypothesis import given
 from hypothesis import strategies as st
 from streams_histories import (
     ODD_SHAPES,
@@ -25,8 +23,7 @@ from streams_histories import (
     StreamsLeave,
     StreamsSide,
 )
-from support.apache_kafka import KafkaProcess
-from support.broker_process import BrokerProcess
+from support.beside_kafka import both_brokers, repeated, soaked, unexplained_step
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -112,42 +109,23 @@ def histories(draw):
 @pytest.fixture(scope='module')
 def addresses(tmp_path_factory):
     """The addresses of Kafka and kbroker."""
-    directory = tmp_path_factory.mktemp('streams')
-    brokers = (KafkaProcess(directory / 'kafka', streams_histories.SETTINGS),
-               BrokerProcess(directory / 'kbroker', streams_histories.SETTINGS))
-    try:
-        for broker in brokers:
-            broker.start()
+    with both_brokers(tmp_path_factory.mktemp('streams'), streams_histories.SETTINGS) as brokers:
         yield [broker.address for broker in brokers]
-        assert brokers[1].tracebacks() == []
-    finally:
-        for broker in brokers:
-            broker.kill9()
 
 
 def unexplained(addresses, history):
     """Run a history. Return the differences of a step, unless DIFFERENCES explains one of them."""
-    try:
-        found = group_histories.run(addresses, history, StreamsSide)
-    except TooSlow:
-        reject()
-    explained = any(re.search(pattern, line, re.DOTALL) for line in found for pattern in DIFFERENCES)
-    return [] if explained else found
+    return unexplained_step(group_histories.run(addresses, history, StreamsSide), DIFFERENCES)
 
 
-PHASES = [Phase.explicit, Phase.generate]
-CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
-
-
-@settings(max_examples=15, derandomize=True, deadline=None, database=None, phases=PHASES, suppress_health_check=CHECKS)
+@repeated(15)
 @given(histories())
 def test_kbroker_and_kafka_answer_a_history_alike(addresses, history):
     assert unexplained(addresses, history) == []
 
 
 @pytest.mark.soak
-@settings(max_examples=300, deadline=None, database=None, phases=[*PHASES, Phase.shrink],
-          suppress_health_check=CHECKS, print_blob=True)
+@soaked(300)
 @given(histories())
 def test_many_histories_are_answered_alike(addresses, history):
     assert unexplained(addresses, history) == []

@@ -1,12 +1,11 @@
 """Share consumers with one script on Apache Kafka and on kbroker, and kbroker-share-consume beside Kafka's tool."""
-import contextlib
 import json
 import subprocess
 import time
 
 import pytest
-from support.apache_kafka import KafkaProcess, java, run_tools
-from support.broker_process import BrokerProcess
+from support.apache_kafka import java, run_tools
+from support.beside_kafka import both_brokers
 from support.command_runner import command_line, run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
@@ -34,14 +33,8 @@ PARTS = [option for name in ('partition', 'offset', 'delivery')
 @pytest.fixture(scope='module')
 def brokers(tmp_path_factory):
     """Apache Kafka, then kbroker."""
-    directory = tmp_path_factory.mktemp('beside')
-    found = [KafkaProcess(directory / 'kafka', SETTINGS), BrokerProcess(directory / 'kbroker', SETTINGS)]
-    with contextlib.ExitStack() as stack:
-        for broker in found:
-            stack.callback(broker.kill9)
-            broker.start()
-        yield found
-        assert found[1].tracebacks() == []
+    with both_brokers(tmp_path_factory.mktemp('beside'), SETTINGS) as brokers:
+        yield brokers
 
 
 def prepared(broker, topic, partitions=1, texts=(), **settings):

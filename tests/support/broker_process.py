@@ -1,13 +1,14 @@
 """A broker in its own process, which tests start, kill and restart."""
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 ROOT = pathlib.Path(__file__).parents[2]
 START_LIMIT_S = 180
@@ -133,3 +134,15 @@ class BrokerProcess(Process):
         except ValueError:
             return {'traceback': line} if line.startswith(('Traceback', 'Fatal Python error')) else {}
         return entry if isinstance(entry, dict) else {}
+
+
+@contextlib.contextmanager
+def serving(directory: pathlib.Path, settings: Mapping[str, str]) -> Iterator[BrokerProcess]:
+    """Run a broker, which may log no traceback."""
+    broker = BrokerProcess(directory, settings)
+    try:
+        broker.start()
+        yield broker
+        assert broker.tracebacks() == []
+    finally:
+        broker.kill9()

@@ -5,7 +5,7 @@ import signal
 import subprocess
 
 import pytest
-from support.broker_process import BrokerProcess
+from support.broker_process import serving
 from support.command_runner import ROOT, command_line, run_command, run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
@@ -23,13 +23,8 @@ SETTINGS = {
 
 @pytest.fixture(scope='module')
 def broker(tmp_path_factory):
-    process = BrokerProcess(tmp_path_factory.mktemp('share-consume'), SETTINGS)
-    try:
-        process.start()
-        yield process
-        assert process.tracebacks() == []
-    finally:
-        process.kill9()
+    with serving(tmp_path_factory.mktemp('share-consume'), SETTINGS) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from support.broker_process import BrokerProcess
+from support.broker_process import serving
 from support.command_runner import run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
@@ -28,13 +28,8 @@ WAIT_MS = 120_000
 
 @pytest.fixture(scope='module')
 def broker(tmp_path_factory):
-    process = BrokerProcess(tmp_path_factory.mktemp('share-holds'), SETTINGS)
-    try:
-        process.start()
-        yield process
-        assert process.tracebacks() == []
-    finally:
-        process.kill9()
+    with serving(tmp_path_factory.mktemp('share-holds'), SETTINGS) as broker:
+        yield broker
 
 
 @pytest.fixture
