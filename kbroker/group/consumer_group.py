@@ -4,27 +4,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group import consumer_rows as rows
 from kbroker.group.commits import Commit
 from kbroker.group.consumer_member import NOTHING, ConsumerMember, Resolved, Target
 from kbroker.group.group import Group
-from kbroker.group.modern import ModernGroup, Row, RowHandler, Steps, subscription_bytes
-from kbroker.group.reconcile import FREE, Assigned
-from kbroker.lean_dataclasses import replace
+from kbroker.group.modern import ModernGroup, Row, RowHandler, RowModule, Steps, subscription_bytes
+from kbroker.group.reconcile import FREE
+from kbroker.group.reconciled_group import ReconciledGroup
 
-GONE_EPOCH = -1
-"""The epoch of a member whose assignment has a tombstone."""
-VERSION_WITH_MEMBER_EPOCHS = 9
-"""The version of OffsetCommit whose clients know member epochs."""
 MEMBERS_A_PART = 64
 NO_TOPICS: frozenset[str] = frozenset()
 
 
-class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
+class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
     """A consumer group. Its rows may come in any order, as a compaction leaves them."""
 
     group_type = 'consumer'
+    member_class = ConsumerMember
+    rows: ClassVar[RowModule] = rows
 
     def __init__(self, group_id: str):
         super().__init__(group_id)
@@ -53,22 +50,6 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
         return twin
 
     # Questions
-
-    def derive_state(self) -> str:
-        if not self.members:
-            return 'Empty'
-        if self.epoch > self.assignment_epoch:
-            return 'Assigning'
-        if all([member.held.is_reconciled_to(self.assignment_epoch) for member in self.members.values()]):
-            return 'Stable'
-        return 'Reconciling'
-
-    def member(self, member_id: str | None) -> ConsumerMember:
-        """Return the member. UNKNOWN_MEMBER_ID."""
-        member = self.members.get(member_id or '')
-        if member is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {self.group_id} has no member {member_id!r}')
-        return member
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
         """Return the topics that the member subscribes to. A regular expression without a result has none."""
@@ -151,55 +132,14 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
 
     # Offsets
 
-    def check_commit(self, commit: Commit, version: int) -> None:
-        """UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, STALE_MEMBER_EPOCH."""
-        if commit.generation < 0 and not self.members:
-            return
-        member = self.member(commit.member_id)
-        if member.classic is None and version < VERSION_WITH_MEMBER_EPOCHS:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION,
-                             f'member {member.member_id} commits with version {version} of OffsetCommit, expected '
-                             f'{VERSION_WITH_MEMBER_EPOCHS} or later')
-        code = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
-        check_commit_epoch(member, commit, code)
+    def speaks_classic(self, member: ConsumerMember) -> bool:
+        return member.classic is not None
 
-    def check_transactional_commit(self, commit: Commit, version: int) -> None:
-        """UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION."""
-        if commit.names_member() and (commit.generation >= 0 or self.members):
-            check_commit_epoch(self.member(commit.member_id), commit, ErrorCode.ILLEGAL_GENERATION)
-
-    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for a classic member)."""
-        if member_id is None and member_epoch < 0:
-            return
-        member = self.member(member_id)
-        if member_epoch != member.epoch:
-            raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION,
-                             f'found member epoch {member_epoch}, expected {member.epoch}')
+    def has_had_since(self, member: ConsumerMember, commit: Commit, epoch: int) -> bool:
+        return all([since_epoch(member, new.topic_id, partition) <= epoch
+                    for (_, partition), new in commit.offsets.items()])
 
     # Rows
-
-    def apply_member(self, key: Any, value: Any) -> Group | None:
-        if value is None:
-            if key.member_id in self.members:
-                self.put_member(key.member_id, None)
-        else:
-            self.put_member(key.member_id, rows.read_member(self._known(key.member_id), value))
-        return self
-
-    def apply_current(self, key: Any, value: Any) -> Group | None:
-        if value is not None:
-            self.put_member(key.member_id, replace(self._known(key.member_id), held=rows.read_current(value)))
-        elif key.member_id in self.members:
-            held: Assigned[bytes] = Assigned(epoch=GONE_EPOCH, previous_epoch=GONE_EPOCH)
-            self.put_member(key.member_id, replace(self.members[key.member_id], held=held))
-        return self
-
-    def _known(self, member_id: str) -> ConsumerMember:
-        return self.members.get(member_id) or ConsumerMember(member_id=member_id)
-
-    def read_target(self, value: Any) -> Target:
-        return rows.read_target(value)
 
     def apply_partition_metadata(self, _key: Any, value: Any) -> Group | None:
         self.has_partition_metadata = value is not None
@@ -252,48 +192,21 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Target]):
         else:
             del self.regexes[regex]
 
-    def tombstones(self) -> list[Row]:
-        return list(self.each_tombstone())
-
-    def each_tombstone(self) -> Iterator[Row]:
-        """Return the tombstones one by one: a group with members has many."""
-        group_id = self.group_id
-        for member_id in self.members:
-            yield rows.current_tombstone(group_id, member_id)
-        for member_id in self.targets:
-            yield rows.target_tombstone(group_id, member_id)
-        yield rows.assignment_epoch_tombstone(group_id)
-        for member_id in self.members:
-            yield rows.member_tombstone(group_id, member_id)
+    def group_tombstones(self) -> Iterator[Row]:
         for regex in self.regexes:
-            yield rows.regex_tombstone(group_id, regex)
-        yield rows.partition_metadata_tombstone(group_id)
-        yield rows.epoch_tombstone(group_id)
+            yield rows.regex_tombstone(self.group_id, regex)
+        yield rows.partition_metadata_tombstone(self.group_id)
+        yield rows.epoch_tombstone(self.group_id)
 
     row_handlers: ClassVar[Mapping[str, RowHandler]] = {
         'ConsumerGroupMetadataKey': ModernGroup.apply_epoch,
         'ConsumerGroupPartitionMetadataKey': apply_partition_metadata,
-        'ConsumerGroupMemberMetadataKey': apply_member,
+        'ConsumerGroupMemberMetadataKey': ModernGroup.apply_member,
         'ConsumerGroupTargetAssignmentMetadataKey': ModernGroup.apply_assignment_epoch,
         'ConsumerGroupTargetAssignmentMemberKey': ModernGroup.apply_target,
-        'ConsumerGroupCurrentMemberAssignmentKey': apply_current,
+        'ConsumerGroupCurrentMemberAssignmentKey': ModernGroup.apply_current,
         'ConsumerGroupRegularExpressionKey': apply_regex,
     }
-
-
-def check_commit_epoch(member: ConsumerMember, commit: Commit, code: ErrorCode) -> None:
-    """Raise KafkaError with `code` unless the member may commit with its epoch.
-
-    An older epoch is good enough for partitions that the member has had since then (KIP-1251).
-    """
-    epoch = commit.generation
-    if epoch == member.epoch:
-        return
-    if epoch < member.epoch and all([
-            since_epoch(member, new.topic_id, partition) <= epoch
-            for (_, partition), new in commit.offsets.items()]):
-        return
-    raise KafkaError(code, f'found member epoch {epoch}, expected {member.epoch}')
 
 
 NEVER = 2**31

@@ -35,7 +35,7 @@ REBALANCE = 'rebalance'
 """The kind of the deadline that a member has to give something up."""
 
 G = TypeVar('G', bound=ModernGroup[Any, Any])
-M = TypeVar('M', bound=ModernMember)
+M = TypeVar('M', bound=ModernMember[Any])
 
 
 class Call(NamedTuple):

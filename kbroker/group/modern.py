@@ -5,17 +5,20 @@ A member is a frozen value. A group changes by rows only. `copy` costs a few dic
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from sys import getsizeof
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from kbroker.group.group import Group
-from kbroker.lean_dataclasses import dataclass
+from kbroker.group.reconcile import Assigned, Key
+from kbroker.lean_dataclasses import dataclass, field, replace
 
 FIRST_EPOCH = 1
 """The epochs of a group that has no rows of its epochs yet."""
 NO_ASSIGNMENT_EPOCH = -1
 """The assignment epoch after the tombstone of its row."""
+GONE_EPOCH = -1
+"""The epoch of a member whose assignment has a tombstone."""
 NEVER_LOOKED = -2**62
 MEMBER_BYTES = 1_500
 """The memory of a member with its deadline and an empty assignment, as measured on CPython 3.11 with 64 bits."""
@@ -28,7 +31,7 @@ TOPIC_BYTES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModernMember:
+class ModernMember(Generic[Key]):
     """The fields of a member that every kind has."""
 
     member_id: str
@@ -38,19 +41,23 @@ class ModernMember:
     client_host: str = ''
     names: frozenset[str] = frozenset()
     """The topics that it names."""
+    held: Assigned[Key] = field(default_factory=Assigned)
 
     @property
     def epoch(self) -> int:
-        raise NotImplementedError
+        return self.held.epoch
 
     @property
     def held_bytes(self) -> int:
         """The memory of the member without its topic names, which members share."""
-        return MEMBER_BYTES + sum(map(getsizeof, (self.member_id, self.instance_id, self.rack_id, self.client_id,
-                                                  self.client_host)))
+        held_bytes = MEMBER_BYTES + sum(map(getsizeof, (self.member_id, self.instance_id, self.rack_id, self.client_id,
+                                                        self.client_host)))
+        for numbers in (self.held.assigned, self.held.pending):
+            held_bytes += sum([TOPIC_BYTES + PARTITION_BYTES * len(epochs) for epochs in numbers.values()])
+        return held_bytes
 
 
-M = TypeVar('M', bound=ModernMember)
+M = TypeVar('M', bound=ModernMember[Any])
 T = TypeVar('T')
 """The target of a member."""
 
@@ -64,13 +71,28 @@ Row = tuple[Any, Any]
 RowHandler = Callable[[Any, Any, Any], Group | None]
 
 
+class RowModule(Protocol):
+    """The module with the rows of a kind: the functions that groups of all kinds call."""
+
+    def read_member(self, member: Any, value: Any, /) -> Any: ...
+    def read_current(self, value: Any, /) -> Assigned[Any]: ...
+    def read_target(self, value: Any, /) -> Any: ...
+    def current_tombstone(self, group_id: str, member_id: str, /) -> Row: ...
+    def target_tombstone(self, group_id: str, member_id: str, /) -> Row: ...
+    def member_tombstone(self, group_id: str, member_id: str, /) -> Row: ...
+    def assignment_epoch_tombstone(self, group_id: str, /) -> Row: ...
+
+
 class ModernGroup(Group, Generic[M, T]):
     """A group whose members heartbeat to the coordinator, which decides about their assignments.
 
-    A kind declares `row_handlers`: the function for each of its rows, by the name of the key's class. It gets the
-    group, the key and the value, and returns the group, or None if that ends it.
+    A kind declares the class of its members, the module of its rows, and `row_handlers`: the function for each row, by
+    the name of the key's class. It gets the group, the key and the value, and returns the group, or None if that ends
+    it.
     """
 
+    member_class: ClassVar[type[ModernMember[Any]]]
+    rows: ClassVar[RowModule]
     row_handlers: ClassVar[Mapping[str, RowHandler]]
     gives_way_to_classic: ClassVar[bool] = True
     """Without members, the group becomes a classic one when a classic member joins."""
@@ -157,12 +179,45 @@ class ModernGroup(Group, Generic[M, T]):
         if value is None:
             self.targets.pop(key.member_id, None)
         else:
-            self.targets[key.member_id] = self.read_target(value)
+            self.targets[key.member_id] = self.rows.read_target(value)
         return self
 
+    def apply_member(self, key: Any, value: Any) -> Group | None:
+        if value is not None:
+            self.put_member(key.member_id, self.rows.read_member(self._known(key.member_id), value))
+        elif key.member_id in self.members:
+            self.put_member(key.member_id, None)
+        return self
+
+    def apply_current(self, key: Any, value: Any) -> Group | None:
+        if value is not None:
+            self.put_member(key.member_id, replace(self._known(key.member_id), held=self.rows.read_current(value)))
+        elif key.member_id in self.members:
+            held: Assigned[Any] = Assigned(epoch=GONE_EPOCH, previous_epoch=GONE_EPOCH)
+            self.put_member(key.member_id, replace(self.members[key.member_id], held=held))
+        return self
+
+    def _known(self, member_id: str) -> Any:
+        """Return the member, or a new one: the rows of a member may come in any order."""
+        return self.members.get(member_id) or self.member_class(member_id=member_id)
+
+    def tombstones(self) -> list[Row]:
+        return list(self.each_tombstone())
+
+    def each_tombstone(self) -> Iterator[Row]:
+        """Return the tombstones one by one: a group with members has many."""
+        for member_id in self.members:
+            yield self.rows.current_tombstone(self.group_id, member_id)
+        for member_id in self.targets:
+            yield self.rows.target_tombstone(self.group_id, member_id)
+        yield self.rows.assignment_epoch_tombstone(self.group_id)
+        for member_id in self.members:
+            yield self.rows.member_tombstone(self.group_id, member_id)
+        yield from self.group_tombstones()
+
     @abstractmethod
-    def read_target(self, value: Any) -> T:
-        """Return the target that a row states."""
+    def group_tombstones(self) -> Iterator[Row]:
+        """Yield the tombstones of the rows that are neither of members nor of the assignment epoch."""
 
     def put_member(self, member_id: str, member: M | None) -> None:
         """Set a member; None removes it. All indexes of the members follow."""

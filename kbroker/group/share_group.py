@@ -1,21 +1,17 @@
 """A share group (KIP-932): its members, their assignments and its initialized share states, as its rows make them."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group import share_member_rows as rows
 from kbroker.group.commits import Commit
 from kbroker.group.group import Group
-from kbroker.group.modern import NEVER_LOOKED, TOPIC_BYTES, ModernGroup, Row, RowHandler, Steps
-from kbroker.group.reconcile import Assigned
+from kbroker.group.modern import NEVER_LOOKED, TOPIC_BYTES, ModernGroup, Row, RowHandler, RowModule, Steps
 from kbroker.group.share_member_rows import ShareMember, States, Target
-from kbroker.lean_dataclasses import replace
 from kbroker.long_work import Pace
 
-GONE_EPOCH = -1
-"""The epoch of a member whose assignment has a tombstone."""
 INITIALIZED_BYTES = 180
 """The memory of one number in a frozenset, at most, as measured on CPython 3.11 with 64 bits."""
 
@@ -24,6 +20,8 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
     """A share group. Its rows may come in any order, as a compaction leaves them. It has no offsets of its own."""
 
     group_type = 'share'
+    member_class = ShareMember
+    rows: ClassVar[RowModule] = rows
     gives_way_to_classic = False
 
     def __init__(self, group_id: str):
@@ -98,50 +96,22 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
         self.complete_version = NEVER_LOOKED
         return super().apply(key, value)
 
-    def apply_member(self, key: Any, value: Any) -> Group | None:
-        if value is not None:
-            self.put_member(key.member_id, rows.read_member(self._known(key.member_id), value))
-        elif key.member_id in self.members:
-            self.put_member(key.member_id, None)
-        return self
-
-    def apply_current(self, key: Any, value: Any) -> Group | None:
-        if value is not None:
-            self.put_member(key.member_id, replace(self._known(key.member_id), held=rows.read_current(value)))
-        elif key.member_id in self.members:
-            held: Assigned[bytes] = Assigned(epoch=GONE_EPOCH, previous_epoch=GONE_EPOCH)
-            self.put_member(key.member_id, replace(self.members[key.member_id], held=held))
-        return self
-
-    def _known(self, member_id: str) -> ShareMember:
-        return self.members.get(member_id) or ShareMember(member_id=member_id)
-
-    def read_target(self, value: Any) -> Target:
-        return rows.read_target(value)
-
     def apply_states(self, _key: Any, value: Any) -> Group | None:
         before = self.initialized
         self.initialized = {} if value is None else rows.read_states(value)
         self.hold(states_bytes(self.initialized) - states_bytes(before))
         return self
 
-    def tombstones(self) -> list[Row]:
-        group_id = self.group_id
-        return [
-            *[rows.current_tombstone(group_id, member_id) for member_id in self.members],
-            *[rows.target_tombstone(group_id, member_id) for member_id in self.targets],
-            rows.assignment_epoch_tombstone(group_id),
-            *[rows.member_tombstone(group_id, member_id) for member_id in self.members],
-            rows.states_tombstone(group_id),
-            rows.epoch_tombstone(group_id),
-        ]
+    def group_tombstones(self) -> Iterator[Row]:
+        yield rows.states_tombstone(self.group_id)
+        yield rows.epoch_tombstone(self.group_id)
 
     row_handlers: ClassVar[Mapping[str, RowHandler]] = {
-        'ShareGroupMemberMetadataKey': apply_member,
+        'ShareGroupMemberMetadataKey': ModernGroup.apply_member,
         'ShareGroupMetadataKey': ModernGroup.apply_epoch,
         'ShareGroupTargetAssignmentMetadataKey': ModernGroup.apply_assignment_epoch,
         'ShareGroupTargetAssignmentMemberKey': ModernGroup.apply_target,
-        'ShareGroupCurrentMemberAssignmentKey': apply_current,
+        'ShareGroupCurrentMemberAssignmentKey': ModernGroup.apply_current,
         'ShareGroupStatePartitionMetadataKey': apply_states,
     }
 

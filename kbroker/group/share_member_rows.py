@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kbroker.group.modern import PARTITION_BYTES, TOPIC_BYTES, ModernMember, Row
+from kbroker.group.modern import ModernMember, Row
 from kbroker.group.reconcile import NO_EPOCH, Assigned, State
-from kbroker.lean_dataclasses import dataclass, field, replace
+from kbroker.lean_dataclasses import dataclass, replace
 from kbroker.protocol import messages
 
 Target = Mapping[bytes, frozenset[int]]
@@ -16,20 +16,8 @@ NOTHING: Target = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareMember(ModernMember):
+class ShareMember(ModernMember[bytes]):
     """A member of a share group."""
-
-    held: Assigned[bytes] = field(default_factory=Assigned)
-
-    @property
-    def epoch(self) -> int:
-        return self.held.epoch
-
-    @property
-    def held_bytes(self) -> int:
-        held_bytes: int = ModernMember.held_bytes.fget(self)     # type: ignore[attr-defined]
-        return held_bytes + sum([TOPIC_BYTES + PARTITION_BYTES * len(numbers)
-                                 for numbers in self.held.assigned.values()])
 
 
 class TopicState(NamedTuple):

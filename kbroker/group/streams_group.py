@@ -1,33 +1,28 @@
 """A streams group (KIP-1071): its topology, its members and their tasks, as its rows make them."""
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group import streams_rows as rows
 from kbroker.group.assignors.sticky import Key, Role
 from kbroker.group.commits import Commit
 from kbroker.group.group import Group
-from kbroker.group.modern import ModernGroup, Row, RowHandler
-from kbroker.group.reconcile import Assigned
+from kbroker.group.modern import ModernGroup, Row, RowHandler, RowModule
+from kbroker.group.reconciled_group import ReconciledGroup
 from kbroker.group.streams_member import NO_TOPOLOGY_EPOCH, StreamsMember, Target, Topology, read_topology
 from kbroker.group.topology import ConfiguredTopology, required_topics
-from kbroker.lean_dataclasses import replace
-
-GONE_EPOCH = -1
-"""The epoch of a member whose assignment has a tombstone."""
-VERSION_WITH_MEMBER_EPOCHS = 9
-"""The version of OffsetCommit whose clients know member epochs."""
 
 Task = tuple[str, int]
 """The id of a subtopology and the number of the task."""
 
 
-class StreamsGroup(ModernGroup[StreamsMember, Target]):
+class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
     """A streams group. Its rows may come in any order, as a compaction leaves them."""
 
     group_type = 'streams'
+    member_class = StreamsMember
+    rows: ClassVar[RowModule] = rows
 
     def __init__(self, group_id: str):
         super().__init__(group_id)
@@ -65,22 +60,9 @@ class StreamsGroup(ModernGroup[StreamsMember, Target]):
     # Questions
 
     def derive_state(self) -> str:
-        if not self.members:
-            return 'Empty'
-        if self.topology is None or self.validated_epoch != self.topology.epoch:
+        if self.members and (self.topology is None or self.validated_epoch != self.topology.epoch):
             return 'NotReady'
-        if self.epoch > self.assignment_epoch:
-            return 'Assigning'
-        if all([member.held.is_reconciled_to(self.assignment_epoch) for member in self.members.values()]):
-            return 'Stable'
-        return 'Reconciling'
-
-    def member(self, member_id: str | None) -> StreamsMember:
-        """Return the member. UNKNOWN_MEMBER_ID."""
-        member = self.members.get(member_id or '')
-        if member is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {self.group_id} has no member {member_id!r}')
-        return member
+        return super().derive_state()
 
     def is_subscribed_to(self, topic: str) -> bool:
         return bool(self.members) and topic in self._subtopologies
@@ -100,43 +82,9 @@ class StreamsGroup(ModernGroup[StreamsMember, Target]):
 
     # Offsets
 
-    def check_commit(self, commit: Commit, version: int) -> None:
-        """UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, STALE_MEMBER_EPOCH."""
-        if commit.generation < 0 and not self.members:
-            return
-        member = self.member(commit.member_id)
-        if version < VERSION_WITH_MEMBER_EPOCHS:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION,
-                             f'member {member.member_id} commits with version {version} of OffsetCommit, expected '
-                             f'{VERSION_WITH_MEMBER_EPOCHS} or later')
-        self._check_commit_epoch(member, commit, ErrorCode.STALE_MEMBER_EPOCH)
-
-    def check_transactional_commit(self, commit: Commit, version: int) -> None:
-        """UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION."""
-        if commit.names_member() and (commit.generation >= 0 or self.members):
-            self._check_commit_epoch(self.member(commit.member_id), commit, ErrorCode.ILLEGAL_GENERATION)
-
-    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH."""
-        if member_id is None and member_epoch < 0:
-            return
-        member = self.member(member_id)
-        if member_epoch != member.epoch:
-            raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH,
-                             f'found member epoch {member_epoch}, expected {member.epoch}')
-
-    def _check_commit_epoch(self, member: StreamsMember, commit: Commit, code: ErrorCode) -> None:
-        """Raise KafkaError with `code` unless the member may commit with its epoch.
-
-        An older epoch is good enough for the partitions of active tasks that the member has had since then (KIP-1251).
-        """
-        epoch = commit.generation
-        if epoch == member.epoch:
-            return
-        if epoch < member.epoch and all([
-                self._has_task_since(member, topic, partition, epoch) for topic, partition in commit.offsets]):
-            return
-        raise KafkaError(code, f'found member epoch {epoch}, expected {member.epoch}')
+    def has_had_since(self, member: StreamsMember, commit: Commit, epoch: int) -> bool:
+        """Return whether the partitions are those of active tasks that the member has had since an epoch."""
+        return all([self._has_task_since(member, topic, partition, epoch) for topic, partition in commit.offsets])
 
     def _has_task_since(self, member: StreamsMember, topic: str, partition: int, epoch: int) -> bool:
         subtopology = self._subtopologies.get(topic)
@@ -170,28 +118,6 @@ class StreamsGroup(ModernGroup[StreamsMember, Target]):
                 name: part.subtopology_id for part in self.topology.subtopologies for name in part.sources()}
         return self
 
-    def apply_member(self, key: Any, value: Any) -> Group | None:
-        if value is None:
-            if key.member_id in self.members:
-                self.put_member(key.member_id, None)
-        else:
-            self.put_member(key.member_id, rows.read_member(self._known(key.member_id), value))
-        return self
-
-    def apply_current(self, key: Any, value: Any) -> Group | None:
-        if value is not None:
-            self.put_member(key.member_id, replace(self._known(key.member_id), held=rows.read_current(value)))
-        elif key.member_id in self.members:
-            held: Assigned[Key] = Assigned(epoch=GONE_EPOCH, previous_epoch=GONE_EPOCH)
-            self.put_member(key.member_id, replace(self.members[key.member_id], held=held))
-        return self
-
-    def _known(self, member_id: str) -> StreamsMember:
-        return self.members.get(member_id) or StreamsMember(member_id=member_id)
-
-    def read_target(self, value: Any) -> Target:
-        return rows.read_target(value)
-
     def put_member(self, member_id: str, member: StreamsMember | None) -> None:
         before = self.members.get(member_id)
         super().put_member(member_id, member)
@@ -209,23 +135,16 @@ class StreamsGroup(ModernGroup[StreamsMember, Target]):
                 if role is Role.ACTIVE:
                     _count(self._active, [(subtopology, number) for number in numbers], sign)
 
-    def tombstones(self) -> list[Row]:
-        group_id = self.group_id
-        return [
-            *[rows.current_tombstone(group_id, member_id) for member_id in self.members],
-            *[rows.target_tombstone(group_id, member_id) for member_id in self.targets],
-            rows.assignment_epoch_tombstone(group_id),
-            *[rows.member_tombstone(group_id, member_id) for member_id in self.members],
-            rows.epoch_tombstone(group_id),
-            rows.topology_tombstone(group_id),
-        ]
+    def group_tombstones(self) -> Iterator[Row]:
+        yield rows.epoch_tombstone(self.group_id)
+        yield rows.topology_tombstone(self.group_id)
 
     row_handlers: ClassVar[Mapping[str, RowHandler]] = {
         'StreamsGroupMetadataKey': apply_epoch,
-        'StreamsGroupMemberMetadataKey': apply_member,
+        'StreamsGroupMemberMetadataKey': ModernGroup.apply_member,
         'StreamsGroupTargetAssignmentMetadataKey': ModernGroup.apply_assignment_epoch,
         'StreamsGroupTargetAssignmentMemberKey': ModernGroup.apply_target,
-        'StreamsGroupCurrentMemberAssignmentKey': apply_current,
+        'StreamsGroupCurrentMemberAssignmentKey': ModernGroup.apply_current,
         'StreamsGroupTopologyKey': apply_topology,
     }
 

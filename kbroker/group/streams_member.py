@@ -6,10 +6,9 @@ from sys import getsizeof
 from typing import Any, NamedTuple
 
 from kbroker.group.assignors.sticky import Key
-from kbroker.group.modern import NAME_BYTES, PARTITION_BYTES, TOPIC_BYTES, ModernMember
-from kbroker.group.reconcile import Assigned
+from kbroker.group.modern import NAME_BYTES, TOPIC_BYTES, ModernMember
 from kbroker.group.topology import InternalTopic, Subtopology
-from kbroker.lean_dataclasses import dataclass, field
+from kbroker.lean_dataclasses import dataclass
 
 Target = Mapping[Key, frozenset[int]]
 """The tasks that a member is meant to have."""
@@ -26,7 +25,7 @@ class Endpoint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsMember(ModernMember):
+class StreamsMember(ModernMember[Key]):
     """A member of a streams group. The topology of its group names its topics, not the member."""
 
     rebalance_timeout_ms: int = -1
@@ -34,11 +33,6 @@ class StreamsMember(ModernMember):
     process_id: str = ''
     endpoint: Endpoint | None = None
     tags: tuple[tuple[str, str], ...] = ()
-    held: Assigned[Key] = field(default_factory=Assigned)
-
-    @property
-    def epoch(self) -> int:
-        return self.held.epoch
 
     @property
     def held_bytes(self) -> int:
@@ -46,8 +40,6 @@ class StreamsMember(ModernMember):
         held_bytes += sum([getsizeof(key) + getsizeof(value) for key, value in self.tags])
         if self.endpoint is not None:
             held_bytes += getsizeof(self.endpoint.host)
-        for tasks in (self.held.assigned, self.held.pending):
-            held_bytes += sum([TOPIC_BYTES + PARTITION_BYTES * len(epochs) for epochs in tasks.values()])
         return int(held_bytes)
 
 
