@@ -22,10 +22,10 @@ import selectors
 import socket
 import statistics
 import sys
-import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 import click
 
@@ -33,9 +33,8 @@ sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).p
                 str(pathlib.Path(__file__).parent.parent / 'tests')]
 
 from broker import Stopwatch  # noqa: E402
-from load_generator import LoadError  # noqa: E402
-from peer_brokers import PEERS, Site, Unavailable, site_of, versions  # noqa: E402
-from stopping import workplace  # noqa: E402
+from peer_brokers import Site  # noqa: E402
+from rounds import GroupError, play  # noqa: E402
 from support.in_process_broker import frame_of, read_answer  # noqa: E402
 
 from kbroker.errors import ErrorCode  # noqa: E402
@@ -49,10 +48,6 @@ JOIN_SPAN_S = 1.0
 LIMIT_S = 120.0
 REBALANCE_TIMEOUT_MS = 300_000
 TOPIC = 'wide'
-
-
-class GroupError(Exception):
-    """A broker answered with an error, or a group did not become stable in time."""
 
 
 @dataclasses.dataclass
@@ -160,7 +155,7 @@ def find_coordinator(address: str, group: str) -> None:
                 raise GroupError('the broker does not serve the protocol')
         if time.monotonic() > deadline:
             raise GroupError(f'no coordinator: {ErrorCode(found.error_code).name}')
-        time.sleep(0.1)
+        time.sleep(0.1)     # a broker notifies no client when its coordinator has loaded
     peer.close()
 
 
@@ -288,22 +283,18 @@ class Figures:
     idle_us: list[float] = dataclasses.field(default_factory=list)
 
 
-def measure(name: str, sizes: Sizes, number: int, figures: Figures) -> None:
-    """Measure one peer once. Raises GroupError, LoadError, OSError, Unavailable."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
-        site = site_of(PEERS[name], pathlib.Path(work))
-        try:
-            site.create_topic(TOPIC, sizes.partitions)
-            rebalance(site, sizes, f'warm-{number}')    # a JVM compiles meanwhile
-            seconds, cpu_s = rebalance(site, sizes, f'rebalance-{number}')
-            figures.stable_s.append(seconds)
-            figures.stable_cpu_s.append(cpu_s)
-            figures.idle_us.append(idle(site, sizes, f'idle-{number}'))
-        finally:
-            site.close()
+def measure(site: Site, sizes: Sizes, number: int, figures: Figures) -> None:
+    """Measure a broker once. Raises GroupError, LoadError, OSError."""
+    site.create_topic(TOPIC, sizes.partitions)
+    rebalance(site, sizes, f'warm-{number}')    # a JVM compiles meanwhile
+    seconds, cpu_s = rebalance(site, sizes, f'rebalance-{number}')
+    figures.stable_s.append(seconds)
+    figures.stable_cpu_s.append(cpu_s)
+    figures.idle_us.append(idle(site, sizes, f'idle-{number}'))
 
 
-def table(found: dict[str, Figures]) -> Iterator[str]:
+def table(sizes: Sizes, found: Mapping[str, Figures]) -> Iterator[str]:
+    yield f'{sizes}\n'
     yield '| broker | stable after s | broker CPU s | idle heartbeat, broker CPU us |'
     yield '|---|--:|--:|--:|'
     for name, figures in found.items():
@@ -317,22 +308,9 @@ def table(found: dict[str, Figures]) -> Iterator[str]:
 @click.option('--rounds', default=5, show_default=True)
 @click.option('--peers', 'names', default='kafka,kbroker-disk', show_default=True)
 def main(quick: bool, rounds: int, names: str) -> None:
-    if unknown := {*names.split(',')} - {*PEERS}:
-        raise click.ClickException(f'no such peers: {", ".join(sorted(unknown))}')
     sizes = Sizes(4, 16, 40, 2, 1) if quick else Sizes(100, 1000, 10_000, 20, 5)
-    found = {name: Figures() for name in names.split(',')}
-    faults: list[str] = []
-    with workplace():
-        try:
-            for number in range(1 if quick else rounds):
-                for name in list(found)[::1 if number % 2 else -1]:
-                    try:
-                        measure(name, sizes, number, found[name])
-                    except (GroupError, LoadError, OSError, Unavailable) as fault:
-                        faults.append(f'{name}: {fault}')
-        finally:
-            click.echo(f'{versions()}; {sizes}\n')
-            click.echo('\n'.join([*table(found), '', *(f'**failed** {fault}' for fault in faults)]))
+    play(names, 1 if quick else rounds, Figures,
+         lambda site, number, figures: measure(site, sizes, number, figures), partial(table, sizes))
 
 
 if __name__ == '__main__':

@@ -315,7 +315,7 @@ class Site:
             except LoadError as fault:
                 if not any(word in str(fault) for word in TRANSIENT) or time.monotonic() > deadline:
                     raise
-                time.sleep(0.02)
+                time.sleep(0.02)    # a broker notifies no client when a partition becomes ready
 
     def close(self) -> None:
         self.broker.kill9()

@@ -251,7 +251,7 @@ def measure_start(peer: Peer, work: pathlib.Path, number: int) -> Iterator[Row]:
     try:
         broker.stop()
         yield Row(START, peer.name, number, {'ms': first_answer_s(broker) * 1e3})
-        time.sleep(IDLE_S)
+        time.sleep(IDLE_S)  # this is what is measured: a broker that has had nothing to do for a while
         yield Row(IDLE, peer.name, number, {'rss_mb': resident_mb(broker.pid)})
     finally:
         broker.kill9()

@@ -17,10 +17,10 @@ import pathlib
 import selectors
 import statistics
 import sys
-import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 import click
 
@@ -28,10 +28,9 @@ sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).p
                 str(pathlib.Path(__file__).parent.parent / 'tests')]
 
 from broker import Stopwatch  # noqa: E402
-from groups import LIMIT_S, GroupError, Peer, check, find_coordinator  # noqa: E402
-from load_generator import LoadError  # noqa: E402
-from peer_brokers import PEERS, Site, Unavailable, site_of, versions  # noqa: E402
-from stopping import workplace  # noqa: E402
+from groups import LIMIT_S, Peer, check, find_coordinator  # noqa: E402
+from peer_brokers import Site  # noqa: E402
+from rounds import GroupError, play  # noqa: E402
 from support.in_process_broker import frame_of, read_answer  # noqa: E402
 from support.message_builder import build  # noqa: E402
 
@@ -146,7 +145,7 @@ def join(members: list[Member]) -> None:
             member.heartbeat()
         if time.monotonic() > deadline:
             raise GroupError(f'the partitions are not assigned after {LIMIT_S:g} s')
-        time.sleep(0.02)
+        time.sleep(0.02)    # a coordinator assigns later, and notifies a member only when it heartbeats again
 
 
 def share(site: Site, members_count: int, records: int, group: str) -> tuple[float, float]:
@@ -184,25 +183,21 @@ class Figures:
     cpu_us: list[float] = dataclasses.field(default_factory=list)
 
 
-def measure(name: str, members: int, records: int, number: int, figures: Figures) -> None:
-    """Measure one peer once. Raises GroupError, LoadError, OSError, Unavailable."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
-        site = site_of(PEERS[name], pathlib.Path(work))
-        try:
-            site.create_topic(TOPIC, PARTITIONS)
-            batches = -(-records * RECORD_BYTES // BATCH_BYTES)
-            site.load([f'produce:topic={TOPIC},partitions={PARTITIONS},connections={PARTITIONS},depth=5,'
-                       f'record={RECORD_BYTES},size={BATCH_BYTES},count={batches}'], LIMIT_S, 0)
-            records = count_records(site.broker.address)    # batches hold whole records, so it is not what was asked
-            share(site, members, records, f'warm-{number}')    # a JVM compiles meanwhile
-            seconds, cpu_s = share(site, members, records, f'measured-{number}')
-            figures.records_per_s.append(records / seconds)
-            figures.cpu_us.append(1e6 * cpu_s / records)
-        finally:
-            site.close()
+def measure(site: Site, members: int, records: int, number: int, figures: Figures) -> None:
+    """Measure a broker once. Raises GroupError, LoadError, OSError."""
+    site.create_topic(TOPIC, PARTITIONS)
+    batches = -(-records * RECORD_BYTES // BATCH_BYTES)
+    site.load([f'produce:topic={TOPIC},partitions={PARTITIONS},connections={PARTITIONS},depth=5,'
+               f'record={RECORD_BYTES},size={BATCH_BYTES},count={batches}'], LIMIT_S, 0)
+    records = count_records(site.broker.address)    # batches hold whole records, so it is not what was asked
+    share(site, members, records, f'warm-{number}')    # a JVM compiles meanwhile
+    seconds, cpu_s = share(site, members, records, f'measured-{number}')
+    figures.records_per_s.append(records / seconds)
+    figures.cpu_us.append(1e6 * cpu_s / records)
 
 
-def table(found: dict[str, Figures]) -> Iterator[str]:
+def table(heading: str, found: Mapping[str, Figures]) -> Iterator[str]:
+    yield f'{heading}\n'
     yield '| broker | records/s | broker CPU us per record |'
     yield '|---|--:|--:|'
     for name, figures in found.items():
@@ -217,23 +212,11 @@ def table(found: dict[str, Figures]) -> Iterator[str]:
 @click.option('--peers', 'names', default='kafka,kbroker-disk', show_default=True)
 @click.option('--records', default=400_000, show_default=True)
 def main(quick: bool, rounds: int, names: str, records: int) -> None:
-    if unknown := {*names.split(',')} - {*PEERS}:
-        raise click.ClickException(f'no such peers: {", ".join(sorted(unknown))}')
     members = 2 if quick else 8
     records = 2_000 if quick else records
-    found = {name: Figures() for name in names.split(',')}
-    faults: list[str] = []
-    with workplace():
-        try:
-            for number in range(1 if quick else rounds):
-                for name in list(found)[::1 if number % 2 else -1]:
-                    try:
-                        measure(name, members, records, number, found[name])
-                    except (GroupError, LoadError, OSError, Unavailable) as fault:
-                        faults.append(f'{name}: {fault}')
-        finally:
-            click.echo(f'{versions()}; {members} members, {records} records\n')
-            click.echo('\n'.join([*table(found), '', *(f'**failed** {fault}' for fault in faults)]))
+    play(names, 1 if quick else rounds, Figures,
+         lambda site, number, figures: measure(site, members, records, number, figures),
+         partial(table, f'{members} members, {records} records'))
 
 
 if __name__ == '__main__':

@@ -88,7 +88,7 @@ def _ignore_signals() -> None:
 def _end_after_grace(told: int, work: pathlib.Path, results: Report) -> None:
     """Wait for a signal in a thread, which runs even while the main thread blocks in a library."""
     number = os.read(told, 1)[0]
-    time.sleep(GRACE_S)
+    time.sleep(GRACE_S)     # the main thread ends the process before, unless a library holds it
     _leave(work, results, number)
 
 

@@ -85,7 +85,7 @@ class Side:
         deadline = time.monotonic() + WAIT_LIMIT_S
         while set(codes(self.alter(0))) != {'NONE'}:
             assert time.monotonic() < deadline, f'the state of {self.name} cannot be initialized'
-            time.sleep(READY_WAIT_S)
+            time.sleep(READY_WAIT_S)    # Kafka notifies no client when its coordinators are ready
 
     def alter(self, offset: int) -> Any:
         return self.ask('AlterShareGroupOffsets', 0, group_id=self.name, topics=[

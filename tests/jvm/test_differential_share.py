@@ -418,7 +418,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[
                 deadline = time.monotonic() + LIMIT_S
                 while not alter_start(client, name):
                     assert time.monotonic() < deadline, f'the state of {name} cannot be initialized'
-                    time.sleep(0.1)
+                    time.sleep(0.1)     # Kafka notifies no client when its coordinators are ready
         yield process.address, ids
     finally:
         process.kill9()
