@@ -60,7 +60,7 @@ class Consumer:
         self._cluster = cluster
         self._clock = clock or Clock()
         self._fetcher = Fetcher(cluster, self.settings, self._clock, sleep)
-        self._member = None if self.settings.group_id is None else self._make_member(self.settings.group_id, sleep)
+        self._member = None if self.settings.group_id is None else self._make_member(self.settings.group_id)
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._regex: str | None = None
@@ -87,11 +87,10 @@ class Consumer:
                 raise
             error.add_note(f'The consumer could not be closed: {second}')
 
-    def _make_member(self, group_id: str, sleep: Callable[[float], None]) -> GroupMember:
+    def _make_member(self, group_id: str) -> GroupMember:
         if self.settings.group_protocol == 'consumer':
-            return ConsumerMember(self._cluster, group_id, self.settings, self._clock, sleep,
-                                  regex=lambda: self._regex)
-        return ClassicMember(self._cluster, group_id, self.settings, self._clock, sleep)
+            return ConsumerMember(self._cluster, group_id, self.settings, self._clock, regex=lambda: self._regex)
+        return ClassicMember(self._cluster, group_id, self.settings, self._clock)
 
     # ---- assignment
 

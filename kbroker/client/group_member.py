@@ -2,32 +2,27 @@
 from __future__ import annotations
 
 import abc
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Mapping
 
 from kbroker.client.admin import OffsetAndMetadata
 from kbroker.client.assignor import TopicPartition, by_topic
-from kbroker.client.cluster import Cluster, KeyType
-from kbroker.client.connection import Connection
+from kbroker.client.cluster import Cluster
 from kbroker.client.errors import check, error_of, known_code
+from kbroker.client.membership import Membership
 from kbroker.client.stream_settings import ConsumerSettings
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages
 
-T = TypeVar('T')
-
 LAST_COMMIT_VERSION = 9
 LAST_OFFSET_FETCH_VERSION = 7
 """The last versions that identify topics by name and have a single group at the top level."""
 
 
-class GroupMember(abc.ABC):
-    """A member of a consumer group.
+class GroupMember(Membership):
+    """A member of a consumer group. `heartbeat_if_due` sets `must_join` when the partitions are about to change.
 
-    Heartbeats are sent only in calls of `heartbeat_if_due`: no thread keeps a stuck consumer in the group.
     Raises ClientError, and KafkaError for lasting errors: FENCED_INSTANCE_ID, GROUP_AUTHORIZATION_FAILED,
     INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED ...
     """
@@ -35,46 +30,22 @@ class GroupMember(abc.ABC):
     lost_place: frozenset[ErrorCode]
     """The errors after which the member has to catch up with its group."""
 
-    def __init__(self, cluster: Cluster, group_id: str, settings: ConsumerSettings, clock: Clock | None = None,
-                 sleep: Callable[[float], None] = time.sleep):
-        self.group_id = group_id
-        self.member_id = ''
-        self.generation_id = -1
-        """The generation or the member epoch; negative for a consumer that is no member."""
+    def __init__(self, cluster: Cluster, group_id: str, settings: ConsumerSettings, clock: Clock | None = None):
+        super().__init__(cluster, group_id, clock)
         self.must_join = True
         """The partitions are about to change: commit, then call `join`."""
         self.keeps_positions = False
         """The partitions that the next `join` returns again were this member's all the time."""
-        self._cluster = cluster
         self._settings = settings
-        self._clock = clock or Clock()
-        self._sleep = sleep
-        self._next_heartbeat_ms = 0
 
     @property
     def metadata(self) -> GroupMetadata:
         """The argument for Producer.send_offsets_to_transaction."""
         return GroupMetadata(self.group_id, self.generation_id, self.member_id, self._settings.group_instance_id)
 
-    def next_heartbeat_ms(self) -> int:
-        """Return the time of the next heartbeat on the monotonic clock."""
-        return self._next_heartbeat_ms
-
     @abc.abstractmethod
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
         """Join the group, or take over what it has changed. Return the assigned partitions."""
-
-    @abc.abstractmethod
-    def heartbeat_if_due(self) -> None:
-        """Send a heartbeat if due. Sets `must_join` when the partitions are about to change."""
-
-    @abc.abstractmethod
-    def leave(self) -> None:
-        """Leave the group, or, as a static member, keep the place in it for a while."""
-
-    @abc.abstractmethod
-    def _note_lost_place(self, code: ErrorCode) -> bool:
-        """Return whether the error is in `lost_place`, and prepare to catch up."""
 
     # ---- offsets
 
@@ -122,14 +93,3 @@ class GroupMember(abc.ABC):
                             row.committed_offset, row.committed_leader_epoch, row.metadata or '')
             return found
         return self._retrying(fetch, 'OffsetFetch', also=(ErrorCode.UNSTABLE_OFFSET_COMMIT,))
-
-    # ----
-
-    def _coordinator(self) -> Connection:
-        return self._cluster.coordinator(KeyType.GROUP, self.group_id)
-
-    def _retrying(self, operation: Callable[[], T], name: str, also: Collection[ErrorCode] = ()) -> T:
-        return self._cluster.retrying(operation, self._words(name), also)
-
-    def _words(self, name: str) -> str:
-        return f'{name} of group {self.group_id!r}'
