@@ -33,7 +33,7 @@ from kbroker.security.quotas import ClientQuotas
 from kbroker.security.surroundings import Background
 from kbroker.setting_rows import INT_MAX
 from kbroker.settings import addresses_with_limits
-from kbroker.status import Report, StatusSocket
+from kbroker.status import MOST_PEERS, Report, StatusSocket
 from kbroker.turn_watch import TurnWatch
 
 if TYPE_CHECKING:
@@ -119,9 +119,12 @@ class Broker:
             self.turn_watch.watch_collections()
             self.reactor.on_signal(signal.SIGUSR1, self.turn_watch.log_longest)
             self.reactor.on_signal(signal.SIGUSR2, log_garbage)
-        self._ledger = ledger_of(self.node, self.server)
         self._started_ms = self.reactor.clock.monotonic_ms()
-        self._status_socket = StatusSocket(self.reactor, self.node.long_work, self.directory, self._answer)
+        status_socket = StatusSocket(self.reactor, self.node.long_work, self.directory, self._answer)
+        self._ledger = [*ledger_of(self.node, self.server), Line(
+            'processes that ask for the status', '', lambda: len(status_socket), lambda: MOST_PEERS,
+            'the oldest gives way')]
+        self._status_socket = status_socket
 
     def _answer(self, question: Report) -> Steps[Report]:
         """Return the records that share groups hold if the question names `holds`, and `report` otherwise."""

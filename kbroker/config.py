@@ -440,7 +440,7 @@ def addresses_for_clients(config: Config) -> tuple[list[Listener], list[str]]:
                           f'connect to: advertised.listeners={unnamed[0]._replace(host="HOST")}') from None
     warnings = []
     if all(ipaddress.ip_address(address).is_loopback for address in addresses):
-        warnings.append(f'clients are told to connect to {name}, which is {", ".join(sorted(addresses))} here; clients '
+        warnings.append(f'clients connect to {name}, which is {", ".join(sorted(addresses))} here; clients '
                         'on other machines may need another name: see advertised.listeners')
     else:
         name = found[0][3] or name

@@ -27,8 +27,6 @@ MOST_PEERS = 64
 """The processes that ask at a time. Another one takes the place of the oldest."""
 MOST_QUESTION_BYTES = 1 << 16
 READ_BYTES = 1 << 14
-SEND_BUFFER_BYTES = 1 << 17
-"""An answer has at most 64 KiB. Linux counts the memory around the bytes as well."""
 LIMIT_S = 10
 """The time that `read_status` waits for a broker that is busy."""
 
@@ -42,11 +40,14 @@ class NoBrokerError(OSError):
 
 
 class Peer:
-    """A connection of a process that asks, with the part of its question that has arrived."""
+    """A connection of a process that asks."""
 
     def __init__(self, connection: socket.socket):
         self.connection = connection
         self.question = b''
+        """The part that has arrived."""
+        self.unsent = memoryview(b'')
+        """The part of the answer that the socket had no room for. An answer has at most 64 KiB."""
 
 
 class StatusSocket:
@@ -75,6 +76,10 @@ class StatusSocket:
             return
         self._handler = reactor.watch(self._listener.fileno(), self._accept)
 
+    def __len__(self) -> int:
+        """Return the number of processes that ask."""
+        return len(self._peers)
+
     def close(self) -> None:
         """Listen no more, and remove the socket from the directory."""
         for peer in list(self._peers):
@@ -93,7 +98,6 @@ class StatusSocket:
             except OSError:
                 return
             accepted.setblocking(False)
-            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             if len(self._peers) == MOST_PEERS:
                 self._drop(next(iter(self._peers)))
             peer = Peer(accepted)
@@ -120,23 +124,28 @@ class StatusSocket:
         except (ValueError, RecursionError):
             question = None
         if isinstance(question, dict):
-            self._long_work.start(self._answer(question), partial(self._send, peer))
+            self._long_work.start(self._answer(question), partial(self._end_answer, peer))
         else:
             self._drop(peer)
 
-    def _send(self, peer: Peer, error: Exception | None, report: Report) -> None:
-        """Send an answer. It fits into the socket's buffer, so nothing waits for the peer."""
+    def _end_answer(self, peer: Peer, error: Exception | None, report: Report) -> None:
         if error is not None:
             raise error
-        if peer not in self._peers:
+        if peer in self._peers:
+            peer.unsent = memoryview(json.dumps(report).encode())
+            self._peers[peer] = self._reactor.watch_room(peer.connection.fileno(), partial(self._send, peer))
+
+    def _send(self, peer: Peer) -> None:
+        """Send as much of an answer as the socket has room for. The rest follows when the peer has read."""
+        try:
+            peer.unsent = peer.unsent[peer.connection.send(peer.unsent):]
+        except BlockingIOError:
             return
-        answer = json.dumps(report).encode()
-        with contextlib.suppress(OSError):
-            sent = peer.connection.send(answer)
-            if sent < len(answer):
-                logger.warning('an answer of the status socket was cut: found room for %d of %d bytes; raise '
-                               'net.core.wmem_max', sent, len(answer))
-        self._drop(peer)
+        except OSError:
+            self._drop(peer)
+            return
+        if not peer.unsent:
+            self._drop(peer)
 
     def _drop(self, peer: Peer) -> None:
         self._reactor.unregister(self._peers.pop(peer))

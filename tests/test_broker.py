@@ -22,7 +22,7 @@ def test_a_broker_on_every_interface_advertises_the_name_of_the_machine(tmp_path
     with caplog.at_level(logging.WARNING):
         broker.start()
     assert broker.node.advertised_address('PLAINTEXT') == ('localhost', broker.server.addresses[0][1])
-    assert 'clients are told to connect to localhost' in caplog.text
+    assert 'clients connect to localhost' in caplog.text
     broker.reactor.call_soon_threadsafe(broker.stop)
     broker.run()
 

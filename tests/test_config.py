@@ -266,7 +266,7 @@ def test_a_name_that_only_this_machine_reaches_is_advertised_with_a_warning(monk
     monkeypatch.setattr(socket, 'getaddrinfo', resolver({'broker': ('localhost', ['127.0.0.1', '::1'])}))
     (listener,), (warning,) = addresses_for_clients(Config({'listeners': 'PLAINTEXT://0.0.0.0:9092'}))
     assert listener == Listener('PLAINTEXT', 'broker', 9092)
-    assert warning.startswith('clients are told to connect to broker, which is 127.0.0.1, ::1 here')
+    assert warning.startswith('clients connect to broker, which is 127.0.0.1, ::1 here')
 
 
 @pytest.mark.parametrize('name', ['nowhere', 'no..name'])

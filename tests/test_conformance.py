@@ -35,7 +35,7 @@ DIFFERENT_DEFAULTS = {
 
 # Fields that kafka-python presents in its own way, though it reads and writes the same bytes.
 PRESENTED_DIFFERENTLY = {
-    'authorized_operations': 'a set of operations; None for -2147483648, nobody asked',
+    'authorized_operations': 'a set of operations; None for -2147483648, if they were not requested',
     'cluster_authorized_operations': 'the same, and named authorized_operations',
     'topic_authorized_operations': 'the same, and named authorized_operations',
     'replica_state': 'None, not the default struct, when the tag is absent',

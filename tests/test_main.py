@@ -267,7 +267,7 @@ def test_config_check_wants_an_address_for_clients_where_the_machine_has_no_name
     monkeypatch.setattr(socket, 'gethostname', lambda: 'localhost')
     result = run('config', '--check', str(file))
     assert result.exit_code == 0
-    assert result.stderr.startswith('warning: clients are told to connect to localhost')
+    assert result.stderr.startswith('warning: clients connect to localhost')
 
 
 def test_storage_formats_a_directory_with_the_first_user_in_it(tmp_path):

@@ -1,4 +1,5 @@
 """`kbroker status` asks a running broker for its state."""
+import contextlib
 import json
 import os
 import socket
@@ -9,7 +10,20 @@ import sys
 import pytest
 from support.broker_process import ROOT, BrokerProcess
 
-from kbroker.status import MOST_PEERS, MOST_QUESTION_BYTES, SOCKET_NAME, duration, read_status, size
+from kbroker.clock import Clock, Timers
+from kbroker.long_work import LongWork
+from kbroker.network.reactor import Reactor
+from kbroker.status import (
+    MOST_PEERS,
+    MOST_QUESTION_BYTES,
+    SOCKET_NAME,
+    StatusSocket,
+    duration,
+    read_status,
+    size,
+)
+
+ANSWER_BYTES = 5_000_000
 
 
 def run_status(*arguments):
@@ -44,6 +58,9 @@ def test_a_running_broker_prints_what_it_holds_and_the_bounds(broker, directory)
     assert report['failure'] is None
     lines = {line['what']: line for line in report['ledger']}
     assert lines['connections']['now'] == 1
+    assert lines['processes that ask for the status'] == {
+        'what': 'processes that ask for the status', 'unit': '', 'now': 1, 'bound': MOST_PEERS,
+        'limit': 'the oldest gives way'}
     assert all(line['bound'] is None or 0 <= line['now'] <= line['bound'] for line in lines.values())
     for what in lines:
         assert f'\n{what} ' in printed.stdout
@@ -106,6 +123,52 @@ def test_a_question_that_is_too_long_is_not_read_to_its_end(broker, directory):
         while True:
             peer.sendall(b' ' * MOST_QUESTION_BYTES)
     assert read_status(str(directory))['pid'] == broker.pid
+
+
+@pytest.fixture
+def status_socket(tmp_path):
+    """A reactor and a status socket in `tmp_path`, whose answer is larger than the buffer of any socket."""
+    def answer(question):
+        yield
+        return question | {'long': 'x' * ANSWER_BYTES}
+
+    clock = Clock()
+    timers = Timers(clock)
+    reactor = Reactor(clock, timers)
+    status_socket = StatusSocket(reactor, LongWork(timers), str(tmp_path), answer)
+    yield reactor, status_socket
+    status_socket.close()
+    reactor.close()
+
+
+def test_an_answer_without_room_in_the_socket_follows_as_the_peer_reads(status_socket, tmp_path):
+    reactor, asked = status_socket
+    answer = bytearray()
+    with connected(tmp_path) as peer:
+        peer.sendall(b'{"a": 1}')
+        peer.shutdown(socket.SHUT_WR)
+        peer.setblocking(False)
+        while not answer.endswith(b'}'):
+            reactor.run_once()
+            with contextlib.suppress(BlockingIOError):
+                answer += peer.recv(1 << 16)
+        assert json.loads(answer) == {'a': 1, 'long': 'x' * ANSWER_BYTES}
+        assert len(asked) == 0 and peer.recv(1) == b''
+
+
+def test_a_peer_that_closes_amid_its_answer_is_forgotten(status_socket, tmp_path):
+    reactor, asked = status_socket
+    with connected(tmp_path) as peer:
+        peer.shutdown(socket.SHUT_WR)
+        peer.setblocking(False)
+        while True:
+            reactor.run_once()
+            with contextlib.suppress(BlockingIOError):
+                if peer.recv(1):
+                    break
+        assert len(asked) == 1
+    while len(asked):
+        reactor.run_once()
 
 
 def test_a_question_for_holds_is_answered_with_the_cluster(broker, directory):

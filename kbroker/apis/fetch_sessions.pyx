@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): what a client has asked for and been told, so that both can be left out.
+"""Incremental fetch sessions (KIP-227): the partitions that a client asked for and its last answers, so that both can be left out.
 
 A session looks only at the partitions that are due: those with something to report. A partition without more is waited
 for, and becomes due again when one of its bounds moves. So a thousand quiet partitions cost a fetch nothing. The due
@@ -51,7 +51,7 @@ cdef class WantedTopic:
 
 
 cdef class WantedPartition(FetchWaiter):
-    """One partition of a fetch, and what the client was last told of it (-1: nothing yet)."""
+    """One partition of a fetch, with its values in the client's last answer (-1: none yet)."""
 
     cpdef wake(self):
         if self.session is not None:

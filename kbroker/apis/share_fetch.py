@@ -253,7 +253,7 @@ def check(request: Request, body: Any, is_renewal: bool) -> None:
 def find_session(request: Request, body: Any, key: SessionKey, pace: Pace) -> Steps:
     """Return the session of the request, begun or changed by it. Raises KafkaError.
 
-    A member that finds no room is told so after MaxWaitMs, because it asks again at once.
+    A member that finds no room gets its error after MaxWaitMs, because it asks again at once.
     """
     sessions = request.node.share_sessions
     session: ShareSession

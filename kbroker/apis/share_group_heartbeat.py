@@ -1,6 +1,6 @@
 """ShareGroupHeartbeat (key 76), version 1 (KIP-932).
 
-Joins a share group, keeps a member alive, tells it its assignment, and leaves the group. Clients make their member ids.
+Joins a share group, keeps a member alive, brings its assignment, and leaves the group. Clients make their member ids.
 """
 from __future__ import annotations
 

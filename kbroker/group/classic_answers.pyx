@@ -23,7 +23,7 @@ class ClassicAnswers:
     """The answers of one shard that wait for `send`.
 
     `_outbox` has requests with their responses, `_works` generators that answer many requests in parts. An answered
-    member gets its session's time anew.
+    member's session starts again.
     """
 
     def __init__(self, sessions, clock, long_work):

@@ -111,7 +111,7 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
 
     def check_epoch(self, member: ConsumerMember, request: Any) -> None:
         """FENCED_MEMBER_EPOCH. The epoch before is good enough for a member that lost the reply and owns no more than
-        it was told."""
+        its last answer named."""
         epoch = request.member_epoch
         if epoch == JOIN_EPOCH or epoch == member.epoch:
             return
@@ -349,7 +349,7 @@ def owned_partitions(request: Any) -> Target | None:
 
 
 def assignment_of(held: Assigned[bytes]) -> Any:
-    """Return the assignment that a member is told: without the partitions that it has to give up."""
+    """Return the assignment in the answer to a member: without the partitions that it has to give up."""
     response = messages.ConsumerGroupHeartbeatResponse
     return response.Assignment(topic_partitions=[
         response.TopicPartitions(topic_id=topic_id, partitions=list(partitions))

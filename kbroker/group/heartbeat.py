@@ -325,7 +325,7 @@ class Heartbeats(ABC, Generic[G, M]):
         """Serve a member that leaves: an operation."""
 
     def fence(self, group: G, members: Iterable[M], reply: object) -> Steps[Outcome]:
-        """Remove members. The next heartbeat of another member computes their targets anew."""
+        """Remove members. The next heartbeat of another member computes the targets again."""
         gone = list(members)
         rows: list[Row] = []
         for member in gone:

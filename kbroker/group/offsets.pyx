@@ -305,8 +305,10 @@ cdef class Offsets:
         self._deleted_topics = {}
 
     def forget_deleted_topics(self, is_known, Completion done not None):
-        """After loading: offsets of topics whose deletion became durable when the tombstones did not. Told by the
-        topic's id."""
+        """After loading, forget offsets of topics whose deletion became durable when the tombstones did not.
+
+        Their topic id shows them.
+        """
         self._long_work.start(self._forget_where(
             lambda key, committed: committed.topic_id != NO_TOPIC_ID and not is_known(committed.topic_id), done))
 

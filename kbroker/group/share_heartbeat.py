@@ -287,7 +287,7 @@ def without_failed(states: States, failed: Iterable[ShareKey]) -> dict[bytes, To
 
 
 def assignment_of(held: Assigned[bytes]) -> Any:
-    """Return the assignment that a member is told."""
+    """Return the assignment in the answer to a member."""
     response = messages.ShareGroupHeartbeatResponse
     return response.Assignment(topic_partitions=[
         response.TopicPartitions(topic_id=topic_id, partitions=list(partitions))

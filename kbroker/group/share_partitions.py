@@ -403,7 +403,7 @@ class SharePartitions:
         yield
 
     def _is_idle(self, live: LivePartition) -> bool:
-        """Return whether nobody fetches a share partition, and nobody holds records of it."""
+        """Return whether no fetch uses a share partition, and no member holds records of it."""
         is_unused = not live.waiting and self._clock.monotonic_ms() - live.used_ms >= IDLE_MS
         return is_unused and live.records is not None and live.records.next_deadline_ms() is None
 

@@ -92,7 +92,7 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
 
     def check_epoch(self, member: StreamsMember, request: Any) -> None:
         """FENCED_MEMBER_EPOCH. The epoch before is good enough for a member that lost the reply and owns no more than
-        it was told."""
+        its last answer named."""
         epoch = request.member_epoch
         if epoch == JOIN_EPOCH or epoch == member.epoch:
             return

@@ -14,7 +14,7 @@ MOST_NOTED = 1_000
 
 
 class StreamsTopics:
-    """The topics that are being created, and the last errors, which clients are told for a while."""
+    """The topics that are being created, and the last errors, which answers repeat for a while."""
 
     def __init__(self, topics: Any, clock: Clock, long_work: LongWork):
         self._topics = topics

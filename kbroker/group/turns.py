@@ -179,6 +179,8 @@ class _Turn:
         except KafkaError as error:
             return _Ended(done, Outcome(), error.with_traceback(None))
         except Exception as error:
+            # A fault in the code of an operation, of whatever type. Operations and encoding change no state, so the
+            # group is still sound, and the other operations in line go on. `dispatch` treats handlers the same way.
             log.exception('an operation on group %s failed', shown(self._group_id))
             return _Ended(done, Outcome(), KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
         return _Ended(done, outcome, None, encoded)

@@ -155,6 +155,12 @@ cdef class Reactor:
         self.register(fd, handler, EPOLLIN)
         return handler
 
+    def watch_room(self, int fd, callback):
+        """Call `callback()` whenever `fd` has room for bytes to send. Returns the handler, for `unregister`."""
+        handler = CallbackHandler(callback)
+        self.register(fd, handler, EPOLLOUT)
+        return handler
+
     def pause(self, EventHandler handler):
         """Ask for no events until `resume`."""
         self.modify(handler, 0)

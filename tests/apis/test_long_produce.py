@@ -65,7 +65,7 @@ def test_a_long_batch_is_validated_by_a_worker_whatever_it_expands_to(node, clie
     assert [code_of(each) for each in parked] == [0, 0]
 
 
-def test_a_worker_compresses_anew(node, client, worker):
+def test_a_worker_compresses_again(node, client, worker):
     client.create_topic('packed', compression_type='gzip')
     assert client.produce(client.batch(b'x' * 1000, compression=Compression.ZSTD), topic='packed').error_code == 0
     parked = [client.begin_produce(batch, topic='packed')
@@ -140,7 +140,7 @@ def test_the_topic_is_deleted_meanwhile(node, client, worker):
     assert code_of(parked) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_the_topic_is_created_anew_meanwhile(node, client, worker):
+def test_the_topic_is_created_again_meanwhile(node, client, worker):
     parked = begin_long(client, worker)
     delete_topic(client)
     client.create_topic()

@@ -174,7 +174,7 @@ def test_a_lost_connection_releases_the_records_and_begins_a_new_session(cluster
     assert refused == [(topic, 0, ErrorCode.NETWORK_EXCEPTION)]
 
 
-def test_a_session_that_the_broker_does_not_know_begins_anew(cluster, topic, join):
+def test_a_session_that_the_broker_does_not_know_begins_again(cluster, topic, join):
     refused = []
     consumer = join(on_refused=lambda at, error: refused.append(error.code), is_explicit=True)
     write(cluster, topic, b'a')

@@ -86,10 +86,10 @@ BAD = {
     'leaving no group': (lambda world: stranger(world, group_id='none').leave(), 'GROUP_ID_NOT_FOUND'),
     'leaving no group for a while': (
         lambda world: stranger(world, group_id='none', instance='x').leave_for_a_while(), 'GROUP_ID_NOT_FOUND'),
-    'a heartbeat of nobody': (lambda world: stranger(world).heartbeat(), 'UNKNOWN_MEMBER_ID'),
-    'a heartbeat of nobody with partitions': (
+    'a heartbeat of a stranger': (lambda world: stranger(world).heartbeat(), 'UNKNOWN_MEMBER_ID'),
+    'a heartbeat of a stranger with partitions': (
         lambda world: stranger(world).heartbeat({'t': {0, 1}}), 'UNKNOWN_MEMBER_ID'),
-    'nobody leaves': (lambda world: stranger(world).leave(), 'UNKNOWN_MEMBER_ID'),
+    'a stranger leaves': (lambda world: stranger(world).leave(), 'UNKNOWN_MEMBER_ID'),
     'an epoch ahead': (lambda world: a(world, 4).heartbeat(), 'FENCED_MEMBER_EPOCH'),
     'the largest epoch': (lambda world: a(world, 2**31 - 1).heartbeat(), 'FENCED_MEMBER_EPOCH'),
     'an epoch before the last one': (lambda world: a(world, 1).heartbeat({'t': {0}}), 'FENCED_MEMBER_EPOCH'),
@@ -102,8 +102,8 @@ BAD = {
         lambda world: stranger(world, 0, instance='i').join(), 'UNRELEASED_INSTANCE_ID'),
     'an instance of another member': (lambda world: a(world, instance='i').heartbeat(), 'FENCED_INSTANCE_ID'),
     'an instance of another member leaves': (lambda world: a(world, instance='i').leave(), 'FENCED_INSTANCE_ID'),
-    'an instance of nobody': (lambda world: a(world, instance='x').heartbeat(), 'UNKNOWN_MEMBER_ID'),
-    'an instance of nobody leaves': (
+    'an unknown instance': (lambda world: a(world, instance='x').heartbeat(), 'UNKNOWN_MEMBER_ID'),
+    'an unknown instance leaves': (
         lambda world: stranger(world, instance='x').leave_for_a_while(), 'UNKNOWN_MEMBER_ID'),
     **{f'a regular expression, {regex[:20]}': (
         lambda world, regex=regex: stranger(world, 0, regex=regex).join(), 'INVALID_REGULAR_EXPRESSION')
@@ -125,14 +125,14 @@ BAD = {
     'a classic join to a streams group': (
         lambda world: classic_join(world, 'streams'), 'INCONSISTENT_GROUP_PROTOCOL'),
     'a classic heartbeat': (lambda world: classic_beat(world, 'a'), 'UNKNOWN_MEMBER_ID'),
-    'a classic heartbeat of nobody': (lambda world: classic_beat(world, 'nobody'), 'UNKNOWN_MEMBER_ID'),
-    'nobody leaves by the classic protocol': (lambda world: classic_leave(world, 'nobody'), 'UNKNOWN_MEMBER_ID'),
+    'a classic heartbeat of a stranger': (lambda world: classic_beat(world, 'stranger'), 'UNKNOWN_MEMBER_ID'),
+    'a stranger leaves by the classic protocol': (lambda world: classic_leave(world, 'stranger'), 'UNKNOWN_MEMBER_ID'),
     'a commit with an epoch ahead': (
         lambda world: world.commit(('t', 0), 1, version=9, member_id='a', generation=4), 'STALE_MEMBER_EPOCH'),
     'a commit of a partition that another member has': (
         lambda world: world.commit(('t', 1), 1, version=9, member_id='a', generation=2), 'STALE_MEMBER_EPOCH'),
-    'a commit of nobody': (
-        lambda world: world.commit(('t', 0), 1, version=9, member_id='nobody', generation=3), 'UNKNOWN_MEMBER_ID'),
+    'a commit of a stranger': (
+        lambda world: world.commit(('t', 0), 1, version=9, member_id='stranger', generation=3), 'UNKNOWN_MEMBER_ID'),
     'a commit without a member': (lambda world: world.commit(('t', 0), 1, version=9), 'UNKNOWN_MEMBER_ID'),
     'a commit that knows no epochs': (
         lambda world: world.commit(('t', 0), 1, version=8, member_id='a', generation=3), 'UNSUPPORTED_VERSION'),

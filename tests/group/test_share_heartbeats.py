@@ -204,7 +204,7 @@ def test_offsets_are_altered_in_a_group_without_members_only():
     assert [state(world, partition).start_offset for partition in range(3)] == [1, 2, -1]
 
 
-def test_deleted_offsets_begin_anew():
+def test_deleted_offsets_begin_again():
     world = world_of()
     a = Sharer(world, 'a', 't')
     a.join()

@@ -91,9 +91,9 @@ ODD_SHAPES: dict[str, Shape] = {
     'a changelog with -1 partitions': lambda t: [part('0', [t('a')], logs=[internal(t('s'), -1)])],
     'a repartition topic with -1 partitions': lambda t: [
         part('0', [t('a')], sinks=[t('r')]), part('1', [], reads=[internal(t('r'), -1)])],
-    'a repartition topic that nobody writes': lambda t: [part('0', [t('a')], reads=[internal(t('r'))])],
-    'a fixed repartition topic that nobody writes': lambda t: [part('0', [t('a')], reads=[internal(t('r'), 2)])],
-    'a sink that nobody reads': lambda t: [part('0', [t('a')], sinks=[t('r')])],
+    'a repartition topic without a writer': lambda t: [part('0', [t('a')], reads=[internal(t('r'))])],
+    'a fixed repartition topic without a writer': lambda t: [part('0', [t('a')], reads=[internal(t('r'), 2)])],
+    'a sink without a reader': lambda t: [part('0', [t('a')], sinks=[t('r')])],
     'a loop': lambda t: [part('0', [], reads=[internal(t('r'))], sinks=[t('r')])],
     'a loop with a source': lambda t: [part('0', [t('a')], reads=[internal(t('r'))], sinks=[t('r')])],
     'a loop with a source that is read later': lambda t: [

@@ -52,7 +52,7 @@ class Peer:
             member.member_id: (member.member_epoch, partitions_of(member.assignment)) for member in group.members}
 
     def settle(self, epochs):
-        """Heartbeat for the members, each with the partitions that it was told, until the group is stable."""
+        """Heartbeat for the members, each with the partitions of its last answer, until the group is stable."""
         told = {}
         while True:
             for member_id, epoch in epochs.items():

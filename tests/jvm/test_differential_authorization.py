@@ -45,11 +45,11 @@ DIFFERENCES: dict[tuple[str, str], str] = {
     (
         'alter-share-offsets',
         r"topic_id: Kafka 'topic_id",
-    ): 'who may not read a topic is not told its id',
+    ): 'without the right to read a topic, its id is not answered',
     (
         'fetch-follower',
         r'current_leader\.leader_(id|epoch)',
-    ): 'no follower exists: it is refused, and not told who leads',
+    ): 'no follower exists: it is refused, without the leader in the answer',
     (
         'unsound-broker-configs',
         "Kafka 'INVALID_REQUEST', kbroker 'CLUSTER_AUTHORIZATION_FAILED'",

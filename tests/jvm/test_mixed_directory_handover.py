@@ -39,7 +39,7 @@ class Members:
         self.epochs = {}
         """Group and member -> epoch or generation."""
         self.owned = {}
-        """Group and member -> the partitions or tasks that it was told last."""
+        """Group and member -> the partitions or tasks of its last answer."""
         self.topic_id = None
         self.counts = {}
         """Offset -> the least number of its deliveries that the log keeps."""

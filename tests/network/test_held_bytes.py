@@ -138,7 +138,7 @@ def test_frames_that_fill_the_memory_and_trickle_give_way(share, clock):
     waiting.connection.close('the test ends')
 
 
-def test_replies_that_nobody_takes_stop_short_requests_too_at_last(share, clock):
+def test_replies_that_no_client_takes_stop_short_requests_too_at_last(share, clock):
     reply = bytes(1 << 20)
 
     def answer(connection, sequence, request):

@@ -124,7 +124,7 @@ def test_a_first_message_that_is_none_fails_without_a_hint(first):
     assert refused(ONE_USER.begin(), first).told is None
 
 
-def test_a_user_may_log_in_as_nobody_else():
+def test_a_user_may_not_log_in_as_another():
     error = refused(ONE_USER.begin(), b'n,a=bob,n=alice,r=x')
     assert error.told == ('Authentication failed: Client requested an authorization id that is different from username')
     assert refused(ONE_USER.begin(), b'n,a=bob,n=carol,r=x').told == error.told

@@ -172,7 +172,7 @@ def test_a_tail_that_is_walked_on_sees_what_a_new_walk_sees(tmp_path):
         grown.step()
         grown.flush()
         files = PartitionFiles.list(Storage(str(grown.log.directory)), 'topic', 0)
-        again, anew = tail.advance(files), Tail().advance(files)
+        again, fresh = tail.advance(files), Tail().advance(files)
         assert (again.log_end_offset, again.last_stable_offset, again.open) == (
-            anew.log_end_offset, anew.last_stable_offset, anew.open)
-        assert sorted(again.aborted(0, again.log_end_offset)) == sorted(anew.aborted(0, anew.log_end_offset))
+            fresh.log_end_offset, fresh.last_stable_offset, fresh.open)
+        assert sorted(again.aborted(0, again.log_end_offset)) == sorted(fresh.aborted(0, fresh.log_end_offset))

@@ -64,7 +64,7 @@ public final class ToolRuns {
             if (thrown.getCause() instanceof Exited) {
                 return exitCode;
             }
-            // The virtual machine would print what nobody catches, and exit with 1.
+            // The virtual machine would print an uncaught exception, and exit with 1.
             thrown.getCause().printStackTrace(System.err);
             return 1;
         }
