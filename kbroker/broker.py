@@ -16,7 +16,7 @@ from kbroker.apis.served import served_apis
 from kbroker.clock import Clock, Timers
 from kbroker.config import Config, Listener, addresses_for_clients, check_exposure
 from kbroker.garbage import YoungSearch, log_garbage
-from kbroker.group.share_holds import Wanted, describe_holds
+from kbroker.group.share_holds import HoldsFilter, describe_holds
 from kbroker.ledger import Line, ledger_of
 from kbroker.log.fs import FileSystem, shared_open_files
 from kbroker.metadata.changes import Steps
@@ -132,7 +132,7 @@ class Broker:
         if not isinstance(wanted, dict):
             return self.report()
         node = self.node
-        holds = yield from describe_holds(node.share_partitions, node.clock, Wanted(
+        holds = yield from describe_holds(node.share_partitions, node.clock, HoldsFilter(
             wanted.get('topic'), wanted.get('partition'), wanted.get('group_id')))
         return {'cluster_id': node.metadata.cluster_id, **holds}
 

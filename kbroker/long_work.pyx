@@ -83,6 +83,22 @@ cdef class Pause:
         return 0
 
 
+def result_of(start):
+    """Call `start(done)`, wait until it has called `done`, and return the argument. With several, return a tuple.
+
+    `done` may be called before `start` returns.
+    """
+    pause, results = Pause(), []
+
+    def done(*arguments):
+        results.append(arguments[0] if len(arguments) == 1 else arguments)
+        pause.end()
+
+    start(done)
+    yield from pause.wait()
+    return results[0]
+
+
 cdef class Work:
     """A generator that is not at its end, and the callback for its result."""
 

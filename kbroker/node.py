@@ -14,7 +14,6 @@ from kbroker.clock import Clock, Timers
 from kbroker.config import Config, Listener, validate_broker_configs
 from kbroker.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.group.coordinator import GroupCoordinator
-from kbroker.group.share_limits import limits_of
 from kbroker.group.share_partitions import SharePartitions
 from kbroker.group.share_sessions import ShareSessions
 from kbroker.log.cleaner import Cleaner
@@ -154,8 +153,7 @@ class Node:
         self.metadata.on_change.append(self._adopt_features)
         self.share_states = self.groups.share_states
         self.share_partitions = SharePartitions(self.share_states, self.share_sessions, self.clock, self.timers,
-                                                self.long_work, self.groups.memory,
-                                                lambda group_id: limits_of(self.groups.group_config(group_id)))
+                                                self.long_work, self.groups.memory, self.groups.group_config)
         self.topics.on_topic_deleted.append(lambda topic: self.share_partitions.drop_topic(topic.topic_id))
         # The group coordinator replays markers, which make a transaction's offsets visible. So it starts before the
         # transaction coordinator, which sends markers.

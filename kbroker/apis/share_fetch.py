@@ -18,7 +18,7 @@ nothing, and the records that it has acquired stay locked until their locks end.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from kbroker.apis.long_answers import Pace
@@ -36,7 +36,8 @@ from kbroker.apis.share_requests import (
 )
 from kbroker.apis.waiting import Waiter
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.share_partitions import Fetched, FetchLimits, LivePartition
+from kbroker.group.share_limits import FetchLimits
+from kbroker.group.share_partitions import Fetched, LivePartition
 from kbroker.group.share_rows import ShareKey
 from kbroker.group.share_sessions import FIRST_EPOCH, LAST_EPOCH, SessionKey, SessionPartition, ShareSession
 from kbroker.long_work import Pause
@@ -260,12 +261,12 @@ def find_session(request: Request, body: Any, key: SessionKey, pace: Pace) -> St
     if body.share_session_epoch != FIRST_EPOCH:
         session = sessions.find(key, body.share_session_epoch)
         if body.share_session_epoch != LAST_EPOCH:
-            sessions.change(session, (yield from places(body.topics, pace)),
-                            (yield from places_to_forget(body.forgotten_topics_data, pace)))
+            forgotten = ((topic.topic_id, topic.partitions) for topic in body.forgotten_topics_data)
+            sessions.change(session, (yield from places(named(body), pace)), (yield from places(forgotten, pace)))
         return session
-    named = yield from places(body.topics, pace)
+    added = yield from places(named(body), pace)
     try:
-        session = sessions.begin(key, request.connection_id, named)
+        session = sessions.begin(key, request.connection_id, added)
     except KafkaError as error:
         if error.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
             yield from pause_for(request, body.max_wait_ms)
@@ -279,21 +280,18 @@ def pause_for(request: Request, time_ms: int) -> Steps:
     yield from fetch.run((), Pace())
 
 
-def places(topics: Iterable[Any], pace: Pace) -> Steps:
-    found = []
-    for topic in topics:
-        for partition in topic.partitions:
-            found.append((topic.topic_id, partition.partition_index))
-            if pace.spend():
-                yield
-    return found
+def named(body: Any) -> Iterator[tuple[bytes, Iterable[int]]]:
+    """Yield the topics of a request, each with its partitions."""
+    for topic in body.topics:
+        yield topic.topic_id, (partition.partition_index for partition in topic.partitions)
 
 
-def places_to_forget(topics: Iterable[Any], pace: Pace) -> Steps:
+def places(topics: Iterable[tuple[bytes, Iterable[int]]], pace: Pace) -> Steps:
+    """Return the partitions of topics as a session has them."""
     found = []
-    for topic in topics:
-        for index in topic.partitions:
-            found.append((topic.topic_id, index))
+    for topic_id, indexes in topics:
+        for index in indexes:
+            found.append((topic_id, index))
             if pace.spend():
                 yield
     return found

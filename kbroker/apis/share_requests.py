@@ -149,10 +149,10 @@ class Acknowledgements:
         return checked
 
     def _check_renewal(self) -> None:
-        limits = self._request.node.share_partitions.limits_of(self._key.group_id)
         if not self._is_renewal:
             raise KafkaError(ErrorCode.INVALID_REQUEST, 'the request renews locks without IsRenewAck')
-        if not limits.allows_renewal:
+        config = self._request.node.share_partitions.config_of(self._key.group_id)
+        if not config.share_renew_acknowledge_enable:
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, 'share.renew.acknowledge.enable is false')
 
     def _done_with(self, place: SessionPartition) -> Callable[[KafkaError | None], None]:
@@ -181,5 +181,5 @@ def end_session(request: Request, session: ShareSession) -> Steps:
 
 
 def lock_timeout_ms(request: Request, key: SessionKey) -> int:
-    timeout_ms: int = request.node.share_partitions.limits_of(key.group_id).record_lock_duration_ms
+    timeout_ms: int = request.node.share_partitions.config_of(key.group_id).share_record_lock_duration_ms
     return timeout_ms

@@ -14,7 +14,6 @@ from kbroker.client.group_member import GroupMember
 from kbroker.client.membership import AWAY, FENCED, JOINING, LEAVING, EpochMember
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
-from kbroker.protocol.plan import Message
 
 _STALE = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION})
 """A commit with these errors was late: a heartbeat brings the epoch that the group expects."""
@@ -70,7 +69,7 @@ class ConsumerMember(EpochMember, GroupMember):
     def _heartbeat(self) -> Any:
         return self._ask(self._request(self.generation_id, owned=self._owned if self._must_report else None))
 
-    def _request(self, epoch: int, *, is_full: bool = False, owned: dict[bytes, list[int]] | None = None) -> Message:
+    def _request(self, epoch: int, *, is_full: bool = False, owned: dict[bytes, list[int]] | None = None) -> Any:
         request = messages.ConsumerGroupHeartbeatRequest
         topics, regex = self._subscription if is_full else (None, None)
         return request(

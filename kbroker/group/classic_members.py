@@ -24,7 +24,7 @@ from kbroker.group.modern import ModernGroup, Steps
 from kbroker.group.reconcile import State
 from kbroker.group.regexes import Regexes
 from kbroker.group.turns import Operation, Outcome
-from kbroker.long_work import Pause
+from kbroker.long_work import result_of
 from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import decode_message
 
@@ -275,15 +275,8 @@ class ClassicMembers(ConsumerHeartbeats):
         """Serve a LeaveGroup: a generator that returns the response. It removes members of any protocol."""
         group_id = request.group_id
         while isinstance(self.place.shard.groups.get(group_id), ConsumerGroup):
-            pause, ends = Pause(), list[tuple[KafkaError | None, Any]]()
-
-            def ended(error: KafkaError | None, reply: Any, pause: Pause = pause, ends: Any = ends) -> None:
-                ends.append((error, reply))
-                pause.end()
-
-            self.place.turns.submit(group_id, partial(self.serve_leave, request), Callback(ended))
-            yield from pause.wait()
-            error, reply = ends[0]
+            error, reply = yield from result_of(lambda done: self.place.turns.submit(
+                group_id, partial(self.serve_leave, request), Callback(done)))
             if error is not None:
                 raise error
             if reply is not PASS_ON:

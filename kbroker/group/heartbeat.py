@@ -225,7 +225,7 @@ class Heartbeats(ABC, Generic[G, M]):
         draft.rows.append(self.rows.member_row(group_id, origin))
         draft.rows.append(self.rows.target_row(
             group_id, origin.member_id, draft.group.targets.get(draft.before.member_id, {})))
-        draft.rows.append(self.rows.current_row(group_id, origin.member_id, origin.held))   # type: ignore[attr-defined]
+        draft.rows.append(self.rows.current_row(group_id, origin.member_id, origin.held))
 
     def check_memory(self, draft: Draft[G, M]) -> None:
         """Raise COORDINATOR_LOAD_IN_PROGRESS if there is no memory for the member as it will be."""

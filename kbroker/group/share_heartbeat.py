@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ from kbroker.group.share_rows import UNKNOWN_OFFSET, ShareKey
 from kbroker.group.share_state import ShareStates
 from kbroker.group.turns import Outcome
 from kbroker.lean_dataclasses import replace
-from kbroker.long_work import Pace, Pause
+from kbroker.long_work import Pace, result_of
 from kbroker.protocol import messages
 from kbroker.security.escape import shown
 
@@ -150,17 +151,17 @@ class ShareHeartbeats(Heartbeats[ShareGroup, ShareMember]):
     def finish(self, draft: ShareDraft) -> Steps[None]:
         """Initialize the share states that are missing, and list them in the group's row."""
         group, changes = draft.group, self.place.changes
-        is_as_it_was = draft.before is not None and draft.member.names == draft.before.names
+        is_unchanged = draft.before is not None and draft.member.names == draft.before.names
         version = changes.version
-        if is_as_it_was and not changes.concern(group.names, group.complete_version):
+        if is_unchanged and not changes.concern(group.names, group.complete_version):
             group.complete_version = version
             return
         missing = yield from self.missing(group, group.names_with(draft.before, draft.member))
         added = (yield from self.initialize(group.group_id, draft.epoch, missing)) if missing else {}
-        initialized = without_deleted(joined(group.initialized, added), changes.topics)
+        initialized = without_deleted(merged(group.initialized, added), changes.topics)
         if initialized != group.initialized:
             draft.rows.append(rows.states_row(group.group_id, initialized, {}))
-        elif is_as_it_was and not missing:
+        elif is_unchanged and not missing:
             group.complete_version = version
 
     def missing(self, group: ShareGroup, names: Iterable[str]) -> Steps[dict[bytes, TopicState]]:
@@ -182,9 +183,9 @@ class ShareHeartbeats(Heartbeats[ShareGroup, ShareMember]):
 
     def initialize(self, group_id: str, epoch: int, missing: States) -> Steps[dict[bytes, TopicState]]:
         """Initialize share states, and wait until they are durable. Return those that did not fail."""
-        keys = {ShareKey(group_id, topic_id, partition): UNKNOWN_OFFSET
-                for topic_id, state in missing.items() for partition in state.partitions}
-        failed = yield from initialize_states(self.states, keys, epoch)
+        starts = {ShareKey(group_id, topic_id, partition): UNKNOWN_OFFSET
+                  for topic_id, state in missing.items() for partition in state.partitions}
+        failed = yield from result_of(partial(self.states.initialize, starts, epoch))
         for key, error in islice(failed.items(), 1):
             log.warning('%d share states of group %s were not initialized; partition %s: %s', len(failed),
                         shown(group_id), key.partition, error)
@@ -247,23 +248,8 @@ class Numbering:
         return found
 
 
-def initialize_states(states: ShareStates, starts: dict[ShareKey, int], epoch: int
-                      ) -> Steps[dict[ShareKey, KafkaError]]:
-    """Initialize share states and wait until they are durable. Return the keys that failed, with their errors."""
-    pause = Pause()
-    failures: list[dict[ShareKey, KafkaError]] = []
-
-    def done(failed: dict[ShareKey, KafkaError]) -> None:
-        failures.append(failed)
-        pause.end()
-
-    states.initialize(starts, epoch, done)
-    yield from pause.wait()
-    return failures[0]
-
-
-def joined(initialized: States, more: States) -> dict[bytes, TopicState]:
-    """Return both."""
+def merged(initialized: States, more: States) -> dict[bytes, TopicState]:
+    """Return the partitions of both."""
     found = dict(initialized)
     for topic_id, state in more.items():
         known = found.get(topic_id)

@@ -24,7 +24,7 @@ Run = tuple[int, int, int, str, int | None, bool]
 """A run as `SharePartition.held` returns it."""
 
 
-class Wanted(NamedTuple):
+class HoldsFilter(NamedTuple):
     """The share partitions to describe. None stands for all."""
 
     topic: str | None = None
@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
                 and self.group_id in (None, live.key.group_id))
 
 
-def describe_holds(share_partitions: SharePartitions, clock: Clock, wanted: Wanted) -> Steps[dict[str, Any]]:
+def describe_holds(share_partitions: SharePartitions, clock: Clock, wanted: HoldsFilter) -> Steps[dict[str, Any]]:
     """Return the held `records` of all wanted share partitions, their `ranges`, and how many ranges are `left_out`.
 
     A share partition that is loaded meanwhile may be missing.
@@ -51,7 +51,7 @@ def describe_holds(share_partitions: SharePartitions, clock: Clock, wanted: Want
             continue
         is_full = size_bytes + LEAST_BYTES > MOST_BYTES
         held_records, held_ranges, runs = live.records.held(0 if is_full else MOST_RANGES)
-        lock_ms = share_partitions.limits_of(live.key.group_id).record_lock_duration_ms
+        lock_ms = share_partitions.config_of(live.key.group_id).share_record_lock_duration_ms
         records += held_records
         left_out += held_ranges
         for run in runs:

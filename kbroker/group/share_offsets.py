@@ -15,12 +15,12 @@ from kbroker.group.group import Group
 from kbroker.group.heartbeat import not_found
 from kbroker.group.modern import Row, Steps
 from kbroker.group.share_group import ShareGroup
-from kbroker.group.share_heartbeat import initialize_states, joined, without_failed
+from kbroker.group.share_heartbeat import merged, without_failed
 from kbroker.group.share_member_rows import TopicState, states_row
 from kbroker.group.share_rows import ShareKey
 from kbroker.group.share_state import ShareStates
 from kbroker.group.turns import Operation, Outcome, Turns
-from kbroker.long_work import Pause
+from kbroker.long_work import result_of
 
 Starts = Mapping[tuple[bytes, int], int]
 """The start offsets of partitions, by topic id and partition."""
@@ -44,15 +44,16 @@ class ShareOffsets:
 
     def _alter(self, group_id: str, starts: Starts, found: Group | None) -> Steps[Outcome]:
         group = ShareGroup(group_id) if found is None else empty_share_group(group_id, found)
-        failed = yield from initialize_states(
-            self._states, {ShareKey(group_id, *place): offset for place, offset in starts.items()}, group.epoch)
+        failed = yield from result_of(partial(
+            self._states.initialize, {ShareKey(group_id, *place): offset for place, offset in starts.items()},
+            group.epoch))
         wanted: dict[bytes, set[int]] = {}
         for topic_id, index in starts:
             wanted.setdefault(topic_id, set()).add(index)
         names = {topic_id: self._topics.topic_by_id(topic_id) for topic_id in wanted}
         added = {topic_id: TopicState(topic.name, frozenset(wanted[topic_id]))
                  for topic_id, topic in names.items() if topic is not None}
-        initialized = joined(group.initialized, without_failed(added, failed))
+        initialized = merged(group.initialized, without_failed(added, failed))
         rows = [] if initialized == group.initialized else [states_row(group_id, initialized, {})]
         return Outcome(rows, {(key.topic_id, key.partition): error for key, error in failed.items()})
 
@@ -103,16 +104,8 @@ class ShareOffsets:
 
     def _delete_states(self, keys: list[ShareKey]) -> Steps[None]:
         """Delete share states, and wait until that is durable. Raises the first error."""
-        pause = Pause()
-        failures: list[dict[ShareKey, KafkaError]] = []
-
-        def done(failed: dict[ShareKey, KafkaError]) -> None:
-            failures.append(failed)
-            pause.end()
-
-        self._states.delete(keys, done)
-        yield from pause.wait()
-        for error in failures[0].values():
+        failed = yield from result_of(partial(self._states.delete, keys))
+        for error in failed.values():
             raise error
 
 

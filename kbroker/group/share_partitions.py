@@ -12,9 +12,10 @@ from typing import NamedTuple, Protocol
 
 from kbroker.clock import Clock, Timer, Timers
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group.group_config import GroupConfig
 from kbroker.group.memory import GroupMemory
 from kbroker.group.share_batches import read_batches
-from kbroker.group.share_limits import ShareLimits, Wanted
+from kbroker.group.share_limits import FetchLimits, Wanted
 from kbroker.group.share_partition import RUN_BYTES, Change, SharePartition
 from kbroker.group.share_rows import UNKNOWN_COUNT, UNKNOWN_OFFSET, Changes, ShareKey, ShareState
 from kbroker.group.share_sessions import ShareSession, ShareSessions
@@ -53,15 +54,6 @@ class Waiting(Protocol):
     def wake(self) -> object: ...
 
 
-class FetchLimits(NamedTuple):
-    """The limits of a fetch from one share partition. `is_exact`: acquire mode record_limit."""
-
-    max_bytes: int
-    max_records: int
-    batch_size: int
-    is_exact: bool
-
-
 class Fetched(NamedTuple):
     """The batches that hold what was acquired, and the ranges: (first offset, last offset, delivery count)."""
 
@@ -90,11 +82,11 @@ class LivePartition:
 
 
 class SharePartitions:
-    """All share partitions in memory. `limits_of` returns the ShareLimits of a group."""
+    """All share partitions in memory. `config_of` returns the configs in force for a group."""
 
     def __init__(self, states: ShareStates, sessions: ShareSessions, clock: Clock, timers: Timers,
-                 long_work: LongWork, memory: GroupMemory, limits_of: Callable[[str], ShareLimits]):
-        self.limits_of = limits_of
+                 long_work: LongWork, memory: GroupMemory, config_of: Callable[[str], GroupConfig]):
+        self.config_of = config_of
         self._sessions = sessions
         self._states = states
         self._clock = clock
@@ -113,7 +105,7 @@ class SharePartitions:
 
     def start(self) -> None:
         self._states.on_reset.append(self._on_reset)
-        self._sessions.on_end.append(lambda session: self.release_session(session, nothing_more))
+        self._sessions.on_end.append(self.release_session)
         self._stop_timer = self._timers.every(IDLE_MS, lambda: self._long_work.start(self._drop_idle()))
 
     def close(self) -> None:
@@ -191,7 +183,7 @@ class SharePartitions:
         if state.start_offset != UNKNOWN_OFFSET:
             loaded(None, state)
             return
-        reset = self.limits_of(live.key.group_id).auto_offset_reset
+        reset = self.config_of(live.key.group_id).share_auto_offset_reset
         start_offset = start_offset_of(reset, live.partition, self._clock.wall_ms())
         chosen = state_with_start(state, start_offset)
         if reset == 'earliest':
@@ -205,40 +197,41 @@ class SharePartitions:
 
     def is_acquirable(self, live: LivePartition) -> bool:
         """Return whether members may acquire records, if there are any: the limit of record locks is not reached."""
-        limits = self.limits_of(live.key.group_id)
-        return live.records is not None and live.records.is_acquirable(limits.max_record_locks)
+        config = self.config_of(live.key.group_id)
+        return live.records is not None and live.records.is_acquirable(config.share_partition_max_record_locks)
 
     def acquirable_bytes(self, live: LivePartition, max_bytes: int) -> int:
         """Return about how many bytes a fetch could acquire. Raises KafkaError of the read."""
         records = live.records
         if records is None:
             return 0
-        limits = self.limits_of(live.key.group_id)
-        self._heal(live)
-        offset, upper_bound_offset = records.next_fetch_offset(), upper_bound(live.partition, limits)
-        if offset >= upper_bound_offset or not records.is_acquirable(limits.max_record_locks):
+        config = self.config_of(live.key.group_id)
+        self._adopt_log_start(live)
+        offset, upper_bound_offset = records.next_fetch_offset(), upper_bound(live.partition, config)
+        if offset >= upper_bound_offset or not records.is_acquirable(config.share_partition_max_record_locks):
             return 0
         found = live.partition.read(offset, max_bytes, upper_bound_offset, True)
         return 0 if found is None else found.size_bytes
 
-    def fetch(self, live: LivePartition, member_id: str, wish: FetchLimits) -> Fetched | None:
+    def fetch(self, live: LivePartition, member_id: str, limits: FetchLimits) -> Fetched | None:
         """Acquire records for a member, or return None if there are none. Raises KafkaError of the read."""
         records = live.records
         if records is None:
             return None
-        limits = self.limits_of(live.key.group_id)
-        upper_bound_offset = upper_bound(live.partition, limits)
-        wanted = Wanted(wish.max_records, wish.batch_size, wish.is_exact, limits.max_record_locks,
-                        limits.delivery_count_limit)
-        deadline_ms = self._clock.monotonic_ms() + limits.record_lock_duration_ms
+        config = self.config_of(live.key.group_id)
+        max_record_locks = config.share_partition_max_record_locks
+        upper_bound_offset = upper_bound(live.partition, config)
+        wanted = Wanted(limits.max_records, limits.batch_size, limits.is_exact, max_record_locks,
+                        config.share_delivery_count_limit)
+        deadline_ms = self._clock.monotonic_ms() + config.share_record_lock_duration_ms
         for _ in range(MOST_TRIES):
-            self._heal(live)
+            self._adopt_log_start(live)
             offset = records.next_fetch_offset()
-            if offset >= upper_bound_offset or not records.is_acquirable(limits.max_record_locks):
+            if offset >= upper_bound_offset or not records.is_acquirable(max_record_locks):
                 return None
-            last_offset = records.next_offset + min(wish.max_records, limits.max_record_locks)
-            batches = read_batches(live.partition, offset, wish.max_bytes, upper_bound_offset, last_offset,
-                                   limits.is_read_committed)
+            last_offset = records.next_offset + min(limits.max_records, max_record_locks)
+            batches = read_batches(live.partition, offset, limits.max_bytes, upper_bound_offset, last_offset,
+                                   is_read_committed(config))
             acquired = records.acquire(member_id, batches, wanted, deadline_ms)
             self._count(live)
             if acquired:
@@ -256,8 +249,8 @@ class SharePartitions:
         assert found is not None
         return found
 
-    def _heal(self, live: LivePartition) -> None:
-        """Adopt that the log start has moved. The next write has the new start."""
+    def _adopt_log_start(self, live: LivePartition) -> None:
+        """Begin where the log begins, if its start has moved. The next write has the new start."""
         assert live.records is not None
         if live.records.move_start(live.partition.log_start_offset):
             self._count(live)
@@ -269,10 +262,10 @@ class SharePartitions:
         """Adopt what a member says of records that it has acquired, all or nothing. `done` gets None once it is
         durable, or the error for the client: INVALID_RECORD_STATE, INVALID_REQUEST, or that of the write."""
         assert live.records is not None
-        limits = self.limits_of(live.key.group_id)
-        deadline_ms = self._clock.monotonic_ms() + limits.record_lock_duration_ms
+        config = self.config_of(live.key.group_id)
+        deadline_ms = self._clock.monotonic_ms() + config.share_record_lock_duration_ms
         try:
-            change = live.records.acknowledge(member_id, batches, limits.delivery_count_limit, deadline_ms)
+            change = live.records.acknowledge(member_id, batches, config.share_delivery_count_limit, deadline_ms)
         except KafkaError as error:
             done(error)
             return
@@ -287,13 +280,13 @@ class SharePartitions:
         live = self._live.get(key)
         change = None
         if live is not None and live.records is not None:
-            change = live.records.release(member_id, self.limits_of(key.group_id).delivery_count_limit)
+            change = live.records.release(member_id, self.config_of(key.group_id).share_delivery_count_limit)
         if live is None or change is None:
             done(None)
         else:
             self._write(live, change, done)
 
-    def release_session(self, session: ShareSession, done: Callable[[], object]) -> None:
+    def release_session(self, session: ShareSession, done: Callable[[], object] | None = None) -> None:
         """Free everything that the member of an ended session has acquired. `done` is called once that is durable.
 
         If the group has no session then, its share partitions are dropped. A member that begins a new session before
@@ -309,7 +302,8 @@ class SharePartitions:
             if not waiting:
                 if not self._sessions.has_group(session.key.group_id):
                     self.drop_group(session.key.group_id)
-                done()
+                if done is not None:
+                    done()
 
         def work() -> Steps[None]:
             nonlocal waiting
@@ -367,7 +361,8 @@ class SharePartitions:
         live.timer = None
         if live.records is None:
             return
-        change = live.records.expire(self._clock.monotonic_ms(), self.limits_of(live.key.group_id).delivery_count_limit)
+        limit = self.config_of(live.key.group_id).share_delivery_count_limit
+        change = live.records.expire(self._clock.monotonic_ms(), limit)
         self._arm_next(live)
         if change is not None:
             self._write(live, change, self._log_failure)
@@ -425,13 +420,13 @@ class SharePartitions:
         live.held_bytes = held_bytes
 
 
-def nothing_more() -> None:
-    """End something that nothing waits for."""
+def is_read_committed(config: GroupConfig) -> bool:
+    return config.share_isolation_level == 'read_committed'
 
 
-def upper_bound(partition: Partition, limits: ShareLimits) -> int:
+def upper_bound(partition: Partition, config: GroupConfig) -> int:
     """Return the offset below which a group may read."""
-    return partition.last_stable_offset if limits.is_read_committed else partition.high_watermark
+    return partition.last_stable_offset if is_read_committed(config) else partition.high_watermark
 
 
 def start_offset_of(reset: str, partition: Partition, now_ms: int) -> int:

@@ -74,7 +74,9 @@ class ShareSessions:
 
         Raises KafkaError SHARE_SESSION_LIMIT_REACHED; the old session is gone then, too.
         """
-        self._remove(self._sessions.get(key))
+        old = self._sessions.get(key)
+        if old is not None:
+            self.end(old)
         added = dict.fromkeys(partitions)
         if len(self._sessions) >= self._most() or self.held + len(added) > MOST_HELD:
             raise self._limit_reached()
@@ -115,10 +117,6 @@ class ShareSessions:
         self.held += len(session.partitions) - before
         session.advance()
 
-    def end(self, session: ShareSession) -> None:
-        """Forget a session."""
-        self._remove(session)
-
     def has_group(self, group_id: str) -> bool:
         """Return whether a group has sessions."""
         return group_id in self._by_group
@@ -131,8 +129,9 @@ class ShareSessions:
             for listener in self.on_end:
                 listener(session)
 
-    def _remove(self, session: ShareSession | None) -> None:
-        if session is None or self._sessions.get(session.key) is not session:
+    def end(self, session: ShareSession) -> None:
+        """Forget a session, unless another one has replaced it."""
+        if self._sessions.get(session.key) is not session:
             return
         del self._sessions[session.key]
         self.held -= len(session.partitions)

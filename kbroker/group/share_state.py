@@ -54,7 +54,7 @@ BATCHES_TOGETHER = 2_000
 Done = Callable[[KafkaError | None], object]
 
 
-class Change(NamedTuple):
+class PendingRow(NamedTuple):
     """A row on its way to the disk, and the state after it: None after a tombstone."""
 
     key: ShareKey
@@ -71,7 +71,7 @@ class ShareStateShard:
         self._clock = clock
         self._memory = memory
         self._on_their_way: dict[ShareKey, ShareState | None] = {}
-        self._appended: deque[tuple[int, Sequence[Change]]] = deque()
+        self._appended: deque[tuple[int, Sequence[PendingRow]]] = deque()
 
     def load(self) -> None:
         """Replay the log, then follow it. Raises CorruptLogError."""
@@ -92,7 +92,7 @@ class ShareStateShard:
         """Return whether no row of the share partition is on its way to the disk."""
         return key not in self._on_their_way
 
-    def append(self, changes: Sequence[Change], done: Done) -> None:
+    def append(self, changes: Sequence[PendingRow], done: Done) -> None:
         """Append the rows as one batch. `done` gets None once they are durable and adopted, or the error."""
         base_offset = self.partition.log_end_offset
         before = {change.key: self.newest(change.key) for change in changes if not self.is_settled(change.key)}
@@ -316,7 +316,7 @@ class ShareStates:
 
     # ---- rows
 
-    def _initialized(self, shard: ShareStateShard, key: ShareKey, state_epoch: int, start_offset: int) -> Change:
+    def _initialized(self, shard: ShareStateShard, key: ShareKey, state_epoch: int, start_offset: int) -> PendingRow:
         known = shard.newest(key)
         if known is not None and known.state_epoch > state_epoch:
             raise fenced_state(known.state_epoch, state_epoch)
@@ -327,10 +327,10 @@ class ShareStates:
         state = ShareState(
             0 if known is None else known.snapshot_epoch + 1, state_epoch, 0, start_offset,
             UNKNOWN_COUNT if start_offset == UNKNOWN_OFFSET else 0, now_ms, written_ms=now_ms)
-        return Change(key, state, snapshot_row(key, state))
+        return PendingRow(key, state, snapshot_row(key, state))
 
-    def _deleted(self, shard: ShareStateShard, key: ShareKey) -> Change | None:
-        return None if shard.newest(key) is None else Change(key, None, tombstone(key))
+    def _deleted(self, shard: ShareStateShard, key: ShareKey) -> PendingRow | None:
+        return None if shard.newest(key) is None else PendingRow(key, None, tombstone(key))
 
     def _write(self, shard: ShareStateShard, key: ShareKey, known: ShareState, changes: Changes, done: Done) -> None:
         now_ms = self._clock.wall_ms()
@@ -339,19 +339,19 @@ class ShareStates:
             shard.append([self._snapshot(key, replace(state, created_ms=now_ms))], done)
             return
         state = replace(state, updates=known.updates + 1)
-        shard.append([Change(key, state, update_row(key, known.snapshot_epoch, changes))], done)
+        shard.append([PendingRow(key, state, update_row(key, known.snapshot_epoch, changes))], done)
 
-    def _snapshot(self, key: ShareKey, state: ShareState) -> Change:
+    def _snapshot(self, key: ShareKey, state: ShareState) -> PendingRow:
         state = replace(state, snapshot_epoch=state.snapshot_epoch + 1, updates=0)
-        return Change(key, state, snapshot_row(key, state))
+        return PendingRow(key, state, snapshot_row(key, state))
 
-    def _in_parts(self, keys: Iterable[ShareKey], change: Callable[[ShareStateShard, ShareKey], Change | None],
+    def _in_parts(self, keys: Iterable[ShareKey], change: Callable[[ShareStateShard, ShareKey], PendingRow | None],
                   done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
         """Append what `change` returns for each key, in batches by shard, as long work."""
         failed: dict[ShareKey, KafkaError] = {}
         waiting = 1     # for the end of the work itself
 
-        def landed(part: Sequence[Change], error: KafkaError | None) -> None:
+        def landed(part: Sequence[PendingRow], error: KafkaError | None) -> None:
             nonlocal waiting
             waiting -= 1
             for key, _, _ in part:
@@ -362,7 +362,7 @@ class ShareStates:
             if not waiting:
                 done(failed)
 
-        def append(shard: ShareStateShard, part: Sequence[Change]) -> None:
+        def append(shard: ShareStateShard, part: Sequence[PendingRow]) -> None:
             nonlocal waiting
             waiting += 1
             shard.append(part, lambda error: landed(part, error))
@@ -370,7 +370,7 @@ class ShareStates:
         def work() -> Steps[None]:
             for same_shard in self._by_shard(keys):
                 for start in range(0, len(same_shard), ROWS_TOGETHER):
-                    part: list[Change] = []
+                    part: list[PendingRow] = []
                     shard = None
                     for key in same_shard[start:start + ROWS_TOGETHER]:
                         try:
@@ -391,8 +391,7 @@ class ShareStates:
     def _by_shard(self, keys: Iterable[ShareKey]) -> Iterable[list[ShareKey]]:
         found: dict[int, list[ShareKey]] = {}
         for key in dict.fromkeys(keys):
-            number = partition_for(key.coordinator_key, len(self._shards)) if self._shards else 0
-            found.setdefault(number, []).append(key)
+            found.setdefault(self._shard_number(key) if self._shards else 0, []).append(key)
         return found.values()
 
     def _reset(self, key: ShareKey) -> None:
@@ -402,7 +401,10 @@ class ShareStates:
     def _shard(self, key: ShareKey) -> ShareStateShard:
         if not self._shards:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f'{SHARE_GROUP_STATE} does not exist yet')
-        return self._shards[partition_for(key.coordinator_key, len(self._shards))]
+        return self._shards[self._shard_number(key)]
+
+    def _shard_number(self, key: ShareKey) -> int:
+        return partition_for(key.coordinator_key, len(self._shards))
 
     def _check_partition(self, key: ShareKey) -> None:
         topic = self._topics.topic_by_id(key.topic_id)

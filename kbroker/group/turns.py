@@ -21,7 +21,7 @@ from kbroker.group.kinds import apply_row
 from kbroker.group.modern import Row, Steps
 from kbroker.group.records import GROUP_VERSION, row_bytes
 from kbroker.group.shard import Shard, coordinator_error
-from kbroker.long_work import LongWork, Pace, Pause
+from kbroker.long_work import LongWork, Pace, result_of
 from kbroker.protocol.messages import GroupMetadataKey
 from kbroker.protocol.rows import encode_row_key, encode_row_value
 from kbroker.record.batch import HEADER_BYTES
@@ -137,16 +137,9 @@ class Turns:
 
     def _append(self, turn: _Turn) -> Steps[KafkaError | None]:
         """Append the rows of the turn, and wait until they are durable and adopted. Return the error."""
-        pause = Pause()
-        errors: list[KafkaError | None] = []
-
-        def done(error: KafkaError | None, _result: object) -> None:
-            errors.append(error)
-            pause.end()
-
-        self._shard.append_rows(turn.rows, turn.adopt, Callback(done))
-        yield from pause.wait()
-        return None if errors[0] is None else coordinator_error(errors[0])
+        error, _ = yield from result_of(
+            lambda done: self._shard.append_rows(turn.rows, turn.adopt, Callback(done)))
+        return None if error is None else coordinator_error(error)
 
     def _answer(self, turn: _Turn, error: KafkaError | None) -> Steps[None]:
         for number, ended in enumerate(turn.ended):

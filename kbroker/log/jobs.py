@@ -1,9 +1,10 @@
 """The interfaces through which blocking work leaves the loop, independent of the thread that runs it."""
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from kbroker.log.fs import File
-from kbroker.long_work import Pause
+from kbroker.long_work import result_of
 
 Job = Callable[[], Any]
 Submit = Callable[[Job, Callable[[Any], None]], None]
@@ -23,13 +24,6 @@ def run_inline(job: Job, done: Callable[[Any], None]) -> None:
 
 def synced(sync: Sync, files: list[File]) -> Generator[object, None, None]:
     """Wait as long work until `sync` has synced the files. Raises OSError."""
-    ended, errors = Pause(), []
-
-    def done(error: OSError | None) -> None:
-        errors.append(error)
-        ended.end()
-
-    sync(files, done)
-    yield from ended.wait()
-    if errors[0] is not None:
-        raise errors[0]
+    error = yield from result_of(partial(sync, files))
+    if error is not None:
+        raise error

@@ -16,7 +16,7 @@ from kbroker.config import Config
 from kbroker.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.file_modes import check_secret_file, holds_private_key
 from kbroker.listener_settings import PREFIX
-from kbroker.long_work import Pause
+from kbroker.long_work import result_of
 from kbroker.network.tls import server_context
 from kbroker.network.worker import Submit
 
@@ -110,17 +110,11 @@ class TlsContexts:
                   and any(name.startswith(f'{PREFIX}{listener.lower()}.ssl.') for name in names)}
         if not wanted:
             return
-        pause, results = Pause(), list[Any]()
-
-        def done(result: Any) -> None:
-            results.append(result)
-            pause.end()
-
-        self._submit(partial(self._build_changed, wanted, dict(self._tried)), done)
-        yield from pause.wait()
-        if isinstance(results[0], BaseException):
-            raise results[0]
-        for built in results[0].values():
+        result = yield from result_of(
+            partial(self._submit, partial(self._build_changed, wanted, dict(self._tried))))
+        if isinstance(result, BaseException):
+            raise result
+        for built in result.values():
             if built.context is None:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, built.problem)
 

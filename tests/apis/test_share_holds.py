@@ -6,7 +6,7 @@ import json
 import pytest
 from share_client import RELEASE, RENEW, ShareClient
 
-from kbroker.group.share_holds import MOST_BYTES, MOST_RANGES, Wanted, describe_holds
+from kbroker.group.share_holds import MOST_BYTES, MOST_RANGES, HoldsFilter, describe_holds
 from kbroker.long_work import run_to_end
 
 LOCK_MS = 30_000
@@ -27,7 +27,7 @@ def produce(client, count):
 
 
 def holds(node, **wanted):
-    return run_to_end(describe_holds(node.share_partitions, node.clock, Wanted(**wanted)))
+    return run_to_end(describe_holds(node.share_partitions, node.clock, HoldsFilter(**wanted)))
 
 
 def places(found):
@@ -129,7 +129,7 @@ def test_a_share_partition_that_is_dropped_meanwhile_is_left_out(node, member):
     other = ShareClient(node, member.topic_id, group_id='g2')
     other.initialize()
     other.acquired()
-    steps = describe_holds(node.share_partitions, node.clock, Wanted())
+    steps = describe_holds(node.share_partitions, node.clock, HoldsFilter())
     next(steps)
     node.share_partitions.drop_group('g2')
     assert run_to_end(steps)['records'] == 4
