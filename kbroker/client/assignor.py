@@ -1,4 +1,4 @@
-"""Kafka's range assignor, and the bytes that members and leader exchange (classic protocol).
+"""Kafka's assignor `range`, and the bytes that members and leader exchange (classic protocol).
 
 Subscription and assignment are opaque to the broker: a version (int16), then the message in that version.
 """
@@ -14,9 +14,12 @@ from kbroker.protocol.messages import ConsumerProtocolAssignment, ConsumerProtoc
 TopicPartition = tuple[str, int]
 
 RANGE = 'range'
+COOPERATIVE_STICKY = 'cooperative-sticky'
 
 _SUBSCRIPTION_VERSION = 1
+_SUBSCRIPTION_VERSION_WITH_GENERATION = 2
 _ASSIGNMENT_VERSION = 0
+GENERATION_BYTES = 4
 
 
 class Member(NamedTuple):
@@ -25,6 +28,9 @@ class Member(NamedTuple):
     member_id: str
     instance_id: str | None
     topics: frozenset[str]
+    owned: frozenset[TopicPartition] = frozenset()
+    generation: int = -1
+    """The generation that assigned `owned`."""
 
 
 def assign_ranges(members: Iterable[Member], partition_counts: Mapping[str, int]) -> dict[str, list[TopicPartition]]:
@@ -46,17 +52,28 @@ def assign_ranges(members: Iterable[Member], partition_counts: Mapping[str, int]
     return assignment
 
 
-def encode_subscription(topics: Iterable[str], owned: Iterable[TopicPartition] = ()) -> bytes:
-    """Encode the subscription that a member sends in JoinGroup."""
+def encode_subscription(topics: Iterable[str], owned: Iterable[TopicPartition] = (), generation: int = -1) -> bytes:
+    """Encode the subscription that a member sends in JoinGroup. A generation from 0 says how old the claims are."""
     structs = [ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
                for topic, partitions in by_topic(owned).items()]
-    message = ConsumerProtocolSubscription(topics=sorted(topics), owned_partitions=structs)
-    return encode_message(message, _SUBSCRIPTION_VERSION)
+    message = ConsumerProtocolSubscription(topics=sorted(topics), owned_partitions=structs,
+                                           generation_id=generation)
+    return encode_message(message, _SUBSCRIPTION_VERSION if generation < 0 else _SUBSCRIPTION_VERSION_WITH_GENERATION)
 
 
 def decode_subscription(data: bytes) -> frozenset[str]:
     """Return the topics of a subscription. Raises KafkaError(INCONSISTENT_GROUP_PROTOCOL) if the bytes are not one."""
     return frozenset(_decode(ConsumerProtocolSubscription, data).topics)
+
+
+def decode_member(member_id: str, instance_id: str | None, data: bytes) -> Member:
+    """Return a member with the content of its subscription. Raises as `decode_subscription` does."""
+    message = _decode(ConsumerProtocolSubscription, data)
+    owned = frozenset((struct.topic, index) for struct in message.owned_partitions for index in struct.partitions)
+    generation = message.generation_id
+    if generation < 0 and message.user_data is not None and len(message.user_data) == GENERATION_BYTES:
+        generation = int.from_bytes(message.user_data, signed=True)     # before version 2, of Kafka's sticky assignors
+    return Member(member_id, instance_id, frozenset(message.topics), owned, generation)
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:

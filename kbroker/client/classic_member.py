@@ -2,6 +2,9 @@
 
     join():   every member: JoinGroup; the leader also assigns --> every member: SyncGroup --> partitions
     stable:   Heartbeat every heartbeat.interval.ms; the answer REBALANCE_IN_PROGRESS means: join again
+
+With `range`, a member gives up all partitions when it joins. With `cooperative-sticky` alone it keeps them, drops those
+that the leader takes away, and joins again at once, so that the leader can give them to another member (KIP-429).
 """
 from __future__ import annotations
 
@@ -9,17 +12,18 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from kbroker.client.assignor import (
+    COOPERATIVE_STICKY,
     RANGE,
-    Member,
     TopicPartition,
     assign_ranges,
     decode_assignment,
-    decode_subscription,
+    decode_member,
     encode_assignment,
     encode_subscription,
 )
 from kbroker.client.errors import ClientError, check, known_code
 from kbroker.client.group_member import GroupMember
+from kbroker.client.sticky_assignor import assign_cooperatively
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import PROTOCOL_TYPE
@@ -27,20 +31,33 @@ from kbroker.protocol.consumer_protocol import PROTOCOL_TYPE
 JOIN_GRACE_MS = 5000
 """JoinGroup is answered when all members have rejoined, at the latest after the rebalance timeout."""
 
+ASSIGNORS = {RANGE: assign_ranges, COOPERATIVE_STICKY: assign_cooperatively}
+
 _E = ErrorCode
 
 
 class ClassicMember(GroupMember):
-    """A member by the classic protocol. Its leader assigns ranges."""
+    """A member by the classic protocol. Its leader assigns by the assignor that the group has chosen."""
 
     # The group has replaced this generation of the member, which must join again.
     lost_place = frozenset({_E.REBALANCE_IN_PROGRESS, _E.ILLEGAL_GENERATION, _E.UNKNOWN_MEMBER_ID})
 
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self._has_generation = False
+        """The group counts this member to its last generation. It may rebalance meanwhile."""
+
+    @property
+    def sends_heartbeats(self) -> bool:
+        return self._has_generation
+
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
         """Join the next generation, waiting for the other members. Returns the assigned partitions."""
-        subscription = encode_subscription(topics, owned)
+        is_cooperative = self._settings.assignors == (COOPERATIVE_STICKY,)
         while True:
-            answer = self._retrying(lambda: self._join_once(subscription), 'JoinGroup')
+            kept = set(owned) if is_cooperative and self._has_generation else set()
+            subscription = encode_subscription(topics, kept, self.generation_id if kept else -1)
+            answer = self._retrying(lambda s=subscription: self._join_once(s), 'JoinGroup')  # type: ignore[misc]
             assignments = self._assign(answer) if answer.leader == answer.member_id else []
             try:
                 assignment = self._retrying(lambda a=answer, b=assignments: self._sync(a, b),  # type: ignore[misc]
@@ -49,9 +66,13 @@ class ClassicMember(GroupMember):
                 if not self._note_lost_place(error.code):
                     raise
                 continue
-            self.must_join = False
-            self._next_heartbeat_ms = self._clock.monotonic_ms() + self._settings.heartbeat_interval_ms
-            return decode_assignment(assignment)
+            assigned = decode_assignment(assignment)
+            self._has_generation = True
+            self.keeps_positions = bool(kept)
+            self.must_join = not kept <= set(assigned)
+            self._next_heartbeat_ms = self._clock.monotonic_ms() + (
+                0 if self.must_join else self._settings.heartbeat_interval_ms)
+            return assigned
 
     def _join_once(self, subscription: bytes) -> Any:
         rebalance_timeout_ms = self._settings.max_poll_interval_ms
@@ -60,7 +81,8 @@ class ClassicMember(GroupMember):
                 group_id=self.group_id, session_timeout_ms=self._settings.session_timeout_ms,
                 rebalance_timeout_ms=rebalance_timeout_ms, member_id=self.member_id,
                 group_instance_id=self._settings.group_instance_id, protocol_type=PROTOCOL_TYPE,
-                protocols=[messages.JoinGroupRequest.JoinGroupRequestProtocol(name=RANGE, metadata=subscription)]),
+                protocols=[messages.JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=subscription)
+                           for name in self._settings.assignors]),
                 rebalance_timeout_ms + JOIN_GRACE_MS)
             if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:   # KIP-394: first the member id, then the join
                 self.member_id = answer.member_id
@@ -75,13 +97,12 @@ class ClassicMember(GroupMember):
         """As leader, compute the assignments of all members."""
         if answer.skip_assignment:      # KIP-814: a static leader came back; the others keep their partitions
             return []
-        members = [Member(row.member_id, row.group_instance_id, decode_subscription(row.metadata))
-                   for row in answer.members]
+        members = [decode_member(row.member_id, row.group_instance_id, row.metadata) for row in answer.members]
         known = self._cluster.refresh({topic for member in members for topic in member.topics}).topics
         counts = {topic.name: len(topic.partitions) for topic in known if not topic.error_code}
         return [messages.SyncGroupRequest.SyncGroupRequestAssignment(member_id=member_id,
                                                                      assignment=encode_assignment(partitions))
-                for member_id, partitions in assign_ranges(members, counts).items()]
+                for member_id, partitions in ASSIGNORS[answer.protocol_name](members, counts).items()]
 
     def _sync(self, answer: Any, assignments: list[Any]) -> bytes:
         synced = self._coordinator().call(messages.SyncGroupRequest(
@@ -95,7 +116,7 @@ class ClassicMember(GroupMember):
     def heartbeat_if_due(self) -> None:
         """Send a heartbeat if due. Sets `must_join` when the group rebalances or has dropped this member."""
         now_ms = self._clock.monotonic_ms()
-        if self.must_join or now_ms < self._next_heartbeat_ms:
+        if not self._has_generation or now_ms < self._next_heartbeat_ms:
             return
         self._next_heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
         try:
@@ -117,6 +138,7 @@ class ClassicMember(GroupMember):
 
     def leave(self) -> None:
         """Release the partitions at once. A static member keeps its place until its session ends."""
+        self._has_generation = False
         if self.generation_id < 0 or self._settings.group_instance_id is not None:
             return
         connection = self._coordinator()
@@ -134,5 +156,7 @@ class ClassicMember(GroupMember):
             return False
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ''
+        if code is not ErrorCode.REBALANCE_IN_PROGRESS:
+            self._has_generation = False
         self.must_join = True
         return True

@@ -1,7 +1,8 @@
 """A consumer that reads partitions of its own choice, or those that its group assigns.
 
-Blocking, without threads. Fetches, heartbeats, rebalances and automatic commits all happen in `poll`. So a program
-that processes its records for longer than session.timeout.ms loses its place in the group.
+Blocking. Fetches, rebalances and automatic commits all happen in `poll`. A thread sends the heartbeats of a member
+whose program is busy (`client/background_heartbeats`). A program that does not poll for max.poll.interval.ms loses its
+place in the group.
 """
 from __future__ import annotations
 
@@ -9,12 +10,15 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Self
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel, OffsetAndMetadata
+from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel, ListedOffset, OffsetAndMetadata
 from kbroker.client.assignor import TopicPartition
+from kbroker.client.background_heartbeats import BackgroundHeartbeats
 from kbroker.client.classic_member import ClassicMember
-from kbroker.client.cluster import RETRIED
+from kbroker.client.cluster import RETRIED, Cluster
 from kbroker.client.consumer_member import ConsumerMember
 from kbroker.client.errors import ClientError, error_of, known_code
 from kbroker.client.exclusive_use import ExclusiveUse
@@ -60,7 +64,11 @@ class Consumer:
         self._cluster = cluster
         self._clock = clock or Clock()
         self._fetcher = Fetcher(cluster, self.settings, self._clock, sleep)
-        self._member = None if self.settings.group_id is None else self._make_member(self.settings.group_id)
+        self._member: GroupMember | None = None
+        self._heartbeats: BackgroundHeartbeats | None = None
+        self._member_lock: AbstractContextManager[Any] = nullcontext()
+        if self.settings.group_id is not None:
+            self._make_member(self.settings.group_id, sleep)
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._regex: str | None = None
@@ -69,6 +77,7 @@ class Consumer:
         self._commit_due_ms = 0
         self._positions: dict[TopicPartition, int | None] = {}
         """None: not yet known, from the group or from auto.offset.reset."""
+        self._paused: set[TopicPartition] = set()
         self._waiting: deque[_Fetched] = deque()
         """The batches that were fetched and that an iteration has not reached. Their offsets are not yet consumed."""
         self._topics = frozenset([topics] if isinstance(topics, str) else topics)
@@ -87,10 +96,16 @@ class Consumer:
                 raise
             error.add_note(f'The consumer could not be closed: {second}')
 
-    def _make_member(self, group_id: str) -> GroupMember:
+    def _make_member(self, group_id: str, sleep: Callable[[float], None]) -> None:
+        """Make the member, with connections of its own: the thread of its heartbeats uses them, too."""
+        self._member_cluster = Cluster(self._cluster.config, self._clock, sleep)
         if self.settings.group_protocol == 'consumer':
-            return ConsumerMember(self._cluster, group_id, self.settings, self._clock, regex=lambda: self._regex)
-        return ClassicMember(self._cluster, group_id, self.settings, self._clock)
+            self._member = ConsumerMember(self._member_cluster, group_id, self.settings, self._clock,
+                                          regex=lambda: self._regex)
+        else:
+            self._member = ClassicMember(self._member_cluster, group_id, self.settings, self._clock)
+        self._heartbeats = BackgroundHeartbeats(self._member, self.settings.max_poll_interval_ms, self._clock)
+        self._member_lock = self._heartbeats.lock
 
     # ---- assignment
 
@@ -100,7 +115,8 @@ class Consumer:
 
     @property
     def group_metadata(self) -> GroupMetadata:
-        return self._group().metadata
+        with self._member_lock:
+            return self._group().metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions, independent of any group."""
@@ -139,6 +155,72 @@ class Consumer:
         self._forget_waiting()
         self._positions[topic, partition] = offset
 
+    def seek_to_beginning(self, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Read these partitions, or all that are assigned, from their first records."""
+        self._seek_all(self.beginning_offsets(self._chosen(partitions)))
+
+    def seek_to_end(self, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Read only what is written from now on."""
+        self._seek_all(self.end_offsets(self._chosen(partitions)))
+
+    def seek_to_time(self, timestamp_ms: int, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Read from the first record at or after this time; from the end where there is none."""
+        chosen = self._chosen(partitions)
+        found = self.offsets_for_times(dict.fromkeys(chosen, timestamp_ms))
+        ends = self.end_offsets([partition for partition in chosen if found[partition] is None])
+        self._seek_all({partition: ends[partition] if listed is None else listed.offset
+                        for partition, listed in found.items()})
+
+    def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition,
+                                                                                     ListedOffset | None]:
+        """Return the first offset at or after a time for each partition, or None if no record is that late."""
+        self._use.check()
+        found = Admin(self._cluster).list_offsets(timestamps_ms, self._isolation_level) if timestamps_ms else {}
+        return {partition: listed if listed.offset >= 0 else None for partition, listed in found.items()}
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset of the first record of each partition."""
+        return self._offsets_at(EARLIEST, partitions)
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset after the last record of each partition that this consumer may read."""
+        return self._offsets_at(LATEST, partitions)
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the committed offsets of the group; partitions without one are missing."""
+        self._use.check()
+        with self._member_lock:
+            return self._group().committed(partitions)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch nothing from these partitions until `resume`. They stay assigned. Raises KeyError for others."""
+        self._use.check()
+        for partition in partitions:
+            if partition not in self._positions:
+                raise KeyError(partition)
+            self._paused.add(partition)
+        self._forget_waiting()
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._use.check()
+        self._paused.difference_update(partitions)
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        return frozenset(self._paused)
+
+    def _chosen(self, partitions: Collection[TopicPartition] | None) -> Collection[TopicPartition]:
+        self._use.check()
+        chosen = list(self._positions) if partitions is None else partitions
+        for partition in chosen:
+            if partition not in self._positions:
+                raise KeyError(partition)
+        return chosen
+
+    def _seek_all(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._forget_waiting()
+        self._positions |= offsets
+
     # ---- reading
 
     def poll(self, timeout_ms: int) -> list[ConsumedBatch]:
@@ -154,8 +236,12 @@ class Consumer:
         """Yield batches without end, until the consumer is closed. The position follows the yielded batches."""
         while not self._use.is_refused:
             self._use.check()
+            if self._member is not None and self._member.must_join:
+                self._forget_waiting()      # the group waits for this member
             if not self._waiting:
                 self._fetch(ITERATION_POLL_MS)
+            elif self._heartbeats is not None:
+                self._heartbeats.note_poll()
             if self._waiting:
                 yield self._waiting.popleft().batch
 
@@ -168,7 +254,7 @@ class Consumer:
             self._send_fetches()
             now_ms = self._clock.monotonic_ms()
             wait_ms = max(deadline_ms - now_ms, 0)
-            if self._member is not None:
+            if self._member is not None and self._is_subscribed():
                 wait_ms = min(wait_ms, max(self._member.next_heartbeat_ms() - now_ms, 0))
             for fetched in self._fetcher.receive(wait_ms):
                 start_offset = fetched.fetch_offset
@@ -188,12 +274,13 @@ class Consumer:
         self._waiting.clear()
 
     def _send_fetches(self) -> None:
-        positions = {partition: offset for partition, offset in self._positions.items() if offset is not None}
+        positions = {partition: offset for partition, offset in self._positions.items()
+                     if offset is not None and partition not in self._paused}
         self._cluster.retrying(lambda: self._fetcher.send(positions), 'Fetch')
 
     def _take(self, fetched: FetchedPartition) -> list[ConsumedBatch]:
         partition = (fetched.topic, fetched.partition)
-        if self._positions.get(partition) != fetched.fetch_offset:
+        if self._positions.get(partition) != fetched.fetch_offset or partition in self._paused:
             return []
         code = known_code(fetched.row.error_code)
         if code is ErrorCode.NONE:
@@ -216,7 +303,7 @@ class Consumer:
         if not unknown:
             return
         if self._member is not None:
-            for partition, committed in self._member.committed(unknown).items():
+            for partition, committed in self.committed(unknown).items():
                 self._positions[partition] = committed.offset
         unknown = [partition for partition in unknown if self._positions[partition] is None]
         if unknown:
@@ -229,8 +316,17 @@ class Consumer:
             missing = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(partitions))
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f'{missing}: there is no offset to begin at, and '
                              'auto.offset.reset is none')
-        found = Admin(self._cluster).list_offsets(dict.fromkeys(partitions, _RESET_TIMESTAMPS[reset]),
-                                                  IsolationLevel[self.settings.isolation_level.upper()])
+        return self._offsets_at(_RESET_TIMESTAMPS[reset], partitions)
+
+    @property
+    def _isolation_level(self) -> IsolationLevel:
+        return IsolationLevel[self.settings.isolation_level.upper()]
+
+    def _offsets_at(self, timestamp: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        self._use.check()
+        if not partitions:
+            return {}
+        found = Admin(self._cluster).list_offsets(dict.fromkeys(partitions, timestamp), self._isolation_level)
         return {partition: listed.offset for partition, listed in found.items()}
 
     # ---- the group
@@ -246,27 +342,34 @@ class Consumer:
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata] | None = None) -> None:
         """Commit the positions, or these offsets. Raises KafkaError(ILLEGAL_GENERATION ...) after a rebalance."""
         self._use.check()
-        self._group().commit(self.offsets_to_commit() if offsets is None else offsets)
+        with self._member_lock:
+            self._group().commit(self.offsets_to_commit() if offsets is None else offsets)
 
-    def close(self, commits: bool | None = None) -> None:
+    def close(self, commits: bool | None = None, timeout_ms: int | None = None) -> None:
         """Commit the positions if `commits` (default: enable.auto.commit) is true, and leave the group.
 
+        The commit is retried for at most `timeout_ms` (default: default.api.timeout.ms).
         In a process that was forked, the connections are closed without sending anything.
         """
         if not self._use.is_refused:
             self._use.check()
             try:
-                self._leave(self.settings.enable_auto_commit if commits is None else commits)
+                self._leave(self.settings.enable_auto_commit if commits is None else commits, timeout_ms)
             finally:
                 self._use.end()
         self._fetcher.close()
+        if self._member is not None:
+            self._member_cluster.close()
         if self._owns_cluster:
             self._cluster.close()
 
-    def _leave(self, commits: bool) -> None:
+    def _leave(self, commits: bool, timeout_ms: int | None) -> None:
         self._fetcher.close()
-        if self._member is None:
+        if self._member is None or self._heartbeats is None:
             return
+        self._heartbeats.stop()
+        if timeout_ms is not None:
+            self._member_cluster.config = replace(self._member_cluster.config, default_api_timeout_ms=timeout_ms)
         if commits:
             self._commit_if_still_member()
         if self._is_subscribed():
@@ -276,21 +379,29 @@ class Consumer:
                 return      # the session times out by itself
 
     def _keep_membership(self) -> None:
-        if self._member is None or not self._is_subscribed():
+        if self._member is None or self._heartbeats is None or not self._is_subscribed():
             return
+        self._heartbeats.note_poll()
+        with self._member_lock:
+            self._catch_up(self._member)
+        self._heartbeats.start()
+
+    def _catch_up(self, member: GroupMember) -> None:
+        """Send a heartbeat if it is due, commit if it is time, and join if the partitions change."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._metadata_due_ms:
             self._metadata_due_ms = now_ms + self.settings.metadata_max_age_ms
             self._watch_topics()
-        self._member.heartbeat_if_due()
-        if self.settings.enable_auto_commit and (self._member.must_join or now_ms >= self._commit_due_ms):
+        member.heartbeat_if_due()
+        if self.settings.enable_auto_commit and (member.must_join or now_ms >= self._commit_due_ms):
             self._commit_due_ms = now_ms + self.settings.auto_commit_interval_ms
             self._commit_if_still_member()
-        if self._member.must_join:
+        if member.must_join:
             owned, self._positions = self._positions, {}
-            assigned = self._member.join(self._topics, list(owned))
-            kept = owned if self._member.keeps_positions else {}
+            assigned = member.join(self._topics, list(owned))
+            kept = owned if member.keeps_positions else {}
             self._positions = {partition: kept.get(partition) for partition in assigned}
+            self._paused &= kept.keys() & self._positions.keys()
 
     def _is_subscribed(self) -> bool:
         return bool(self._topics) or self._pattern is not None or self._regex is not None

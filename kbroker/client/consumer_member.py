@@ -62,8 +62,12 @@ class ConsumerMember(EpochMember, GroupMember):
                 continue
             return
 
+    @property
+    def sends_heartbeats(self) -> bool:
+        return self.generation_id >= JOINING
+
     def heartbeat_if_due(self) -> None:
-        if self.generation_id >= JOINING and self._clock.monotonic_ms() >= self._next_heartbeat_ms:
+        if self.sends_heartbeats and self._clock.monotonic_ms() >= self._next_heartbeat_ms:
             self._keep_place()
 
     def _heartbeat(self) -> Any:
@@ -92,7 +96,7 @@ class ConsumerMember(EpochMember, GroupMember):
         if self.generation_id < JOINING:
             return
         epoch = LEAVING if self._settings.group_instance_id is None else AWAY
-        self.generation_id, self.must_join = -1, True
+        self._lose_partitions()
         self._send_farewell(self._request(epoch))
 
     def _note_lost_place(self, code: ErrorCode) -> bool:
@@ -100,7 +104,10 @@ class ConsumerMember(EpochMember, GroupMember):
             self._next_heartbeat_ms = self._clock.monotonic_ms()
             return True
         if code in FENCED:
-            self.generation_id, self.must_join, self.keeps_positions = -1, True, False
-            self._assigned, self._owned = {}, {}
+            self._lose_partitions()
             return True
         return False
+
+    def _lose_partitions(self) -> None:
+        self.generation_id, self.must_join, self.keeps_positions = -1, True, False
+        self._assigned, self._owned = {}, {}

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
 from kbroker.client.admin import OffsetAndMetadata
 from kbroker.client.assignor import TopicPartition, by_topic
 from kbroker.client.cluster import Cluster
-from kbroker.client.errors import check, error_of, known_code
+from kbroker.client.errors import ClientError, check, error_of, known_code
 from kbroker.client.membership import Membership
 from kbroker.client.stream_settings import ConsumerSettings
 from kbroker.client.transaction_manager import GroupMetadata
@@ -39,6 +40,11 @@ class GroupMember(Membership):
         self._settings = settings
 
     @property
+    @abc.abstractmethod
+    def sends_heartbeats(self) -> bool:
+        """Return whether the group expects heartbeats."""
+
+    @property
     def metadata(self) -> GroupMetadata:
         """The argument for Producer.send_offsets_to_transaction."""
         return GroupMetadata(self.group_id, self.generation_id, self.member_id, self._settings.group_instance_id)
@@ -46,6 +52,12 @@ class GroupMember(Membership):
     @abc.abstractmethod
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
         """Join the group, or take over what it has changed. Return the assigned partitions."""
+
+    def give_up(self) -> None:
+        """Leave the group, because the consumer does not poll. A later `join` makes it a member again."""
+        with suppress(ClientError):     # the session times out by itself
+            self.leave()
+        self.must_join, self.keeps_positions = True, False
 
     # ---- offsets
 

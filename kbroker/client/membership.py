@@ -31,7 +31,8 @@ def new_member_id() -> str:
 class Membership(abc.ABC):
     """The place of a client in a group of any type.
 
-    Heartbeats are sent only in calls of `heartbeat_if_due`: no thread keeps a stuck consumer in the group.
+    Heartbeats are sent only in calls of `heartbeat_if_due`. For a consumer that is busy, the thread of
+    `client/background_heartbeats` makes these calls; a share consumer has no such thread.
     """
 
     group_words: ClassVar[str] = 'group'

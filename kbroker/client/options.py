@@ -63,4 +63,5 @@ class ConsumerOptions(ConnectionOptions, total=False):
     heartbeat_interval_ms: int
     max_poll_interval_ms: int
     metadata_max_age_ms: int
+    partition_assignment_strategy: str
     check_crcs: bool

@@ -15,6 +15,12 @@ from kbroker.record.compression import Compression
 INT32_MAX = 2**31 - 1
 MOST_IN_FLIGHT = 5
 """A partition remembers this many batches of a producer and could not detect a duplicate of an older one."""
+ASSIGNOR_NAMES = {
+    'range': 'range', 'org.apache.kafka.clients.consumer.RangeAssignor': 'range',
+    'cooperative-sticky': 'cooperative-sticky',
+    'org.apache.kafka.clients.consumer.CooperativeStickyAssignor': 'cooperative-sticky',
+}
+"""The values of partition.assignment.strategy, and the names of the assignors in the protocol."""
 ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
 ACQUIRE_MODES = ('batch_optimized', 'record_limit')
 """The modes of share.acquire.mode, in the order of their numbers in the protocol."""
@@ -121,6 +127,8 @@ class ConsumerSettings:
     group_protocol: str = 'classic'
     group_remote_assignor: str | None = None
     """The assignor of the broker, with group_protocol `consumer`."""
+    assignors: tuple[str, ...] = ('range', 'cooperative-sticky')
+    """The assignors of the members, with group_protocol `classic`, by preference."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> ConsumerSettings:
@@ -155,7 +163,8 @@ class ConsumerSettings:
             read.integer('fetch.max.bytes', 52_428_800, 0), read.integer('max.partition.fetch.bytes', 1_048_576, 0),
             session_timeout_ms, heartbeat_interval_ms, read.integer('max.poll.interval.ms', 300_000, 1),
             read.integer('metadata.max.age.ms', 300_000, 0, 2**63 - 1), read.boolean('check.crcs', True) is True,
-            protocol, read.text('group.remote.assignor') or None)
+            protocol, read.text('group.remote.assignor') or None,
+            _assignors(read.parts('partition.assignment.strategy', 'range,cooperative-sticky')))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +213,11 @@ class _Reader:
         self.defaults.setdefault(name, '')
         return self._properties.get(name)
 
+    def parts(self, name: str, default: str) -> list[str]:
+        """Return the parts of a list with commas."""
+        self.defaults[name] = default
+        return [part.strip() for part in self._properties.get(name, default).split(',') if part.strip()]
+
     def integer(self, name: str, default: int, least: int, most: int = INT32_MAX) -> int:
         text = self.text(name)
         self.defaults[name] = str(default)
@@ -225,6 +239,14 @@ class _Reader:
         if text.lower() not in values:
             raise ConfigError(name, f'{name}: found {text!r}, expected {" or ".join(values)}')
         return text.lower()
+
+
+def _assignors(values: list[str]) -> tuple[str, ...]:
+    unknown = [value for value in values if value not in ASSIGNOR_NAMES]
+    if unknown or not values:
+        raise ConfigError('partition.assignment.strategy', 'partition.assignment.strategy: found '
+                          f'{unknown[0] if unknown else "none"}, expected some of {", ".join(ASSIGNOR_NAMES)}')
+    return tuple(dict.fromkeys(ASSIGNOR_NAMES[value] for value in values))
 
 
 def _integer(name: str, text: str, least: int, most: int) -> int:

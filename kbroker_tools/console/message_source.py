@@ -1,7 +1,6 @@
 """The sources of kbroker-consume: a broker, read alone or as a member of a group, and a log directory."""
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kbroker_tools.command import ToolError
 
 if TYPE_CHECKING:
-    from kbroker.client.cluster import Cluster
     from kbroker.client.consumer import Consumer
     from kbroker.client.fetcher import ConsumedBatch
     from kbroker_tools.view import View
@@ -74,10 +72,10 @@ def check_partition(topic: str, partition: int, partitions: int) -> None:
 class BrokerSource:
     """A consumer of a broker. In a group it commits the shown records at intervals and when it is closed."""
 
-    def __init__(self, cluster: Cluster, consumer: Consumer, wanted: Wanted):
-        self._cluster = cluster
+    def __init__(self, consumer: Consumer, wanted: Wanted):
         self._consumer = consumer
         self._timeout_ms = wanted.timeout_ms
+        self._goodbye_ms: int | None = None
 
     def batches(self) -> Iterator[list[ConsumedBatch]]:
         while True:
@@ -92,10 +90,10 @@ class BrokerSource:
 
     def hurry(self) -> None:
         """Shorten the timeout of the last offset commit, in case the coordinator is gone."""
-        self._cluster.config = dataclasses.replace(self._cluster.config, default_api_timeout_ms=GOODBYE_MS)
+        self._goodbye_ms = GOODBYE_MS
 
     def close(self) -> None:
-        self._consumer.close()
+        self._consumer.close(timeout_ms=self._goodbye_ms)
 
 
 def open_broker(bootstrap_server: str, command_config: Path | None, overrides: Mapping[str, str],
@@ -125,7 +123,7 @@ def open_broker(bootstrap_server: str, command_config: Path | None, overrides: M
         consumer.subscribe(regex=(wanted.include or '').strip().replace(',', '|').strip('"\''))
     else:
         consumer.subscribe(pattern=include_pattern(wanted.include or ''))
-    return BrokerSource(cluster, consumer, wanted)
+    return BrokerSource(consumer, wanted)
 
 
 class DirectorySource:

@@ -1,0 +1,83 @@
+"""The heartbeats of a group member while its consumer is busy with something else than `poll`.
+
+The thread uses the member and the member's own cluster, and nothing else: no fetcher, no position, no other connection.
+Both threads use the member only under `lock`. `poll` sends heartbeats when they are due; the thread sends late ones.
+A consumer that does not poll for max.poll.interval.ms leaves its group.
+"""
+from __future__ import annotations
+
+import threading
+import weakref
+
+from kbroker.client.errors import ClientError
+from kbroker.client.group_member import GroupMember
+from kbroker.clock import Clock
+from kbroker.errors import KafkaError
+
+LATE_MS = 500
+"""How late a heartbeat is when the thread sends it. A consumer that polls is never that late."""
+IDLE_MS = 1000
+"""How often the thread looks at a member that sends no heartbeats at the moment."""
+
+
+class BackgroundHeartbeats:
+    """The thread of one member. It ends with `stop`, or when the consumer is gone."""
+
+    def __init__(self, member: GroupMember, max_poll_interval_ms: int, clock: Clock):
+        self.lock = threading.RLock()
+        self._member = member
+        self._max_poll_interval_ms = max_poll_interval_ms
+        self._clock = clock
+        self._polled_ms = 0
+        self._failure: KafkaError | ClientError | None = None
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def note_poll(self) -> None:
+        """Restart max.poll.interval.ms. Raises the error that ended the thread's work for the member."""
+        with self.lock:
+            self._polled_ms = self._clock.monotonic_ms()
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def start(self) -> None:
+        """Start the thread, if it does not run."""
+        if self._thread is None:
+            # The thread keeps no reference to this object, which ends it when the consumer is dropped.
+            self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._stopped), daemon=True,
+                                            name=f'heartbeats of group {self._member.group_id}')
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait until it has received the answer to its last heartbeat."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def step(self) -> int:
+        """Send a heartbeat if one is late. Return the time in ms until the next step."""
+        with self.lock:
+            member, now_ms = self._member, self._clock.monotonic_ms()
+            if self._failure is not None or not member.sends_heartbeats:
+                return IDLE_MS
+            try:
+                if now_ms - self._polled_ms > self._max_poll_interval_ms:
+                    member.give_up()
+                    return IDLE_MS
+                if now_ms >= member.next_heartbeat_ms() + LATE_MS:
+                    member.heartbeat_if_due()
+            except (KafkaError, ClientError) as error:
+                self._failure = error
+                return IDLE_MS
+            return max(member.next_heartbeat_ms() + LATE_MS - self._clock.monotonic_ms(), 1)
+
+
+def _run(of: weakref.ref[BackgroundHeartbeats], stopped: threading.Event) -> None:
+    wait_ms = 0
+    while not stopped.wait(wait_ms / 1000):
+        heartbeats = of()
+        if heartbeats is None:
+            return
+        wait_ms = heartbeats.step()
+        del heartbeats

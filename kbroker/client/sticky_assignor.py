@@ -1,0 +1,74 @@
+"""Kafka's assignor `cooperative-sticky`: members keep partitions, which move in two rebalances (KIP-429).
+
+The first rebalance takes the partition from its owner, the second one gives it to the next member. So no partition is
+read by two members, and members that keep their partitions never stop.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kbroker.client.assignor import Member, TopicPartition
+
+Assignment = dict[str, list[TopicPartition]]
+
+
+def assign_cooperatively(members: Iterable[Member], partition_counts: Mapping[str, int]) -> Assignment:
+    """Return the partitions by member id. A partition whose owner loses it goes to no member yet."""
+    members = list(members)
+    owners = _owners(members, partition_counts)
+    assignment = assign_sticky(members, partition_counts)
+    return {member_id: [partition for partition in partitions if owners.get(partition, member_id) == member_id]
+            for member_id, partitions in assignment.items()}
+
+
+def assign_sticky(members: Iterable[Member], partition_counts: Mapping[str, int]) -> Assignment:
+    """Return a balanced assignment in which members keep as much as the balance allows.
+
+    No member has two partitions more than another one that could take one of them.
+    """
+    by_id = {member.member_id: member for member in sorted(members, key=lambda member: member.member_id)}
+    assignment: dict[str, set[TopicPartition]] = {member_id: set() for member_id in by_id}
+    for partition, owner in _owners(by_id.values(), partition_counts).items():
+        assignment[owner].add(partition)
+    subscribers = {topic: [member_id for member_id, member in by_id.items() if topic in member.topics]
+                   for topic in sorted({topic for member in by_id.values() for topic in member.topics})}
+    taken = {partition for partitions in assignment.values() for partition in partitions}
+    # Topics with few subscribers first: their partitions have the fewest places to go.
+    for topic in sorted(subscribers, key=lambda topic: (len(subscribers[topic]), topic)):
+        for index in range(partition_counts.get(topic, 0)):
+            if (topic, index) not in taken:
+                least = min(subscribers[topic], key=lambda member_id: (len(assignment[member_id]), member_id))
+                assignment[least].add((topic, index))
+    while _move_one(assignment, by_id):
+        pass
+    return {member_id: sorted(partitions) for member_id, partitions in assignment.items()}
+
+
+def _owners(members: Iterable[Member], partition_counts: Mapping[str, int]) -> dict[TopicPartition, str]:
+    """Return the owner of each partition. Claims of former generations, and of two members at once, do not count."""
+    members = list(members)
+    newest = max((member.generation for member in members), default=-1)
+    claims: dict[TopicPartition, list[str]] = {}
+    for member in members:
+        if member.generation < newest:
+            continue
+        for topic, index in member.owned:
+            if topic in member.topics and index < partition_counts.get(topic, 0):
+                claims.setdefault((topic, index), []).append(member.member_id)
+    return {partition: owners[0] for partition, owners in claims.items() if len(owners) == 1}
+
+
+def _move_one(assignment: dict[str, set[TopicPartition]], members: Mapping[str, Member]) -> bool:
+    """Move one partition to a member that has at least two fewer. Return False if there is none to move."""
+    by_load = sorted(assignment, key=lambda member_id: (len(assignment[member_id]), member_id))
+    for low in by_load:
+        for high in reversed(by_load):
+            if len(assignment[high]) < len(assignment[low]) + 2:
+                break
+            movable = [partition for partition in assignment[high] if partition[0] in members[low].topics]
+            if movable:
+                moved = max(movable)
+                assignment[high].remove(moved)
+                assignment[low].add(moved)
+                return True
+    return False

@@ -1,0 +1,114 @@
+"""The heartbeats of a member whose program is busy: when the thread sends them, and when it gives up."""
+import gc
+import threading
+
+import pytest
+
+from kbroker.client.background_heartbeats import IDLE_MS, LATE_MS, BackgroundHeartbeats
+from kbroker.clock import ManualClock
+from kbroker.errors import ErrorCode, KafkaError
+
+INTERVAL_MS = 3000
+
+
+class Member:
+    """A member that notes the times of its heartbeats."""
+
+    group_id = 'g'
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.sends_heartbeats = True
+        self.sent_ms = []
+        self.error = None
+        self.gave_up = False
+        self._began_ms = clock.monotonic_ms()
+        self._due_ms = self._began_ms + INTERVAL_MS
+
+    def next_heartbeat_ms(self):
+        return self._due_ms
+
+    def heartbeat_if_due(self):
+        if self.error is not None:
+            raise self.error
+        self.sent_ms.append(self.clock.monotonic_ms() - self._began_ms)
+        self._due_ms = self.clock.monotonic_ms() + INTERVAL_MS
+
+    def give_up(self):
+        self.gave_up, self.sends_heartbeats = True, False
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+def made(clock, max_poll_interval_ms=300_000):
+    member = Member(clock)
+    heartbeats = BackgroundHeartbeats(member, max_poll_interval_ms, clock)
+    heartbeats.note_poll()
+    return member, heartbeats
+
+
+def test_only_a_late_heartbeat_is_sent(clock):
+    member, heartbeats = made(clock)
+    assert heartbeats.step() == INTERVAL_MS + LATE_MS
+    clock.advance(INTERVAL_MS)
+    assert heartbeats.step() == LATE_MS, 'a consumer that polls sends this heartbeat'
+    clock.advance(LATE_MS)
+    assert heartbeats.step() == INTERVAL_MS + LATE_MS
+    assert member.sent_ms == [INTERVAL_MS + LATE_MS]
+
+
+def test_a_consumer_that_is_no_member_has_no_heartbeats(clock):
+    member, heartbeats = made(clock)
+    member.sends_heartbeats = False
+    clock.advance(60_000)
+    assert heartbeats.step() == IDLE_MS
+    assert member.sent_ms == []
+
+
+def test_a_consumer_that_does_not_poll_leaves_its_group(clock):
+    member, heartbeats = made(clock, max_poll_interval_ms=10_000)
+    for _ in range(10):
+        heartbeats.note_poll()
+        clock.advance(9000)
+        heartbeats.step()
+    assert (len(member.sent_ms), member.gave_up) == (10, False)
+    clock.advance(9000)
+    heartbeats.step()
+    assert member.gave_up
+
+
+def test_an_error_is_raised_by_the_next_poll_and_ends_the_heartbeats(clock):
+    member, heartbeats = made(clock)
+    member.error = KafkaError(ErrorCode.FENCED_INSTANCE_ID, 'fenced')
+    clock.advance(60_000)
+    assert heartbeats.step() == IDLE_MS
+    member.error = None
+    assert heartbeats.step() == IDLE_MS
+    with pytest.raises(KafkaError, match='fenced'):
+        heartbeats.note_poll()
+    heartbeats.step()
+    assert len(member.sent_ms) == 1
+
+
+def names():
+    return [thread.name for thread in threading.enumerate()]
+
+
+def test_the_thread_ends_when_it_is_stopped_or_forgotten(clock):
+    _, heartbeats = made(clock)
+    heartbeats.start()
+    heartbeats.start()
+    assert names().count('heartbeats of group g') == 1
+    heartbeats.stop()
+    assert 'heartbeats of group g' not in names()
+    member, heartbeats = made(clock)
+    member.sends_heartbeats = False
+    heartbeats.start()
+    thread, = (thread for thread in threading.enumerate() if thread.name == 'heartbeats of group g')
+    del heartbeats
+    gc.collect()
+    thread.join(30)
+    assert not thread.is_alive()

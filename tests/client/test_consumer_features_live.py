@@ -1,0 +1,173 @@
+"""A consumer's own choices with a live broker: iteration, positions, pauses, times, heartbeats, cooperative groups."""
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from kbroker.client import Admin, Consumer, Producer, TransactionError
+from kbroker.client.admin import NewTopic
+
+LIMIT_S = 120
+
+
+@pytest.fixture
+def address(shared_broker):
+    return shared_broker.address
+
+
+@pytest.fixture
+def topic(address, request):
+    """A topic of two partitions with ten records in each; the times of the records are 0, 10, 20 ..."""
+    name = request.node.name.replace('[', '-').replace(']', '')
+    with Admin(address) as admin:
+        assert admin.create_topics([NewTopic(name, 2)]) == {name: None}
+    with Producer(address, batch_size=0, linger_ms=0) as producer:
+        for number in range(20):
+            producer.send(name, b'%d' % number, partition=number % 2, timestamp_ms=number // 2 * 10)
+    return name
+
+
+def consumer_of(address, topic, **options):
+    return Consumer(address, topics=[topic], auto_offset_reset='earliest', enable_auto_commit=False, **options)
+
+
+def values(batch):
+    return [record.value for record in batch.records]
+
+
+def test_the_position_follows_the_batches_that_an_iteration_has_reached(address, topic):
+    with Consumer(address, auto_offset_reset='earliest') as consumer:
+        consumer.assign([(topic, 0)])
+        for count, batch in enumerate(consumer, 1):
+            assert values(batch) == [b'%d' % (2 * count - 2)]
+            assert consumer.position(topic, 0) == count
+            assert consumer.offsets_to_commit()[topic, 0].offset == count
+            if count == 5:
+                consumer.seek(topic, 0, 2)
+                break
+        assert values(next(iter(consumer))) == [b'4']
+        assert values(consumer.poll(LIMIT_S * 1000)[0]) == [b'6']
+
+
+def test_an_iteration_ends_when_its_consumer_is_closed(address, topic):
+    consumer = Consumer(address, auto_offset_reset='earliest')
+    consumer.assign([(topic, 0)])
+    for _ in consumer:
+        consumer.close()
+
+
+def test_a_paused_partition_is_not_read_until_it_is_resumed(address, topic):
+    with Consumer(address, auto_offset_reset='earliest') as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        first = next(iter(consumer))
+        consumer.pause([(topic, first.partition)])
+        assert consumer.paused == {(topic, first.partition)}
+        found = []
+        while len(found) < 10:
+            found += [(batch.partition, value) for batch in consumer.poll(LIMIT_S * 1000) for value in values(batch)]
+        assert {partition for partition, _ in found} == {1 - first.partition}
+        consumer.resume(consumer.paused)
+        second = next(iter(consumer))
+        assert (second.partition, second.header.base_offset) == (first.partition, 1)
+        with pytest.raises(KeyError):
+            consumer.pause([(topic, 7)])
+
+
+def test_offsets_are_found_by_time(address, topic):
+    with Consumer(address, auto_offset_reset='none') as consumer:
+        partitions = [(topic, 0), (topic, 1)]
+        consumer.assign(partitions)
+        found = consumer.offsets_for_times({(topic, 0): 25, (topic, 1): 1000})
+        assert (found[topic, 0].offset, found[topic, 0].timestamp_ms, found[topic, 1]) == (3, 30, None)
+        assert consumer.beginning_offsets(partitions) == dict.fromkeys(partitions, 0)
+        assert consumer.end_offsets(partitions) == dict.fromkeys(partitions, 10)
+        consumer.seek_to_time(90)
+        assert [consumer.position(*partition) for partition in partitions] == [9, 9]
+        consumer.seek_to_time(91, [(topic, 1)])
+        assert [consumer.position(*partition) for partition in partitions] == [9, 10]
+        consumer.seek_to_beginning([(topic, 1)])
+        consumer.seek_to_end([(topic, 0)])
+        assert [consumer.position(*partition) for partition in partitions] == [10, 0]
+
+
+def test_a_transaction_commits_the_positions_of_a_consumer(address, topic):
+    with (consumer_of(address, topic, group_id=topic, isolation_level='read_committed') as consumer,
+          Producer(address, transactional_id=topic) as producer):
+        batch = next(iter(consumer))
+        at = (topic, batch.partition)
+        with pytest.raises(ZeroDivisionError), producer.transaction() as transaction:
+            transaction.send_offsets(consumer)
+            raise ZeroDivisionError
+        assert consumer.committed([at]) == {}
+        with producer.transaction() as transaction:
+            transaction.send_offsets(consumer)
+        assert consumer.committed([at])[at].offset == 1
+        with producer.transaction() as transaction:
+            transaction.send_offsets({at: consumer.committed([at])[at]._replace(offset=5)}, consumer.group_metadata)
+        assert consumer.committed([at])[at].offset == 5
+        stale = consumer.group_metadata._replace(generation_id=99)
+        with pytest.raises(TransactionError), producer.transaction() as transaction:
+            transaction.send_offsets(consumer.offsets_to_commit(), stale)
+
+
+@pytest.mark.parametrize('protocol', [{'session_timeout_ms': 6000, 'heartbeat_interval_ms': 100},
+                                      {'group_protocol': 'consumer'}], ids=['classic', 'consumer'])
+def test_a_busy_member_sends_heartbeats(address, topic, protocol):
+    with consumer_of(address, topic, group_id=topic, **protocol) as consumer:
+        while not consumer.poll(100):
+            pass
+        before = consumer._member.next_heartbeat_ms()
+        deadline = time.monotonic() + LIMIT_S
+        while consumer._member.next_heartbeat_ms() == before:
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.05)
+
+
+def poll_until(consumers, condition):
+    """Poll until the condition holds, and return (consumer, partition, value) of each record.
+
+    A join waits for the other members, so each consumer polls in a thread of its own.
+    """
+    ended, errors, found = threading.Event(), [], []
+
+    def run(consumer):
+        try:
+            while not ended.is_set():
+                found.extend((consumer, batch.partition, value) for batch in consumer.poll(20)
+                             for value in values(batch))
+        except Exception as error:
+            errors.append(error)
+        consumer._use.thread = -1   # another thread goes on with it
+
+    for consumer in consumers:
+        consumer._use.thread = -1
+    threads = [threading.Thread(target=run, args=[consumer]) for consumer in consumers]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + LIMIT_S
+    while not condition() and not errors and time.monotonic() < deadline:
+        threading.Event().wait(0.02)
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert condition()
+    return found
+
+
+def test_members_of_a_cooperative_group_keep_what_does_not_move(address, topic):
+    options = {'group_id': topic, 'heartbeat_interval_ms': 100, 'session_timeout_ms': 30_000,
+               'partition_assignment_strategy': 'org.apache.kafka.clients.consumer.CooperativeStickyAssignor'}
+    with ExitStack() as stack:
+        first = stack.enter_context(consumer_of(address, topic, **options))
+        read = poll_until([first], lambda: sorted(first._positions.values(), key=str) == [10, 10])
+        second = stack.enter_context(consumer_of(address, topic, **options))
+        read += poll_until([first, second], lambda: (len(first.assignment), len(second.assignment)) == (1, 1))
+        assert first.assignment | second.assignment == {(topic, 0), (topic, 1)}
+        (_, kept), = first.assignment
+        read += poll_until([first, second], lambda: 10 in second._positions.values())
+        assert len([value for consumer, partition, value in read if partition == kept]) == 10, 'it was never left'
+        assert len([value for consumer, _, value in read if consumer is second]) == 10
+        second.close()
+        poll_until([first], lambda: len(first.assignment) == 2)
