@@ -21,7 +21,7 @@ def all_partitions(subscriptions, counts):
 
 
 @given(COUNTS, SUBSCRIPTIONS)
-def test_every_partition_goes_to_one_subscriber_and_nobody_could_take_from_a_fuller_one(counts, subscriptions):
+def test_every_partition_goes_to_one_subscriber_and_no_other_subscriber_could_take_from_a_fuller_one(counts, subscriptions):
     group = members(subscriptions)
     found = assign_sticky(group, counts)
     assert sorted(partition for partitions in found.values() for partition in partitions) == all_partitions(
@@ -41,7 +41,7 @@ def test_a_group_that_has_not_changed_keeps_its_assignment(counts, subscriptions
 
 @given(COUNTS, SUBSCRIPTIONS, st.frozensets(st.sampled_from(TOPICS), min_size=1), st.integers(0, 4))
 def test_a_change_reaches_the_balanced_assignment_in_two_rebalances(counts, subscriptions, joining, leaving):
-    """No partition has two owners between them: the first rebalance gives only what nobody has."""
+    """No partition has two owners between them: the first rebalance gives away only partitions without an owner."""
     first = assign_sticky(members(subscriptions), counts)
     first.pop(f'm{leaving}', None)
     changed = [topics for number, topics in enumerate(subscriptions) if number != leaving]
