@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kbroker import __version__
 from kbroker.apis.dispatch import Dispatcher
-from kbroker.apis.served import served_apis
+from kbroker.apis.served import apis_under
 from kbroker.clock import Clock, Timers
 from kbroker.config import Config, Listener, addresses_for_clients, check_exposure
 from kbroker.garbage import YoungSearch, log_garbage
@@ -185,7 +185,7 @@ class Broker:
 
     def _bind(self) -> None:
         config = self.config
-        dispatcher = Dispatcher(self.node, served_apis(), self.node.tick, self.turn_watch)
+        dispatcher = Dispatcher(self.node, apis_under(self.config), self.node.tick, self.turn_watch)
         self.node.quotas.on_switch.append(dispatcher.apply_quotas)
         limits = Limits(
             max_request_bytes=config.socket_request_max_bytes,

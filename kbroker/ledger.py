@@ -18,6 +18,7 @@ from kbroker.security.acl_index import MOST_ACL_BYTES
 from kbroker.security.audit import QUEUE_BYTES
 from kbroker.security.failed_logins import MOST_ADDRESSES
 from kbroker.security.quotas import MOST_COUNTERS, MOST_METERS
+from kbroker.transaction.store import ID_OVERHEAD_BYTES
 
 
 class Line(NamedTuple):
@@ -73,6 +74,8 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
         Line('partitions', '', lambda: len(node.logs.logs), lambda: node.topics.most_partitions, '10 KB each'),
         Line('transactional ids', 'bytes', lambda: node.transactions.store.id_bytes,
              lambda: node.transactions.store.most_id_bytes, 'transactional.id.expiration.ms makes room'),
+        Line('transactions that a client keeps as prepared', '', lambda: node.transactions.store.kept_count,
+             lambda: node.transactions.store.most_id_bytes // ID_OVERHEAD_BYTES, 'one a transactional id'),
         Line('producers of partitions', '', lambda: node.logs.producer_room.held, lambda: node.logs.producer_room.most,
              '100,000 a partition; producer.id.expiration.ms makes room'),
         Line('lines of the audit that wait', 'bytes', lambda: node.audit.waiting_bytes, lambda: QUEUE_BYTES,

@@ -403,6 +403,10 @@ TRANSACTIONS = (
     _int('transaction.state.log.min.isr', 1, 'min.insync.replicas of __transaction_state.', 1),
     _int('transaction.state.log.segment.bytes', 104857600, 'The segment size of __transaction_state in bytes.',
          MIN_SEGMENT_BYTES),
+    _boolean_row('transaction.two.phase.commit.enable', False,
+                 'Let producers take part in two-phase commit (KIP-939): their transactions never time out, and wait '
+                 'for an external coordinator to decide. InitProducerId is served up to version 6, which is not final '
+                 'in Kafka.'),
     _boolean_row('transaction.partition.verification.enable', True,
                  'Check with the coordinator that a partition belongs to the transaction before its first append.',
                  update=CLUSTER),
@@ -536,7 +540,6 @@ IGNORED: dict[str, str] = {
     'transaction.state.log.load.buffer.size': 'the coordinators read the log in place',
     'add.partitions.to.txn.retry.*': 'the coordinator runs in this process',
     '*.purgatory.purge.interval.requests': 'finished waiters are removed at once',
-    'transaction.two.phase.commit.enable': 'two-phase commit is not served',
     'remote.*': 'there is no tiered storage',
     'log.local.retention.*': 'there is no tiered storage',
     'follower.fetch.last.tiered.offset.enable': 'there is no tiered storage',

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.transaction.state import NEVER_TIMES_OUT_MS
 from kbroker_tools.command import (
     SETTINGS,
     Group,
@@ -20,7 +21,7 @@ from kbroker_tools.command import (
     open_view,
     version_option,
 )
-from kbroker_tools.render import Column, Output
+from kbroker_tools.render import Column, Output, shell_word
 from kbroker_tools.view import ProducerInfo, TransactionInfo, View
 
 if TYPE_CHECKING:
@@ -87,9 +88,12 @@ LISTED = [Column('transactional_id', 'TransactionalId'), Column('coordinator_id'
 @click.option('--duration-filter', type=int, default=-1, metavar='MS',
               help='Only transactions that have run for longer than this; all if negative.')
 @click.option('--transactional-id-pattern', metavar='REGEX', help='Only ids that match this expression as a whole.')
+@click.option('--two-phase', is_flag=True,
+              help='Only open transactions of two-phase commit. They never time out.')
 @cluster_options
 @json_option
-def list_command(duration_filter: int, transactional_id_pattern: str | None, as_json: bool, **place: Any) -> None:
+def list_command(duration_filter: int, transactional_id_pattern: str | None, two_phase: bool, as_json: bool,
+                 **place: Any) -> None:
     """List transactional ids and their states."""
     view = open_view(**place)
     if view.is_live:
@@ -98,6 +102,9 @@ def list_command(duration_filter: int, transactional_id_pattern: str | None, as_
                         duration_filter_ms=duration_filter, transactional_id_pattern=transactional_id_pattern or None)]
     else:
         listings = _listed_offline(view, duration_filter, transactional_id_pattern)
+    if two_phase:
+        listings = [listing for listing in listings
+                    if listing[3] == 'Ongoing' and _is_two_phase(view.transaction(listing[0]))]
     Output(as_json).table(LISTED, listings)
 
 
@@ -144,9 +151,24 @@ def describe(transactional_id: str, as_json: bool, **place: Any) -> None:
     row = _known(view, transactional_id)
     start_ms = row.start_timestamp_ms
     output = Output(as_json)
+    if _is_two_phase(row):
+        output.note(_two_phase_note(view, row, place['command_config']))
     output.table(DESCRIBED, [(
         row.coordinator_id, transactional_id, row.producer_id, row.producer_epoch, row.state, row.timeout_ms, start_ms,
         None if start_ms is None else view.now_ms() - start_ms, _partitions(view, row, output))])
+
+
+def _is_two_phase(row: TransactionInfo | None) -> bool:
+    return row is not None and row.state == 'Ongoing' and row.timeout_ms == NEVER_TIMES_OUT_MS
+
+
+def _two_phase_note(view: View, row: TransactionInfo, command_config: str | None) -> str:
+    command = command_line(PROGRAM, bootstrap_server=view.bootstrap_server or 'HOST:PORT',
+                           command_config=command_config)
+    return (f'{row.transactional_id!r} takes part in two-phase commit: the open transaction '
+            f'{row.producer_id}:{row.producer_epoch} never times out. Let its external coordinator complete it. Only '
+            f'if no decision will come, abort it: {command} force-terminate --transactional-id '
+            f'{shell_word(row.transactional_id)}')
 
 
 def _known(view: View, transactional_id: str) -> TransactionInfo:

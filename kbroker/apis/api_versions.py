@@ -1,8 +1,9 @@
 """ApiVersions (key 18), versions 0-4.
 
-The answer is derived: the ranges from what the handlers of this room declare, the features from the metadata log.
-A version that is not served is answered in version 0 with UNSUPPORTED_VERSION and the ranges (KIP-511); dispatch sees
-to it. From version 3 on the client names its software, and a name or version outside the pattern is INVALID_REQUEST.
+The answer is derived: the ranges from what the handlers of this room declare and the settings add, the features from
+the metadata log. A version that is not served is answered in version 0 with UNSUPPORTED_VERSION and the ranges without
+settings (KIP-511); dispatch sees to it, and the client asks again in a version that it finds.
+From version 3 on the client names its software, and a name or version outside the pattern is INVALID_REQUEST.
 Before a login, the first good answer is the only one, and it is complete.
 Versions below 4 leave out supported features whose lowest level is 0: older clients take 0 for a fault (KIP-1022).
 """
@@ -12,7 +13,7 @@ import re
 from typing import Any
 
 from kbroker.apis.request import Api, Request
-from kbroker.apis.served import served_apis
+from kbroker.apis.served import apis_under, served_apis
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ApiVersionsResponse
@@ -22,11 +23,12 @@ SOFTWARE = re.compile(r'[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?')
 
 
 def handle(request: Request, body: Any) -> Any:
+    apis = apis_under(request.node.config)
     if request.version >= 3:
         for value in (body.client_software_name, body.client_software_version):
             if SOFTWARE.fullmatch(value) is None:
-                return with_ranges(ErrorCode.INVALID_REQUEST)
-    response = with_ranges(ErrorCode.NONE)
+                return with_ranges(ErrorCode.INVALID_REQUEST, apis)
+    response = with_ranges(ErrorCode.NONE, apis)
     image = request.node.metadata.image
     response.supported_features = [
         ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
@@ -44,18 +46,18 @@ def handle(request: Request, body: Any) -> Any:
     return response
 
 
-def with_ranges(code: ErrorCode) -> Any:
+def with_ranges(code: ErrorCode, apis: list[Api]) -> Any:
     return ApiVersionsResponse(error_code=int(code), api_keys=[
         ApiVersionsResponse.ApiVersion(
             api_key=int(api.key),
             min_version=api.min_version if api.advertised_min_version is None else api.advertised_min_version,
             max_version=api.max_version)
-        for api in served_apis()
+        for api in apis
     ])
 
 
 def error_response(_body: Any, code: ErrorCode, _message: str, _version: int) -> Any:
-    return with_ranges(code)
+    return with_ranges(code, served_apis())
 
 
 API = Api(ApiKey.API_VERSIONS, 0, 4, handle, error_response)

@@ -1,10 +1,12 @@
-"""InitProducerId (key 22), versions 0-5: a producer id and epoch, for an idempotent or a transactional producer.
+"""InitProducerId (key 22), versions 0-6: a producer id and epoch, for an idempotent or a transactional producer.
 
 Version 3 lets a producer name the id and epoch it has, to go on after an error (KIP-360). Version 4 may answer
 PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before. Version 5 says that the client knows TRANSACTION_ABORTABLE
-(KIP-890). Version 6, two-phase commit (KIP-939), is not stable in Kafka and not served.
+(KIP-890). Version 6 has two-phase commit (KIP-939). It is not stable in Kafka, and served only where
+transaction.two.phase.commit.enable is on. Its flags mean nothing without a transactional id.
 
 An open transaction under the id is fenced and aborted first; until that is done the answer is CONCURRENT_TRANSACTIONS.
+A client that keeps prepared transactions gets it as it is, and the pair that its batches carry.
 """
 from __future__ import annotations
 
@@ -20,24 +22,34 @@ from kbroker.protocol.messages import InitProducerIdResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.transaction.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionRow
 
-WRITE, TRANSACTIONAL_ID = Operation.WRITE, ResourceType.TRANSACTIONAL_ID
+WRITE, TWO_PHASE_COMMIT = Operation.WRITE, Operation.TWO_PHASE_COMMIT
+TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 FIRST_VERSION_WITH_FENCED = 4
+LAST_VERSION = 5
+LAST_VERSION_WITH_TWO_PHASE_COMMIT = 6
 
 
 def handle(request: Request, body: Any) -> None:
     if body.transactional_id is not None:
         require(request, WRITE, TRANSACTIONAL_ID, body.transactional_id)
+        if body.enable2_pc:
+            require(request, TWO_PHASE_COMMIT, TRANSACTIONAL_ID, body.transactional_id)
     else:
         require_idempotent_write(request)
     request.node.transactions.init_producer_id(
         body.transactional_id, body.transaction_timeout_ms, body.producer_id, body.producer_epoch,
-        Callback(lambda error, row: request.reply(respond(error, row, request.version))))
+        Callback(lambda error, row: request.reply(respond(error, row, request.version))),
+        body.enable2_pc, body.keep_prepared_txn)
 
 
 def respond(error: KafkaError | None, row: TransactionRow, version: int) -> Any:
     if error is not None:
         return error_response(None, error.code, '', version)
-    return InitProducerIdResponse(producer_id=row.producer_id, producer_epoch=row.producer_epoch)
+    response = InitProducerIdResponse(producer_id=row.client_producer_id, producer_epoch=row.client_producer_epoch)
+    if row.is_kept:
+        response.ongoing_txn_producer_id = row.producer_id
+        response.ongoing_txn_producer_epoch = row.producer_epoch
+    return response
 
 
 def error_response(_body: Any, code: ErrorCode, _message: str, version: int) -> Any:
@@ -45,4 +57,5 @@ def error_response(_body: Any, code: ErrorCode, _message: str, version: int) -> 
                                   producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
 
 
-API = Api(ApiKey.INIT_PRODUCER_ID, 0, 5, handle, error_response)
+API = Api(ApiKey.INIT_PRODUCER_ID, 0, LAST_VERSION, handle, error_response,
+          with_setting=('transaction.two.phase.commit.enable', LAST_VERSION_WITH_TWO_PHASE_COMMIT))

@@ -73,6 +73,8 @@ cdef class Api:
     cdef readonly Py_ssize_t max_frame_bytes
     cdef readonly object advertised_min_version
     cdef readonly object error_response
+    cdef tuple with_setting     # (its name, the last version where it is on); None
+    cdef object handle
     cdef str name               # of its messages, without Request and Response
     cdef int tags_from                  # the first version whose request header has a tag buffer
     cdef int answer_tags_from           # likewise the reply's header

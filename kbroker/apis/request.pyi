@@ -2,6 +2,7 @@
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NoReturn
 
+from kbroker.config import Config
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.access import Access
@@ -64,7 +65,9 @@ class Api:
     def __init__(self, key: ApiKey, min_version: int, max_version: int,
                  handle: _Handle | Handler | Mapping[tuple[int, int], _Handle | Handler],
                  error_response: Callable[[Any, ErrorCode, str, int], Any] | None = None,
-                 advertised_min_version: int | None = None) -> None: ...
+                 advertised_min_version: int | None = None,
+                 with_setting: tuple[str, int] | None = None) -> None: ...
+    def under(self, config: Config) -> Api: ...
     @property
     def request_class(self) -> type[Any]: ...
     def failure(self, body: Any, code: ErrorCode, message: str, version: int) -> Any: ...

@@ -380,9 +380,11 @@ cdef class Api:
     `error_response(body, code, message, version)` builds the reply to a request that failed as a whole; it returns None
     if only closing the connection can report the failure. Without it the response class has a top-level error code.
     `advertised_min_version`: the lowest version that ApiVersions names, if it differs from the lowest that is served.
+    `with_setting`: the name of a setting, and the last version that is served where the setting is on.
     """
 
-    def __init__(self, key, int min_version, int max_version, handle, error_response=None, advertised_min_version=None):
+    def __init__(self, key, int min_version, int max_version, handle, error_response=None, advertised_min_version=None,
+                 with_setting=None):
         name = key.name.title().replace('_', '')
         versions = range(min_version, max_version + 1)
         self.key = key
@@ -391,6 +393,8 @@ cdef class Api:
         self.max_frame_bytes = INT32_MAX if key is ApiKey.PRODUCE else LARGEST_BYTES
         self.advertised_min_version = advertised_min_version
         self.error_response = error_response
+        self.with_setting = with_setting
+        self.handle = handle
         self.name = name
         self.tags_from = next(
             (version for version in versions if request_header_version(key, version) >= 2), max_version + 1)
@@ -410,6 +414,16 @@ cdef class Api:
         if self.key in CHANGES:
             handle = with_audit(handle)
         return DecodingHandler(handle, f'{self.name}Request')
+
+    def under(self, config):
+        """Return the declaration that is in force with these settings."""
+        if self.with_setting is None:
+            return self
+        name, max_version = self.with_setting
+        if not getattr(config, name.replace('.', '_')):
+            return self
+        return Api(self.key, self.min_version, max_version, self.handle, self.error_response,
+                   self.advertised_min_version)
 
     @property
     def request_class(self):

@@ -7,11 +7,17 @@ import pkgutil
 
 from kbroker import apis
 from kbroker.apis.request import Api
+from kbroker.config import Config
+
+
+def apis_under(config: Config) -> list[Api]:
+    """Return every Api by key, with the versions that are served under these settings."""
+    return [api.under(config) for api in served_apis()]
 
 
 @functools.cache
 def served_apis() -> list[Api]:
-    """Return every declared Api, by key."""
+    """Return every declared Api, by key, with the versions that each broker serves."""
     modules = [importlib.import_module(f'{apis.__name__}.{found.name}')
                for found in pkgutil.iter_modules(apis.__path__)]
     return sorted((module.API for module in modules if hasattr(module, 'API')), key=lambda api: api.key)

@@ -66,6 +66,8 @@ cdef class TxnOffsetCommitUnderWay(Completion):
     cdef int append(self) except -1:
         """Append the offsets. The transaction is verified: it is open, or the producer has a guard."""
         try:
+            self.request.node.transactions.store.check_not_sealed(
+                self.producer.producer_id, self.producer.producer_epoch)
             self.request.node.groups.commit_transactional(self.commit, self.request.version, self.producer, self)
         except KafkaError as error:
             return self.refuse(error)

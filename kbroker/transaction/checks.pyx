@@ -34,17 +34,26 @@ cdef int check_not_busy(TransactionMetadata metadata) except -1:
 
 
 cdef int check_producer_id(TransactionMetadata metadata, int64_t producer_id) except -1:
-    if producer_id != metadata.current.producer_id:
+    """INVALID_PRODUCER_ID_MAPPING for another producer id than the client's."""
+    if producer_id != metadata.current.id_of_client():
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f'found producer id {producer_id} for '
-                         f'{metadata.transactional_id!r}, expected {metadata.current.producer_id}')
+                         f'{metadata.transactional_id!r}, expected {metadata.current.id_of_client()}')
     return 0
 
 
 cdef int check_epoch(TransactionMetadata metadata, int16_t producer_epoch) except -1:
-    """PRODUCER_FENCED unless the epoch is exactly the one in force: a higher one is refused, too (KAFKA-9600)."""
-    if producer_epoch != metadata.current.producer_epoch:
+    """PRODUCER_FENCED unless the epoch is exactly the client's: a higher one is refused, too (KAFKA-9600)."""
+    if producer_epoch != metadata.current.epoch_of_client():
         raise KafkaError(ErrorCode.PRODUCER_FENCED, f'found producer epoch {producer_epoch} for '
-                         f'{metadata.transactional_id!r}, expected {metadata.current.producer_epoch}')
+                         f'{metadata.transactional_id!r}, expected {metadata.current.epoch_of_client()}')
+    return 0
+
+
+cdef int check_not_kept(TransactionMetadata metadata) except -1:
+    """INVALID_TXN_STATE for a write of a client that kept an open transaction: it has to complete that first."""
+    if metadata.current.keeps():
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, f'{metadata.transactional_id!r} has a prepared transaction, '
+                         'which is to be completed before the next one begins')
     return 0
 
 

@@ -12,7 +12,8 @@ from kbroker.completion cimport Completion
 from kbroker.long_work cimport LongWork
 from kbroker.topics.partitioner cimport partition_for
 from kbroker.transaction.checks cimport (
-    busy, check_epoch, check_not_busy, check_partitions_count, check_producer_id, check_row_can_hold, known,
+    busy, check_epoch, check_not_busy, check_not_kept, check_partitions_count, check_producer_id, check_row_can_hold,
+    known,
 )
 from kbroker.transaction.end_transaction cimport TransactionEnder
 from kbroker.transaction.state cimport (
@@ -26,6 +27,7 @@ from kbroker.transaction.waiting_adds cimport WaitingAdds
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.security.escape import shown
+from kbroker.transaction.initialisations import Step, claim_of, decide, place_of
 from kbroker.transaction.state_log import value_version
 from kbroker.transaction.store import MOST_TOGETHER_BYTES
 from kbroker.transaction.verification import Mode, error_for_produce, error_for_write
@@ -45,6 +47,8 @@ cdef enum:
 cdef object NONE = ErrorCode.NONE
 cdef object CONCURRENT_TRANSACTIONS = ErrorCode.CONCURRENT_TRANSACTIONS
 cdef object ADD = Mode.ADD
+cdef object KEEP = Step.KEEP
+cdef object FENCE = Step.FENCE
 cdef tuple MODES = tuple(map(Mode.of_produce, range(PRODUCE_VERSIONS)))
 
 
@@ -76,6 +80,17 @@ cdef class FencedFirst(Completion):
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         return self.done.complete(KafkaError(CONCURRENT_TRANSACTIONS) if error is None else error, 0, None)
+
+
+cdef class Kept(Completion):
+    """An InitProducerId that keeps the open transaction. Its row is sealed before the client is answered."""
+    cdef TransactionStore store
+    cdef Completion done
+
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
+        if error is None:
+            self.store.seal(result)
+        return self.done.complete(error, 0, result)
 
 
 cdef class TransactionCoordinator:
@@ -139,14 +154,19 @@ cdef class TransactionCoordinator:
     # -- InitProducerId ------------------------------------------------------------------------------------------
 
     def init_producer_id(self, str transactional_id, int64_t timeout_ms, int64_t producer_id, int16_t producer_epoch,
-                         Completion done not None):
+                         Completion done not None, bint is_two_phase=False, bint keeps=False):
         """Give a producer id and epoch to a new producer, or the next epoch to one that names its own (KIP-360).
 
-        The result is a TransactionRow that has them. The previous owner of the transactional.id is fenced, and its open
-        transaction is aborted: the client gets CONCURRENT_TRANSACTIONS then, and asks again until that is complete.
+        The result is a TransactionRow that has them as the client's pair. The previous owner of the transactional.id is
+        fenced, and its open transaction is aborted: the client gets CONCURRENT_TRANSACTIONS then, and asks again until
+        that is complete.
+
+        In two-phase commit (KIP-939), transactions never time out, and `timeout_ms` is not used. A client that `keeps`
+        gets an open transaction as it is: the row is Ongoing then, and has the transaction's pair as well.
         """
         cdef TransactionRow row
         cdef FencedFirst fenced
+        cdef Kept kept
         try:
             if (producer_id == NO_PRODUCER_ID) != (producer_epoch == NO_PRODUCER_EPOCH):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'found producer id {producer_id} with epoch '
@@ -154,8 +174,11 @@ cdef class TransactionCoordinator:
             if transactional_id is None:        # a row for the answer alone
                 row = TransactionRow(STATUS_EMPTY, self._producer_ids.next(), 0, 0, self._clock.wall_ms())
             else:
+                if is_two_phase:
+                    timeout_ms = NEVER_TIMES_OUT_MS
+                self._check_initialisation(transactional_id, timeout_ms, is_two_phase, keeps)
                 owned, metadata = self._to_initialise(transactional_id, timeout_ms)
-                row = self._prepare_init(metadata, timeout_ms, producer_id, producer_epoch)
+                row = self._prepare_init(metadata, timeout_ms, producer_id, producer_epoch, keeps)
         except KafkaError as error:
             done.complete(error, 0, None)
             return
@@ -165,17 +188,26 @@ cdef class TransactionCoordinator:
             fenced = FencedFirst.__new__(FencedFirst)
             fenced.done = done
             self.ender.abort_fenced(owned, metadata, fenced)
+        elif row.keeps():
+            kept = Kept.__new__(Kept)
+            kept.store, kept.done = self.store, done
+            self.store.append(owned, metadata, kept, 0)
         else:
             self.store.append(owned, metadata, done, 0)
 
-    def _to_initialise(self, str transactional_id, int64_t timeout_ms):
-        """Return the id's state partition and metadata. A new id gets metadata in memory; its first row follows."""
+    def _check_initialisation(self, str transactional_id, int64_t timeout_ms, bint is_two_phase, bint keeps):
+        longest_ms = self._config.transaction_max_timeout_ms
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, 'the transactional.id is empty')
-        longest_ms = self._config.transaction_max_timeout_ms
-        if not 0 < timeout_ms <= longest_ms:
+        if not is_two_phase and not 0 < timeout_ms <= longest_ms:
             raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT,
                              f'found transaction timeout {timeout_ms} ms, expected 1 to {longest_ms}')
+        if keeps and self._transaction_version < EPOCH_BUMPS_FROM:     # the markers need an epoch of their own
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, 'a prepared transaction is kept from transaction.version '
+                             f'{EPOCH_BUMPS_FROM} on, found {self._transaction_version}')
+
+    def _to_initialise(self, str transactional_id, int64_t timeout_ms):
+        """Return the id's state partition and metadata. A new id gets metadata in memory; its first row follows."""
         owned, metadata = self.store.find(transactional_id)
         if metadata is None:
             metadata = TransactionMetadata.unborn(transactional_id, self._producer_ids.next(), timeout_ms,
@@ -184,29 +216,42 @@ cdef class TransactionCoordinator:
         return owned, metadata
 
     def _prepare_init(self, TransactionMetadata metadata, int64_t timeout_ms, int64_t producer_id,
-                      int16_t producer_epoch):
-        """Prepare the Empty row, or the fence where a transaction is open.
+                      int16_t producer_epoch, bint keeps):
+        """Prepare the row that `initialisations` decides on: Empty, kept, or the fence of an open transaction.
 
-        While one is open, the client's epoch is not compared (as in Kafka). A client with the current epoch repeats the
-        request, so the abort does it no harm. Any other client learns from the repetition that it was fenced.
+        While one is open and not kept, the client's epoch is not compared (as in Kafka). A client with the current
+        epoch repeats the request, so the abort does it no harm. Any other client learns from the repetition that it was
+        fenced.
         """
         cdef TransactionRow current = metadata.current
         check_not_busy(metadata)
         expected_epoch = None if producer_epoch == NO_PRODUCER_EPOCH else producer_epoch
         if (expected_epoch is not None and metadata.was_born()
-                and producer_id != current.producer_id
+                and producer_id != current.id_of_client()
                 and not (producer_id == current.previous_producer_id and expected_epoch >= EXHAUSTED_PRODUCER_EPOCH)):
             raise KafkaError(ErrorCode.PRODUCER_FENCED, f'found producer id {producer_id} for '
-                             f'{metadata.transactional_id!r}, expected {current.producer_id}')
-        if is_prepared(current.status):
-            raise busy(metadata)
-        if current.status == STATUS_ONGOING:
-            return metadata.prepare_epoch_fence()
+                             f'{metadata.transactional_id!r}, expected {current.id_of_client()}')
+        decision = decide(place_of(current), claim_of(current, producer_id, producer_epoch), keeps)
         now_ms = self._clock.wall_ms()
+        if decision is FENCE:
+            return metadata.prepare_epoch_fence()
+        if decision is KEEP:
+            return self._prepare_keep(metadata, timeout_ms, now_ms)
+        if type(decision) is ErrorCode:
+            raise KafkaError(decision, f'found producer id {producer_id} epoch {producer_epoch} for '
+                             f'{metadata.transactional_id!r} in {current.state.title}, expected '
+                             f'{current.id_of_client()} epoch {current.epoch_of_client()}')
         if current.is_exhausted() and (expected_epoch is None or expected_epoch == current.producer_epoch):
             return metadata.prepare_producer_id_rotation(self._producer_ids.next(), timeout_ms,
                                                          expected_epoch is not None, now_ms)
         return metadata.prepare_epoch_increment(timeout_ms, expected_epoch, now_ms)
+
+    def _prepare_keep(self, TransactionMetadata metadata, int64_t timeout_ms, int64_t now_ms):
+        """Prepare the kept row. A keep never lowers the timeout: the transaction was open under it."""
+        cdef TransactionRow current = metadata.current
+        fresh_producer_id = self._producer_ids.next() if current.is_exhausted() else NO_PRODUCER_ID
+        return metadata.prepare_keep(timeout_ms if timeout_ms == NEVER_TIMES_OUT_MS else current.timeout_ms,
+                                     fresh_producer_id, now_ms)
 
     # -- partitions ----------------------------------------------------------------------------------------------
 
@@ -259,6 +304,7 @@ cdef class TransactionCoordinator:
             current = metadata.current
             if is_prepared(current.status):
                 raise busy(metadata)
+            check_not_kept(metadata)
             if current.status != STATUS_ONGOING or not holds(current.partition_set, adding.partitions):
                 check_partitions_count(len(current.partition_set.members) + len(adding.partitions.members))
                 metadata.prepare_partitions(adding.partitions, adding.client_transaction_version,
@@ -282,6 +328,7 @@ cdef class TransactionCoordinator:
             check_epoch(metadata, producer_epoch)
             if is_prepared(metadata.current.status):
                 raise busy(metadata)
+            check_not_kept(metadata)
         except KafkaError as error:
             return dict.fromkeys(wanted, error.code)
         return {partition: NONE if partition in metadata.current.partitions else ErrorCode.TRANSACTION_ABORTABLE

@@ -115,12 +115,14 @@ cdef class TransactionEnder:
         return ending.append_prepare()
 
     cdef int prepare(self, TransactionMetadata metadata, int status, int transaction_version) except -1:
-        """Make the Prepare row pending. With TV2 the bump of an exhausted epoch reserves the next producer id
-        (KAFKA-18660, KAFKA-20090)."""
-        cdef int64_t next_producer_id = NO_PRODUCER_ID
-        if transaction_version >= EPOCH_BUMPS_FROM and metadata.current.is_exhausted():
-            next_producer_id = self.producer_ids.next()
-        metadata.prepare_end(status, transaction_version, next_producer_id, self.clock.wall_ms())
+        """Make the Prepare row pending. The bump of an exhausted epoch needs the next producer id (KAFKA-18660,
+        KAFKA-20090). With TV2 each decision bumps it. Without, only a fence does that keeps apart the client's pair."""
+        cdef int64_t fresh_producer_id = NO_PRODUCER_ID
+        if metadata.current.is_exhausted() and (
+                transaction_version >= EPOCH_BUMPS_FROM
+                or (metadata.current.keeps() and metadata.pending is not None)):
+            fresh_producer_id = self.producer_ids.next()
+        metadata.prepare_end(status, transaction_version, fresh_producer_id, self.clock.wall_ms())
         return 0
 
     cdef Ending ending(self, StatePartition owned, TransactionMetadata metadata, Completion done):

@@ -26,7 +26,7 @@ _WRONG = ErrorCode.INVALID_TXN_STATE
 
 
 class Claim(enum.IntEnum):
-    """How the (producer id, epoch) of a TV2 EndTxn relates to the current ones, as the columns of its table.
+    """How the (producer id, epoch) of a TV2 EndTxn relates to the client's, as the columns of its table.
 
     CURRENT: the same, a first attempt. BUMPED: the pair before the bump that an ending gave, a retry. OVERFLOWED: the
     pair before the rotation to a new producer id that an ending gave, a retry, too. FENCED: anything else.
@@ -88,7 +88,7 @@ cpdef decide_with_bump(int state, int claim, bint committed):
 cpdef bint is_overflow_retry(TransactionRow current, int64_t producer_id, int16_t producer_epoch) noexcept:
     """Return True if the pair is the last one of the producer id that the current one replaced."""
     return (current.previous_producer_id == producer_id and producer_epoch == EXHAUSTED_PRODUCER_EPOCH
-            and current.producer_epoch == 0)
+            and current.producer_epoch == 0 and not current.keeps())
 
 
 def claim_of(TransactionRow current not None, int64_t producer_id, int16_t producer_epoch):
@@ -99,6 +99,6 @@ def claim_of(TransactionRow current not None, int64_t producer_id, int16_t produ
 cdef int claimed(TransactionRow current, int64_t producer_id, int16_t producer_epoch) noexcept:
     if is_overflow_retry(current, producer_id, producer_epoch):
         return OVERFLOWED
-    if producer_epoch == current.producer_epoch:
+    if producer_epoch == current.epoch_of_client():
         return CURRENT
-    return BUMPED if producer_epoch + 1 == current.producer_epoch else FENCED
+    return BUMPED if producer_epoch + 1 == current.epoch_of_client() else FENCED

@@ -23,6 +23,7 @@ cdef enum:
     RECORD_OVERHEAD_BYTES = 24  # more than everything of a record beside its key and its value
     KEPT_ROOM_BYTES = 65536     # a buffer that one large row made larger is not kept
     NO_PRODUCER_ID = -1
+    NO_PRODUCER_EPOCH = -1
 
 
 def encode_key(str transactional_id not None):
@@ -38,7 +39,7 @@ def encode_key(str transactional_id not None):
 
 def encode_value(TransactionRow row not None, int version):
     """The value of a row in version 0 or 1. Version 0 has no room for what version 1 has as tagged fields: the
-    neighbouring producer ids and the client's version."""
+    neighbouring producer ids, the client's epoch and the client's version."""
     cdef list topics = topics_of(row)
     cdef bytearray value = bytearray(value_room(topics))
     cdef uint8_t *start = <uint8_t *>PyByteArray_AS_STRING(value)
@@ -135,7 +136,8 @@ cdef uint8_t *put_value(uint8_t *at, TransactionRow row, list topics, int versio
     write_int64(at + 8, row.start_timestamp_ms)
     at += 16
     if flexible:
-        at = write_tags(at, row.previous_producer_id, row.next_producer_id, <int16_t>row.client_transaction_version)
+        at = write_tags(at, row.previous_producer_id, row.next_producer_id, <int16_t>row.client_transaction_version,
+                        row.next_producer_epoch)
     return at
 
 
@@ -198,7 +200,7 @@ cdef uint8_t *write_topics(uint8_t *at, list topics, bint flexible) except NULL:
 
 
 cdef uint8_t *write_tags(uint8_t *at, int64_t previous_producer_id, int64_t next_producer_id,
-                         int16_t client_transaction_version) noexcept:
+                         int16_t client_transaction_version, int16_t next_producer_epoch) noexcept:
     """Count, then tag, size and value of each field that is not at its default."""
     cdef uint8_t *count = at
     count[0] = 0
@@ -210,12 +212,19 @@ cdef uint8_t *write_tags(uint8_t *at, int64_t previous_producer_id, int64_t next
         at = write_tagged_id(at, 1, next_producer_id)
         count[0] += 1
     if client_transaction_version != 0:
-        at[0] = 2
-        at[1] = 2
-        write_int16(at + 2, client_transaction_version)
-        at += 4
+        at = write_tagged_int16(at, 2, client_transaction_version)
+        count[0] += 1
+    if next_producer_epoch != NO_PRODUCER_EPOCH:
+        at = write_tagged_int16(at, 3, next_producer_epoch)
         count[0] += 1
     return at
+
+
+cdef uint8_t *write_tagged_int16(uint8_t *at, uint8_t tag, int16_t number) noexcept:
+    at[0] = tag
+    at[1] = 2
+    write_int16(at + 2, number)
+    return at + 4
 
 
 cdef uint8_t *write_tagged_id(uint8_t *at, uint8_t tag, int64_t producer_id) noexcept:

@@ -55,9 +55,13 @@ cdef class TransactionRow:
     cdef readonly int64_t start_timestamp_ms
     cdef readonly int64_t previous_producer_id
     cdef readonly int64_t next_producer_id
+    cdef readonly int16_t next_producer_epoch
     cdef PartitionSet partition_set
 
     cdef TransactionRow copy(self)
+    cdef bint keeps(self) noexcept
+    cdef int64_t id_of_client(self) noexcept
+    cdef int16_t epoch_of_client(self) noexcept
     cdef bint is_exhausted(self) noexcept
     cdef bint does_bump_epoch(self) noexcept
     cdef bint has_producer_of(self, TransactionRow other) noexcept

@@ -28,6 +28,16 @@ A step is *prepared* (`pending` holds the next row), appended to the log, and *a
 *abandoned*. A Complete row, which only repeats what is durable, is adopted at once. While a row is pending, nothing
 else may happen to the id. `adopt` refuses what no sound step can produce: that is a fault of this program, never of a
 client.
+
+A row has two pairs of producer id and epoch. The *transaction's* pair is in its batches, and its markers carry it. The
+*client's* pair is what the living client has. They are the same until a client keeps the open transaction of the client
+before it (KIP-939). From then on, until the transaction is complete, the row is *kept*:
+
+    step                               transaction's pair                client's pair
+    keep                               unchanged                         bumped
+    EndTxn of TV2, a fence, a timeout  epoch + 1, which the markers use  bumped
+    EndTxn of TV0 and TV1              unchanged                         unchanged
+    Complete                           becomes the client's pair         unchanged
 """
 import enum
 
@@ -117,17 +127,20 @@ cpdef PartitionSet set_of(partitions):
 cdef class TransactionRow:
     """Everything that is known of a transactional.id at one moment. All but `last_producer_epoch` is stored.
 
-    `previous_producer_id` is the producer id before the last step: it differs from `producer_id` only after a rotation.
-    `next_producer_id`, in a Prepare row whose epoch was exhausted, is the one that follows once the transaction is
-    complete. `last_producer_epoch` is the producer's epoch before the last bump that was sent to it, not known after a
-    reload.
+    `previous_producer_id` is the client's producer id before the last step: it differs from the client's only after a
+    rotation. `next_producer_id`, in a Prepare row whose epoch was exhausted, is the one that follows once the
+    transaction is complete. `last_producer_epoch` is the client's epoch before the last bump that was sent to it, not
+    known after a reload.
+
+    In a kept row, `next_producer_id` and `next_producer_epoch` are the client's pair. In any other row,
+    `next_producer_epoch` is NO_PRODUCER_EPOCH, and the client's pair is the transaction's.
     """
 
     def __init__(self, int state, int64_t producer_id, int16_t producer_epoch, int32_t timeout_ms,
                  int64_t last_update_timestamp_ms, int64_t start_timestamp_ms=NO_TIMESTAMP,
                  frozenset partitions not None=frozenset(), int64_t previous_producer_id=NO_PRODUCER_ID,
                  int64_t next_producer_id=NO_PRODUCER_ID, int16_t last_producer_epoch=NO_PRODUCER_EPOCH,
-                 int client_transaction_version=0):
+                 int client_transaction_version=0, int16_t next_producer_epoch=NO_PRODUCER_EPOCH):
         if not 0 <= state < STATUSES:
             raise ValueError(f'found state {state}, expected 0 to {STATUSES - 1}')
         self.status = state
@@ -139,6 +152,7 @@ cdef class TransactionRow:
         self.partition_set = set_of(partitions)
         self.previous_producer_id = previous_producer_id
         self.next_producer_id = next_producer_id
+        self.next_producer_epoch = next_producer_epoch
         self.last_producer_epoch = last_producer_epoch
         self.client_transaction_version = client_transaction_version
 
@@ -158,13 +172,26 @@ cdef class TransactionRow:
     def bumps_epoch(self):
         return self.does_bump_epoch()
 
+    @property
+    def is_kept(self):
+        return self.keeps()
+
+    @property
+    def client_producer_id(self):
+        return self.id_of_client()
+
+    @property
+    def client_producer_epoch(self):
+        return self.epoch_of_client()
+
     def _fields(self):
         return {'state': self.state, 'producer_id': self.producer_id, 'producer_epoch': self.producer_epoch,
                 'timeout_ms': self.timeout_ms, 'last_update_timestamp_ms': self.last_update_timestamp_ms,
                 'start_timestamp_ms': self.start_timestamp_ms, 'partitions': self.partitions,
                 'previous_producer_id': self.previous_producer_id, 'next_producer_id': self.next_producer_id,
                 'last_producer_epoch': self.last_producer_epoch,
-                'client_transaction_version': self.client_transaction_version}
+                'client_transaction_version': self.client_transaction_version,
+                'next_producer_epoch': self.next_producer_epoch}
 
     def _replace(self, **changes):
         """A row with other values in the fields named."""
@@ -191,12 +218,23 @@ cdef class TransactionRow:
         row.partition_set = self.partition_set
         row.previous_producer_id = self.previous_producer_id
         row.next_producer_id = self.next_producer_id
+        row.next_producer_epoch = self.next_producer_epoch
         row.last_producer_epoch = self.last_producer_epoch
         row.client_transaction_version = self.client_transaction_version
         return row
 
+    cdef bint keeps(self) noexcept:
+        return self.next_producer_epoch != NO_PRODUCER_EPOCH
+
+    cdef int64_t id_of_client(self) noexcept:
+        return self.next_producer_id if self.keeps() else self.producer_id
+
+    cdef int16_t epoch_of_client(self) noexcept:
+        return self.next_producer_epoch if self.keeps() else self.producer_epoch
+
     cdef bint is_exhausted(self) noexcept:
-        return self.producer_epoch >= EXHAUSTED_PRODUCER_EPOCH
+        """Return whether the next bump of the client's pair needs a new producer id."""
+        return self.epoch_of_client() >= EXHAUSTED_PRODUCER_EPOCH
 
     cdef bint does_bump_epoch(self) noexcept:
         return self.client_transaction_version >= EPOCH_BUMPS_FROM
@@ -271,12 +309,28 @@ cdef class TransactionMetadata:
                                             int64_t now_ms):
         """`partitions` join the open transaction, or begin one."""
         cdef TransactionRow row = self.current.copy()
+        if row.keeps():
+            raise IllegalTransition(f'{self!r}: no partition may join a kept transaction')
         if is_idle(row.status):
             row.start_timestamp_ms = now_ms
         row.status = STATUS_ONGOING
         row.partition_set = row.partition_set.union(partitions)
         row.last_update_timestamp_ms = now_ms
         row.client_transaction_version = client_transaction_version
+        return self.prepare(row)
+
+    def prepare_keep(self, int32_t timeout_ms, int64_t fresh_producer_id, int64_t now_ms):
+        """The next pair for a client that keeps the open transaction (KIP-939). The transaction keeps its own pair.
+
+        `fresh_producer_id` is NO_PRODUCER_ID unless the client's epoch is exhausted.
+        """
+        cdef TransactionRow row = self.current.copy()
+        if row.status != STATUS_ONGOING:
+            raise IllegalTransition(f'{self!r}: there is no open transaction to keep')
+        bump_client(row, fresh_producer_id)
+        row.timeout_ms = timeout_ms
+        row.last_producer_epoch = NO_PRODUCER_EPOCH
+        row.last_update_timestamp_ms = now_ms
         return self.prepare(row)
 
     def prepare_epoch_fence(self):
@@ -287,9 +341,11 @@ cdef class TransactionMetadata:
             row.producer_epoch += 1
         return self.prepare(row)
 
-    cpdef TransactionRow prepare_end(self, int status, int transaction_version, int64_t next_producer_id,
+    cpdef TransactionRow prepare_end(self, int status, int transaction_version, int64_t fresh_producer_id,
                                      int64_t now_ms):
         """The decision. With TV2 it bumps the epoch, so that nothing late can join the next transaction.
+
+        `fresh_producer_id` is NO_PRODUCER_ID unless the decision bumps the client's epoch and that is exhausted.
 
         A pending fence turns into the abort it was made for. Under TV0 and TV1 it fences in memory at once, even if
         the append then fails: refusing the old producer early is safe, and letting it go on is not (KAFKA-9666).
@@ -301,26 +357,39 @@ cdef class TransactionMetadata:
             row = self.current.copy()
             row.producer_epoch = fence.producer_epoch
             row.last_producer_epoch = NO_PRODUCER_EPOCH
+            if row.keeps():
+                bump_client(row, fresh_producer_id)
             self.current = row
         row = self.current.copy()
         if bumps_epoch:
-            row.last_producer_epoch = row.producer_epoch
+            row.last_producer_epoch = row.epoch_of_client()
             row.producer_epoch = min(row.producer_epoch + 1, <int>MAX_PRODUCER_EPOCH)
+        if not row.keeps():
+            row.next_producer_id = fresh_producer_id
+        elif bumps_epoch:
+            bump_client(row, fresh_producer_id)
         if is_idle(row.status):
             row.start_timestamp_ms = now_ms
         row.status = status
-        row.next_producer_id = next_producer_id
         row.last_update_timestamp_ms = now_ms
         row.client_transaction_version = EPOCH_BUMPS_FROM if bumps_epoch else 0
         return self.prepare(row)
 
     cpdef TransactionRow prepare_complete(self, int64_t now_ms):
-        """The end of a decided transaction; a producer id reserved by the Prepare row takes over at epoch 0."""
+        """The end of a decided transaction: the client's pair takes over. That is the pair of a kept transaction's
+        client, or a producer id reserved by the Prepare row, at epoch 0."""
         cdef TransactionRow row = self.current.copy()
+        cdef int64_t producer_id_before_bump = row.previous_producer_id
         self.has_failed_epoch_fence = False
         row.status = STATUS_COMPLETE_COMMIT if row.status == STATUS_PREPARE_COMMIT else STATUS_COMPLETE_ABORT
         row.partition_set = NO_PARTITIONS
         row.last_update_timestamp_ms = now_ms
+        if row.keeps():
+            row.producer_id, row.producer_epoch = row.next_producer_id, row.next_producer_epoch
+            forget_next(row)
+            self.prepare(row)
+            row.previous_producer_id = producer_id_before_bump      # a repeated EndTxn names it
+            return row
         if row.next_producer_id != NO_PRODUCER_ID:
             row.producer_id = row.next_producer_id
             row.producer_epoch = 0
@@ -364,7 +433,7 @@ cdef class TransactionMetadata:
             raise IllegalTransition(f'{self!r}: {row.state.title} cannot follow {self.current.state.title}')
         if row.producer_id < 0 or (row.producer_epoch < 0 and row.status != STATUS_DEAD):
             raise IllegalTransition(f'{self!r}: no producer id or epoch in {row}')
-        row.previous_producer_id = self.current.producer_id
+        row.previous_producer_id = self.current.id_of_client()
         self.pending = row
         return row
 
@@ -376,8 +445,25 @@ cdef TransactionRow emptied(TransactionRow current, int32_t timeout_ms, int64_t 
     row.start_timestamp_ms = NO_TIMESTAMP
     row.timeout_ms = timeout_ms
     row.last_update_timestamp_ms = now_ms
-    row.next_producer_id = NO_PRODUCER_ID
+    forget_next(row)
     return row
+
+
+cdef int bump_client(TransactionRow row, int64_t fresh_producer_id) except -1:
+    """Give the client of a new row its next pair, which is apart from the transaction's from now on."""
+    if fresh_producer_id != NO_PRODUCER_ID:
+        row.next_producer_id, row.next_producer_epoch = fresh_producer_id, 0
+    elif row.is_exhausted():
+        raise IllegalTransition(f'{row!r}: an exhausted epoch cannot be incremented')
+    else:
+        row.next_producer_id, row.next_producer_epoch = row.id_of_client(), row.epoch_of_client() + 1
+    return 0
+
+
+cdef int forget_next(TransactionRow row) except -1:
+    row.next_producer_id = NO_PRODUCER_ID
+    row.next_producer_epoch = NO_PRODUCER_EPOCH
+    return 0
 
 
 cdef bint follows(TransactionRow current, TransactionRow row) except -1:
@@ -397,17 +483,36 @@ cdef bint empty_follows(TransactionRow current, TransactionRow row) except -1:
 
 
 cdef bint ongoing_follows(TransactionRow current, TransactionRow row) except -1:
-    return (row.has_producer_of(current) and row.timeout_ms == current.timeout_ms
+    if row.keeps():
+        return (current.status == STATUS_ONGOING and row.has_producer_of(current) and client_is_bumped(current, row)
+                and row.timeout_ms in (current.timeout_ms, NEVER_TIMES_OUT_MS)
+                and row.start_timestamp_ms == current.start_timestamp_ms
+                and row.partition_set is current.partition_set)
+    return (row.has_producer_of(current) and row.timeout_ms == current.timeout_ms and not current.keeps()
             and row.partition_set.members >= current.partition_set.members)
+
+
+cdef bint client_is_bumped(TransactionRow current, TransactionRow row) except -1:
+    if row.next_producer_id == current.id_of_client():
+        return row.next_producer_epoch == current.epoch_of_client() + 1
+    return row.next_producer_epoch == 0
+
+
+cdef bint client_is_unchanged(TransactionRow current, TransactionRow row) except -1:
+    return (row.next_producer_id == current.next_producer_id
+            and row.next_producer_epoch == current.next_producer_epoch)
 
 
 cdef bint prepared_follows(TransactionRow current, TransactionRow row) except -1:
     cdef bint producer_follows, is_empty_abort
     if row.does_bump_epoch():
         producer_follows = (row.producer_id == current.producer_id
-                            and row.last_producer_epoch == current.producer_epoch)
+                            and row.last_producer_epoch == current.epoch_of_client())
     else:
         producer_follows = row.has_producer_of(current)
+    if current.keeps() or row.keeps():
+        producer_follows = producer_follows and current.keeps() and (
+            client_is_bumped(current, row) if row.does_bump_epoch() else client_is_unchanged(current, row))
     is_empty_abort = row.status == STATUS_PREPARE_ABORT and row.does_bump_epoch() and is_idle(current.status)
     return (producer_follows and row.timeout_ms == current.timeout_ms
             and (is_empty_abort or row.start_timestamp_ms == current.start_timestamp_ms)
@@ -416,7 +521,11 @@ cdef bint prepared_follows(TransactionRow current, TransactionRow row) except -1
 
 cdef bint completed_follows(TransactionRow current, TransactionRow row) except -1:
     cdef bint producer_follows
-    if row.does_bump_epoch() and row.producer_epoch == 0:
+    if current.keeps():
+        producer_follows = (row.producer_id == current.next_producer_id
+                            and row.producer_epoch == current.next_producer_epoch
+                            and row.previous_producer_id == current.previous_producer_id and not row.keeps())
+    elif row.does_bump_epoch() and row.producer_epoch == 0:
         producer_follows = (row.last_producer_epoch == current.last_producer_epoch
                             and row.previous_producer_id == current.producer_id)
     else:

@@ -79,4 +79,5 @@ def _decode_value(data: bytes) -> TransactionRow:
         frozenset((topic.topic, partition) for topic in value.transaction_partitions or ()
                   for partition in topic.partition_ids),
         value.previous_producer_id, value.next_producer_id,
-        client_transaction_version=value.client_transaction_version)
+        client_transaction_version=value.client_transaction_version,
+        next_producer_epoch=value.next_producer_epoch)

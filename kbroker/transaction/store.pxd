@@ -1,5 +1,5 @@
 # cython: language_level=3
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kbroker.clock cimport Clock, Timer, Timers
 from kbroker.completion cimport Completion
@@ -44,15 +44,19 @@ cdef class TransactionStore:
     cdef Timer _held_timer          # None: not armed
     cdef readonly int64_t id_bytes  # the memory of all transactional ids
     cdef public int64_t most_id_bytes
+    cdef dict sealed                # the last epoch of a kept transaction's batches, by its producer id
 
     cdef int keep(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int forget(self, StatePartition owned, TransactionMetadata metadata) except -1
 
     cpdef StatePartition owner(self, str transactional_id)
+    cdef int seal(self, TransactionRow kept) except -1
+    cpdef int check_not_sealed(self, int64_t producer_id, int16_t producer_epoch) except -1
     cdef int append(self, StatePartition owned, TransactionMetadata metadata, Completion then,
                     Py_ssize_t part) except -1
     cdef int hold_complete(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int add(self, StatePartition owned, TransactionMetadata metadata) except -1
+    cdef int version_of(self, TransactionRow row) noexcept
     cdef int64_t write(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int64_t append_rows(self, StatePartition owned) except -1
     cdef int append_held_later(self, int64_t delay_ms) except -1

@@ -6,7 +6,7 @@ on a row is adopted when it is durable, and a Complete row by the rule of `Trans
 import logging
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from kbroker.clock cimport Clock, Timer, Timers
 from kbroker.completion cimport Completion
@@ -15,7 +15,7 @@ from kbroker.topics.partitioner cimport partition_for
 from kbroker.transaction.appends cimport append_batch
 from kbroker.transaction.row_encoder cimport RowBatch
 from kbroker.transaction.state cimport (
-    STATUS_COMPLETE_ABORT, STATUS_COMPLETE_COMMIT, TransactionMetadata, TransactionRow,
+    NO_PRODUCER_EPOCH, STATUS_COMPLETE_ABORT, STATUS_COMPLETE_COMMIT, TransactionMetadata, TransactionRow,
 )
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -98,6 +98,7 @@ cdef class TransactionStore:
         self._topics = topics
         self._on_loaded = on_loaded
         self._owned = []
+        self.sealed = {}
         self.most_id_bytes = MOST_ID_BYTES
         self._most_together_bytes = most_together_bytes
         topics.on_topic_created.append(self._on_topic_created)
@@ -119,6 +120,7 @@ cdef class TransactionStore:
             owned.is_lost = True
             owned.held.clear()
         self._owned = []
+        self.sealed = {}
         self.id_bytes = 0
         if self._held_timer is not None:
             self._held_timer.cancel()
@@ -127,6 +129,10 @@ cdef class TransactionStore:
     @property
     def is_loading(self):
         return any(owned.is_loading for owned in self._owned)
+
+    @property
+    def kept_count(self):
+        return len(self.sealed)
 
     def loaded(self):
         return [owned for owned in self._owned if not owned.is_loading]
@@ -171,6 +177,22 @@ cdef class TransactionStore:
             self.id_bytes -= memory_of(metadata.transactional_id)
         return 0
 
+    cdef int seal(self, TransactionRow kept) except -1:
+        """Refuse further batches of a kept transaction, until it is complete. Its row is durable.
+
+        The former client is fenced at the coordinator. A partition in which the transaction is open does not ask the
+        coordinator, so it would accept a late batch of that client.
+        """
+        self.sealed[kept.producer_id] = kept.producer_epoch
+        return 0
+
+    cpdef int check_not_sealed(self, int64_t producer_id, int16_t producer_epoch) except -1:
+        """INVALID_PRODUCER_EPOCH for a batch of a transaction that another client has kept."""
+        if self.sealed and producer_epoch <= self.sealed.get(producer_id, NO_PRODUCER_EPOCH):
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f'producer {producer_id} epoch {producer_epoch}: the '
+                             'transaction is prepared, and another client has taken it over')
+        return 0
+
     cdef int append(self, StatePartition owned, TransactionMetadata metadata, Completion then,
                     Py_ssize_t part) except -1:
         """Append the pending row of `metadata`. Once it is durable, adopt it and complete `part` of `then` with it.
@@ -211,7 +233,9 @@ cdef class TransactionStore:
             self.add(owned, metadata)
         except KafkaError as error:         # of the rows held before it
             log_failure(owned.partition, error)
-            owned.held.add(metadata.key, metadata.pending, self.row_version)
+            owned.held.add(metadata.key, metadata.pending, self.version_of(metadata.pending))
+        if metadata.current.keeps():
+            self.sealed.pop(metadata.current.producer_id, None)
         metadata.adopt()
         return self.append_held_later(HELD_MS)
 
@@ -222,12 +246,16 @@ cdef class TransactionStore:
         """
         if metadata.key is None:
             metadata.key = encode_key(metadata.transactional_id)
-        owned.held.add(metadata.key, metadata.pending, self.row_version)
+        owned.held.add(metadata.key, metadata.pending, self.version_of(metadata.pending))
         if owned.held.count > 1 and owned.held.size > self._most_together_bytes:
             owned.held.drop_last()
             self.append_rows(owned)
-            owned.held.add(metadata.key, metadata.pending, self.row_version)
+            owned.held.add(metadata.key, metadata.pending, self.version_of(metadata.pending))
         return 0
+
+    cdef int version_of(self, TransactionRow row) noexcept:
+        """Return the version of a row's value. Only version 1 has room for the client's pair of a kept row."""
+        return 1 if row.keeps() else self.row_version
 
     cdef int64_t write(self, StatePartition owned, TransactionMetadata metadata) except -1:
         """Append the held rows and, behind them, the pending row. Return the offset behind it.
@@ -333,6 +361,8 @@ cdef class TransactionStore:
                 return
             for transactional_id, row in state_log.read_all(owned.partition).items():
                 self.keep(owned, TransactionMetadata(transactional_id, row))
+                if (<TransactionRow?>row).keeps():
+                    self.seal(row)
             owned.is_loading = False
             self._on_loaded(owned)
 

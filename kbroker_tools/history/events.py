@@ -61,7 +61,7 @@ def history_of(transactional_id: str, rows: list[StoredRow], evidence: list[Evid
 
 
 _ORDER = {kind: order for order, kind in enumerate((
-    'initialised', 'producer id', 'fenced', 'begin', 'partitions', 'records', 'prepare', 'marker', 'repeated',
+    'initialised', 'producer id', 'fenced', 'begin', 'partitions', 'records', 'kept', 'prepare', 'marker', 'repeated',
     'complete', 'hanging', 'forgotten'))}
 """The order of events in the same millisecond."""
 
@@ -145,7 +145,12 @@ class _HistoryBuilder:
             where = f'{TRANSACTION_STATE}-{stored.partition}'
             if position == 0 and row.state is not TransactionState.ONGOING:
                 self._add_compacted(numbered, row)
-            if row.state is TransactionState.ONGOING:
+            if row.state is TransactionState.ONGOING and row.is_kept:
+                self._add(stored.timestamp_ms, numbered, 'kept', where, stored.offset,
+                          f'prepared for two-phase commit; its client goes on as producer {row.client_producer_id} '
+                          f'epoch {row.client_producer_epoch}')
+                known = row.partitions
+            elif row.state is TransactionState.ONGOING:
                 names = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(row.partitions - known))
                 self._add(stored.timestamp_ms, numbered, 'partitions' if position else 'begin', where, stored.offset,
                           names + ('' if position else f'; producer {row.producer_id} epoch '
@@ -267,7 +272,9 @@ def _prepare_words(row: TransactionRow, life: Life) -> str:
         words += f'; after its timeout of {words_for_duration(row.timeout_ms)}'
     if row.state is TransactionState.PREPARE_ABORT and not row.partitions:
         words += '; of nothing: it ends the epoch'
-    if row.next_producer_id >= 0:
+    if row.is_kept:
+        words += f'; its client goes on as producer {row.client_producer_id} epoch {row.client_producer_epoch}'
+    elif row.next_producer_id >= 0:
         words += f'; producer {row.next_producer_id} is to follow'
     return words
 

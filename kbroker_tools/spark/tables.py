@@ -48,7 +48,8 @@ DELETE_HORIZON_BIT = 0x40
 PARTITION = 'topic string, partition int'
 TRANSACTION = ('transactional_id string, state string, producer_id bigint, producer_epoch int, timeout_ms int, '
                'start_timestamp timestamp, last_update_timestamp timestamp, '
-               'partitions array<struct<topic:string,partition:int>>')
+               'partitions array<struct<topic:string,partition:int>>, client_producer_id bigint, '
+               'client_producer_epoch int')
 
 SCHEMAS = {
     'batches': f'{PARTITION}, segment bigint, position bigint, size_bytes int, base_offset bigint, last_offset bigint, '
@@ -207,10 +208,11 @@ def transaction_history(place: Place, piece: TablePiece) -> Iterator[Row]:
 
 def _transaction(transactional_id: str, row: Any) -> Row:
     if row is None:  # a tombstone: the id expired, or was removed by hand
-        return transactional_id, None, None, None, None, None, None, None
+        return transactional_id, *[None] * 9
     return (transactional_id, row.state.title, row.producer_id, row.producer_epoch, row.timeout_ms,
             _time(row.start_timestamp_ms), _time(row.last_update_timestamp_ms),
-            [{'topic': topic, 'partition': partition} for topic, partition in sorted(row.partitions)])
+            [{'topic': topic, 'partition': partition} for topic, partition in sorted(row.partitions)],
+            row.client_producer_id, row.client_producer_epoch)
 
 
 def aborted(place: Place, piece: TablePiece) -> Iterator[Row]:

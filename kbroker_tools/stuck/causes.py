@@ -15,12 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kbroker.transaction.state import NEVER_TIMES_OUT_MS
 from kbroker_tools.render import shell_word, words_for_count, words_for_duration, words_for_time
 from kbroker_tools.stuck.facts import DECIDED_STATES, IDLE_STATES, Facts, LogEvidence, Marker
 from kbroker_tools.view import TransactionInfo
 
-NEVER_TIMES_OUT_MS = 2147483647
-"""The timeout of a producer in two-phase commit (KIP-939)."""
 MAX_PRODUCER_EPOCH = 32767
 CLOCK_TOLERANCE_MS = 1000
 """The largest clock difference between two machines; only a larger one counts as evidence."""
@@ -117,6 +116,10 @@ def _is_ongoing_here(facts: Facts) -> bool:
 
 def _is_exhausted(facts: Facts) -> bool:
     return _is_ongoing_here(facts) and _row(facts).producer_epoch >= MAX_PRODUCER_EPOCH
+
+
+def _is_kept(facts: Facts) -> bool:
+    return _is_ongoing_here(facts) and facts.kept_by is not None
 
 
 def _is_two_phase(facts: Facts) -> bool:
@@ -312,8 +315,17 @@ def _why_exhausted(facts: Facts) -> str:
             'it, and leave it Ongoing')
 
 
+def _why_kept(facts: Facts) -> str:
+    assert facts.kept_by is not None
+    producer_id, producer_epoch = facts.kept_by
+    lasts = ': it never times out, and its' if _row(facts).timeout_ms == NEVER_TIMES_OUT_MS else '. Its'
+    return (f'its client came back as producer {producer_id} epoch {producer_epoch} and kept it, as prepared for '
+            f'two-phase commit{lasts} external coordinator has to decide')
+
+
 def _why_two_phase(_: Facts) -> str:
-    return 'it is in two-phase commit: it never times out, and its external coordinator has to decide'
+    return ('its producer takes part in two-phase commit: it never times out. If it is prepared, its external '
+            'coordinator has to decide')
 
 
 def _why_clock(facts: Facts) -> str:
@@ -414,7 +426,7 @@ def _at_timeout(facts: Facts) -> str:
     row = _row(facts)
     expires_at = words_for_time(facts.expires_at_ms)
     if row.timeout_ms == NEVER_TIMES_OUT_MS:
-        return 'nothing, until its producer comes back and commits or aborts'
+        return 'nothing, until its producer commits or aborts, as its external coordinator decides'
     if not facts.is_live:
         return ('nothing while no broker runs; then the producer ends it, or the coordinator aborts it, from '
                 f'{expires_at} on (timeout {words_for_duration(row.timeout_ms)})')
@@ -487,6 +499,16 @@ def _terminate(facts: Facts) -> Advice:
         'to start again. `abort` is not for this: it would end it on this partition only'), command)
 
 
+def _complete(facts: Facts) -> Advice:
+    """Advise the external coordinator first: to end the transaction against its decision loses or doubles records."""
+    producer_id, producer_epoch = _row(facts).producer_id, _row(facts).producer_epoch
+    return Advice(_once_it_runs(
+        facts, 'let the external coordinator complete it: its client initialises again, keeps the prepared transaction '
+        f'{producer_id}:{producer_epoch} and commits or aborts it. Only if no decision will come, abort it on all its '
+        'partitions; its producer is fenced. `abort` is not for this: it would end it on this partition only'),
+        _terminate(facts).command)
+
+
 def _wait(facts: Facts) -> Advice:
     return Advice(_once_it_runs(facts, 'wait a moment, and ask again'))
 
@@ -509,6 +531,7 @@ def _once_it_runs(facts: Facts, text: str) -> str:
 # ---- the table: the first that fits
 
 _IN_TIME = (_at_timeout, _terminate)
+_FROM_OUTSIDE = (_at_timeout, _complete)
 _BY_HAND = (_never, _abort)
 
 CAUSES: tuple[Cause, ...] = (
@@ -539,8 +562,11 @@ CAUSES: tuple[Cause, ...] = (
     # The transaction is open, with this partition: the coordinator can end it.
     Cause('epoch-exhausted', _is_exhausted, _held('its transaction is open, and its epochs are used up'),
           _why_exhausted, *_IN_TIME, known_as=('KAFKA-20090', 'KAFKA-19367')),
+    Cause('two-phase-prepared', _is_kept, _held('its transaction is prepared for two-phase commit, and waits for its '
+                                                'coordinator outside'),
+          _why_kept, *_FROM_OUTSIDE, known_as=('KIP-939',)),
     Cause('two-phase', _is_two_phase, _held('its transaction waits for a decision from outside'), _why_two_phase,
-          *_IN_TIME, known_as=('KIP-939',)),
+          *_FROM_OUTSIDE, known_as=('KIP-939',)),
     Cause('clock-went-back', _began_in_the_future, _held('its transaction is open, and began in the future'),
           _why_clock, *_IN_TIME, known_as=('KAFKA-8803',)),
     Cause('cut-by-stale-marker', _was_cut, _held('its transaction is open, and a stale marker has cut it in two'),

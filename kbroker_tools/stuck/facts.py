@@ -61,6 +61,8 @@ class PastRow:
     partitions: frozenset[tuple[str, int]] = frozenset()
     bumps_epoch: bool = False
     """True if the transaction ends by the rules of TV2 (KIP-890)."""
+    kept_by: tuple[int, int] | None = None
+    """The producer id and epoch of the client that keeps a prepared transaction (KIP-939)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,11 @@ class Facts:
                     and row.producer_epoch in (self.epoch, self.epoch + 1)):
                 found = row
         return found
+
+    @property
+    def kept_by(self) -> tuple[int, int] | None:
+        """The client that keeps the holder's transaction, if the last row of its id can be read."""
+        return self.state_log.past[-1].kept_by if self.state_log.past else None
 
     @property
     def decided_at_ms(self) -> int | None:

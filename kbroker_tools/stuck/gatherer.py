@@ -324,7 +324,8 @@ def _past(stored: StoredRow) -> PastRow:
     if row is None:
         return PastRow(stored.transactional_id, None, stored.timestamp_ms)
     return PastRow(stored.transactional_id, row.state.title, row.last_update_timestamp_ms, row.producer_id,
-                   row.producer_epoch, row.partitions, row.bumps_epoch)
+                   row.producer_epoch, row.partitions, row.bumps_epoch,
+                   (row.client_producer_id, row.client_producer_epoch) if row.is_kept else None)
 
 
 def _partitions_of(topic: TopicInfo | None) -> list[int]:

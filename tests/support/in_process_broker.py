@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from kbroker.apis.dispatch import Dispatcher
-from kbroker.apis.served import served_apis
+from kbroker.apis.served import apis_under
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, Listener
 from kbroker.log.fs import FileSystem, sync_inline
@@ -86,7 +86,7 @@ class InProcessBroker(Node):
         clock = clock or ManualClock()
         config = Config({'log.dirs': str(directory), **(settings or {})})
         super().__init__(config, clock, Timers(clock, watch), fs or FileSystem(), sync)
-        self._dispatcher = Dispatcher(self, served_apis(), self.tick)
+        self._dispatcher = Dispatcher(self, apis_under(self.config), self.tick)
         self.quotas.on_switch.append(self._dispatcher.apply_quotas)
         self._connection_ids = count(1)
         self._correlation_ids = count(1)

@@ -74,7 +74,7 @@ class ProducerAnswer(NamedTuple):
 def producer_to(answers: list[ProducerAnswer]) -> Callback:
     """Return a completion that appends the ProducerAnswer to `answers`."""
     return Callback(lambda error, row: answers.append(
-        ProducerAnswer(ErrorCode.NONE, row.producer_id, row.producer_epoch) if error is None
+        ProducerAnswer(ErrorCode.NONE, row.client_producer_id, row.client_producer_epoch) if error is None
         else ProducerAnswer(error.code)))
 
 
@@ -112,10 +112,11 @@ class World:
 
     # -- clients
 
-    def init(self, transactional_id='tx-1', producer_id=-1, producer_epoch=-1, timeout_ms=60000):
+    def init(self, transactional_id='tx-1', producer_id=-1, producer_epoch=-1, timeout_ms=60000, *,
+             is_two_phase=False, keeps=False):
         answers = []
         self.coordinator.init_producer_id(transactional_id, timeout_ms, producer_id, producer_epoch,
-                                          producer_to(answers))
+                                          producer_to(answers), is_two_phase, keeps)
         return only(answers)
 
     def add(self, producer, *partitions, version=0, transactional_id='tx-1'):

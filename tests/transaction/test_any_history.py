@@ -34,6 +34,8 @@ class Client:
         self.producer: tuple[int, int] | None = None
         self.has_added = False
         self.ending: tuple[tuple[int, int], bool] | None = None
+        self.kept: tuple[int, int] | None = None
+        """The pair of the open transaction of another client, which this one has to complete (KIP-939)."""
 
 
 class Histories(RuleBasedStateMachine):
@@ -51,22 +53,27 @@ class Histories(RuleBasedStateMachine):
     def client(self, data):
         return data.draw(st.sampled_from(self.clients))
 
-    @rule(data=st.data(), names_itself=st.booleans(), flushes=MOSTLY, has_a_producer=st.integers(0, 4))
-    def init(self, data, names_itself, flushes, has_a_producer):
+    @rule(data=st.data(), names_itself=st.booleans(), flushes=MOSTLY, has_a_producer=st.integers(0, 4),
+          keeps=st.booleans())
+    def init(self, data, names_itself, flushes, has_a_producer, keeps):
         client = self.client(data)
         if client.producer is not None and has_a_producer:
             return                                           # a client with a producer id rarely starts without it
-        self.init_client(client, client.producer if names_itself and client.producer else (-1, -1), flushes)
+        self.init_client(client, client.producer if names_itself and client.producer else (-1, -1), flushes,
+                         keeps and self.world.version == 2)
 
-    def init_client(self, client, producer, flushes):
-        client.producer, client.has_added, client.ending = None, False, None
+    def init_client(self, client, producer, flushes, keeps=False):
+        client.producer, client.has_added, client.ending, client.kept = None, False, None, None
 
         def answered(error, row):
             self.unanswered -= 1
             if error is None:
-                client.producer = row.producer_id, row.producer_epoch
+                client.producer = row.client_producer_id, row.client_producer_epoch
+                if row.is_kept:
+                    client.has_added, client.kept = True, (row.producer_id, row.producer_epoch)
         self.unanswered += 1
-        self.world.coordinator.init_producer_id(client.transactional_id, 60000, *producer, Callback(answered))
+        self.world.coordinator.init_producer_id(client.transactional_id, 60000, *producer, Callback(answered), False,
+                                                keeps)
         self.go_on(flushes)
 
     def go_on(self, flushes):
@@ -121,9 +128,10 @@ class Histories(RuleBasedStateMachine):
         if error is None:
             client.producer, client.has_added, client.ending = (row.producer_id, row.producer_epoch), False, None
             if client.version == 2:
-                self.decided[client.transactional_id, *producer] = committed
+                self.decided[client.transactional_id, *(client.kept or producer)] = committed
+            client.kept = None
         elif not error.code.retriable:
-            client.producer, client.has_added, client.ending = None, False, None
+            client.producer, client.has_added, client.ending, client.kept = None, False, None, None
 
     @rule(data=st.data(), partitions=st.lists(st.sampled_from(PARTITIONS), min_size=1, max_size=3),
           committed=st.booleans(), flushes=MOSTLY)

@@ -22,6 +22,10 @@ OVERFLOW_PREPARE_V1 = ('000100000000000003e87fff0000ea600302076f7264657273020000
                        '03000800000000000003e8010800000000000007d002020002')
 OVERFLOW_COMPLETE_V1 = ('000100000000000007d000000000ea6005010000018bcfe5680c0000018bcfe5680002000800000000000003e8'
                         '02020002')
+KEPT_V1 = ('000100000000000003e800037fffffff0102076f7264657273030000000000000001000000018bcfe568050000018bcfe56800'
+           '04000800000000000003e8010800000000000003e80202000203020004')
+PREPARE_COMMIT_OF_KEPT_V1 = ('000100000000000003e800047fffffff0202076f7264657273030000000000000001000000018bcfe56809'
+                             '0000018bcfe5680004000800000000000003e8010800000000000003e80202000203020005')
 ORDERS = (('orders', 0), ('orders', 1))
 
 
@@ -91,8 +95,21 @@ def test_an_abort_at_an_exhausted_epoch_reserves_the_next_producer_id_and_goes_o
     assert world.markers() == [('ABORT', 1000, MAX_PRODUCER_EPOCH, 0)]
 
 
+def test_a_kept_transaction_and_its_commit():
+    world = World(immediate=False)
+    put(world, TransactionRow(TransactionState.ONGOING, 1000, 3, 60000, T, T, frozenset(ORDERS),
+                              client_transaction_version=2))
+    world.clock.advance(5)
+    assert world.init(is_two_phase=True, keeps=True) is None
+    world.flush()
+    world.clock.advance(4)
+    assert world.end((1000, 4), committed=True, version=2) is None
+    world.flush(STATE_TOPIC)
+    assert values(world) == [KEPT_V1, PREPARE_COMMIT_OF_KEPT_V1]
+
+
 @pytest.mark.parametrize('value', [EMPTY_V0, ONGOING_V0, EMPTY_V1, ONGOING_V1, COMPLETE_COMMIT_V1,
-                                   OVERFLOW_COMPLETE_V1])
+                                   OVERFLOW_COMPLETE_V1, KEPT_V1, PREPARE_COMMIT_OF_KEPT_V1])
 def test_a_row_of_kafka_is_read_as_it_is_written(value):
     transactional_id, row = decode_row(bytes.fromhex(KEY), bytes.fromhex(value))
     assert transactional_id == 'tx-1'
