@@ -13,13 +13,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from support.broker_process import ROOT, Process
+from support.broker_process import PROMPT, ROOT, Process
+from support.class_archive import archive_options
 from support.free_ports import free_port
 from support.machine_requirements import JUDGES, fetching
 
 SOURCES = ROOT / 'tests' / 'jvm'
 CACHE = JUDGES / 'jvm'
 MAVEN_LIMIT_S = 900
+TRAINING_LIMIT_S = 500
 TOOL_LIMIT_S = 120
 
 
@@ -38,14 +40,33 @@ def classpath() -> str:
             _run(['mvn', '-q', '-B', '-f', str(SOURCES / 'pom.xml'), 'dependency:build-classpath',
                   f'-Dmdep.outputFile={jars}'], MAVEN_LIMIT_S)
             _run(['javac', '-d', str(classes), '-cp', jars.read_text(), *map(str, sources)], TOOL_LIMIT_S)
-            listing.write_text(f'{classes}:{jars.read_text()}')
+            _run(['jar', '--create', '--file', str(directory / 'judge.jar'), '-C', str(classes), '.'], TOOL_LIMIT_S)
+            listing.write_text(f'{directory / "judge.jar"}:{jars.read_text()}')
     return listing.read_text()
 
 
 def java(main_class: str, *arguments: str, log_level: str = 'error') -> list[str]:
     """Return the command that runs a class of Kafka, or the judge, in a small virtual machine."""
-    return ['java', '-Xmx512m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1', '-Djava.net.preferIPv4Stack=true',
-            f'-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}', '-cp', classpath(), main_class, *arguments]
+    return _java(_archive(), log_level, main_class, *arguments)
+
+
+def _java(options: Sequence[str], log_level: str, main_class: str, *arguments: str) -> list[str]:
+    return ['java', *options, '-Xmx512m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
+            '-Djava.net.preferIPv4Stack=true', f'-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}',
+            '-cp', classpath(), main_class, *arguments]
+
+
+@functools.cache
+def _archive() -> list[str]:
+    return archive_options(CACHE, [pathlib.Path(jar) for jar in classpath().split(':')], _train)
+
+
+def _train(options: list[str]) -> None:
+    """Run a program that uses a broker, clients and tools, in one virtual machine."""
+    with tempfile.TemporaryDirectory() as directory:
+        kafka = KafkaProcess(pathlib.Path(directory) / 'data', PROMPT)
+        _run(_java(options, 'error', 'kbroker.Training', str(kafka.write_settings()), str(kafka.directory),
+                   kafka.address), TRAINING_LIMIT_S)
 
 
 def run_tool(main_class: str, *arguments: str) -> str:
@@ -133,14 +154,19 @@ class KafkaProcess(Process):
 
     def start(self) -> None:
         """Start on the directory. Format a new one first."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        file = self.directory.parent / f'{self.directory.name}.properties'
-        file.write_text(''.join(f'{name}={value}\n' for name, value in self._properties().items()))
+        file = self.write_settings()
         if not (self.directory / 'meta.properties').exists():
             formatted, = run_tools('kafka.tools.StorageTool', ['format', '--cluster-id', 'a2Jyb2tlci1qdWRnZXMtMA',
                                                                '--config', str(file)])
             assert formatted.code == 0, formatted
         self.launch(java('kafka.Kafka', str(file), log_level='info'))
+
+    def write_settings(self) -> pathlib.Path:
+        """Write the file of settings beside the directory. Return its path."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        file = self.directory.parent / f'{self.directory.name}.properties'
+        file.write_text(''.join(f'{name}={value}\n' for name, value in self._properties().items()))
+        return file
 
     def _properties(self) -> dict[str, str]:
         return {

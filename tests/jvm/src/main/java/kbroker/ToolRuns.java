@@ -31,10 +31,7 @@ public final class ToolRuns {
         ObjectMapper json = new ObjectMapper();
         PrintStream answers = System.out;
         PrintStream complaints = System.err;
-        Exit.setExitProcedure((code, message) -> {
-            exitCode = exitCode == null ? Integer.valueOf(code) : exitCode;
-            throw new Exited();
-        });
+        catchExits();
         BufferedReader runs = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = runs.readLine(); line != null; line = runs.readLine()) {
             List<String> run = json.readValue(line, new TypeReference<List<String>>() { });
@@ -43,7 +40,6 @@ public final class ToolRuns {
             System.setOut(new PrintStream(output, true, StandardCharsets.UTF_8));
             System.setErr(new PrintStream(errors, true, StandardCharsets.UTF_8));
             int code;
-            exitCode = null;
             try {
                 code = run(run);
             } finally {
@@ -55,7 +51,17 @@ public final class ToolRuns {
         }
     }
 
-    private static int run(List<String> run) throws ReflectiveOperationException {
+    /** Makes the exit of a tool the end of its run, not of the virtual machine. */
+    static void catchExits() {
+        Exit.setExitProcedure((code, message) -> {
+            exitCode = exitCode == null ? Integer.valueOf(code) : exitCode;
+            throw new Exited();
+        });
+    }
+
+    /** Runs a tool, given as the name of its class and its arguments. Returns its exit code. */
+    static int run(List<String> run) throws ReflectiveOperationException {
+        exitCode = null;
         String[] arguments = run.subList(1, run.size()).toArray(new String[0]);
         try {
             Class.forName(run.get(0)).getMethod("main", String[].class).invoke(null, (Object) arguments);

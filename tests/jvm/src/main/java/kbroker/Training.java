@@ -1,0 +1,45 @@
+package kbroker;
+
+import java.util.List;
+import java.util.stream.Stream;
+import kafka.Kafka;
+
+/**
+ * Loads the classes that Kafka's broker, clients and tools use, so that the virtual machine can archive them when it
+ * ends. {@code Training PROPERTIES DIRECTORY ADDRESS} formats the directory, serves it and runs clients on it.
+ */
+public final class Training {
+    private static final String TOOLS = "org.apache.kafka.tools.";
+
+    public static void main(String[] arguments) throws Exception {
+        String settings = arguments[0];
+        String metadata = arguments[1] + "/__cluster_metadata-0/00000000000000000000.log";
+        String address = arguments[2];
+        ToolRuns.catchExits();
+        run("kafka.tools.StorageTool", "format", "--cluster-id", "a2Jyb2tlci1qdWRnZXMtMA", "--config", settings);
+        Thread broker = new Thread(() -> Kafka.main(new String[] {settings}));
+        broker.setDaemon(true);
+        broker.start();
+        for (String tool : List.of("TopicCommand --create --topic records", "TopicCommand --describe",
+                "consumer.group.ConsumerGroupCommand --list", "ConsoleProducer --topic records",
+                "consumer.ConsoleConsumer --topic records --from-beginning --timeout-ms 500")) {
+            run(Stream.concat(Stream.of((TOOLS + tool).split(" ")), Stream.of("--bootstrap-server", address))
+                .toArray(String[]::new));
+        }
+        run(TOOLS + "DumpLogSegments", "--cluster-metadata-decoder", "--files", metadata);
+        run("kbroker.Judge", address, "plain_produce", "idempotent_produce", "group_rebalance", "send_offsets",
+            "consumer_protocol_group_rebalance");
+        System.exit(0);
+    }
+
+    private static void run(String... tool) throws ReflectiveOperationException {
+        int code = ToolRuns.run(List.of(tool));
+        if (code != 0) {
+            System.out.println(String.join(" ", tool) + " exited with " + code);
+            Runtime.getRuntime().halt(1);
+        }
+    }
+
+    private Training() {
+    }
+}
