@@ -82,10 +82,18 @@ SYSTEM_CALLS = {
 
 
 @pytest.fixture(scope='module')
-def instructions(tmp_path_factory):
+def bytecode(tmp_path_factory):
+    """A directory with the bytecode of the program. Under callgrind, to compile it takes longer than to run it."""
+    directory = tmp_path_factory.mktemp('bytecode')
+    run_program('served_in_process.py', 1, directory / 'data', *GUARDED, bytecode=directory)
+    return directory
+
+
+@pytest.fixture(scope='module')
+def instructions(bytecode, tmp_path_factory):
     """The instructions of one request of each kind: a loop of COUNT minus an empty loop, in one run of callgrind."""
     directory = tmp_path_factory.mktemp('callgrind')
-    run_program('served_in_process.py', COUNT, directory / 'data', bytecode=directory / 'bytecode',
+    run_program('served_in_process.py', COUNT, directory / 'data', bytecode=bytecode,
                 under=callgrind(directory / 'out', '--dump-before=getsid'))
     found = {}
     for number, name in enumerate(WORKS):
@@ -115,8 +123,8 @@ def test_a_fetch_from_the_middle_of_a_partition_takes_what_one_from_its_end_take
 
 @pytest.mark.valgrind
 @pytest.mark.timeout(LIMIT_S)
-def test_rights_among_ten_thousand_acls_take_few_instructions(instructions, tmp_path):
-    run_program('served_in_process.py', COUNT, tmp_path / 'data', *GUARDED, bytecode=tmp_path / 'bytecode',
+def test_rights_among_ten_thousand_acls_take_few_instructions(instructions, bytecode, tmp_path):
+    run_program('served_in_process.py', COUNT, tmp_path / 'data', *GUARDED, bytecode=bytecode,
                 under=callgrind(tmp_path / 'out', '--dump-before=getsid'))
     found = {}
     for number, (name, bound) in enumerate(GUARDED.items()):
