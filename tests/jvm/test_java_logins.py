@@ -61,11 +61,18 @@ def test_the_java_producer_reports_a_wrong_password(secured, tmp_path):
         assert error == f'{REFUSED}{reason}'
 
 
+@pytest.fixture(scope='module')
+def renewed(secured, tmp_path_factory):
+    """The results by mechanism of producers that renew their logins, all at once."""
+    directory = tmp_path_factory.mktemp('renewed')
+    files = [settings_file(directory, secured, 'SASL_PLAINTEXT', mechanism) for mechanism in MECHANISMS]
+    return dict(zip(MECHANISMS, run('renew', str(RENEWALS), *files).values(), strict=True))
+
+
 @pytest.mark.parametrize('mechanism', MECHANISMS)
-def test_the_java_producer_renews_its_login_and_loses_no_message(secured, tmp_path, mechanism):
-    file, before = settings_file(tmp_path, secured, 'SASL_PLAINTEXT', mechanism), len(secured.renewals(mechanism))
-    result = run('renew', file, f'renewed-{mechanism}', str(RENEWALS))
+def test_the_java_producer_renews_its_login_and_loses_no_message(secured, renewed, mechanism):
+    result = renewed[mechanism]
     assert result == {'sent': result['sent'], 'errors': [], 'read': list(range(result['sent']))}
     renewals = secured.renewals(mechanism)
-    assert len(renewals) >= before + RENEWALS
+    assert len(renewals) >= RENEWALS
     assert {line['outcome'] for line in renewals} == {'ok'}

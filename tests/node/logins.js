@@ -1,5 +1,5 @@
-// kafkajs with logins. `node logins.js` reads a JSON array of cases from standard input, runs them in order and prints
-// an array: what was wrong in each case, or an empty string, and which records were sent and read. A case has
+// kafkajs with logins. `node logins.js` reads a JSON array of cases from standard input, runs them all at once and
+// prints an array: what was wrong in each case, or an empty string, and which records were sent and read. A case has
 // `brokers`, perhaps `ca`, `mechanism`, `username` and `password` or `token`, `topic`, and `handshakes`: the producer
 // goes on until it has made that many.
 'use strict';
@@ -78,10 +78,7 @@ async function run(wanted) {
 }
 
 async function main() {
-  const answers = [];
-  for (const wanted of JSON.parse(readFileSync(0))) {
-    answers.push(await run(wanted));
-  }
+  const answers = await Promise.all(JSON.parse(readFileSync(0)).map(run));
   process.stdout.write(`${JSON.stringify(answers)}\n`, () => process.exit());  // a failed client keeps timers
 }
 

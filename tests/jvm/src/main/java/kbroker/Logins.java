@@ -3,6 +3,7 @@ package kbroker;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.FileInputStream;
 import java.io.InputStream;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -12,6 +13,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -24,9 +27,9 @@ import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
  * The Java producer and consumer, with logins. {@code Logins once FILE...} produces a record with the settings of each
- * file and prints the error of each, or an empty string. {@code Logins renew FILE TOPIC COUNT} produces until the
- * producer has renewed its login that often, reads the topic with one more client, and prints how many records were
- * sent, which failed, and what was read.
+ * file and prints the error of each, or an empty string. {@code Logins renew COUNT FILE...} produces with all files at
+ * once, until each producer has renewed its login that often. It reads each topic, which is named like the file, with
+ * one more client, and prints for each file how many records were sent, which failed, and what was read.
  */
 public final class Logins {
     private static final Duration LIMIT = Duration.ofSeconds(30);
@@ -36,7 +39,7 @@ public final class Logins {
     public static void main(String[] arguments) throws Exception {
         Object answer = arguments[0].equals("once")
             ? once(Arrays.asList(arguments).subList(1, arguments.length))
-            : renew(arguments[1], arguments[2], Integer.parseInt(arguments[3]));
+            : renewAll(Integer.parseInt(arguments[1]), Arrays.asList(arguments).subList(2, arguments.length));
         System.out.println(new ObjectMapper().writeValueAsString(answer));
     }
 
@@ -53,7 +56,22 @@ public final class Logins {
         return errors;
     }
 
-    private static Map<String, Object> renew(String file, String topic, int renewals) throws Exception {
+    private static Map<String, Object> renewAll(int renewals, List<String> files) throws Exception {
+        ExecutorService threads = Executors.newFixedThreadPool(files.size());
+        Map<String, Future<Map<String, Object>>> running = new LinkedHashMap<>();
+        for (String file : files) {
+            running.put(file, threads.submit(() -> renew(file, renewals)));
+        }
+        Map<String, Object> found = new LinkedHashMap<>();
+        for (String file : files) {
+            found.put(file, running.get(file).get());
+        }
+        threads.shutdown();
+        return found;
+    }
+
+    private static Map<String, Object> renew(String file, int renewals) throws Exception {
+        String topic = Path.of(file).getFileName().toString();
         List<Future<RecordMetadata>> sent = new ArrayList<>();
         long deadline = System.nanoTime() + LIMIT.toNanos();
         try (var producer = producer(file)) {
