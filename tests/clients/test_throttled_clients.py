@@ -12,8 +12,13 @@ pytestmark = pytest.mark.timeout(600)
 LIMIT_S = 120
 RATE = 1_000_000
 VALUE_BYTES = 10_000
-MESSAGES = 1_200        # 12 MB: 2 s more than a rate of 1 MB a second lets pass in its 10 s
+MESSAGES = 500      # 5 MB: 3 s more than a rate of 1 MB a second lets pass in its 2 s
 EXPECTED = {number.to_bytes(4, 'big') for number in range(MESSAGES)}
+
+
+@pytest.fixture
+def broker(start_broker):
+    return start_broker({'quota.window.num': '3'})
 
 
 def limit(address, client_id, **quotas):

@@ -11,7 +11,7 @@ from support.command_runner import run_command
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 LIMIT_S = 120
-SETTINGS = {'metadata.log.max.record.bytes.between.snapshots': '4000', 'metadata.max.retention.bytes': '12000',
+SETTINGS = {'metadata.log.max.record.bytes.between.snapshots': '2000', 'metadata.max.retention.bytes': '6000',
             'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1'}
 
 
@@ -55,7 +55,7 @@ def test_kafka_opens_a_directory_whose_metadata_log_begins_at_a_snapshot(tmp_pat
     kbroker, kafka = BrokerProcess(directory, SETTINGS), KafkaProcess(directory)
     try:
         kbroker.start()
-        change_metadata(kbroker.address, range(30))
+        change_metadata(kbroker.address, range(15))
         before = state_of(kbroker.address)
         if is_killed:
             kbroker.kill9()
@@ -71,7 +71,7 @@ def test_kafka_opens_a_directory_whose_metadata_log_begins_at_a_snapshot(tmp_pat
         assert '"type":"TOPIC_RECORD"' in text and '"type":"PRODUCER_IDS_RECORD"' in text
         kafka.start()
         assert state_of(kafka.address) == before
-        change_metadata(kafka.address, range(30, 32))
+        change_metadata(kafka.address, range(15, 17))
         after = state_of(kafka.address)
         kafka.stop()
         errors = [line for line in kafka.lines if ' ERROR ' in line]
@@ -79,7 +79,7 @@ def test_kafka_opens_a_directory_whose_metadata_log_begins_at_a_snapshot(tmp_pat
         assert not list(directory.glob('*-stray'))
         kbroker.start()
         assert state_of(kbroker.address) == after
-        change_metadata(kbroker.address, range(32, 40))
+        change_metadata(kbroker.address, range(17, 21))
         kbroker.stop()
     finally:
         kbroker.kill9()
