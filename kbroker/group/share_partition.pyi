@@ -3,12 +3,9 @@ from collections.abc import Iterable, Sequence
 
 from kbroker.group.share_limits import Wanted
 
-RUN_BYTES: int
 MOST_PAST_LIMIT: int
 ACKNOWLEDGE_TYPES: frozenset[int]
 STATE_NAMES: dict[int, str]
-
-class Run: ...
 
 class Change:
     number: int
@@ -24,6 +21,8 @@ class SharePartition:
     def __init__(self, start_offset: int, batches: Iterable[tuple[int, int, int, int]] = ()) -> None: ...
     @property
     def runs_count(self) -> int: ...
+    @property
+    def runs_bytes(self) -> int: ...
     @property
     def in_flight(self) -> int: ...
     def table(self) -> list[tuple[int, int, int, int, str | None]]: ...

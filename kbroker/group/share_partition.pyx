@@ -8,10 +8,13 @@ durable is begun, and adopted or abandoned when the caller knows the outcome of 
 - ACQUIRED becomes AVAILABLE, ACKNOWLEDGED or ARCHIVED by a `Change`. Until it is adopted, its records have no other
   transition
 
-A run takes 64 bytes. `MOST_PAST_LIMIT` bounds the tracked records, and so the runs.
+`MOST_PAST_LIMIT` bounds the tracked records, and so the runs.
 """
 cimport cython
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
+from libc.string cimport memset
+
+from kbroker.group.share_runs cimport Run, Runs, is_like, is_owned_by, owner_of, set_owner
 
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -36,8 +39,6 @@ cdef enum:
     # From this delivery count on, a record is delivered alone in its last try.
     LEAST_LIMIT_WITH_LAST_TRY = 3
 
-RUN_BYTES = 72
-"""The memory of a run with its place in the list."""
 MOST_PAST_LIMIT = PAST_LIMIT
 ACKNOWLEDGE_TYPES = frozenset({GAP, ACCEPT, RELEASE, REJECT, RENEW})
 STATE_NAMES = {AVAILABLE: 'available', ACQUIRED: 'acquired', ACKNOWLEDGED: 'acknowledged', ARCHIVED: 'archived'}
@@ -52,34 +53,15 @@ cdef dict TRANSITIONS = {
 cdef dict STATE_AFTER = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED, RENEW: ACQUIRED}
 
 
-@cython.final
-@cython.no_gc
-@cython.freelist(64)
-cdef class Run:
-    """Neighbouring records with the same state.
-
-    `size` is the number of records of the batch that they were first acquired with, `change` the number of the Change
-    under way, and `next_state` the state after it.
-    """
-    # It has no methods, and so no pointer to a table of them: there may be thousands of runs.
-
-
-cdef bint is_free(Run run) noexcept:
+cdef bint is_free(Run *run) noexcept:
     return run.state == AVAILABLE and run.change == NO_CHANGE
 
 
-cdef bint is_finished(Run run) noexcept:
+cdef bint is_finished(Run *run) noexcept:
     return run.change == NO_CHANGE and (run.state == ACKNOWLEDGED or run.state == ARCHIVED)
 
 
-cdef bint is_like(Run run, Run other) noexcept:
-    return (run.state == other.state and run.count == other.count and run.change == other.change
-            and run.next_state == other.next_state and run.deadline_ms == other.deadline_ms
-            and run.lock_ended == other.lock_ended and run.size == other.size
-            and (run.member_id is other.member_id or run.member_id == other.member_id))
-
-
-cdef int go_to(Run run, int state) except -1:
+cdef int go_to(Run *run, int state) except -1:
     if state not in TRANSITIONS[run.state]:
         raise ValueError(f'{STATE_NAMES[run.state]} records {run.first}-{run.last} cannot become '
                          f'{STATE_NAMES[state]}')
@@ -88,7 +70,7 @@ cdef int go_to(Run run, int state) except -1:
     run.next_state = AVAILABLE
     run.lock_ended = False
     if state != ACQUIRED:
-        run.member_id = None
+        set_owner(run, None)
         run.deadline_ms = 0
     if state == ACKNOWLEDGED or state == ARCHIVED:
         run.count = 0
@@ -96,8 +78,9 @@ cdef int go_to(Run run, int state) except -1:
     return 0
 
 
-cdef Run new_run(int64_t first, int64_t last, int state, int count):
-    cdef Run run = Run.__new__(Run)
+cdef Run new_run(int64_t first, int64_t last, int state, int count) noexcept:
+    cdef Run run
+    memset(&run, 0, sizeof(Run))
     run.first, run.last, run.state = first, last, state
     if state == AVAILABLE:
         run.count = count
@@ -139,7 +122,7 @@ cdef class SharePartition:
         """
         cdef int64_t first, last, start
         cdef int state, count
-        self.runs = []
+        self.runs = Runs()
         self.start_offset = self.next_offset = start_offset
         for start, last, state, count in batches:
             first = max(start, self.next_offset)
@@ -156,11 +139,16 @@ cdef class SharePartition:
         self.settle()
 
     def __repr__(self):
-        return f'<SharePartition {self.start_offset}..{self.next_offset}, {len(self.runs)} runs>'
+        return f'<SharePartition {self.start_offset}..{self.next_offset}, {self.runs.count} runs>'
 
     @property
     def runs_count(self):
-        return len(self.runs)
+        return self.runs.count
+
+    @property
+    def runs_bytes(self):
+        """The memory of the runs, with the spare places of their table."""
+        return self.runs.capacity * <Py_ssize_t>sizeof(Run)
 
     @property
     def in_flight(self):
@@ -169,8 +157,13 @@ cdef class SharePartition:
 
     def table(self):
         """Return (first offset, last offset, state, delivery count, member id) of each run, for descriptions."""
-        cdef Run run
-        return [(run.first, run.last, run.state, run.count, run.member_id) for run in self.runs]
+        cdef Run *run
+        cdef Py_ssize_t i
+        cdef list rows = []
+        for i in range(self.runs.count):
+            run = &self.runs.at[i]
+            rows.append((run.first, run.last, run.state, run.count, owner_of(run)))
+        return rows
 
     def held(self, Py_ssize_t most):
         """Return the number of acquired records, the number of their runs, and the first `most` of these runs.
@@ -178,17 +171,18 @@ cdef class SharePartition:
         A run is (first offset, last offset, delivery count, member id, deadline, whether a change is under way). The
         deadline is None if the lock has ended.
         """
-        cdef Run run
+        cdef Run *run
         cdef int64_t records = 0
-        cdef Py_ssize_t runs = 0
+        cdef Py_ssize_t i, runs = 0
         cdef list listed = []
-        for run in self.runs:
+        for i in range(self.runs.count):
+            run = &self.runs.at[i]
             if run.state != ACQUIRED:
                 continue
             records += run.last - run.first + 1
             runs += 1
             if runs <= most:
-                listed.append((run.first, run.last, run.count, run.member_id,
+                listed.append((run.first, run.last, run.count, owner_of(run),
                                None if run.lock_ended else run.deadline_ms, run.change != NO_CHANGE))
         return records, runs, listed
 
@@ -199,10 +193,10 @@ cdef class SharePartition:
         return self.first_free()
 
     cdef int64_t first_free(self) except -1:
-        cdef Run run
-        for run in self.runs:
-            if is_free(run):
-                return run.first
+        cdef Py_ssize_t i
+        for i in range(self.runs.count):
+            if is_free(&self.runs.at[i]):
+                return self.runs.at[i].first
         return self.next_offset
 
     def is_acquirable(self, int64_t max_record_locks):
@@ -247,18 +241,20 @@ cdef class SharePartition:
 
     cdef int skip_hole(self, int64_t first, int64_t base_offset) except -1:
         """Archive the free records from `first` on that the log does not have, up to `base_offset`."""
-        if self.runs:
+        if self.runs.count:
             return self.archive(first, base_offset - 1)
         self.start_offset = self.next_offset = base_offset
         return 0
 
     cdef int archive(self, int64_t first, int64_t last) except -1:
         """Archive free records, and those that are not tracked yet."""
-        cdef Run run
+        cdef Py_ssize_t i, end
         if first < self.next_offset:
-            for run in self.cut_out(first, min(last, self.next_offset - 1)):
-                if is_free(run):
-                    go_to(run, ARCHIVED)
+            i = self.runs.split_at(first)
+            end = self.runs.split_at(min(last, self.next_offset - 1) + 1)
+            for i in range(i, end):
+                if is_free(&self.runs.at[i]):
+                    go_to(&self.runs.at[i], ARCHIVED)
         if last >= self.next_offset:
             self.runs.append(new_run(self.next_offset, last, ARCHIVED, 0))
             self.next_offset = last + 1
@@ -276,7 +272,7 @@ cdef class SharePartition:
         - INVALID_REQUEST: a record is past everything that is tracked
         """
         cdef Change change
-        cdef Run run
+        cdef Run *run
         cdef int64_t first, last
         cdef int kind
         cdef list segments = self.segments_of(member_id, batches)
@@ -284,13 +280,14 @@ cdef class SharePartition:
         if not segments:
             return None
         self.check_owned(member_id, segments)
-        i = self.split_along(segments)
+        self.split_along(segments)
+        i = self.runs.find(segments[0][0])
         change = self.begin(False, delivery_count_limit)
         for first, last, kind in segments:
-            while (<Run>self.runs[i]).last < first:
+            while self.runs.at[i].last < first:
                 i += 1
-            while i < len(self.runs):
-                run = self.runs[i]
+            while i < self.runs.count:
+                run = &self.runs.at[i]
                 if run.first > last:
                     break
                 if kind == RENEW:
@@ -308,7 +305,7 @@ cdef class SharePartition:
         for first, last, types in batches:
             if last < self.start_offset:
                 continue
-            if not self.runs:
+            if not self.runs.count:
                 raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'records {first}-{last} are not acquired')
             if last >= self.next_offset:
                 if segments:
@@ -334,15 +331,15 @@ cdef class SharePartition:
 
     cdef int check_owned(self, str member_id, list segments) except -1:
         """Raise KafkaError INVALID_RECORD_STATE unless all records of the sorted segments are the member's."""
-        cdef Run run
+        cdef Run *run
         cdef int64_t first, last
-        cdef Py_ssize_t i = self.find(segments[0][0])
+        cdef Py_ssize_t i = self.runs.find(segments[0][0])
         for first, last, _ in segments:
-            while (<Run>self.runs[i]).last < first:
+            while self.runs.at[i].last < first:
                 i += 1
             while True:
-                run = self.runs[i]
-                if run.state != ACQUIRED or run.change != NO_CHANGE or run.member_id != member_id:
+                run = &self.runs.at[i]
+                if run.state != ACQUIRED or run.change != NO_CHANGE or not is_owned_by(run, member_id):
                     raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'records {max(first, run.first)}-'
                                      f'{min(last, run.last)} are not acquired by member {member_id}')
                 if run.last >= last:
@@ -350,51 +347,33 @@ cdef class SharePartition:
                 i += 1
         return 0
 
-    cdef Py_ssize_t split_along(self, list segments) except -1:
-        """Let runs begin and end where the sorted segments do. Return the position of the first segment's run.
-
-        Thousands of segments may lie in one run, so the runs are rebuilt once. To insert each would take their square.
-        """
-        cdef Run run
+    cdef int split_along(self, list segments) except -1:
+        """Let runs begin and end where the sorted segments do."""
         cdef int64_t first, last
-        cdef Py_ssize_t low = self.split_at(segments[0][0]), i = low
-        cdef list rebuilt = []
-        run = self.runs[i]
+        cdef list offsets = []
         for first, last, _ in segments:
-            while run.last < first:
-                rebuilt.append(run)
-                i += 1
-                run = self.runs[i]
-            if run.first < first:
-                rest = self.rest_of(run, first)
-                rebuilt.append(run)
-                run = rest
-            while run.last < last:
-                rebuilt.append(run)
-                i += 1
-                run = self.runs[i]
-            if run.last > last:
-                rest = self.rest_of(run, last + 1)
-                rebuilt.append(run)
-                run = rest
-        rebuilt.append(run)
-        self.runs[low:i + 1] = rebuilt
-        return low
+            offsets.append(first)
+            offsets.append(last + 1)
+        return self.runs.split_along(offsets)
 
     def release(self, str member_id not None, int delivery_count_limit):
         """Begin to free everything that a member has acquired. Return the Change, or None if there is nothing."""
-        cdef Run run
+        cdef Run *run
+        cdef Py_ssize_t i
         cdef Change change = self.begin(False, delivery_count_limit)
-        for run in self.runs:
-            if run.state == ACQUIRED and run.change == NO_CHANGE and run.member_id == member_id:
+        for i in range(self.runs.count):
+            run = &self.runs.at[i]
+            if run.state == ACQUIRED and run.change == NO_CHANGE and is_owned_by(run, member_id):
                 self.begin_transition(change, run, AVAILABLE)
         return self.begun(change)
 
     def expire(self, int64_t now_ms, int delivery_count_limit):
         """Begin to free the records whose lock has ended. Return the Change, or None if there are none."""
-        cdef Run run
+        cdef Run *run
+        cdef Py_ssize_t i
         cdef Change change = self.begin(True, delivery_count_limit)
-        for run in self.runs:
+        for i in range(self.runs.count):
+            run = &self.runs.at[i]
             if run.state != ACQUIRED or run.deadline_ms > now_ms:
                 continue
             if run.change == NO_CHANGE:
@@ -405,9 +384,11 @@ cdef class SharePartition:
 
     def next_deadline_ms(self):
         """Return when the next lock ends, or None."""
-        cdef Run run
+        cdef Run *run
+        cdef Py_ssize_t i
         cdef int64_t earliest = INT64_MAX
-        for run in self.runs:
+        for i in range(self.runs.count):
+            run = &self.runs.at[i]
             if run.state == ACQUIRED and run.deadline_ms < earliest:
                 earliest = run.deadline_ms
         return None if earliest == INT64_MAX else earliest
@@ -428,7 +409,7 @@ cdef class SharePartition:
         self.settle()
         return change
 
-    cdef int begin_transition(self, Change change, Run run, int state) except -1:
+    cdef int begin_transition(self, Change change, Run *run, int state) except -1:
         if state == AVAILABLE and run.count >= change.delivery_count_limit:
             state = ARCHIVED
         if state not in TRANSITIONS[run.state]:
@@ -440,9 +421,11 @@ cdef class SharePartition:
 
     cdef int32_t count_finished(self) except -1:
         """Return the finished records, and those that are when the changes under way are adopted."""
-        cdef Run run
+        cdef Run *run
+        cdef Py_ssize_t i
         cdef int64_t count = 0
-        for run in self.runs:
+        for i in range(self.runs.count):
+            run = &self.runs.at[i]
             state = run.state if run.change == NO_CHANGE else run.next_state
             if state == ACKNOWLEDGED or state == ARCHIVED:
                 count += run.last - run.first + 1
@@ -454,117 +437,65 @@ cdef class SharePartition:
 
     def adopt(self, Change change not None):
         """Adopt a change that is durable."""
-        cdef Run run
-        for run in self.runs_of(change):
-            go_to(run, run.next_state)
-        self.settle()
+        self.end_change(change, True)
 
     def abandon(self, Change change not None):
         """Undo a change that could not be written. Records whose lock has ended meanwhile are free."""
-        cdef Run run
-        for run in self.runs_of(change):
-            if change.holds_anyway or run.lock_ended:
-                go_to(run, ARCHIVED if run.count >= change.delivery_count_limit else AVAILABLE)
-            else:
-                run.change = NO_CHANGE
-                run.next_state = AVAILABLE
-        self.settle()
+        self.end_change(change, False)
 
-    cdef list runs_of(self, Change change):
-        """Return the runs of a change under way. Those below the start are gone."""
-        cdef Run run
-        cdef list found = []
+    cdef int end_change(self, Change change, bint is_durable) except -1:
+        """End the change of its runs. Those below the start are gone."""
+        cdef Run *run
+        cdef int64_t first, last
         cdef Py_ssize_t i
         for first, last, _, _ in change.batches:
-            i = self.find(max(first, self.start_offset))
-            while i < len(self.runs):
-                run = self.runs[i]
-                if run.first > last:
-                    break
-                if run.change == change.number:
-                    run.change = -change.number     # neighbouring batches of a change may be one run
-                    found.append(run)
+            i = self.runs.find(max(first, self.start_offset))
+            while i < self.runs.count and self.runs.at[i].first <= last:
+                run = &self.runs.at[i]
                 i += 1
-        for run in found:
-            run.change = change.number
-        return found
+                if run.change != change.number:     # neighbouring batches of a change may be one run
+                    continue
+                if is_durable:
+                    go_to(run, run.next_state)
+                elif change.holds_anyway or run.lock_ended:
+                    go_to(run, ARCHIVED if run.count >= change.delivery_count_limit else AVAILABLE)
+                else:
+                    run.change = NO_CHANGE
+                    run.next_state = AVAILABLE
+        return self.settle()
 
     # ---- the start
 
     def move_start(self, int64_t log_start_offset):
         """Adopt that the log begins at `log_start_offset`. Return whether that is above the start."""
-        cdef Py_ssize_t count
         if log_start_offset <= self.start_offset:
             return False
         if log_start_offset >= self.next_offset:
-            self.runs.clear()
+            self.runs.remove_first(self.runs.count)
             self.next_offset = log_start_offset
         else:
-            count = self.split_at(log_start_offset)
-            del self.runs[:count]
+            self.runs.remove_first(self.runs.split_at(log_start_offset))
         self.start_offset = log_start_offset
         self.settle()
         return True
 
-    # ---- runs
-
-    cdef Py_ssize_t find(self, int64_t offset) except -1:
-        """Return the position of the run that holds `offset`, or the number of runs if it is not below the end."""
-        cdef Py_ssize_t low = 0, high = len(self.runs), middle
-        while low < high:
-            middle = (low + high) >> 1
-            if (<Run>self.runs[middle]).last < offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    cdef Py_ssize_t split_at(self, int64_t offset) except -1:
-        """Let a run begin at `offset`, and return its position."""
-        cdef Py_ssize_t i = self.find(offset)
-        cdef Run run
-        if i == len(self.runs):
-            return i
-        run = self.runs[i]
-        if run.first >= offset:
-            return i
-        self.runs.insert(i + 1, self.rest_of(run, offset))
-        return i + 1
-
-    cdef Run rest_of(self, Run run, int64_t offset):
-        """End a run below `offset`, and return another one of the rest of its records."""
-        cdef Run rest = Run.__new__(Run)
-        rest.first, rest.last = offset, run.last
-        rest.state, rest.count, rest.size = run.state, run.count, run.size
-        rest.member_id, rest.deadline_ms = run.member_id, run.deadline_ms
-        rest.change, rest.next_state, rest.lock_ended = run.change, run.next_state, run.lock_ended
-        run.last = offset - 1
-        return rest
-
-    cdef list cut_out(self, int64_t first, int64_t last):
-        """Return the runs of the records `first` to `last`, split so that they hold no others."""
-        cdef Py_ssize_t low = self.split_at(first)
-        cdef Py_ssize_t high = self.split_at(last + 1)
-        return self.runs[low:high]
-
     cdef int settle(self) except -1:
         """Drop the finished records at the start, and join neighbours that are alike."""
-        cdef Run run, previous = None
-        cdef Py_ssize_t i, kept = 0, count = len(self.runs)
-        for i in range(count):
-            run = self.runs[i]
-            if kept == 0 and is_finished(run):
-                self.start_offset = run.last + 1
+        cdef Run *at = self.runs.at
+        cdef Py_ssize_t i, kept = 0
+        for i in range(self.runs.count):
+            if kept == 0 and is_finished(&at[i]):
+                self.start_offset = at[i].last + 1
+            elif kept and is_like(&at[kept - 1], &at[i]):
+                at[kept - 1].last = at[i].last
+            else:
+                if kept < i:
+                    at[kept] = at[i]
+                    at[i].member_id = NULL
+                kept += 1
                 continue
-            if previous is not None and is_like(previous, run):
-                previous.last = run.last
-                continue
-            self.runs[kept] = run
-            previous = run
-            kept += 1
-        if kept < count:
-            del self.runs[kept:]
-        return 0
+            set_owner(&at[i], None)
+        return self.runs.truncate(kept)
 
 
 @cython.final
@@ -595,15 +526,15 @@ cdef class Acquisition:
         """Acquire what is free of a batch. Return whether the next batch is wanted, too."""
         cdef SharePartition owner = self.owner
         cdef int64_t tracked_last = min(last, owner.next_offset - 1)
-        cdef Py_ssize_t i = owner.find(first)
+        cdef Py_ssize_t i = owner.runs.find(first)
         cdef bint is_first = True       # range of this batch
-        cdef Run run
-        while not self.is_full and first <= tracked_last and i < len(owner.runs):
-            run = owner.runs[i]
+        cdef Run *run
+        while not self.is_full and first <= tracked_last and i < owner.runs.count:
+            run = &owner.runs.at[i]
             if run.first > tracked_last:
                 break
             if is_free(run):
-                i = self.take_run(max(first, run.first), min(tracked_last, run.last), run, is_first)
+                i = self.take_run(max(first, run.first), min(tracked_last, run.last), i, is_first)
                 is_first = False
             i += 1
         if not self.is_full and last >= owner.next_offset:
@@ -612,14 +543,14 @@ cdef class Acquisition:
             self.is_full = True
         return not self.is_full
 
-    cdef Py_ssize_t take_run(self, int64_t first, int64_t last, Run run, bint is_first) except -1:
-        """Acquire records of a free run, as far as they are wanted. Return the position of their run."""
-        cdef SharePartition owner = self.owner
-        cdef Py_ssize_t i
+    cdef Py_ssize_t take_run(self, int64_t first, int64_t last, Py_ssize_t i, bint is_first) except -1:
+        """Acquire records of the free run `i`, as far as they are wanted. Return the position of their run."""
+        cdef Runs runs = self.owner.runs
+        cdef Run *run = &runs.at[i]
         cdef bint is_last_try = self.limit >= LEAST_LIMIT_WITH_LAST_TRY and run.count >= self.limit - 1
         if (is_last_try or (run.count >= self.threshold) != (self.throttled >= 0)) and self.ranges:
             self.is_full = True
-            return owner.find(first)
+            return i
         if is_last_try:
             last = first
             self.is_full = True
@@ -629,10 +560,9 @@ cdef class Acquisition:
             last = min(last, first + self.throttled - 1)
         if self.is_exact:
             last = min(last, first + self.budget - 1)
-        owner.split_at(first)
-        owner.split_at(last + 1)
-        i = owner.find(first)
-        self.give(owner.runs[i], is_first)
+        i = runs.split_at(first)
+        runs.split_at(last + 1)
+        self.give(&runs.at[i], is_first)
         return i
 
     cdef int take_new(self, int64_t last, bint is_first) except -1:
@@ -640,24 +570,23 @@ cdef class Acquisition:
         cdef SharePartition owner = self.owner
         cdef int64_t first = owner.next_offset
         cdef int64_t end = min(last, first + self.budget - 1) if self.is_exact else last
-        cdef Run run
+        cdef Py_ssize_t i = owner.runs.count
         if self.throttled >= 0:
             self.is_full = True
             return 0
-        run = new_run(first, end, AVAILABLE, 0)
-        owner.runs.append(run)
+        owner.runs.append(new_run(first, end, AVAILABLE, 0))
         if end < last:
             owner.runs.append(new_run(end + 1, last, AVAILABLE, 0))
         owner.next_offset = last + 1
-        return self.give(run, is_first)
+        return self.give(&owner.runs.at[i], is_first)
 
-    cdef int give(self, Run run, bint is_first) except -1:
+    cdef int give(self, Run *run, bint is_first) except -1:
         """Let the member own a free run."""
         cdef int64_t size = run.last - run.first + 1
         cdef tuple previous = self.ranges[len(self.ranges) - 1] if self.ranges else None
         go_to(run, ACQUIRED)
         run.count += 1
-        run.member_id = self.member_id
+        set_owner(run, self.member_id)
         run.deadline_ms = self.deadline_ms
         self.budget -= size
         if self.throttled >= 0:
@@ -673,12 +602,14 @@ cdef class Acquisition:
 
     cdef int end(self) except -1:
         """Remember the size of the ranges that are delivered for the first time."""
-        cdef SharePartition owner = self.owner
-        cdef Run run
+        cdef Runs runs = self.owner.runs
+        cdef Py_ssize_t i, end
         cdef int64_t first, last
         cdef int count
         for first, last, count in self.ranges:
             if count == 1:
-                for run in owner.cut_out(first, last):
-                    run.size = <int32_t>(last - first + 1)
+                i = runs.split_at(first)
+                end = runs.split_at(last + 1)
+                for i in range(i, end):
+                    runs.at[i].size = <int32_t>(last - first + 1)
         return 0

@@ -16,7 +16,7 @@ from kbroker.group.group_config import GroupConfig
 from kbroker.group.memory import GroupMemory
 from kbroker.group.share_batches import read_batches
 from kbroker.group.share_limits import FetchLimits, Wanted
-from kbroker.group.share_partition import RUN_BYTES, Change, SharePartition
+from kbroker.group.share_partition import Change, SharePartition
 from kbroker.group.share_rows import UNKNOWN_COUNT, UNKNOWN_OFFSET, Changes, ShareKey, ShareState
 from kbroker.group.share_sessions import ShareSession, ShareSessions
 from kbroker.group.share_state import ShareStates
@@ -415,7 +415,7 @@ class SharePartitions:
 
     def _count(self, live: LivePartition) -> None:
         held_bytes = 0 if live.is_dropped else LIVE_BYTES + (
-            0 if live.records is None else RUN_BYTES * live.records.runs_count)
+            0 if live.records is None else live.records.runs_bytes)
         self._memory.hold(held_bytes - live.held_bytes)
         live.held_bytes = held_bytes
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import tracemalloc
 
 import pytest
 from reference.share_partition import ReferenceSharePartition
@@ -362,6 +363,36 @@ def test_the_log_start_takes_records_along():
     assert (partition.start_offset, partition.next_offset) == (20, 20)
 
 
+# ---- memory
+
+def test_a_share_partition_takes_64_bytes_for_each_record_in_flight_at_most():
+    """Every second record is another member's, so each record is a run."""
+    partition, locks = SharePartition(0), 2_000
+    members = [f'member {number}' for number in range(2)]
+    batches = [log(offset, offset + 1) for offset in range(locks)]
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for offset, batch in enumerate(batches):
+            acquire(partition, batch, members[offset % 2], locks=locks)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert partition.runs_count == locks
+    assert partition.runs_bytes <= taken <= 64 * locks
+
+
+def test_finished_records_give_their_memory_back():
+    partition = SharePartition(0)
+    for offset in range(1_000):
+        acquire(partition, log(offset, offset + 1), f'm{offset % 2}')
+    most_bytes = partition.runs_bytes
+    for offset in range(1_000):
+        say(partition, offset, offset, ACCEPT, member=f'm{offset % 2}')
+    assert (partition.runs_count, partition.in_flight) == (0, 0)
+    assert partition.runs_bytes < most_bytes / 20
+
+
 # ---- against the slow twin
 
 def expanded(table: list[tuple[int, int, int, int, str | None]]) -> list[tuple[int, int, int, str | None]]:
@@ -406,7 +437,11 @@ def test_random_histories_have_the_results_of_the_slow_twin(seed):
                 if rng.random() < 0.5:
                     last = rng.randint(first, last)
             types = (rng.randrange(5),) if rng.random() < 0.5 else [rng.randrange(5) for _ in range(last - first + 1)]
-            results = [attempt(each, member, (first, last, types), limit, now + 50) for each in (ours, twin)]
+            batches = [(first, last, types)]
+            if len(types) > 1 and rng.random() < 0.5:       # the same in two batches
+                middle = rng.randrange(first, last)
+                batches = [(first, middle, types[:middle - first + 1]), (middle + 1, last, types[middle - first + 1:])]
+            results = [attempt(each, member, batches, limit, now + 50) for each in (ours, twin)]
         elif action == 'release':
             results = [each.release(member, limit) for each in (ours, twin)]
         elif action == 'expire':
@@ -429,9 +464,9 @@ def test_random_histories_have_the_results_of_the_slow_twin(seed):
         assert ours.next_deadline_ms() == twin.next_deadline_ms()
 
 
-def attempt(partition, member, batch, limit, deadline_ms):
+def attempt(partition, member, batches, limit, deadline_ms):
     try:
-        return partition.acknowledge(member, [batch], limit, deadline_ms)
+        return partition.acknowledge(member, batches, limit, deadline_ms)
     except KafkaError as error:
         return error.code
 

@@ -1,0 +1,3 @@
+"""Types of share_runs.pyx; the documentation stands there."""
+
+class Runs: ...

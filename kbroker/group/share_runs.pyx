@@ -1,0 +1,146 @@
+"""The runs of a share partition: neighbouring records with the same state, sorted by offset and without gaps.
+
+There may be thousands, so they are C structs in one block of memory. A run takes 48 bytes. A block that grows gets an
+eighth more places than it needs, and GROWTH more.
+"""
+cimport cython
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_XDECREF, Py_XINCREF
+from libc.stdint cimport int64_t
+from libc.string cimport memmove
+
+cdef enum:
+    GROWTH = 8      # spare places of a table
+
+
+cdef bint is_like(Run *run, Run *other) noexcept:
+    return (run.state == other.state and run.count == other.count and run.change == other.change
+            and run.next_state == other.next_state and run.deadline_ms == other.deadline_ms
+            and run.lock_ended == other.lock_ended and run.size == other.size
+            and (run.member_id == other.member_id or is_owned_by(run, owner_of(other))))
+
+
+cdef bint is_owned_by(Run *run, str member_id) noexcept:
+    return run.member_id is not NULL and <str>run.member_id == member_id
+
+
+cdef str owner_of(Run *run):
+    return None if run.member_id is NULL else <str>run.member_id
+
+
+cdef void set_owner(Run *run, str member_id) noexcept:
+    """Set the owner of the records of a run. None: no member has acquired them."""
+    cdef PyObject *before = run.member_id
+    run.member_id = NULL if member_id is None else <PyObject *>member_id
+    Py_XINCREF(run.member_id)
+    Py_XDECREF(before)
+
+
+@cython.final
+cdef class Runs:
+    """A table of runs, `at[0]` to `at[count - 1]`. A pointer to a run is valid until the next change of the table.
+
+    The table owns one reference to the member of each run.
+    """
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            Py_XDECREF(self.at[i].member_id)
+        PyMem_Free(self.at)
+
+    cdef Py_ssize_t find(self, int64_t offset) noexcept:
+        """Return the position of the run that holds `offset`, or the number of runs if it is not below the end."""
+        cdef Py_ssize_t low = 0, high = self.count, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if self.at[middle].last < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef int append(self, Run run) except -1:
+        """Append a run, and take its reference to a member."""
+        self.make_room(1)
+        self.at[self.count] = run
+        self.count += 1
+        return 0
+
+    cdef int remove_first(self, Py_ssize_t count) except -1:
+        """Remove the first `count` runs."""
+        cdef Py_ssize_t i
+        for i in range(count):
+            set_owner(&self.at[i], None)
+        memmove(self.at, self.at + count, (self.count - count) * sizeof(Run))
+        return self.truncate(self.count - count)
+
+    cdef Py_ssize_t split_at(self, int64_t offset) except -1:
+        """Let a run begin at `offset`, and return its position."""
+        cdef Py_ssize_t i = self.find(offset)
+        if i == self.count or self.at[i].first >= offset:
+            return i
+        self.make_room(1)
+        memmove(&self.at[i + 1], &self.at[i], (self.count - i) * sizeof(Run))
+        self.count += 1
+        begin_at(&self.at[i], &self.at[i + 1], offset)
+        return i + 1
+
+    cdef int split_along(self, list offsets) except -1:
+        """Let a run begin at each of the sorted offsets, in one pass: thousands may lie in one run."""
+        cdef Py_ssize_t source = self.count - 1, target = source + self.count_splits(offsets), i
+        cdef int64_t offset
+        self.make_room(target - source)
+        self.count += target - source
+        for i in range(len(offsets) - 1, -1, -1):
+            offset = offsets[i]
+            while source >= 0 and self.at[source].first >= offset:
+                self.at[target] = self.at[source]
+                source -= 1
+                target -= 1
+            if source >= 0 and self.at[source].last >= offset:
+                self.at[target] = self.at[source]
+                begin_at(&self.at[source], &self.at[target], offset)
+                target -= 1
+        return 0
+
+    cdef Py_ssize_t count_splits(self, list offsets) except -1:
+        """Return the number of runs that one of the sorted offsets divides, counted once for each division."""
+        cdef Py_ssize_t i = 0, splits = 0
+        cdef int64_t offset, previous = -1
+        for offset in offsets:
+            while i < self.count and self.at[i].last < offset:
+                i += 1
+            if i < self.count and self.at[i].first < offset and offset != previous:
+                splits += 1
+            previous = offset
+        return splits
+
+    cdef int truncate(self, Py_ssize_t count) except -1:
+        """Adopt that only `count` runs are left, and free places if more than half are empty."""
+        self.count = count
+        if self.capacity > 2 * (count + GROWTH):
+            self.resize(count + GROWTH)
+        return 0
+
+    cdef int make_room(self, Py_ssize_t more) except -1:
+        cdef Py_ssize_t needed = self.count + more
+        if needed > self.capacity:
+            self.resize(needed + needed // 8 + GROWTH)
+        return 0
+
+    cdef int resize(self, Py_ssize_t capacity) except -1:
+        cdef Run *at = <Run *>PyMem_Realloc(self.at, capacity * sizeof(Run))
+        if at is NULL:
+            raise MemoryError
+        self.at = at
+        self.capacity = capacity
+        return 0
+
+
+cdef void begin_at(Run *run, Run *rest, int64_t offset) noexcept:
+    """End a run below `offset`, and let `rest`, which is a copy of its bytes, begin there."""
+    run.last = offset - 1
+    rest.first = offset
+    Py_XINCREF(rest.member_id)
