@@ -80,7 +80,7 @@ cdef class Commons:
         self.memory = ConnectionMemory(reactor, limits.max_held_bytes)
         self.newcomers = Newcomers(reactor.clock, reactor.timers, limits.max_connections)
         self.submit = submit
-        self.receive_buffers = ReceiveBuffers(receive_buffer_bytes)
+        self.receive_buffers = ReceiveBuffers(receive_buffer_bytes, self.memory)
         self.send_buffer = bytearray(SEND_BUFFER_BYTES)
         self.outgoing.buffer = PyByteArray_AS_STRING(self.send_buffer)
         self.outgoing.room = SEND_BUFFER_BYTES

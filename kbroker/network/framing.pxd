@@ -1,12 +1,15 @@
 from libc.stdint cimport uint8_t
 
+from kbroker.network.memory cimport ConnectionMemory
+
 
 cdef class ReceiveBuffers:
     cdef readonly bytearray shared
     cdef list spares
+    cdef ConnectionMemory memory
 
     cdef bytearray take(self, Py_ssize_t needed, Py_ssize_t wanted)
-    cdef int give_back(self, bytearray buffer) except -1
+    cdef int give_back(self, bytearray buffer, Py_ssize_t written_bytes) except -1
 
 
 cdef class Framer:

@@ -1,6 +1,8 @@
+from kbroker.network.memory import ConnectionMemory
+
 class ReceiveBuffers:
     shared: bytearray
-    def __init__(self, shared_bytes: int) -> None: ...
+    def __init__(self, shared_bytes: int, memory: ConnectionMemory) -> None: ...
 
 class Framer:
     max_frame_bytes: int

@@ -8,6 +8,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndS
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
+from kbroker.network.memory cimport MAPPED_BYTES, ConnectionMemory
 from kbroker.wire.bytes cimport read_int32
 
 from kbroker.errors import ProtocolError
@@ -25,9 +26,10 @@ cdef enum:
 cdef class ReceiveBuffers:
     """The buffer that all connections share, and a few that large frames have left behind."""
 
-    def __init__(self, Py_ssize_t shared_bytes):
+    def __init__(self, Py_ssize_t shared_bytes, ConnectionMemory memory not None):
         self.shared = PyByteArray_FromStringAndSize(NULL, shared_bytes)
         self.spares = []
+        self.memory = memory
 
     cdef bytearray take(self, Py_ssize_t needed, Py_ssize_t wanted):
         """Return a spare buffer of `wanted` to 4 * `wanted` bytes, or else a new one of `needed`."""
@@ -42,8 +44,11 @@ cdef class ReceiveBuffers:
             needed = size
         return PyByteArray_FromStringAndSize(NULL, needed)
 
-    cdef int give_back(self, bytearray buffer) except -1:
+    cdef int give_back(self, bytearray buffer, Py_ssize_t written_bytes) except -1:
+        """Keep a buffer as a spare, or let its memory go. Only `written_bytes` of a large one take memory."""
         cdef Py_ssize_t size = PyByteArray_GET_SIZE(buffer)
+        if size >= MAPPED_BYTES:
+            return self.memory.unmap(buffer, written_bytes)
         if size < MIN_SPARE_BYTES or size > MAX_SPARE_BYTES:
             return 0
         self.spares.append(buffer)
@@ -152,9 +157,9 @@ cdef class Framer:
 
     cdef int clear(self) except -1:
         """Forget the pending bytes."""
-        self.start = self.end = 0
         if self.buffer is not None and self.buffer is not self.buffers.shared and not self.is_lent:
-            self.buffers.give_back(self.buffer)
+            self.buffers.give_back(self.buffer, self.end)
+        self.start = self.end = 0
         self.buffer = None
         self.is_lent = False
         return 0

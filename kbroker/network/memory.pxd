@@ -7,6 +7,8 @@ from kbroker.wire.frames cimport KeptFrame
 cdef enum:
     # A frame up to this size is not counted: any connection costs about as much.
     SMALL_FRAME_BYTES = 4096
+    # The C library maps a buffer from this size on for itself, and unmaps it as soon as it is freed.
+    MAPPED_BYTES = 32 * 1024 * 1024
 
 
 cdef class MemoryHolder(EventHandler):
@@ -31,6 +33,8 @@ cdef class ConnectionMemory:
     cdef int64_t admitted_before
     cdef int64_t reliefs        # calls of _relieve
     cdef bint is_relieving      # _relieve is scheduled
+    cdef object leaving         # the buffers that are unmapped in parts; a deque of LeavingBuffer
+    cdef int64_t leaving_bytes  # the part of held_bytes that they have
 
     cdef bint is_full(self) noexcept
     cdef bint is_overfull(self) noexcept
@@ -41,6 +45,13 @@ cdef class ConnectionMemory:
     cdef bint needs_leader(self) noexcept
     cdef int choose_leader(self) except -1
     cdef int admit_next(self) except -1
+    cdef int unmap(self, bytearray buffer, int64_t written_bytes) except -1
+    cdef int set_free(self, int64_t freed_bytes) except -1
+
+
+cdef class LeavingBuffer:
+    cdef bytearray buffer
+    cdef int64_t written_bytes  # that are still mapped, at the beginning of the buffer
 
 
 cdef class ChargedFrame(KeptFrame):

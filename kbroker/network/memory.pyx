@@ -5,14 +5,25 @@ line, and one at a time goes on to its end, so that its memory becomes free. A c
 wait for it, and moves too little, is closed.
 """
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from operator import attrgetter
 
 cimport cython
-from libc.stdint cimport INT64_MAX, int64_t
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.object cimport PyObject
+from libc.stdint cimport INT64_MAX, int64_t, uintptr_t
 
 from kbroker.network.reactor cimport EventHandler, Reactor
 from kbroker.wire.frames cimport KeptFrame
+
+
+cdef extern from 'Python.h':
+    Py_ssize_t Py_REFCNT(PyObject *)
+
+
+cdef extern from '<sys/mman.h>' nogil:
+    int MADV_DONTNEED
+    int madvise(void *at, size_t size, int advice)
 
 
 cdef enum:
@@ -20,6 +31,10 @@ cdef enum:
     RELIEF_BYTES = 64 * 1024
     RELIEF_MS = 250
     MIN_SLACK_BYTES = 16 * 1024 * 1024
+    # To unmap 100 MiB takes 10 to 20 ms. So much of a buffer is unmapped by one turn, and then others have theirs.
+    UNMAPPED_AT_ONCE_BYTES = 8 * 1024 * 1024
+    UNMAP_INTERVAL_MS = 1
+    LARGEST_PAGE_BYTES = 64 * 1024
 
 SMALL_BYTES = SMALL_FRAME_BYTES
 RELIEF_INTERVAL_MS = RELIEF_MS
@@ -48,7 +63,8 @@ cdef class ConnectionMemory:
 
     - the buffers of frames that are not whole yet and of frames that wait, if larger than SMALL_FRAME_BYTES;
     - requests of more than SMALL_FRAME_BYTES that are not answered;
-    - replies that are not sent.
+    - replies that are not sent;
+    - buffers of MAPPED_BYTES or more that are being unmapped.
 
     The bound is checked before bytes are read. So one turn of one connection may exceed it, and so may the `leader`:
     the one connection that reads a long frame to its end although the memory is full. Short requests pass until their
@@ -60,6 +76,7 @@ cdef class ConnectionMemory:
         self.reactor = reactor
         self.max_held_bytes = max_held_bytes if max_held_bytes > 0 else INT64_MAX
         self.in_line = OrderedDict()
+        self.leaving = deque()
 
     cdef bint is_full(self) noexcept:
         return self.held_bytes >= self.max_held_bytes
@@ -128,6 +145,43 @@ cdef class ConnectionMemory:
                 return self.reactor.give_turn(connection)
         return 0
 
+    cdef int unmap(self, bytearray buffer, int64_t written_bytes) except -1:
+        """Free a buffer of MAPPED_BYTES or more in parts. It counts as held until its last part is unmapped.
+
+        A buffer that has another holder when its turn comes is left to that holder.
+        """
+        cdef LeavingBuffer leaving = LeavingBuffer.__new__(LeavingBuffer)
+        leaving.buffer = buffer
+        leaving.written_bytes = written_bytes
+        self.held_bytes += written_bytes
+        self.leaving_bytes += written_bytes
+        self.leaving.append(leaving)
+        if len(self.leaving) == 1:
+            self.reactor.timers.after(UNMAP_INTERVAL_MS, self._unmap_part)
+        return 0
+
+    def _unmap_part(self):
+        """Unmap the end of the first leaving buffer."""
+        cdef LeavingBuffer leaving = self.leaving[0]
+        cdef int64_t freed_bytes, kept_bytes = 0
+        if Py_REFCNT(<PyObject *>leaving.buffer) == 1:
+            kept_bytes = max(<int64_t>0, leaving.written_bytes - UNMAPPED_AT_ONCE_BYTES)
+            unmap_from(PyByteArray_AS_STRING(leaving.buffer) + kept_bytes, leaving.written_bytes - kept_bytes)
+        if kept_bytes == 0:
+            self.leaving.popleft()
+        if self.leaving:
+            self.reactor.timers.after(UNMAP_INTERVAL_MS, self._unmap_part)
+        freed_bytes, leaving.written_bytes = leaving.written_bytes - kept_bytes, kept_bytes
+        self.leaving_bytes -= freed_bytes
+        self.set_free(freed_bytes)
+
+    cdef int set_free(self, int64_t freed_bytes) except -1:
+        """Adopt that memory was freed outside of a turn of a connection. Let the next connection in if it has room."""
+        self.held_bytes -= freed_bytes
+        if self.in_line and not self.is_full():
+            self.admit_next()
+        return 0
+
     def _relieve(self):
         """Close connections that hold the memory for which others wait, and moved too little since the last call.
 
@@ -150,7 +204,7 @@ cdef class ConnectionMemory:
                 connection.moved_bytes = 0
         if self.is_full() and self.needs_leader() and self.admitted == self.admitted_before:
             for connection in sorted(self.in_line, key=attrgetter('framed_bytes'), reverse=True):
-                if not self.is_full() or connection.framed_bytes == 0:
+                if self.held_bytes - self.leaving_bytes < self.max_held_bytes or connection.framed_bytes == 0:
                     break
                 connection.close('its frame holds memory that others wait for', logging.INFO)
                 closed += 1
@@ -166,12 +220,26 @@ cdef class ConnectionMemory:
             self.reactor.timers.after(RELIEF_MS, self._relieve)
 
 
+cdef int unmap_from(char *at, size_t size) except -1:
+    """Give the whole pages of a part of memory back to the kernel. Their content is lost."""
+    cdef uintptr_t first = (<uintptr_t>at + LARGEST_PAGE_BYTES - 1) & ~<uintptr_t>(LARGEST_PAGE_BYTES - 1)
+    cdef uintptr_t end = (<uintptr_t>at + size) & ~<uintptr_t>(LARGEST_PAGE_BYTES - 1)
+    if first < end:
+        with nogil:
+            madvise(<void *>first, end - first, MADV_DONTNEED)
+    return 0
+
+
+cdef class LeavingBuffer:
+    """A buffer that is unmapped in parts, from its end."""
+
+
 # The references must stay valid until __dealloc__, also when the garbage collector frees the frame.
 @cython.no_gc_clear
 cdef class ChargedFrame(KeptFrame):
     """A frame that its handler keeps. Its memory counts even after its connection has closed."""
 
     def __dealloc__(self):
-        self.memory.held_bytes -= self.charged_bytes
-        if self.memory.in_line and not self.memory.is_full():
-            self.memory.admit_next()
+        if self.buffer is not None and PyByteArray_GET_SIZE(self.buffer) >= MAPPED_BYTES:
+            self.memory.unmap(self.buffer, PyByteArray_GET_SIZE(self.buffer))
+        self.memory.set_free(self.charged_bytes)
