@@ -118,6 +118,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
 
     def _move_partitions(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
         """Let the index of owners follow a member."""
+        assert self._owners is not None
         if before is not None:
             for partitions in (before.held.assigned, before.held.pending):
                 for topic_id, epochs in partitions.items():
@@ -126,9 +127,14 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
                         if owners.get(partition) == before.epoch:
                             del owners[partition]
         if after is not None:
+            all_owners, epoch = self._owners, after.epoch
             for partitions in (after.held.assigned, after.held.pending):
                 for topic_id, epochs in partitions.items():
-                    self._own(topic_id).update(dict.fromkeys(epochs, after.epoch))
+                    if topic_id in all_owners:
+                        self._own(topic_id).update(dict.fromkeys(epochs, epoch))
+                    else:
+                        all_owners[topic_id] = dict.fromkeys(epochs, epoch)
+                        self._own_topics.add(topic_id)
 
     # Offsets
 

@@ -1,6 +1,7 @@
 """The heartbeats of consumer groups (KIP-848): what they do besides the steps that all kinds share."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -38,6 +39,9 @@ ASSIGNORS = {module.NAME: module.assign for module in (uniform_assignor, range_a
 NO_TIMEOUT = -1
 JOIN, SYNC = 'join', 'sync'
 """The deadlines of members that speak the classic protocol, besides their sessions."""
+
+LONG_ASSIGNMENT = 500
+"""The topics of a member from which on its row, and the answer about it, are parts of their own."""
 
 ConsumerDraft = Draft[ConsumerGroup, ConsumerMember]
 
@@ -227,8 +231,13 @@ class ConsumerHeartbeats(Heartbeats[ConsumerGroup, ConsumerMember]):
             origin.held, draft.assignment_epoch, draft.target() or NOTHING, group.owner,
             owned_partitions(call.request), subscribed if group.topics_of(member) else None, is_changed)
         if held != origin.held:
+            is_long = len(held.assigned) + len(held.pending) > LONG_ASSIGNMENT
+            if is_long:
+                yield
             draft.member = replace(member, held=held)
             draft.rows.append(consumer_rows.current_row(group.group_id, member.member_id, held))
+            if is_long:
+                yield
 
     def reply(self, draft: ConsumerDraft, call: Call) -> Any:
         request, member = call.request, draft.member
@@ -330,11 +339,9 @@ def static_member(group: ConsumerGroup, request: Any) -> ConsumerMember:
 
 def preferred_assignor(members: Iterable[ConsumerMember], assignors: Sequence[str]) -> str:
     """Return the assignor that most members ask for, or the broker's first if they ask for none that it has."""
-    votes: dict[str, int] = {}
-    for member in members:
-        if member.assignor is not None and member.assignor in assignors:
-            votes[member.assignor] = votes.get(member.assignor, 0) + 1
-    return max(votes, key=votes.__getitem__, default=assignors[0])
+    votes = Counter([member.assignor for member in members])
+    known = [name for name in votes if name is not None and name in assignors]
+    return max(known, key=votes.__getitem__, default=assignors[0])
 
 
 def is_part(partitions: list[int], assigned: Mapping[int, int]) -> bool:

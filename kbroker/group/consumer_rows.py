@@ -91,7 +91,7 @@ def _read_topics(topics: Iterable[Any], member_epoch: int) -> Numbers[bytes]:
         if epochs is None or len(epochs) != len(topic.partitions):
             found[topic.topic_id] = dict.fromkeys(topic.partitions, max(member_epoch, 0))
         else:
-            found[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=True))
+            found[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=False))    # they are equally long
     return found
 
 

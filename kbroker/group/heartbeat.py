@@ -23,6 +23,7 @@ from kbroker.group.shard import Shard
 from kbroker.group.topic_changes import TopicChanges
 from kbroker.group.turns import Outcome, Turns
 from kbroker.lean_dataclasses import dataclass, field
+from kbroker.long_work import Pace
 
 log = logging.getLogger(__name__)
 
@@ -285,11 +286,12 @@ class Heartbeats(ABC, Generic[G, M]):
         """Compute the target assignment for the new epoch, and add its rows."""
         group_id = draft.group.group_id
         targets = draft.targets = yield from self.compute_targets(draft)
-        for number, (member_id, target) in enumerate(targets.items()):
-            if number % 64 == 63:
-                yield
+        pace = Pace()
+        for member_id, target in targets.items():
             if draft.stored_target(member_id) != target:
                 draft.rows.append(self.rows.target_row(group_id, member_id, target))
+            if pace.spend(1 + len(target) // 8):
+                yield
         draft.assignment_epoch = draft.epoch
         draft.rows.append(self.rows.assignment_epoch_row(group_id, draft.epoch, draft.now_ms))
 
