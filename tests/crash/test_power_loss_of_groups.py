@@ -1,0 +1,159 @@
+"""The power fails at the syncs of a random history of groups. A broker opens the rest, and keeps every promise.
+
+No record of a share group that was accepted or rejected comes again, none that was acquired is lost, and the delivery
+count of each is the one that the answers allow. The rows of share, consumer and streams groups, and the committed
+offsets, are those before or after the step in which the power failed, and those after each step that has ended.
+"""
+from __future__ import annotations
+
+import copy
+import gc
+import pathlib
+import random
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from support.faulty_file_systems import FreezingFileSystem
+from support.group_promises import NEVER, PARTITIONS, GroupPromises, Members, Step, prepare
+from support.in_process_broker import InProcessBroker
+from support.promises import findings_in
+
+SETTINGS = {
+    'offsets.topic.num.partitions': '1', 'share.coordinator.state.topic.num.partitions': '2',
+    'share.coordinator.snapshot.update.records.per.snapshot': '4', 'log.index.size.max.bytes': '4096',
+    'group.streams.initial.rebalance.delay.ms': '0',
+    **{f'group.{kind}.{name}.ms': '0' for kind in ('share', 'consumer', 'streams')
+       for name in ('assignment.interval', 'min.assignment.interval')}}
+STEPS, CUTS = 24, 16
+SOAK_HISTORIES, SOAK_STEPS = 20, 60
+KINDS = ('share', 'consumer', 'streams')
+
+
+def history(rng: random.Random, length: int) -> list[Step]:
+    """Return random steps of two members of each group. The times of a history end no member's session."""
+    steps: list[Step] = [('find_coordinator',)]
+    joined: dict[str, set[str]] = {kind: set() for kind in KINDS}
+
+    def join_or_stay(kind: str, name: str) -> None:
+        steps.append((f'{"stay_in" if name in joined[kind] else "join"}_{kind}_group', name))
+        joined[kind].add(name)
+
+    for partition in range(PARTITIONS):
+        steps.append(('produce', partition, 6))
+    for kind in KINDS:
+        join_or_stay(kind, 'a')
+    while len(steps) < length:
+        name = rng.choice('ab')
+        action = rng.choice(['fetch', 'fetch', 'fetch', 'acknowledge', 'acknowledge', 'produce', 'locks', 'end',
+                             'members', 'members', 'leave', 'commit'])
+        kind = rng.choice(KINDS)
+        if action == 'fetch':
+            steps.append(('fetch', name, rng.choice([1, 4, 20])))
+        elif action == 'acknowledge':
+            steps.append(('acknowledge', name))
+        elif action == 'produce':
+            steps.append(('produce', rng.randrange(PARTITIONS), rng.randrange(1, 6)))
+        elif action == 'locks':
+            steps.append(('let_locks_end',))
+            for each in KINDS:
+                for member in sorted(joined[each]):
+                    join_or_stay(each, member)
+        elif action == 'end':
+            steps.append((rng.choice(['disconnect', 'close_session']), name))
+        elif action == 'members':
+            join_or_stay(kind, name)
+        elif action == 'leave' and len(joined[kind]) == 2:
+            joined[kind].discard(name)
+            steps.append((f'leave_{kind}_group', name))
+        elif action == 'commit' and joined['consumer']:
+            steps.append(('commit', rng.choice(sorted(joined['consumer'])), rng.randrange(PARTITIONS), len(steps)))
+    return steps
+
+
+@dataclass
+class Cut:
+    """The directory that a power cut left, the step in which the power failed, and the promises until then."""
+
+    directory: pathlib.Path
+    what: str
+    step: int
+    promises: GroupPromises
+
+
+class History:
+    """A run of a history on a file system that records what is durable. `cuts` has the power cuts at its syncs."""
+
+    def __init__(self, base: pathlib.Path, seed: int, length: int):
+        self.rng = random.Random(seed)
+        self.base = base
+        self.steps = history(self.rng, length)
+        self.cuts: list[Cut] = []
+        self.observed: list[dict[str, Any]] = []
+        """The answers of the broker before each step, and after the last one."""
+        self.topic_id = b''
+
+    def run(self) -> None:
+        root = self.base / 'running'
+        root.mkdir()
+        promises = GroupPromises()
+        with InProcessBroker(root, SETTINGS) as broker:
+            self.topic_id = prepare(broker)
+
+        def freeze(path: str) -> None:
+            number, step = len(self.cuts), max(0, len(self.observed) - 1)
+            directory = self.base / str(number)
+            fs.crash(directory, random.Random(number))
+            what = f'cut {number}, at a sync of {pathlib.Path(path).relative_to(root)}, in {self.steps[step:step + 1]}'
+            self.cuts.append(Cut(directory, what, step, copy.deepcopy(promises)))
+
+        fs = FreezingFileSystem(root, freeze)
+        with InProcessBroker(root, SETTINGS, fs=fs) as broker:
+            members = Members(broker, promises, self.topic_id, self.rng)
+            self.observed.append(members.observe())
+            for step in self.steps:
+                members.do(step)
+                self.observed.append(members.observe())
+            broker.crash()
+        freeze(str(root))
+        self.observed.append(self.observed[-1])
+
+    def hold(self, cut: Cut) -> None:
+        """Open the rest and check every promise. A member takes all that is left, then another one finds nothing."""
+        try:
+            with InProcessBroker(cut.directory, SETTINGS) as broker:
+                members = Members(broker, cut.promises, self.topic_id, self.rng)
+                members.settle()
+                for name, value in members.observe().items():
+                    before, after = (self.observed[cut.step + number].get(name) for number in (0, 1))
+                    assert value in (before, after), f'{name}: found {value}, expected {before} or {after}'
+                members.take_everything('last')
+                lost = {place for place, counts in cut.promises.counts.items() if NEVER not in counts}
+                assert lost == set(), 'records were lost'
+            with InProcessBroker(cut.directory, SETTINGS) as broker:
+                assert Members(broker, cut.promises, self.topic_id, self.rng).take_everything('after the last') == set()
+            assert findings_in(str(cut.directory)) == []
+            gc.collect()    # a broker is a reference cycle, and holds its files open until it is collected
+        except BaseException as error:
+            error.add_note(cut.what)
+            raise
+
+
+@pytest.mark.usefixtures('many_brokers')
+def test_what_groups_were_answered_outlives_a_power_cut(memory_path):
+    run = History(memory_path, 1, STEPS)
+    run.run()
+    for cut in run.cuts[-1::-max(1, len(run.cuts) // CUTS)]:
+        run.hold(cut)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures('many_brokers')
+@pytest.mark.parametrize('seed', range(2, 2 + SOAK_HISTORIES))
+def test_what_groups_were_answered_outlives_a_power_cut_at_any_sync(memory_path, seed):
+    run = History(memory_path, seed, SOAK_STEPS)
+    run.run()
+    for cut in run.cuts:
+        run.hold(cut)
+        shutil.rmtree(cut.directory)
