@@ -10,7 +10,8 @@ assignment. The broker's CPU time is that of this span.
 **idle**: 10,000 members of one group on 20 connections. Each sends the heartbeat of a member for which nothing changes.
 The figure is the broker's CPU time per heartbeat.
 
-In each round every broker runs once, on a directory of its own. Figures are medians over the rounds.
+In each round every broker runs once, on a directory of its own, in the opposite order of the round before. Figures are
+medians over the rounds, with their ranges.
 """
 from __future__ import annotations
 
@@ -20,7 +21,6 @@ import itertools
 import pathlib
 import selectors
 import socket
-import statistics
 import sys
 import time
 import uuid
@@ -34,7 +34,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).p
 
 from broker import Stopwatch  # noqa: E402
 from peer_brokers import Site  # noqa: E402
-from rounds import GroupError, play  # noqa: E402
+from rounds import GroupError, play, spread  # noqa: E402
 from support.in_process_broker import frame_of, read_answer  # noqa: E402
 
 from kbroker.errors import ErrorCode  # noqa: E402
@@ -299,8 +299,8 @@ def table(sizes: Sizes, found: Mapping[str, Figures]) -> Iterator[str]:
     yield '|---|--:|--:|--:|'
     for name, figures in found.items():
         if figures.idle_us:
-            yield (f'| {name} | {statistics.median(figures.stable_s):.2f} | '
-                   f'{statistics.median(figures.stable_cpu_s):.2f} | {statistics.median(figures.idle_us):.1f} |')
+            yield (f'| {name} | {spread(figures.stable_s, 2)} | {spread(figures.stable_cpu_s, 2)} | '
+                   f'{spread(figures.idle_us, 1)} |')
 
 
 @click.command(help=__doc__)

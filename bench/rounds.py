@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
@@ -53,3 +54,9 @@ def play(names: str, rounds: int, found: Callable[[], F], measure: Callable[[Sit
         finally:
             click.echo(versions())
             click.echo('\n'.join([*report(figures), '', *(f'**failed** {fault}' for fault in faults)]))
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Return the median, and the range in parentheses."""
+    low, middle, high = (f'{value:.{digits}f}' for value in (min(values), statistics.median(values), max(values)))
+    return f'{middle} ({low} to {high})'

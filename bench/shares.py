@@ -7,15 +7,14 @@ connection, read it from the start to the end. Every member behaves as Kafka's s
 for 500 records at most, and the next fetch accepts them. The time counts from the first fetch until all records are
 accepted. The broker's CPU time is that of this span.
 
-In each round every broker runs once, on a directory of its own, and a first group reads everything before the measured
-one. Figures are medians over the rounds.
+In each round every broker runs once, on a directory of its own, in the opposite order of the round before. A first
+group reads everything before the measured one. Figures are medians over the rounds, with their ranges.
 """
 from __future__ import annotations
 
 import dataclasses
 import pathlib
 import selectors
-import statistics
 import sys
 import time
 import uuid
@@ -30,7 +29,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).p
 from broker import Stopwatch  # noqa: E402
 from groups import LIMIT_S, Peer, check, find_coordinator  # noqa: E402
 from peer_brokers import Site  # noqa: E402
-from rounds import GroupError, play  # noqa: E402
+from rounds import GroupError, play, spread  # noqa: E402
 from support.in_process_broker import frame_of, read_answer  # noqa: E402
 from support.message_builder import build  # noqa: E402
 
@@ -202,8 +201,7 @@ def table(heading: str, found: Mapping[str, Figures]) -> Iterator[str]:
     yield '|---|--:|--:|'
     for name, figures in found.items():
         if figures.cpu_us:
-            yield (f'| {name} | {statistics.median(figures.records_per_s):.0f} | '
-                   f'{statistics.median(figures.cpu_us):.2f} |')
+            yield f'| {name} | {spread(figures.records_per_s, 0)} | {spread(figures.cpu_us, 2)} |'
 
 
 @click.command(help=__doc__)
