@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorization import require
-from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
-from kbroker.apis.group_protocols import require_group_protocol
+from kbroker.apis.authorized_operations import NOT_ASKED
+from kbroker.apis.group_descriptions import all_failed, describe_each
 from kbroker.apis.group_topics import GroupTopics, member_elements
 from kbroker.apis.long_answers import Steps
 from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import ErrorCode
 from kbroker.group.consumer_group import ConsumerGroup
 from kbroker.group.consumer_member import ConsumerMember
 from kbroker.protocol import messages
@@ -25,22 +25,9 @@ CLASSIC, CONSUMER = 0, 1
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Describe each group once. When the answer is full, the groups that are left get COORDINATOR_LOAD_IN_PROGRESS:
-    clients ask for these again."""
-    require_group_protocol(request, 'consumer')
-    groups, description = [], Description(request)
-    for group_id in dict.fromkeys(body.group_ids):
-        if description.pace.spend():
-            yield
-        try:
-            described = yield from description.describe(group_id)
-        except KafkaError as error:
-            groups.append(failed(group_id, error.code, str(error)))
-            continue
-        if body.include_authorized_operations:
-            described.authorized_operations = authorized_operations(request, ResourceType.GROUP, group_id)
-        groups.append(described)
-    return messages.ConsumerGroupDescribeResponse(groups=groups)
+    description = Description(request)
+    return describe_each(request, body, 'consumer', messages.ConsumerGroupDescribeResponse, description.pace,
+                         description.describe)
 
 
 class Description:
@@ -85,14 +72,8 @@ class Description:
             member_type=CONSUMER if member.classic is None else CLASSIC)
 
 
-def failed(group_id: str, code: ErrorCode, message: str) -> Any:
-    return messages.ConsumerGroupDescribeResponse.DescribedGroup(
-        group_id=group_id, error_code=code, error_message=message, authorized_operations=NOT_ASKED)
-
-
-def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
-    return messages.ConsumerGroupDescribeResponse(
-        groups=[failed(group_id, code, message) for group_id in dict.fromkeys(body.group_ids)])
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    return all_failed(messages.ConsumerGroupDescribeResponse, body, code, message)
 
 
 API = Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, handle, error_response)

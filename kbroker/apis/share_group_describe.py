@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorization import require
-from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
-from kbroker.apis.group_protocols import require_group_protocol
+from kbroker.apis.authorized_operations import NOT_ASKED
+from kbroker.apis.group_descriptions import all_failed, describe_each
 from kbroker.apis.group_topics import GroupTopics, member_elements
 from kbroker.apis.long_answers import Steps
 from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import ErrorCode
 from kbroker.group.share_group import ShareGroup
 from kbroker.group.share_heartbeat import ASSIGNOR
 from kbroker.group.share_member_rows import ShareMember
@@ -23,22 +23,9 @@ from kbroker.security.acl_codes import Operation, ResourceType
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Describe each group once. When the answer is full, the groups that are left get COORDINATOR_LOAD_IN_PROGRESS:
-    clients ask for these again."""
-    require_group_protocol(request, 'share')
-    groups, topics = [], GroupTopics(request, messages.ShareGroupDescribeResponse)
-    for group_id in dict.fromkeys(body.group_ids):
-        if topics.pace.spend():
-            yield
-        try:
-            described = yield from describe(request, topics, group_id)
-        except KafkaError as error:
-            groups.append(failed(group_id, error.code, str(error)))
-            continue
-        if body.include_authorized_operations:
-            described.authorized_operations = authorized_operations(request, ResourceType.GROUP, group_id)
-        groups.append(described)
-    return messages.ShareGroupDescribeResponse(groups=groups)
+    topics = GroupTopics(request, messages.ShareGroupDescribeResponse)
+    return describe_each(request, body, 'share', messages.ShareGroupDescribeResponse, topics.pace,
+                         lambda group_id: describe(request, topics, group_id))
 
 
 def describe(request: Request, topics: GroupTopics, group_id: str) -> Steps:
@@ -66,14 +53,8 @@ def describe_member(topics: GroupTopics, member: ShareMember) -> Steps:
             {topic_id: list(partitions) for topic_id, partitions in member.held.assigned.items()})))
 
 
-def failed(group_id: str, code: ErrorCode, message: str) -> Any:
-    return messages.ShareGroupDescribeResponse.DescribedGroup(
-        group_id=group_id, error_code=code, error_message=message, authorized_operations=NOT_ASKED)
-
-
-def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
-    return messages.ShareGroupDescribeResponse(
-        groups=[failed(group_id, code, message) for group_id in dict.fromkeys(body.group_ids)])
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
+    return all_failed(messages.ShareGroupDescribeResponse, body, code, message)
 
 
 API = Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, handle, error_response)

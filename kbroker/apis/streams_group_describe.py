@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kbroker.apis.authorization import require
-from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
-from kbroker.apis.group_protocols import require_group_protocol
+from kbroker.apis.authorized_operations import NOT_ASKED
+from kbroker.apis.group_descriptions import all_failed, describe_each
 from kbroker.apis.group_topics import member_elements
 from kbroker.apis.long_answers import Pace, ReplyRoom, Steps
 from kbroker.apis.request import Api, Request
@@ -25,22 +25,8 @@ from kbroker.security.acl_codes import Operation, ResourceType
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Describe each group once. When the answer is full, the groups that are left get COORDINATOR_LOAD_IN_PROGRESS:
-    clients ask for these again."""
-    require_group_protocol(request, 'streams')
-    groups, description = [], Description(request)
-    for group_id in dict.fromkeys(body.group_ids):
-        if description.pace.spend():
-            yield
-        try:
-            described = yield from description.describe(group_id)
-        except KafkaError as error:
-            groups.append(failed(group_id, error.code, str(error)))
-            continue
-        if body.include_authorized_operations:
-            described.authorized_operations = authorized_operations(request, ResourceType.GROUP, group_id)
-        groups.append(described)
-    return response_class()(groups=groups)
+    description = Description(request)
+    return describe_each(request, body, 'streams', response_class(), description.pace, description.describe)
 
 
 class Description:
@@ -138,13 +124,8 @@ def response_class() -> Any:
     return messages.StreamsGroupDescribeResponse
 
 
-def failed(group_id: str, code: ErrorCode, message: str) -> Any:
-    return response_class().DescribedGroup(
-        group_id=group_id, error_code=code, error_message=message, authorized_operations=NOT_ASKED)
-
-
 def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
-    return response_class()(groups=[failed(group_id, code, message) for group_id in dict.fromkeys(body.group_ids)])
+    return all_failed(response_class(), body, code, message)
 
 
 API = Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, handle, error_response)
