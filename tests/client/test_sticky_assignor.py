@@ -21,7 +21,8 @@ def all_partitions(subscriptions, counts):
 
 
 @given(COUNTS, SUBSCRIPTIONS)
-def test_every_partition_goes_to_one_subscriber_and_no_other_subscriber_could_take_from_a_fuller_one(counts, subscriptions):
+def test_every_partition_goes_to_one_subscriber_and_no_other_subscriber_could_take_from_a_fuller_one(
+        counts, subscriptions):
     group = members(subscriptions)
     found = assign_sticky(group, counts)
     assert sorted(partition for partitions in found.values() for partition in partitions) == all_partitions(
